@@ -1,0 +1,79 @@
+# Everything runs in .venv, which is made from requirements.lock the first time a target needs it.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# smoke: seconds, for every change; full: the real sizes. Say SCALE=... to choose; each target has its default.
+FAST_TESTS := $(wildcard tests/unit tests/property)
+REST_TESTS := $(filter-out tests/unit tests/property tests/interop tests/fixtures tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+BENCHES    := $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
+# pytest leaves with 5 when a folder holds no test yet.
+NONE_IS_FINE := || [ $$? -eq 5 ]
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench interop fault lock clean install
+
+help:  ## print this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(STAMP)  ## run the demo
+	$(BIN)/sparrow demo
+
+test: SCALE ?= smoke
+test: $(STAMP)  ## unit and property tests first, then the slower folders at smoke scale
+	$(if $(FAST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 2 $(FAST_TESTS) $(NONE_IS_FINE),@echo "no fast tests yet")
+	$(if $(REST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q $(REST_TESTS) $(NONE_IS_FINE),@echo "no slower tests yet")
+
+lint: $(STAMP)  ## ruff check, ruff format --check, mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: SCALE ?= full
+bench: $(STAMP)  ## run every bench/*.py in order; results in build/bench/NAME.json
+	@mkdir -p build/bench; failed=; \
+	for script in $(BENCHES); do \
+		name=$$(basename $$script .py); echo "== $$name"; \
+		SPARROW_SCALE=$(SCALE) SPARROW_BENCH_RESULT=build/bench/$$name.json $(BIN)/python $$script || failed="$$failed $$name"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+
+interop: SCALE ?= full
+interop: $(STAMP)  ## official Java, Go and C++ clients and mqadmin against our broker, ours against theirs
+	SPARROW_SCALE=$(SCALE) $(BIN)/pytest tests/interop -m interop
+
+fault: SCALE ?= full
+fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale
+	SPARROW_SCALE=$(SCALE) $(BIN)/pytest tests/fault
+
+install: $(STAMP)  ## make .venv and install the locked packages and this project into it
+
+lock: $(VENV)/bin/python  ## resolve requirements.lock again from pyproject.toml (needs the network)
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --upgrade \
+		--custom-compile-command "make lock" --extra dev --output-file requirements.lock pyproject.toml
+
+clean:  ## remove what was built or cached; never sparrow-data
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(STAMP): pyproject.toml requirements.lock | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Sparrow needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)."; \
+		echo "Install one and name it: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@if ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && apt-get install -y -qq python3-venv; \
+		fi; \
+		$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+			echo "'$(PYTHON)' cannot make virtual environments: its venv or ensurepip module is missing."; \
+			echo "On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }; \
+	fi
+	$(PYTHON) -m venv $(VENV)

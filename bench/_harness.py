@@ -1,0 +1,66 @@
+"""What every bench shares: the scale of a run, CPU time, and one way to report.
+
+A bench compares with a peer or a physical limit in the same run, so that its ratios hold on a busy or slow machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Row(NamedTuple):
+    """One figure; with a goal, at least that (or, for costs, `at_most` that) is wanted."""
+
+    name: str
+    value: float
+    unit: str
+    goal: float | None = None
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        if self.goal is None:
+            return None
+        return self.value <= self.goal if self.at_most else self.value >= self.goal
+
+
+def is_smoke() -> bool:
+    """Whether to run for seconds (`--smoke`, or SPARROW_SCALE=smoke): correctness is asserted, figures mean little."""
+    return "--smoke" in sys.argv[1:] or os.environ.get("SPARROW_SCALE") == "smoke"
+
+
+def cpu_seconds(work: Callable[[], object], rounds: int = 7) -> float:
+    """CPU time of the quickest of several rounds: what the work costs when nobody disturbs it."""
+    best = float("inf")
+    for _ in range(rounds):
+        begun = time.process_time()
+        work()
+        best = min(best, time.process_time() - begun)
+    return best
+
+
+def report(name: str, rows: Sequence[Row]) -> Path:
+    """Print the figures as a table, and write them to build/bench/NAME.json (or where SPARROW_BENCH_RESULT says)."""
+    width = max((len(row.name) for row in rows), default=0)
+    unit_width = max((len(row.unit) for row in rows), default=0)
+    for row in rows:
+        line = f"{row.name:<{width}}  {row.value:>10,.1f} {row.unit:<{unit_width}}"
+        if row.goal is not None:
+            wanted = f"{'at most' if row.at_most else 'at least'} {row.goal:g}"
+            line += f"  {wanted}: {'met' if row.met else 'NOT met'}"
+        print(line.rstrip())
+    path = Path(os.environ.get("SPARROW_BENCH_RESULT") or ROOT / "build" / "bench" / f"{name}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listed = [
+        {"name": row.name, "value": row.value, "unit": row.unit, "goal": row.goal, "met": row.met} for row in rows
+    ]
+    path.write_text(json.dumps(listed, indent=1) + "\n")
+    return path

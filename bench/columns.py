@@ -1,0 +1,195 @@
+"""The columnar codec against loops with `struct`, and against copying the same bytes.
+
+Both sides work through the same batches of 8192 records and drop each result before the next. (A loop that keeps all
+its tuples and dicts is slower still, because the garbage collector walks them again and again: shown, not a goal.)
+The goal for encoding is set without the checksum: that is one C call a body on both sides, half of what is left here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from _harness import Row, cpu_seconds, is_smoke, report
+from sparrow.wire import columns, tags
+from sparrow.wire.checksum import crc32
+from sparrow.wire.record import MAGIC_V1
+
+TOPIC = "bench_topic"
+HOST = b"\x7f\0\0\1\0\0\0\0"
+BATCH = 1024 if is_smoke() else 8192
+RAW = (*columns.DEFAULT_COLUMNS[:5], "body", "properties_raw")
+
+_FIXED = Struct(">iiIiiqqiq8sq8siqi")
+
+
+def loop_decode(buf: bytes, at: int, end: int) -> list[tuple[Any, ...]]:
+    rows, unpack = [], _FIXED.unpack_from
+    while at < end:
+        size, _, _, queue_id, _, queue_offset, _, _, born, _, stored, _, again, _, body_bytes = unpack(buf, at)
+        x = at + 88 + body_bytes
+        body = buf[at + 88 : x]
+        x += 1 + buf[x]
+        length = (buf[x] << 8) | buf[x + 1]
+        text = buf[x + 2 : x + 2 + length].decode()
+        props = dict(entry.split("\x01", 1) for entry in text.split("\x02") if entry)
+        rows.append((queue_id, queue_offset, stored, born, again, props.get("KEYS"), props.get("TAGS"), body, props))
+        at += size
+    return rows
+
+
+def loop_encode(bodies: list[bytes], keys: list[str], marks: list[str], ids: list[str]) -> bytes:
+    topic = bytes([len(TOPIC)]) + TOPIC.encode()
+    out: list[bytes] = []
+    for body, key, mark, unique in zip(bodies, keys, marks, ids, strict=True):
+        props = f"KEYS\x01{key}\x02TAGS\x01{mark}\x02UNIQ_KEY\x01{unique}\x02".encode()
+        size = 88 + len(body) + len(topic) + 2 + len(props)
+        crc = crc32(body) & 0x7FFFFFFF
+        out.append(_FIXED.pack(size, MAGIC_V1, crc, 0, 0, 0, 0, 0, 0, HOST, 0, HOST, 0, 0, len(body)))
+        out += (body, topic, len(props).to_bytes(2, "big"), props)
+    return b"".join(out)
+
+
+def loop_stamp(buf: bytearray, starts: list[int], store_ms: int) -> None:
+    two, one = Struct(">qq").pack_into, Struct(">q").pack_into
+    for i, start in enumerate(starts):
+        two(buf, start + 20, i, start)
+        one(buf, start + 56, store_ms)
+
+
+class Material:
+    """Records whose bodies vary by a fifth, so that nothing can lean on equal sizes."""
+
+    def __init__(self, body_bytes: int, batches: int) -> None:
+        rng = np.random.default_rng(7)
+        self.count = count = batches * BATCH
+        lengths = rng.integers(int(body_bytes * 0.8), int(body_bytes * 1.2) + 1, count)
+        data = rng.integers(0, 256, int(lengths.sum()), dtype=np.uint8)
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        self.body = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+        self.keys = pa.array([f"order-{i}" for i in range(count)])
+        self.tags = pa.array([f"Tag{i % 5}" for i in range(count)])
+        self.ids = pa.array([f"7F0000010001{i:020X}" for i in range(count)])
+        encoded = columns.encode(self.body, topic=TOPIC, keys=self.keys, tags=self.tags, msg_ids=self.ids)
+        self.starts = columns.starts_of(encoded.sizes)
+        self.plain = bytes(encoded.data)
+        stamped = bytearray(self.plain)
+        columns.stamp(
+            stamped, self.starts, queue_offset=np.arange(count), physical_offset=self.starts, store_ms=1_700_000_000_123
+        )
+        self.buf = bytes(stamped)
+        self.cuts = [self.starts[i : i + BATCH] for i in range(0, count, BATCH)]
+        self.ends = [*(int(cut[0]) for cut in self.cuts[1:]), len(self.buf)]
+        self.lists = [
+            tuple(column[i : i + BATCH].to_pylist() for column in (self.body, self.keys, self.tags, self.ids))
+            for i in range(0, count, BATCH)
+        ]
+
+    def batches(self) -> Iterator[tuple[np.ndarray[Any, Any], int]]:
+        return zip(self.cuts, self.ends, strict=True)
+
+    def check(self) -> None:
+        """Both sides say the same, else their speeds are no comparison."""
+        assert self.plain == b"".join(loop_encode(*lists) for lists in self.lists)
+        batch = columns.decode(self.buf, self.starts, verify_crc=True)
+        batch.validate(full=True)
+        rows = loop_decode(self.buf, 0, len(self.buf))
+        for i in (0, 1, 4, 5, 6, 7):
+            assert batch.column(i).to_pylist() == [row[i] for row in rows]
+        assert [dict(entries) for entries in batch.column(8).to_pylist()] == [row[8] for row in rows]
+        assert (columns.hop(self.buf) == self.starts).all()
+        again = columns.encode(self.body, topic=TOPIC, properties=batch.column(8))
+        assert bytes(again.data) == self.plain
+        assert columns.check(self.buf, self.starts, base=0).all()
+        assert columns.tags_codes(self.buf, self.starts).tolist() == [tags.tags_code(row[6]) for row in rows]
+        by_loop = bytearray(self.plain)
+        loop_stamp(by_loop, self.starts.tolist(), 1_700_000_000_123)
+        assert bytes(by_loop) == self.buf
+
+
+def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float]) -> list[Row]:
+    given = Material(body_bytes, batches)
+    given.check()
+    size = f"{body_bytes} B"
+    rows: list[Row] = []
+
+    def cost(name: str, work: Callable[[], object]) -> float:
+        ns = cpu_seconds(work, rounds) / given.count * 1e9
+        rows.append(Row(f"{size} {name}", ns, "ns/message"))
+        return ns
+
+    def ratio(name: str, ns: float, loop_ns: float) -> None:
+        rows.append(Row(f"{size} {name}", loop_ns / ns, "x loop", goals.get(name)))
+        if name.startswith("decode"):
+            rows.append(Row(f"{size} {name}", keeping / ns, "x loop keeping all"))
+        rows.append(Row(f"{size} {name}", ns / copied, "x copyto"))
+
+    def decoded(**options: Any) -> None:
+        for starts in given.cuts:
+            columns.decode(given.buf, starts, **options)
+
+    source = np.frombuffer(given.buf, np.uint8)
+    target = np.empty_like(source)
+    copied = cost("np.copyto of the records", lambda: np.copyto(target, source))
+
+    loop = cost(
+        "decode, struct loop",
+        lambda: [None for s, end in given.batches() if not loop_decode(given.buf, int(s[0]), end)],
+    )
+    keeping = cost("decode, struct loop keeping all rows", lambda: loop_decode(given.buf, 0, len(given.buf)))
+    for name, options in {
+        "decode, 9 columns": {},
+        "decode, raw properties": {"columns": RAW},
+        "decode, body only": {"columns": ("body",)},
+        "decode, 9 columns and checksum": {"verify_crc": True},
+    }.items():
+        ratio(name, cost(name, lambda options=options: decoded(**options)), loop)  # type: ignore[misc]
+
+    def hopped() -> None:
+        for starts, end in given.batches():
+            columns.decode(given.buf, columns.hop(given.buf, int(starts[0]), end))
+
+    ratio("decode, 9 columns, starts by hop", cost("decode, 9 columns, starts by hop", hopped), loop)
+
+    loop = cost("encode, struct loop", lambda: [None for lists in given.lists if not loop_encode(*lists)])
+
+    def encoded(checksum: bool) -> None:
+        for i in range(0, given.count, BATCH):
+            body, keys, marks, ids = (each[i : i + BATCH] for each in (given.body, given.keys, given.tags, given.ids))
+            columns.encode(body, topic=TOPIC, keys=keys, tags=marks, msg_ids=ids, checksum=checksum)
+
+    ratio("encode", cost("encode", lambda: encoded(True)), loop)
+    name = "encode, no checksum"
+    ratio(name, cost(name, lambda: encoded(False)), loop)
+
+    stamped = bytearray(given.buf)
+    lists = [starts.tolist() for starts in given.cuts]
+    loop = cost("stamp, struct loop", lambda: [loop_stamp(stamped, starts, 1) for starts in lists])
+    offsets = np.arange(BATCH)
+
+    def stamp() -> None:
+        for starts in given.cuts:
+            columns.stamp(stamped, starts, queue_offset=offsets, physical_offset=starts, store_ms=1)
+
+    ratio("stamp", cost("stamp", stamp), loop)
+    cost("check", lambda: [columns.check(given.buf, starts, base=0) for starts in given.cuts])
+    cost("tags codes", lambda: [columns.tags_codes(given.buf, starts) for starts in given.cuts])
+    cost("index keys", lambda: [columns.index_keys(given.buf, starts) for starts in given.cuts])
+    return rows
+
+
+def main() -> None:
+    pa.set_cpu_count(1)
+    batches, rounds = (2, 2) if is_smoke() else (25, 7)
+    goals = {"decode, 9 columns": 12.0, "decode, raw properties": 40.0, "encode, no checksum": 5.0, "stamp": 4.0}
+    rows = measure(100, batches, rounds, {} if is_smoke() else goals)
+    rows += measure(1024, max(batches // 2, 1), rounds, {})
+    report("columns", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m sparrow`."""
+
+from sparrow.cli.main import entry
+
+entry()

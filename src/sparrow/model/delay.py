@@ -1,0 +1,19 @@
+"""RocketMQ's 18 delay levels, and the topic that messages wait in."""
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Queue n holds the messages of level n + 1."""
+
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
+
+DELAY_LEVELS_MS = (
+    *(n * _SECOND for n in (1, 5, 10, 30)),
+    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(n * _HOUR for n in (1, 2)),
+)
+
+
+def level_delay_ms(topic: str, queue_id: int) -> int | None:
+    """How long messages wait in this queue; None if it is an ordinary one."""
+    if topic != SCHEDULE_TOPIC or queue_id >= len(DELAY_LEVELS_MS):
+        return None
+    return DELAY_LEVELS_MS[queue_id]

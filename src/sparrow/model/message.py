@@ -1,0 +1,88 @@
+"""A message, as its sender made it and as a store keeps it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+
+# Names of the properties with a meaning of their own; `docs/compatibility.md` lists the rest.
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQUE_KEY = "UNIQ_KEY"
+DELAY = "DELAY"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+
+
+class Host(msgspec.Struct, frozen=True):
+    """An address inside a record: the bytes of an IPv4 (4) or IPv6 (16) address, and a port."""
+
+    ip: bytes = b"\x7f\0\0\1"
+    port: int = 0
+
+    @property
+    def is_ipv6(self) -> bool:
+        return len(self.ip) == 16
+
+
+LOOPBACK = Host()
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """What a sender says. Keys, tags and the unique id are properties with well-known names."""
+
+    topic: str
+    body: bytes = b""
+    properties: dict[str, str] = {}
+    flag: int = 0
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get(KEYS, "").split()
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get(UNIQUE_KEY)
+
+
+class StoredMessage(Message, kw_only=True):
+    """A message read back: what the sender said, and where and when it was stored."""
+
+    queue_id: int = 0
+    queue_offset: QueueOffset = QueueOffset(0)
+    physical_offset: PhysicalOffset = PhysicalOffset(0)
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: Host = LOOPBACK
+    store_ms: int = 0
+    store_host: Host = LOOPBACK
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    """Physical offset of the half message a committed transaction came from, else 0."""
+
+    @property
+    def queue(self) -> Queue:
+        return Queue(self.topic, self.queue_id)
+
+
+class Draft(msgspec.Struct, kw_only=True):
+    """A message on its way into a store: body and property string as they came over the wire.
+
+    The store adds what only it can know: offsets, store time and host.
+    """
+
+    body: bytes | memoryview
+    properties: bytes = b""
+    """`name 0x01 value 0x02`, repeated: see `wire/properties`."""
+    flag: int = 0
+    sys_flag: int = 0
+    born_ms: int = 0
+    born_host: bytes = b"\x7f\0\0\1\0\0\0\0"
+    """4 or 16 bytes of address and 4 of port: see `wire.record.pack_host`."""
+    reconsume_times: int = 0
+    prepared_offset: int = 0

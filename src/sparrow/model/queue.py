@@ -1,0 +1,28 @@
+"""Where a message lies: its queue, and its two offsets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+"""Bytes from the start of the commit log to the first byte of a record."""
+
+QueueOffset = NewType("QueueOffset", int)
+"""Place in a queue, counted from 0 without holes."""
+
+
+class Queue(NamedTuple):
+    """One queue of a topic in one store. (Which broker holds it is a matter of routes.)"""
+
+    topic: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.id}"
+
+
+class Bounds(NamedTuple):
+    """What a queue holds: `first` is the oldest offset still there, `end` the next one to be given out."""
+
+    first: QueueOffset
+    end: QueueOffset

@@ -1,0 +1,73 @@
+"""Topics and groups: what is configured about them, and which names they may have."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from sparrow.model.errors import IllegalName
+
+TOPIC_NAME_MAX = 127
+"""The record keeps a topic's length in one signed byte."""
+GROUP_NAME_MAX = 120
+
+READ, WRITE, INHERIT, PRIORITY = 4, 2, 1, 8
+"""Permission bits."""
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """How a topic is laid out in one store."""
+
+    name: str
+    read_queues: int = 8
+    write_queues: int = 8
+    permission: int = READ | WRITE
+    is_ordered: bool = False
+    sys_flag: int = 0
+    attributes: dict[str, str] = {}
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.permission & READ)
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.permission & WRITE)
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer group may behave."""
+
+    name: str
+    may_consume: bool = True
+    may_broadcast: bool = True
+    is_ordered: bool = False
+    retry_queues: int = 1
+    retries_max: int = 16
+    attributes: dict[str, str] = {}
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether the name has only characters that topics and groups may have."""
+    return _LEGAL.fullmatch(name) is not None
+
+
+def checked_topic(name: str) -> str:
+    """The name itself if a topic may have it, else `IllegalName`."""
+    return _checked("topic", name, TOPIC_NAME_MAX)
+
+
+def checked_group(name: str) -> str:
+    """The name itself if a group may have it, else `IllegalName`."""
+    return _checked("group", name, GROUP_NAME_MAX)
+
+
+def _checked(kind: str, name: str, length_max: int) -> str:
+    if not is_legal_name(name):
+        raise IllegalName(kind, name, "use letters, digits, '_', '-', '%' or '|', and at least one of them")
+    if len(name) > length_max:
+        raise IllegalName(kind, name, f"it has {len(name)} characters, {length_max} are allowed")
+    return name

@@ -1,0 +1,5 @@
+"""The log engine: a commit log in RocketMQ's format, and views that can be rebuilt from it."""
+
+from sparrow.store.log.engine import LogStore
+
+__all__ = ["LogStore"]

@@ -1,0 +1,287 @@
+"""The index of one queue: entry n says where message n lies in the log.
+
+    bytes  field                    In a file, entry n is at byte 20 * n of the queue's own space;
+    8      physical offset          a file is named by the byte its first entry has there.
+    4      size of the record
+    8      tags code
+
+1. Entries in [first, end) ascend by physical offset. A filler (size 0x7FFFFFFF) stands where a damaged record was.
+2. New entries live in memory until the keeper writes them out; the newest stay there for hot readers.
+3. It is a view: whatever is missing or wrong on disk can be built again from the log.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+from sparrow.model.delay import level_delay_ms
+from sparrow.model.queue import Bounds, Queue, QueueOffset
+
+ENTRY_BYTES = 20
+ENTRY = Struct(">qiq")
+FILLER_SIZE = 0x7FFFFFFF
+_ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+
+_RECENT_ENTRIES = 4096
+"""How many written-out entries a busy queue keeps in memory for its readers; an idle one keeps none."""
+
+
+class ConsumeQueue:
+    """Appended to by the store's writer; `entries` may be called by any thread."""
+
+    __slots__ = (
+        "_end_seen",
+        "_file_bytes",
+        "_recent",
+        "delay_ms",
+        "directory",
+        "first",
+        "flushed",
+        "queue",
+        "topic_bytes",
+        "unsynced",
+        "visible_end",
+    )
+
+    def __init__(self, queue: Queue, directory: Path, file_entries: int) -> None:
+        self.queue = queue
+        self.topic_bytes = queue.topic.encode()
+        self.delay_ms = level_delay_ms(*queue)
+        """Of a queue of delayed messages: there the tags code is the time of delivery."""
+        self.directory = directory
+        self.first = QueueOffset(0)
+        self.visible_end = QueueOffset(0)
+        """What readers may see: `end`, or less while messages wait to become durable or replicated."""
+        self.flushed = 0
+        """Entries below are in the files."""
+        self.unsynced: set[Path] = set()
+        self._file_bytes = file_entries * ENTRY_BYTES
+        # Offset and bytes of the entries in memory: one value, so that a reader in another thread sees both or neither.
+        self._recent = (0, bytearray())
+        self._end_seen = 0
+
+    @property
+    def end(self) -> QueueOffset:
+        start, recent = self._recent
+        return QueueOffset(start + len(recent) // ENTRY_BYTES)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(min(self.first, self.visible_end), self.visible_end)
+
+    # -- growing ------------------------------------------------------------------------------------------------------
+
+    def put(self, physical_offset: int, size: int, tags_code: int) -> None:
+        self._recent[1].extend(ENTRY.pack(physical_offset, size, tags_code))
+
+    def extend(self, entries: bytes | memoryview) -> None:
+        self._recent[1].extend(entries)
+
+    def start_at(self, offset: int) -> None:
+        """An empty queue whose first message is not number 0: older ones were dropped by retention."""
+        assert self.first == self.end, "only an empty queue may choose where it starts"
+        self.first = QueueOffset(offset)
+        self._all_in_files(offset)
+        self.visible_end = self.first
+
+    def _all_in_files(self, end: int) -> None:
+        self.flushed = self._end_seen = end
+        self._recent = (end, bytearray())
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def entries(self, offset: int, count: int) -> bytes:
+        """The raw entries [offset, offset + count), as far as they exist."""
+        recent_from, recent = self._recent
+        start = (offset - recent_from) * ENTRY_BYTES
+        if start >= 0:
+            return bytes(recent[start : start + count * ENTRY_BYTES])
+        found = self._from_files(offset, min(count, self.flushed - offset))
+        have = len(found) // ENTRY_BYTES
+        if have < count and offset + have < self.end and have > 0:
+            found += self.entries(offset + have, count - have)
+        return found
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether `entries` needs no file for it."""
+        return offset >= self._recent[0]
+
+    @property
+    def has_recent(self) -> bool:
+        """Whether any entry is held in memory."""
+        return bool(self._recent[1])
+
+    def physical_offset_at(self, offset: int) -> int | None:
+        entry = self.entries(offset, 1)
+        if len(entry) < ENTRY_BYTES:
+            return None
+        physical_offset: int = ENTRY.unpack(entry)[0]
+        return physical_offset
+
+    def partition_point(self, low: int, high: int, belongs_before: Callable[[int, int], bool]) -> int:
+        """The first offset in [low, high) whose (physical offset, size) no longer `belongs_before`, else `high`."""
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.entries(middle, 1)
+            if len(entry) == ENTRY_BYTES and belongs_before(*ENTRY.unpack(entry)[:2]):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _from_files(self, offset: int, count: int) -> bytes:
+        parts = []
+        at, end = offset * ENTRY_BYTES, (offset + count) * ENTRY_BYTES
+        while at < end:
+            base = at - at % self._file_bytes
+            stop = min(end, base + self._file_bytes)
+            try:
+                fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                break
+            try:
+                part = os.pread(fd, stop - at, at - base)
+            finally:
+                os.close(fd)
+            parts.append(part)
+            if len(part) < stop - at:
+                break
+            at = stop
+        return b"".join(parts)
+
+    # -- going to disk: called by the keeper's thread -----------------------------------------------------------------
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.end > self.flushed
+
+    def write_out(self) -> None:
+        """Write entries that are only in memory to the files (OSError on a full disk: nothing is lost, try again)."""
+        recent_from, recent = self._recent
+        data = bytes(recent[(self.flushed - recent_from) * ENTRY_BYTES :])
+        at = self.flushed * ENTRY_BYTES
+        self.directory.mkdir(parents=True, exist_ok=True)
+        while data:
+            base = at - at % self._file_bytes
+            part, data = data[: base + self._file_bytes - at], data[base + self._file_bytes - at :]
+            self._write(base, at - base, part)
+            at += len(part)
+        self.flushed = at // ENTRY_BYTES
+
+    def _write(self, base: int, at: int, part: bytes) -> None:
+        path = self._path(base)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(fd).st_size < self._file_bytes:
+                os.ftruncate(fd, self._file_bytes)
+                if at and self.first * ENTRY_BYTES == base + at:
+                    os.pwrite(fd, ENTRY.pack(0, FILLER_SIZE, 0) * (at // ENTRY_BYTES), 0)
+            written = os.pwrite(fd, part, at)
+            while written < len(part):
+                written += os.pwrite(fd, part[written:], at + written)
+        finally:
+            os.close(fd)
+        self.unsynced.add(path)
+
+    def forget_recent(self) -> None:
+        """Give memory back: an idle queue keeps nothing, a busy one its newest entries. Under the store's lock."""
+        end = self.end
+        keep = 0 if end == self._end_seen else _RECENT_ENTRIES
+        self._end_seen = end
+        recent_from, recent = self._recent
+        drop = min(self.flushed, end - keep) - recent_from
+        if drop > 0:
+            self._recent = (recent_from + drop, recent[drop * ENTRY_BYTES :])
+
+    def sync(self) -> None:
+        """What was written out is on disk when this returns."""
+        while self.unsynced:
+            path = self.unsynced.pop()
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+
+    # -- opening and cutting ------------------------------------------------------------------------------------------
+
+    def files(self) -> list[int]:
+        """The bases of the files on disk, in bytes, ascending."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(int(name) for name in os.listdir(self.directory) if name.isdigit())
+
+    def load(self, log_first: int, log_end: int) -> None:
+        """Find out what the files hold of the log's range [log_first, log_end)."""
+        bases = self.files()
+        if not bases:
+            return
+        low, high = bases[0] // ENTRY_BYTES, (bases[-1] + self._file_bytes) // ENTRY_BYTES
+        self._all_in_files(high)
+        self._all_in_files(self.partition_point(low, high, lambda at, size: size > 0 and at < log_end))
+        self.first = QueueOffset(low)
+        self.advance_first(log_first)
+        self.visible_end = self.end
+
+    def is_sound(self) -> bool:
+        """Whether the newest entries in the files look like entries: ascending, and no record inside another."""
+        start = max(self.first, self.end - 2 * self._file_bytes // ENTRY_BYTES)
+        raw = self.entries(start, self.end - start)
+        if len(raw) != (self.end - start) * ENTRY_BYTES:
+            return False
+        entries = np.frombuffer(raw, _ENTRIES)
+        is_record = entries["size"] != FILLER_SIZE
+        at, size = entries["offset"][is_record], entries["size"][is_record]
+        return bool((size > 0).all() and (at[:-1] + size[:-1] <= at[1:]).all())
+
+    def advance_first(self, log_first: int) -> None:
+        """The log now starts at `log_first`: entries that point before it are gone."""
+        self.first = QueueOffset(self.partition_point(self.first, self.end, lambda at, _size: at < log_first))
+
+    def truncate(self, log_end: int) -> None:
+        """The log now ends at `log_end`: entries that point behind it are gone."""
+        self.cut(self.partition_point(self.first, self.end, lambda at, _size: at < log_end))
+
+    def cut(self, end: int) -> None:
+        """Keep the entries below `end`; the files read as zeros behind it."""
+        if end >= self.end:
+            return
+        recent_from, recent = self._recent
+        kept = max(0, end - recent_from) * ENTRY_BYTES
+        self._recent = (min(end, recent_from), recent[:kept])
+        self.flushed = min(self.flushed, end)
+        self.first = QueueOffset(min(self.first, end))
+        self.visible_end = QueueOffset(min(self.visible_end, end))
+        self.erase_behind()
+
+    def erase_behind(self) -> None:
+        """The files hold nothing but zeros behind `flushed`: no entry of a former life may be taken for a new one."""
+        end = self.flushed * ENTRY_BYTES
+        for base in self.files():
+            if base >= end and base > 0:
+                self._path(base).unlink(missing_ok=True)
+            elif base + self._file_bytes > end:
+                os.truncate(self._path(base), max(0, end - base))
+                os.truncate(self._path(base), self._file_bytes)
+
+    def drop_files_before(self, log_first: int) -> None:
+        """Delete files all of whose entries point before the log's first byte; never the last file."""
+        self.advance_first(log_first)
+        for base in self.files()[:-1]:
+            if (base + self._file_bytes) // ENTRY_BYTES <= self.first:
+                self._path(base).unlink(missing_ok=True)
+
+    def delete(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _path(self, base: int) -> Path:
+        return self.directory / f"{base:020d}"

@@ -1,0 +1,438 @@
+"""The log store: one commit log, and the views that are read from it.
+
+`append_now` and `read_now` are plain functions: the broker's hot path. The awaiting methods are the store SPI, and add
+what may take time: waiting for the disk, and cold reads in threads. Every change happens under one lock, held briefly;
+slow work (file creation, sync, index, deletion) is the flusher's and the keeper's, in threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow import clock
+from sparrow.model.errors import Closed, FlushTimeout, Refused, SparrowError, StoreFailed, UnknownTopic
+from sparrow.model.message import LOOPBACK, Draft, Host
+from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.model.topic import Group, Topic, checked_group, checked_topic
+from sparrow.settings import LogSettings, Watermark
+from sparrow.store.log import checkpoint as files
+from sparrow.store.log import rocketmq, search
+from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.log.flush import Flusher
+from sparrow.store.log.folder import Folder
+from sparrow.store.log.keeper import Keeper
+from sparrow.store.log.reader import Reader
+from sparrow.store.log.recovery import recover
+from sparrow.store.log.scan import Damage
+from sparrow.store.log.upkeep import Upkeep, disk_ratio
+from sparrow.store.log.views import STATE, GroupSaid, OffsetsSaid, Snapshot, State, TopicSaid, Word, words_of
+from sparrow.store.log.writer import Growth, Writer
+from sparrow.store.spi import Appended, ReadResult
+from sparrow.wire import record
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_COLD_READERS = 4
+_NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
+_UNINDEXED_MAX = 1 << 20
+"""Records the key index may lag behind; past it, whoever appends helps it to catch up."""
+
+
+class LogStore:
+    """A store directory, open. One process at a time may have it open."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        settings: LogSettings | None = None,
+        *,
+        store_host: Host = LOOPBACK,
+        on_growth: Growth | None = None,
+        archived_to: Callable[[], int | None] = lambda: None,
+        now_ms: Callable[[], int] = clock.now_ms,
+        disk_ratio: Callable[[Path], float] = disk_ratio,
+    ) -> None:
+        """Open or create the store, and repair what the last stop left undone. Takes its time; not for the event loop.
+
+        `store_host` is the address written into message ids. `on_growth` is told when readers may see more of a queue,
+        in the thread that made it so. `archived_to` says up to which physical offset an archive holds everything (None:
+        there is no archive).
+        """
+        self.path, self.settings = Path(path), settings or LogSettings()
+        self._folder = Folder(self.path)
+        try:
+            found = recover(self.path, self.settings)
+        except BaseException:
+            self._folder.left(in_order=False)
+            raise
+        self.damage: list[Damage] = found.damage
+        """What could not be saved when the store was opened."""
+        self._log, self._queues, self._index = found.log, found.queues, found.index
+        self._state = State()
+        self._writer = Writer(
+            self._log,
+            store_host=record.pack_host(store_host),
+            message_bytes_max=self.settings.message_bytes_max,
+            visible_after=self.settings.visible_after,
+            now_ms=now_ms,
+            on_growth=on_growth,
+        )
+        self._reader = Reader(self._log, hot_bytes=self.settings.hot_bytes, checked_from=found.checked_from)
+        self._flusher = Flusher(self._writer, interval_s=self.settings.flush_interval_ms / 1000, failed=self._failed)
+        self._upkeep = Upkeep(
+            self.path,
+            self.settings,
+            commit_log=self._log,
+            queues=self._queues,
+            index=self._index,
+            state=self._state,
+            writer=self._writer,
+            sync_log=self._flusher.sync,
+            now_ms=now_ms,
+            archived_to=archived_to,
+            disk_ratio=disk_ratio,
+        )
+        self._keeper = Keeper(self._upkeep.chores())
+        self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
+        self._writer.newest_ms = found.newest_ms
+        if found.is_as_left:
+            self._upkeep.is_as_left()
+        self._recall()
+        self._folder.entered()
+        self._upkeep.watch_disk()
+        self._upkeep.checkpoint()
+        self._flusher.start()
+        self._keeper.start()
+
+    def _recall(self) -> None:
+        """Say again what the log says of topics, groups and offsets."""
+        queue = self._queues.get(STATE)
+        if queue is None:
+            if (self.path / "config").is_dir():
+                self._upkeep.say(rocketmq.words_in(self.path / "config"))
+        else:
+            self._replay(queue)
+        self._name_topics()
+
+    def _replay(self, queue: ConsumeQueue) -> None:
+        snapshot = files.load(self.path / files.SNAPSHOT, Snapshot)
+        start = int(queue.first)
+        if snapshot is not None and snapshot.log_end <= self._log.written and snapshot.next_offset <= queue.end:
+            self._state.restore(snapshot)
+            start = max(start, snapshot.next_offset)
+        for offset in range(start, queue.end):
+            at = queue.physical_offset_at(offset)
+            data = self._reader.record_at(at) if at is not None else None
+            if data is not None:
+                message = record.decode(data)
+                self._state.hear(words_of(message.body, message.physical_offset), message.physical_offset)
+
+    def _name_topics(self) -> None:
+        """A queue whose topic nobody speaks of (RocketMQ keeps some of its own in no file) gets it back."""
+        counts: dict[str, int] = {}
+        for queue in self._queues:
+            topic, queue_id = queue.queue
+            if topic not in self._state.topics and topic != STATE.topic:
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        if counts:
+            log.warning("topics are known by their queues only", extra={"topics": sorted(counts)})
+            self._upkeep.say(
+                [TopicSaid(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()]
+            )
+
+    # -- the hot path: plain functions --------------------------------------------------------------------------------
+
+    def append_now(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+        """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
+        return self._writer.append(self._queues.get(queue) or self._new_queue(queue), drafts)
+
+    def append_encoded_now(
+        self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
+    ) -> Appended:
+        """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
+        if len(self._writer.unindexed) > _UNINDEXED_MAX:
+            with self._keeper.paused():
+                self._upkeep.file_keys()
+        found = self._queues.get(queue) or self._new_queue(queue)
+        return self._writer.append_encoded(
+            found, memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
+        )
+
+    def read_now(
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult | None:
+        """What `read` answers, if that needs no disk; else None."""
+        return self._reader.read(
+            self._queues.get(queue),
+            offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            tags_codes=tags_codes,
+            hot_only=True,
+        )
+
+    def durable(self, end: int) -> asyncio.Future[None] | None:
+        """Done once the log is on disk up to `end`. None: there is nothing to wait for, by policy or because it is."""
+        return None if self.settings.flush == "async" else self._flusher.durable(end)
+
+    def _new_queue(self, queue: Queue) -> ConsumeQueue:
+        if queue.topic not in self._state.topics:
+            raise UnknownTopic(queue.topic)
+        if not 0 <= queue.id < 1 << 31:
+            raise Refused(f"{queue.id} is no queue id: they start at 0")
+        with self._writer.lock:
+            return self._queues.of(queue)
+
+    # -- the store SPI ------------------------------------------------------------------------------------------------
+
+    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+        appended = self.append_now(queue, drafts)
+        await self._safe(appended.end)
+        return appended
+
+    async def append_encoded(
+        self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
+    ) -> Appended:
+        appended = self.append_encoded_now(queue, data, sizes, verify_crc=verify_crc)
+        await self._safe(appended.end)
+        return appended
+
+    async def _safe(self, end: int) -> None:
+        future = self.durable(end)
+        if future is not None:
+            try:
+                await asyncio.wait_for(future, self.settings.flush_timeout_ms / 1000)
+            except TimeoutError as cause:
+                raise FlushTimeout(self.settings.flush_timeout_ms) from cause
+
+    async def read(
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        result = self.read_now(queue, offset, count_max=count_max, bytes_max=bytes_max, tags_codes=tags_codes)
+        if result is None:
+            result = await self._in_thread(
+                self._reader.read,
+                self._queues.get(queue),
+                offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                tags_codes=tags_codes,
+                hot_only=False,
+            )
+        assert result is not None, "only a hot read may decline"
+        return result
+
+    async def bounds(self, queue: Queue) -> Bounds:
+        return self.bounds_now(queue)
+
+    def bounds_now(self, queue: Queue) -> Bounds:
+        found = self._queues.get(queue)
+        return found.bounds if found is not None else _NOTHING
+
+    async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
+        found = self._queues.get(queue)
+        if found is None:
+            return QueueOffset(0)
+        return await self._in_thread(search.offset_at, self._log, found, time_ms, upper=upper)
+
+    async def find_by_key(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[bytes]:
+        return await self._in_thread(self._find_by_key, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+
+    def _find_by_key(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        with self._keeper.paused():
+            self._upkeep.file_keys()
+            return search.by_key(self._index, self._reader, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+
+    async def record_at(self, physical_offset: int) -> bytes | None:
+        return await self._in_thread(self._reader.record_at, physical_offset)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    async def topics(self) -> Mapping[str, Topic]:
+        return dict(self._state.topics)
+
+    async def put_topic(self, topic: Topic) -> None:
+        checked_topic(topic.name)
+        await self._say([TopicSaid(topic.name, topic)])
+
+    async def delete_topic(self, name: str) -> None:
+        if name not in self._state.topics:
+            raise UnknownTopic(name)
+        gone: list[Word] = [TopicSaid(name, None)]
+        gone += [OffsetsSaid(topic, group, None) for topic, group in self._state.offsets if topic == name]
+        await self._safe(await self._in_thread(self._drop_topic, name, gone))
+
+    def _drop_topic(self, name: str, words: list[Word]) -> int:
+        # No checkpoint in between: it would count queues in that the log says are gone.
+        with self._keeper.paused():
+            with self._writer.lock:
+                end = self._upkeep.say(words)
+                self._queues.drop_topic(name)
+            self._upkeep.checkpoint()
+        return end
+
+    async def groups(self) -> Mapping[str, Group]:
+        return dict(self._state.groups)
+
+    async def put_group(self, group: Group) -> None:
+        checked_group(group.name)
+        await self._say([GroupSaid(group.name, group)])
+
+    async def delete_group(self, name: str) -> None:
+        gone: list[Word] = [GroupSaid(name, None)]
+        gone += [OffsetsSaid(topic, group, None) for topic, group in self._state.offsets if group == name]
+        await self._say(gone)
+
+    async def _say(self, words: list[Word]) -> None:
+        await self._safe(self._upkeep.say(words))
+
+    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
+        offset = self._state.offsets.get((queue.topic, group), {}).get(queue.id)
+        return None if offset is None else QueueOffset(offset)
+
+    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
+        if queue.topic not in self._state.topics:
+            raise UnknownTopic(queue.topic)
+        if offset < 0:
+            raise Refused(f"{offset} is no offset: they start at 0")
+        with self._writer.lock:
+            offsets = self._state.offsets.setdefault((queue.topic, group), {})
+            previous = offsets.get(queue.id)
+            if previous != offset:
+                offsets[queue.id] = offset
+                self._state.unsaid.add((queue.topic, group))
+        return None if previous is None else QueueOffset(previous)
+
+    # -- retention and replication ------------------------------------------------------------------------------------
+
+    async def trim(self) -> int:
+        """Delete, now, what is older than it need be; how many bytes of log went."""
+        return await self._in_thread(self._trim)
+
+    def _trim(self) -> int:
+        with self._keeper.paused():
+            return self._upkeep.trim()
+
+    @property
+    def first(self) -> int:
+        """The physical offset of the oldest byte in the log."""
+        return self._log.first
+
+    @property
+    def written(self) -> int:
+        return self._log.written
+
+    def watermark(self, name: Watermark) -> int:
+        """How far the log is written, durable or replicated."""
+        return {"written": self._log.written, "durable": self._writer.durable, "replicated": self._writer.replicated}[
+            name
+        ]
+
+    def replicated_to(self, physical_offset: int) -> None:
+        """Enough replicas have everything below the offset: said by whoever ships the log."""
+        self._writer.reached("replicated", min(physical_offset, self._log.written))
+
+    def raw(self, physical_offset: int, length_max: int) -> bytes:
+        """The log's own bytes, from one segment: what a replica is sent."""
+        return self._log.raw(physical_offset, length_max)
+
+    def truncate(self, end: int) -> None:
+        """Cut the log at the end of a record; every view follows. Takes its time; not for the event loop."""
+        with self._keeper.paused(), self._writer.lock:
+            if not self._log.first <= end <= self._log.written:
+                raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
+            self._upkeep.write_queues_out()
+            (self.path / files.CHECKPOINT).unlink(missing_ok=True)
+            (self.path / files.SNAPSHOT).unlink(missing_ok=True)
+            self._log.truncate(end)
+            self._writer.cut(end)
+            for queue in self._queues:
+                queue.truncate(end)
+            self._index.truncate(end)
+            self._state.forget()
+            self._recall()
+            self._upkeep.is_cut()
+            self._upkeep.checkpoint()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _failed(self, cause: OSError) -> SparrowError:
+        error = StoreFailed(self.path, str(cause))
+        with self._writer.lock:
+            self._writer.refusing = error
+        return error
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.close_now)
+
+    def close_now(self) -> None:
+        """Everything written is on disk when this returns, and the next start has nothing to repair."""
+        if isinstance(self._writer.refusing, Closed):
+            return
+        self._keeper.stop()
+        self._threads.shutdown()
+        in_order = not isinstance(self._writer.refusing, StoreFailed)
+        try:
+            if in_order:
+                self._finish()
+        except (OSError, SparrowError) as cause:
+            in_order = False
+            log.error("the store could not be closed in order", extra={"cause": str(cause)})
+        finally:
+            with self._writer.lock:
+                self._writer.refusing = Closed(f"the store {self.path}")
+            self._flusher.stop()
+            self._index.close()
+            self._log.close()
+            self._folder.left(in_order=in_order)
+
+    def _finish(self) -> None:
+        with self._writer.lock:
+            refusing, self._writer.refusing = self._writer.refusing, None  # a full disk may still take this little
+        self._upkeep.say_offsets()
+        with self._writer.lock:
+            self._writer.refusing = refusing or Closed(f"the store {self.path}")
+        self._flusher.sync()
+        self._upkeep.checkpoint()
+
+    def __enter__(self) -> LogStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_now()
+
+    async def __aenter__(self) -> LogStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _in_thread(self, work: Callable[..., _Result], *args: object, **named: object) -> _Result:
+        if isinstance(self._writer.refusing, Closed):
+            raise self._writer.refusing
+        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *args, **named))

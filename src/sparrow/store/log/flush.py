@@ -1,0 +1,96 @@
+"""Making appends durable, a group at a time.
+
+One thread does nothing but `fdatasync`. Whatever was written by the time it starts is durable when it ends, so all who
+wait meanwhile share the next one: under load a group is as large as the disk is slow, and nobody lingers on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from sparrow.model.errors import SparrowError
+from sparrow.store.log.writer import Writer
+
+log = logging.getLogger(__name__)
+
+_Waiting = tuple[int, "asyncio.Future[None]"]
+
+
+class Flusher:
+    """Syncs the log when someone waits for it, and every `interval_s` anyhow."""
+
+    def __init__(self, writer: Writer, *, interval_s: float, failed: Callable[[OSError], SparrowError]) -> None:
+        self._writer, self._interval_s, self._failed = writer, interval_s, failed
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="sparrow-flush", daemon=True)
+        self._waiting: deque[_Waiting] = deque()
+        """In the order of their offsets, as appends are."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def durable(self, end: int) -> asyncio.Future[None] | None:
+        """A future that is done once the log is durable up to `end`; None if it is already."""
+        if end <= self._writer.durable:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((end, future))
+        self._wanted.set()
+        return future
+
+    def sync(self) -> None:
+        """Make durable what is written now. May be called by any thread."""
+        writer = self._writer
+        start, end = writer.durable, writer.log.written
+        if start < end:
+            for segment in reversed(writer.log.segments):
+                if segment.end <= start:
+                    break
+                if segment.base < end:
+                    segment.sync()
+            writer.reached("durable", end)
+        self._release(writer.durable)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wanted.wait(self._interval_s)
+            self._wanted.clear()
+            try:
+                self.sync()
+            except OSError as cause:
+                # After a failed fdatasync the kernel may have dropped the dirty pages: trying again would lie.
+                log.error("the log could not be made durable", extra={"cause": str(cause)})
+                self._release(1 << 62, self._failed(cause))
+                return
+
+    def _release(self, durable: int, error: SparrowError | None = None) -> None:
+        """Answer those who wait for no more than `durable`: one call into each event loop, not one a future."""
+        ready: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        while self._waiting and self._waiting[0][0] <= durable:
+            _, future = self._waiting.popleft()
+            ready.setdefault(future.get_loop(), []).append(future)
+        for loop, futures in ready.items():
+            try:
+                loop.call_soon_threadsafe(_settle, futures, error)
+            except RuntimeError:  # the loop is closed, and with it all who waited
+                log.debug("waiters went away before their flush")
+
+
+def _settle(futures: list[asyncio.Future[None]], error: SparrowError | None) -> None:
+    for future in futures:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)

@@ -1,0 +1,303 @@
+"""Which records carry a key: hash slots and chained entries, in RocketMQ's files.
+
+    at          bytes   field                       an entry: bytes  field
+    0           8       store time of the first               4      hash of `topic#key`, never negative
+    8           8       store time of the last                8      physical offset
+    16          8       physical offset of the first          4      seconds since the file's first store time
+    24          8       physical offset of the last           4      number of the slot's entry before it, or 0
+    32          4       slots in use
+    36          4       number of the next entry
+    40          4 * s   slots: the newest entry of each chain, 0 for none
+    ...         20 * e  entries; number 0 is never used
+
+1. Entries ascend by physical offset, and an entry's chain leads only to lower numbers.
+2. The slots follow from the entries, so the newest file keeps them in memory and writes them when it is left;
+   after a crash they are computed again. Only entries are written as they come: plain writes, that fail politely
+   on a full disk where a mapping would kill the process.
+3. It is a view that follows the log in bulk and may lag; `find` is asked only after it has caught up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from struct import Struct
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+_HEADER = Struct(">qqqqii")
+HEADER_BYTES = 40
+ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY_BYTES = ENTRY.itemsize
+_SECONDS_MAX = 2**31 - 1
+_WALK_MAX = 100_000
+"""Links of one chain that a query follows at most; a file damaged into a circle must not hold it for ever."""
+
+
+class IndexMark(msgspec.Struct, frozen=True):
+    """How far the index is safely on disk: part of the checkpoint."""
+
+    file: str
+    count: int
+    """Number of the next entry."""
+
+
+class IndexFile:
+    """One file. The newest is `open_for_writing`; the others are only searched."""
+
+    def __init__(self, path: Path, slots: int, entries: int) -> None:
+        self.path, self.slot_count, self.entries_max = path, slots, entries
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.slots: npt.NDArray[np.int32] | None = None
+        header = os.pread(self.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
+        (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count) = _HEADER.unpack(
+            header
+        )
+        self.count = max(1, count)
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.count >= self.entries_max)
+
+    @property
+    def bytes(self) -> int:
+        return HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * self.entries_max
+
+    def open_for_writing(self, *, count: int | None = None) -> None:
+        """Take the slots into memory. With `count`, after a crash: neither slots nor entries from there on count."""
+        if os.fstat(self.fd).st_size < self.bytes:
+            os.ftruncate(self.fd, self.bytes)
+        if count is None:
+            raw = os.pread(self.fd, 4 * self.slot_count, HEADER_BYTES)
+            self.slots = np.frombuffer(raw, ">i4").astype(np.int32)
+            return
+        self.cut(count)
+
+    def cut(self, count: int) -> None:
+        """Keep the entries below number `count`."""
+        self.count = max(1, min(count, self.entries_max))
+        self.slots = np.zeros(self.slot_count, np.int32)
+        entries = self.read(1, self.count - 1)
+        # Of several values for one slot the last stays, which is the newest entry.
+        self.slots[entries["hash"] % self.slot_count] = np.arange(1, 1 + len(entries), dtype=np.int32)
+        self.count = 1 + len(entries)
+        if len(entries):
+            self.end_offset = int(entries["physical_offset"][-1])
+            self.end_ms = self.begin_ms + int(entries["seconds"][-1]) * 1000
+        else:
+            self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
+        self.slots_used = int(np.count_nonzero(self.slots))
+
+    def read(self, number: int, count: int) -> npt.NDArray[np.void]:
+        """Entries [number, number + count), as far as the file has them."""
+        raw = os.pread(self.fd, ENTRY_BYTES * count, HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * number)
+        return np.frombuffer(raw[: len(raw) - len(raw) % ENTRY_BYTES], ENTRY)
+
+    def put(
+        self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
+    ) -> None:
+        """Add entries in log order. They must fit."""
+        n = len(hashes)
+        if n == 0:
+            return
+        assert self.slots is not None, "only the newest file is written to"
+        assert self.count + n <= self.entries_max
+        if self.count == 1:
+            self.begin_ms, self.begin_offset = int(store_ms[0]), int(offsets[0])
+        slot = hashes % self.slot_count
+        number = np.arange(self.count, self.count + n, dtype=np.int32)
+        order = np.argsort(slot, kind="stable")
+        sorted_slot, sorted_number = slot[order], number[order]
+        is_first = np.empty(n, bool)
+        is_first[0] = True
+        np.not_equal(sorted_slot[1:], sorted_slot[:-1], out=is_first[1:])
+        previous = np.empty(n, np.int32)
+        previous[1:] = sorted_number[:-1]
+        heads = self.slots[sorted_slot[is_first]]
+        previous[is_first] = heads
+        self.slots_used += int(np.count_nonzero(heads == 0))
+        entries = np.empty(n, ENTRY)
+        entries["hash"], entries["physical_offset"] = hashes, offsets
+        entries["seconds"] = np.clip((store_ms - self.begin_ms) // 1000, 0, _SECONDS_MAX)
+        entries["previous"][order] = previous
+        at = HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * self.count
+        if os.pwrite(self.fd, entries.tobytes(), at) != entries.nbytes:
+            raise OSError(28, "the disk is full", str(self.path))
+        self.slots[sorted_slot] = sorted_number
+        self.count += n
+        self.end_offset, self.end_ms = int(offsets[-1]), int(store_ms[-1])
+        self.write_header()
+
+    def write_header(self) -> None:
+        header = _HEADER.pack(
+            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count
+        )
+        os.pwrite(self.fd, header, 0)
+
+    def write_slots(self) -> None:
+        if self.slots is not None:
+            os.pwrite(self.fd, self.slots.astype(">i4").tobytes(), HEADER_BYTES)
+            self.write_header()
+
+    def offsets_of(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets filed under a hash in a span of time, newest first. Hashes collide: look closer."""
+        slot = key_hash % self.slot_count
+        if self.slots is not None:
+            number = int(self.slots[slot])
+        else:
+            raw = os.pread(self.fd, 4, HEADER_BYTES + 4 * slot)
+            number = int.from_bytes(raw, "big", signed=True)
+        found: list[int] = []
+        for _ in range(_WALK_MAX):
+            if not 0 < number < self.count or len(found) >= limit:
+                break
+            entry = self.read(number, 1)
+            if len(entry) == 0:
+                break
+            (filed, offset, seconds, previous) = entry[0].item()
+            at_ms = self.begin_ms + seconds * 1000
+            # Times are kept in whole seconds, so the edges of the span are a second wide.
+            if filed == key_hash and begin_ms - 1000 < at_ms <= end_ms:
+                found.append(offset)
+            if previous >= number:
+                break
+            number = previous
+        return found
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def delete(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+class KeyIndex:
+    """All files, oldest first. Written by one thread at a time."""
+
+    def __init__(self, directory: Path, slots: int, entries: int) -> None:
+        self.directory, self._slots, self._entries = directory, slots, entries
+        self.files: list[IndexFile] = []
+
+    def load(self, mark: IndexMark | None, *, trust: bool) -> None:
+        """Open what is on disk. `trust`: the last stop was clean, else only what `mark` names counts."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        paths = sorted(path for path in self.directory.iterdir() if path.name.isdigit())
+        if not trust:
+            known = [path for path in paths if mark is not None and path.name <= mark.file]
+            for path in paths[len(known) :]:
+                path.unlink()
+            paths = known
+        self.files = [IndexFile(path, self._slots, self._entries) for path in paths]
+        if self.files:
+            newest = self.files[-1]
+            is_marked = mark is not None and newest.path.name == mark.file
+            newest.open_for_writing(count=mark.count if not trust and mark is not None and is_marked else None)
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset of the last record filed, or -1."""
+        return max((file.end_offset for file in self.files if file.count > 1), default=-1)
+
+    @property
+    def last_ms(self) -> int:
+        """The store time of the last record filed."""
+        return max((file.end_ms for file in self.files), default=0)
+
+    def put(
+        self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
+    ) -> None:
+        """File keys of records, in log order."""
+        at = 0
+        while at < len(hashes):
+            file = self._writable()
+            end = at + file.entries_max - file.count
+            if end < len(hashes):
+                # A record's keys stay together, so that the last offset filed tells where to go on.
+                while end > at and offsets[end] == offsets[end - 1]:
+                    end -= 1
+                if end == at:
+                    self._leave(file)
+                    continue
+            file.put(hashes[at:end], offsets[at:end], store_ms[at:end])
+            at = min(end, len(hashes))
+
+    def _writable(self) -> IndexFile:
+        if self.files and not self.files[-1].is_full and self.files[-1].slots is not None:
+            return self.files[-1]
+        if self.files:
+            self._leave(self.files[-1])
+        file = IndexFile(self._new_path(), self._slots, self._entries)
+        file.open_for_writing()
+        self.files = [*self.files, file]
+        return file
+
+    def _leave(self, file: IndexFile) -> None:
+        file.write_slots()
+        file.sync()
+        file.slots = None
+        file.entries_max = file.count if file.count > 1 else file.entries_max
+
+    def _new_path(self) -> Path:
+        """Named by local time, as `yyyyMMddHHmmssSSS`; names ascend even if the clock does not."""
+        now = time.time()
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
+        if self.files:
+            name = max(name, str(int(self.files[-1].path.name) + 1).zfill(17))
+        return self.directory / name
+
+    def candidates(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets filed under a hash, newest first."""
+        found: list[int] = []
+        for file in reversed(self.files):
+            if len(found) >= limit:
+                break
+            if file.count > 1 and file.begin_ms - 1000 <= end_ms and file.end_ms + 1000 >= begin_ms:
+                found += file.offsets_of(key_hash, begin_ms, end_ms, limit - len(found))
+        return found
+
+    def truncate(self, log_end: int) -> None:
+        """The log now ends at `log_end`: entries that point behind it are gone."""
+        while self.files and self.files[-1].begin_offset >= log_end and self.files[-1].count > 1:
+            self.files[-1].delete()
+            self.files = self.files[:-1]
+        if not self.files:
+            return
+        newest = self.files[-1]
+        entries = newest.read(1, newest.count - 1)
+        newest.entries_max = self._entries
+        newest.open_for_writing(count=1 + int(np.searchsorted(entries["physical_offset"].astype(np.int64), log_end)))
+        newest.write_slots()
+
+    def drop_files_before(self, log_first: int) -> None:
+        """Delete files all of whose entries point before the log's first byte; never the newest."""
+        while len(self.files) > 1 and self.files[0].end_offset < log_first:
+            self.files[0].delete()
+            self.files = self.files[1:]
+
+    def mark(self) -> IndexMark | None:
+        """Make everything filed so far durable, and say how far that is."""
+        if not self.files:
+            return None
+        newest = self.files[-1]
+        newest.sync()
+        return IndexMark(newest.path.name, newest.count)
+
+    def clear(self) -> None:
+        for file in self.files:
+            file.delete()
+        self.files = []
+
+    def close(self) -> None:
+        for file in self.files:
+            file.write_slots()
+            file.close()
+        self.files = []

@@ -1,0 +1,72 @@
+"""Advice to the kernel on mapped pages and files. Without a Linux libc each of these does nothing, and says so.
+
+They go through ctypes, not `mmap.madvise`, because ctypes lets go of the interpreter lock: making 32 MiB of pages ready
+takes milliseconds in which the event loop must go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in for writing, now
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+if _libc is not None:
+    _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    _libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _libc.munlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def populate(mapping: mmap.mmap, at: int, length: int) -> bool:
+    """Have the pages ready for writing. False where the kernel cannot."""
+    return _on_pages("madvise", mapping, at, length, _MADV_POPULATE_WRITE)
+
+
+def lock(mapping: mmap.mmap, at: int, length: int) -> bool:
+    """Keep the pages in memory. False where limits (`ulimit -l`) forbid it."""
+    return _on_pages("mlock", mapping, at, length)
+
+
+def unlock(mapping: mmap.mmap, at: int, length: int) -> bool:
+    return _on_pages("munlock", mapping, at, length)
+
+
+def _on_pages(call: str, mapping: mmap.mmap, at: int, length: int, *rest: int) -> bool:
+    if _libc is None:
+        return False
+    start = at - at % mmap.PAGESIZE
+    end = min(at + length, len(mapping))
+    if end <= start:
+        return True
+    anchor = ctypes.c_char.from_buffer(mapping)
+    try:
+        return bool(getattr(_libc, call)(ctypes.addressof(anchor) + start, end - start, *rest) == 0)
+    finally:
+        del anchor  # else the mapping could never be closed
+
+
+def allocate(fd: int, size: int) -> None:
+    """Give the file its full size and real blocks, so that no later write into the mapping can hit a full disk."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.ftruncate(fd, size)
+
+
+def erase(fd: int, at: int, length: int) -> None:
+    """Make a range of the file read as zeros, as new files do."""
+    if length <= 0:
+        return
+    if _libc is not None and _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, at, length) == 0:
+        # The hole gets its blocks back at once: mapped writes must not meet a full disk.
+        os.posix_fallocate(fd, at, length)
+        return
+    zeros = bytes(min(length, 1 << 20))
+    end = at + length
+    while at < end:
+        at += os.pwrite(fd, zeros[: end - at], at)

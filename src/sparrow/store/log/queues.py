@@ -1,0 +1,68 @@
+"""All consume queues of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparrow.model.queue import Queue
+from sparrow.model.topic import is_legal_name
+from sparrow.store.log.consume_queue import ConsumeQueue
+
+
+class Queues:
+    """Found by (topic, id). A queue comes into being with its first message."""
+
+    def __init__(self, directory: Path, file_entries: int) -> None:
+        self.directory, self._file_entries = directory, file_entries
+        self._queues: dict[Queue, ConsumeQueue] = {}
+        self.get = self._queues.get
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Those there are now; more may come while one goes through them."""
+        return iter(list(self._queues.values()))
+
+    def of(self, queue: Queue) -> ConsumeQueue:
+        """The queue, new and empty if it was not there."""
+        found = self._queues.get(queue)
+        if found is None:
+            assert is_legal_name(queue.topic), "a topic is also the name of a folder"
+            found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
+            self._queues[queue] = found
+        return found
+
+    def load(self, log_first: int, log_end: int) -> None:
+        """Find all queues on disk, and in them what points into [log_first, log_end)."""
+        for topic, queue_id in _folders(self.directory):
+            self.of(Queue(topic, queue_id)).load(log_first, log_end)
+
+    def ends(self) -> dict[str, dict[int, int]]:
+        """topic -> id -> end."""
+        ends: dict[str, dict[int, int]] = {}
+        for queue in self:
+            ends.setdefault(queue.queue.topic, {})[queue.queue.id] = queue.end
+        return ends
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for queue in self if queue.queue.topic == topic]
+
+    def drop_topic(self, topic: str) -> None:
+        for queue in self.of_topic(topic):
+            del self._queues[queue.queue]
+            queue.delete()
+
+    def clear(self) -> None:
+        for queue in self:
+            queue.delete()
+        self._queues.clear()
+
+
+def _folders(directory: Path) -> Iterator[tuple[str, int]]:
+    if not directory.is_dir():
+        return
+    for topic in sorted(os.listdir(directory)):
+        if is_legal_name(topic) and (directory / topic).is_dir():
+            for queue_id in os.listdir(directory / topic):
+                if queue_id.isdigit():
+                    yield topic, int(queue_id)

@@ -1,0 +1,170 @@
+"""Reading queues and records: hot ones straight from the mapping, all others from the file, and checked.
+
+Bytes this process wrote, or checked when it opened the store, are served as they lie in memory. Everything older is
+read without holding up the event loop, and a record whose structure, place or checksum is wrong is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.store.log.commit_log import CommitLog
+from sparrow.store.log.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
+from sparrow.wire import columns
+
+log = logging.getLogger(__name__)
+
+_EMPTY = Bounds(QueueOffset(0), QueueOffset(0))
+_EXAMINED_MIN = 800
+"""Entries one read looks at, at least, when a tag filter lets few through."""
+
+
+class Reader:
+    """Reads below whatever end the queue makes visible."""
+
+    def __init__(self, commit_log: CommitLog, *, hot_bytes: int, checked_from: int) -> None:
+        self._log, self._hot_bytes = commit_log, hot_bytes
+        self.checked_from = checked_from
+        self.damaged: set[int] = set()
+        """Physical offsets of records found damaged while reading."""
+
+    def read(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        tags_codes: frozenset[int] | None,
+        hot_only: bool,
+    ) -> ReadResult | None:
+        """Records from `offset` on. With `hot_only`, None means: not without waiting for the disk."""
+        bounds = queue.bounds if queue is not None else _EMPTY
+        if offset == bounds.end:
+            return AtEnd(bounds)
+        if not bounds.first <= offset < bounds.end:
+            return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
+        assert queue is not None, "an unknown queue holds nothing"
+        if hot_only and not queue.is_recent(offset):
+            return None
+        examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
+        raw = queue.entries(offset, min(examined, bounds.end - offset))
+        chosen, next_offset = _choose(raw, offset, count_max, bytes_max, tags_codes)
+        if not chosen:
+            return Slice((), (), QueueOffset(next_offset), bounds)
+        if chosen[0][0] >= max(self.checked_from, self._log.written - self._hot_bytes):
+            return self._hot(chosen, next_offset, bounds)
+        if hot_only:
+            return None
+        return self._cold(queue.queue, chosen, next_offset, bounds)
+
+    def _hot(self, chosen: list[tuple[int, int]], next_offset: int, bounds: Bounds) -> ReadResult:
+        runs = []
+        for start, end in _runs(chosen):
+            segment = self._log.segment_at(start)
+            if segment is None:
+                return _gone(bounds)
+            runs.append(segment.view[start - segment.base : end - segment.base])
+        return Slice(runs, [size for _, size in chosen], QueueOffset(next_offset), bounds)
+
+    def _cold(self, queue: Queue, chosen: list[tuple[int, int]], next_offset: int, bounds: Bounds) -> ReadResult:
+        runs, sizes = [], []
+        for start, end in _runs(chosen):
+            segment = self._log.segment_at(start)
+            if segment is None:
+                return _gone(bounds)
+            data = segment.pread(start - segment.base, end - start)
+            entries = [(at, size) for at, size in chosen if start <= at < end]
+            starts = np.array([at - start for at, _ in entries], np.int64)
+            wanted = np.array([size for _, size in entries], np.int64)
+            is_sound = self._check(data, starts, wanted, start, queue)
+            if is_sound.all():
+                runs.append(memoryview(data))
+                sizes += wanted.tolist()
+                continue
+            for row in np.flatnonzero(is_sound).tolist():
+                runs.append(memoryview(data)[starts[row] : starts[row] + wanted[row]])
+                sizes.append(int(wanted[row]))
+            self._report(queue, starts[~is_sound] + start)
+        return Slice(runs, sizes, QueueOffset(next_offset), bounds)
+
+    @staticmethod
+    def _check(
+        data: bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], base: int, queue: Queue
+    ) -> npt.NDArray[np.bool_]:
+        """Sound, as large as the queue said, and of this queue."""
+        is_sound = columns.check(data, starts, base=base)
+        ids = columns.overlapping(data, ">i4", 12)
+        totals = columns.overlapping(data, ">i4")
+        if len(ids) == 0:
+            return is_sound
+        inside = np.minimum(starts, len(ids) - 1)
+        matches: npt.NDArray[np.bool_] = is_sound & (totals[inside] == sizes) & (ids[inside] == queue.id)
+        return matches
+
+    def _report(self, queue: Queue, physical_offsets: npt.NDArray[np.int64]) -> None:
+        for at in physical_offsets.tolist():
+            if at not in self.damaged:
+                self.damaged.add(at)
+                log.error("a damaged record is left out", extra={"queue": str(queue), "physical_offset": at})
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The sound record that starts exactly there."""
+        size = self._log.size_at(physical_offset) if physical_offset >= 0 else None
+        segment = self._log.segment_at(physical_offset)
+        if size is None or segment is None:
+            return None
+        data = segment.pread(physical_offset - segment.base, size)
+        is_sound = columns.check(data, np.zeros(1, np.int64), base=physical_offset)
+        return data if len(data) == size and bool(is_sound[0]) else None
+
+
+def _choose(
+    raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
+) -> tuple[list[tuple[int, int]], int]:
+    """(physical offset, size) of the entries that are wanted and fit, and the offset behind the last one looked at."""
+    if tags_codes is None and len(raw) > 256 * ENTRY_BYTES:
+        return _choose_many(raw, offset, bytes_max)
+    chosen: list[tuple[int, int]] = []
+    taken = 0
+    for at, size, code in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+        if size != FILLER_SIZE and (tags_codes is None or code in tags_codes):
+            if chosen and (taken + size > bytes_max or len(chosen) == count_max):
+                break
+            chosen.append((at, size))
+            taken += size
+        offset += 1
+    return chosen, offset
+
+
+def _choose_many(raw: bytes, offset: int, bytes_max: int) -> tuple[list[tuple[int, int]], int]:
+    entries = np.frombuffer(raw, columns.QUEUE_ENTRY)
+    is_record = entries["size"] != FILLER_SIZE
+    taken = np.cumsum(np.where(is_record, entries["size"], 0), dtype=np.int64)
+    count = max(1, int(np.searchsorted(taken, bytes_max, side="right")))
+    entries, is_record = entries[:count], is_record[:count]
+    kept = entries[is_record]
+    return list(zip(kept["physical_offset"].tolist(), kept["size"].tolist(), strict=True)), offset + count
+
+
+def _runs(chosen: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Stretches of the log in which the chosen records lie back to back."""
+    start, size = chosen[0]
+    end = start + size
+    for at, size in chosen[1:]:
+        if at != end:
+            yield start, end
+            start = at
+        end = at + size
+    yield start, end
+
+
+def _gone(bounds: Bounds) -> Moved:
+    """Retention took the segment while we were reading: go on behind what it took."""
+    return Moved(bounds.first, bounds)

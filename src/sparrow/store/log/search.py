@@ -1,0 +1,57 @@
+"""Finding messages by time and by key."""
+
+from __future__ import annotations
+
+from sparrow.model.message import KEYS, UNIQUE_KEY
+from sparrow.model.queue import QueueOffset
+from sparrow.store.log.commit_log import CommitLog
+from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.log.key_index import KeyIndex
+from sparrow.store.log.reader import Reader
+from sparrow.wire import record
+from sparrow.wire.tags import index_hash
+
+_CANDIDATES_MAX = 1024
+
+
+def offset_at(log: CommitLog, queue: ConsumeQueue, time_ms: int, *, upper: bool) -> QueueOffset:
+    """The first offset stored at or after the time; with `upper` the last one stored at or before it."""
+    first, end = queue.bounds
+
+    def is_older(physical_offset: int, _size: int) -> bool:
+        at = _store_ms(log, physical_offset)
+        return at is not None and (at <= time_ms if upper else at < time_ms)
+
+    point = queue.partition_point(first, end, is_older)
+    return QueueOffset(max(point - 1, 0) if upper else point)
+
+
+def _store_ms(log: CommitLog, physical_offset: int) -> int | None:
+    segment = log.segment_at(physical_offset)
+    if segment is None:
+        return None
+    head = segment.pread(physical_offset - segment.base, record.FIXED_BYTES)
+    if len(head) < record.FIXED_BYTES:
+        return None
+    sys_flag = int.from_bytes(head[record.AT_SYS_FLAG : record.AT_SYS_FLAG + 4], "big")
+    at = record.AT_STORE_TIME + (12 if sys_flag & record.BORN_IPV6 else 0)
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def by_key(
+    index: KeyIndex, reader: Reader, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int
+) -> list[bytes]:
+    """The newest records that carry the key, oldest first. Hashes collide, so each is looked at."""
+    found: dict[int, bytes] = {}
+    for at in index.candidates(index_hash(topic, key), begin_ms, end_ms, _CANDIDATES_MAX):
+        if len(found) >= limit:
+            break
+        data = reader.record_at(at) if at not in found else None
+        if data is None:
+            continue
+        message = record.decode(data, expand=False)
+        names = message.properties
+        has_key = names.get(UNIQUE_KEY) == key or key in names.get(KEYS, "").split(" ")
+        if has_key and message.topic == topic and begin_ms <= message.store_ms <= end_ms:
+            found[at] = data
+    return [found[at] for at in sorted(found)]

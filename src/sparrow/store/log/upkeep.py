@@ -1,0 +1,266 @@
+"""The chores of a log store: what its keeper does off the event loop, one at a time."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.errors import SparrowError, StoreFull
+from sparrow.model.message import Draft
+from sparrow.settings import LogSettings
+from sparrow.store.log import checkpoint as files
+from sparrow.store.log import retention
+from sparrow.store.log.checkpoint import Checkpoint, RocketMQCheckpoint
+from sparrow.store.log.commit_log import CommitLog
+from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.log.keeper import Chore
+from sparrow.store.log.key_index import KeyIndex
+from sparrow.store.log.queues import Queues
+from sparrow.store.log.recovery import file_keys, store_times
+from sparrow.store.log.views import STATE, OffsetsSaid, State, Word, in_records
+from sparrow.store.log.writer import Writer
+
+log = logging.getLogger(__name__)
+
+_KEYS_A_ROUND = 8192
+
+
+def disk_ratio(path: Path) -> float:
+    """How full the disk is, of what an ordinary user may fill."""
+    usage = shutil.disk_usage(path)
+    return usage.used / (usage.used + usage.free)
+
+
+class Upkeep:
+    """Holds the parts a chore needs. Every method may take its time; none is called on the event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        settings: LogSettings,
+        *,
+        commit_log: CommitLog,
+        queues: Queues,
+        index: KeyIndex,
+        state: State,
+        writer: Writer,
+        sync_log: Callable[[], None],
+        now_ms: Callable[[], int],
+        archived_to: Callable[[], int | None],
+        disk_ratio: Callable[[Path], float],
+    ) -> None:
+        self._path, self._settings = path, settings
+        self._log, self._queues, self._index, self._state, self._writer = commit_log, queues, index, state, writer
+        self._sync_log = sync_log
+        self._now_ms, self._archived_to, self._disk_ratio = now_ms, archived_to, disk_ratio
+        self._checkpointed = -1
+        self._busy: set[ConsumeQueue] = set()
+        """Queues that hold entries in memory."""
+        self._unsynced: set[ConsumeQueue] = set()
+        """Queues whose files are not known to be on disk."""
+        self._snapshot_at = -1
+        self._queues_full: StoreFull | None = None
+
+    def is_as_left(self) -> None:
+        """Opening the store changed nothing: the checkpoint of its last stop still tells the truth."""
+        self._checkpointed = self._log.written
+
+    def is_cut(self) -> None:
+        """The log was cut: what was known of the disk no longer holds."""
+        self._checkpointed = self._snapshot_at = -1
+
+    def chores(self) -> list[Chore]:
+        settings = self._settings
+        return [
+            Chore("prepare segments", 0.05, self.prepare),
+            Chore("file keys", 0.2, self.file_keys),
+            Chore("say offsets", settings.offsets_interval_ms / 1000, self.say_offsets),
+            Chore("write queues out", 0.2, self.write_queues_out),
+            Chore("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
+            Chore("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
+            Chore("retention", 10.0, self.retain),
+            Chore("watch the disk", 1.0, self.watch_disk),
+        ]
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        try:
+            self._log.prepare()
+        except OSError as cause:
+            # Not fatal yet: appends are refused when the active segment is full, and it is tried again.
+            if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("no room for the next segment", extra={"path": str(self._path)})
+
+    def watch_disk(self) -> None:
+        """Refuse writes before the disk is full to the brim; take them again once there is room."""
+        ratio = self._disk_ratio(self._path)
+        writer = self._writer
+        with writer.lock:
+            if writer.refusing is not None and not isinstance(writer.refusing, StoreFull):
+                return
+            if self._queues_full is not None:
+                writer.refusing = self._queues_full
+            elif ratio > self._settings.disk_refuse_ratio:
+                writer.refusing = StoreFull(self._path, f"the disk is {ratio:.0%} full")
+            elif ratio <= min(self._settings.disk_force_ratio, self._settings.disk_refuse_ratio):
+                writer.refusing = None
+
+    # -- the views ----------------------------------------------------------------------------------------------------
+
+    def say_offsets(self) -> None:
+        """Put committed offsets into the log."""
+        with self._writer.lock:
+            words = self._state.say_offsets()
+            if words:
+                try:
+                    self.say(words)
+                except SparrowError:
+                    self._state.unsaid |= {(word.topic, word.group) for word in words if isinstance(word, OffsetsSaid)}
+                    raise
+
+    def say(self, words: list[Word]) -> int:
+        """Put words into the log and take them in; the offset behind the last one."""
+        writer, queue = self._writer, self._queues.of(STATE)
+        end = int(self._log.written)
+        with writer.lock:
+            for portion, body in in_records(words):
+                appended = writer.append(queue, [Draft(body=body, born_ms=self._now_ms())])
+                end = appended.end
+                self._state.hear(portion, appended.physical_offsets[0])
+        return end
+
+    def write_queues_out(self) -> None:
+        try:
+            with self._writer.lock:
+                self._busy |= self._writer.touched
+                self._writer.touched.clear()
+            for queue in list(self._busy):
+                if queue.is_dirty:
+                    queue.write_out()
+                    self._unsynced.add(queue)
+                with self._writer.lock:
+                    queue.forget_recent()
+                    if not queue.has_recent:
+                        self._busy.discard(queue)
+        except OSError as cause:
+            if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Entries stay in memory, which must not grow without end: no new messages until there is room.
+            self._queues_full = StoreFull(self._path, "queue files could not be written")
+            self.watch_disk()
+            raise
+        self._queues_full = None
+
+    def file_keys(self) -> None:
+        """Let the key index catch up with the log."""
+        offsets = self._writer.take_unindexed()
+        for at in range(0, len(offsets), _KEYS_A_ROUND):
+            part = offsets[at : at + _KEYS_A_ROUND]
+            try:
+                self._file_some_keys(part)
+            except OSError:
+                with self._writer.lock:
+                    rest = offsets[at:].tobytes()
+                    newer, self._writer.unindexed = self._writer.unindexed, type(self._writer.unindexed)("q", rest)
+                    self._writer.unindexed.extend(newer)
+                raise
+
+    def _file_some_keys(self, offsets: npt.NDArray[np.int64]) -> None:
+        while len(offsets):
+            segment = self._log.segment_at(int(offsets[0]))
+            count = len(offsets) if segment is None else int(np.searchsorted(offsets, segment.end))
+            if segment is not None:
+                file_keys(self._index, segment, offsets[:count] - segment.base)
+            offsets = offsets[count:]
+
+    def checkpoint_long_tail(self) -> None:
+        if self._log.written - self._checkpointed > self._settings.checkpoint_bytes:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Make log and views durable up to here, so that the next start reads only what comes after."""
+        if self._log.written == self._checkpointed:
+            return
+        with self._writer.lock:
+            end, newest_ms = self._log.written, self._writer.newest_ms
+            ends = self._queues.ends()
+        self._sync_log()
+        self.file_keys()
+        self.write_queues_out()
+        while self._unsynced:
+            self._unsynced.pop().sync()
+        mark = self._index.mark()
+        self.snapshot()
+        files.save(self._path / files.CHECKPOINT, Checkpoint(end, ends, mark))
+        times = RocketMQCheckpoint(newest_ms, newest_ms, self._index.last_ms)
+        files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT, times)
+        self._checkpointed = end
+
+    def snapshot(self) -> None:
+        queue = self._queues.get(STATE)
+        if queue is None or queue.end == self._snapshot_at:
+            return
+        with self._writer.lock:
+            snapshot = self._state.snapshot(queue.end, self._log.written)
+        files.save(self._path / files.SNAPSHOT, snapshot)
+        self._snapshot_at = snapshot.next_offset
+
+    # -- retention ----------------------------------------------------------------------------------------------------
+
+    def retain(self) -> None:
+        """Delete old segments if it is time to."""
+        ratio = self._disk_ratio(self._path)
+        if retention.is_due(self._settings, now_ms=self._now_ms(), disk_ratio=ratio, was_asked=False):
+            self.trim()
+
+    def trim(self) -> int:
+        """Delete what is older than it need be; how many bytes went."""
+        first = self._log.first
+        keep = retention.keep_from(
+            self._ages(),
+            self._settings,
+            now_ms=self._now_ms(),
+            disk_ratio=self._disk_ratio(self._path),
+            archived_to=self._archived_to(),
+        )
+        if keep is None:
+            return 0
+        # State whose newest word goes with those segments is said again first, and must be safe before they go.
+        with self._writer.lock:
+            words = self._state.say_before(keep)
+        if words:
+            self.say(words)
+        self._sync_log()
+        self.checkpoint()
+        with self._writer.lock:
+            dropped = self._log.drop_before(keep)
+        for segment in dropped:
+            segment.delete()
+        for queue in self._queues:
+            with self._writer.lock:
+                queue.advance_first(self._log.first)
+            queue.drop_files_before(self._log.first)
+        self._index.drop_files_before(self._log.first)
+        log.info("old segments deleted", extra={"from": first, "to": self._log.first})
+        return self._log.first - first
+
+    def _ages(self) -> list[retention.SegmentAge]:
+        """Of the segments behind the active one. A segment is as young as the first record after it."""
+        ages = []
+        segments = self._log.segments
+        for segment, following in pairwise(segments):
+            if following.base >= self._log.written:
+                newest_ms = self._writer.newest_ms
+            else:
+                newest_ms = int(store_times(following.view, np.zeros(1, np.int64))[0])
+            ages.append(retention.SegmentAge(segment.base, segment.end, newest_ms))
+        return ages

@@ -1,0 +1,160 @@
+"""State as a view of the log: topics, groups and committed offsets.
+
+Every change is a *word*: a record in the log under a topic of its own. Saying the words again in order gives the state,
+so replicating the log replicates it. The newest word on each thing is remembered by place, and said again at the
+log's head before retention drops the segment that holds it; a snapshot on disk saves saying them all at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from sparrow.model.errors import CorruptRecord
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+
+STATE = Queue("rmq_sys_SPARROW_STATE", 0)
+"""RocketMQ takes names that start `rmq_sys_` for system topics, and leaves them alone."""
+
+_WORDS_A_RECORD = 1000
+
+
+class TopicSaid(msgspec.Struct, tag="topic", frozen=True):
+    """A topic is like this now, or is gone."""
+
+    name: str
+    topic: Topic | None
+
+
+class GroupSaid(msgspec.Struct, tag="group", frozen=True):
+    """A group is like this now, or is gone."""
+
+    name: str
+    group: Group | None
+
+
+class OffsetsSaid(msgspec.Struct, tag="offsets", frozen=True):
+    """A group will read these queues of a topic from these offsets on, or has forgotten the topic."""
+
+    topic: str
+    group: str
+    offsets: dict[int, int] | None
+
+
+Word = TopicSaid | GroupSaid | OffsetsSaid
+_Subject = tuple[str, str, str]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(list[Word])
+
+
+def in_records(words: Sequence[Word]) -> Iterator[tuple[Sequence[Word], bytes]]:
+    """The words in portions of moderate size, each with the body of the record that says it."""
+    for at in range(0, len(words), _WORDS_A_RECORD):
+        portion = words[at : at + _WORDS_A_RECORD]
+        yield portion, _encode(portion)
+
+
+def words_of(body: bytes, physical_offset: int) -> list[Word]:
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError as cause:
+        raise CorruptRecord(physical_offset, f"a state record cannot be read: {cause}") from cause
+
+
+class Snapshot(msgspec.Struct):
+    """All state as of one place in the state queue."""
+
+    next_offset: int
+    """In the state queue: words from here on are not in it."""
+    log_end: int
+    """A log that was cut below this place makes the snapshot useless."""
+    words: list[tuple[int, Word]]
+    """Each with the physical offset of the record that said it."""
+
+
+class State:
+    """What the words said so far add up to. Changed under the store's lock."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        """(topic, group) -> queue id -> offset."""
+        self.unsaid: set[tuple[str, str]] = set()
+        """Offsets that changed since they were last said: commits are frequent and are said together."""
+        self._said_at: dict[_Subject, int] = {}
+
+    def forget(self) -> None:
+        """Back to knowing nothing: the log is about to be heard again."""
+        self.topics.clear()
+        self.groups.clear()
+        self.offsets.clear()
+        self.unsaid.clear()
+        self._said_at.clear()
+
+    def hear(self, words: Iterable[Word], physical_offset: int) -> None:
+        """Take in words that stand in the log."""
+        for word in words:
+            match word:
+                case TopicSaid(name, topic):
+                    subject = ("topic", name, "")
+                    _set(self.topics, name, topic)
+                case GroupSaid(name, group):
+                    subject = ("group", name, "")
+                    _set(self.groups, name, group)
+                case OffsetsSaid(topic_name, group_name, offsets):
+                    subject = ("offsets", topic_name, group_name)
+                    _set(self.offsets, (topic_name, group_name), None if offsets is None else dict(offsets))
+            if self._is_there(word):
+                self._said_at[subject] = physical_offset
+            else:
+                self._said_at.pop(subject, None)
+
+    @staticmethod
+    def _is_there(word: Word) -> bool:
+        match word:
+            case TopicSaid(_, value) | GroupSaid(_, value):
+                return value is not None
+            case OffsetsSaid(_, _, offsets):
+                return offsets is not None
+
+    def say_offsets(self) -> list[Word]:
+        """Words for the offsets that changed since the last call."""
+        changed, self.unsaid = self.unsaid, set()
+        return [self._offsets_word(subject) for subject in sorted(changed) if subject in self.offsets]
+
+    def say_before(self, physical_offset: int) -> list[Word]:
+        """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
+        return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
+
+    def snapshot(self, next_offset: int, log_end: int) -> Snapshot:
+        words = [(at, self._word(subject)) for subject, at in self._said_at.items()]
+        return Snapshot(next_offset=next_offset, log_end=log_end, words=words)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        for at, word in snapshot.words:
+            self.hear([word], at)
+
+    def _word(self, subject: _Subject) -> Word:
+        kind, name, group = subject
+        if kind == "topic":
+            return TopicSaid(name, self.topics[name])
+        if kind == "group":
+            return GroupSaid(name, self.groups[name])
+        return self._offsets_word((name, group))
+
+    def _offsets_word(self, key: tuple[str, str]) -> Word:
+        return OffsetsSaid(key[0], key[1], dict(self.offsets[key]))
+
+
+def _set(table: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value

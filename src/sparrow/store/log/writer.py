@@ -1,0 +1,256 @@
+"""Appending: every record gets its place in the log and in its queue, under one lock.
+
+1. Queue offset, physical offset and store time are given out inside the lock, so all three ascend together.
+2. Nothing counts until it is whole: `written` moves, and the queue grows, after the bytes are in place.
+3. Readers see a message once it is as safe as `visible_after` says; until then its queue holds it back.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.errors import Refused, SparrowError, TooLarge
+from sparrow.model.message import Draft
+from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+from sparrow.settings import Watermark
+from sparrow.store.log.commit_log import BLANK_BYTES, CommitLog
+from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.spi import Appended
+from sparrow.wire import columns, record
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, value_of
+from sparrow.wire.tags import tags_code
+
+Growth = Callable[[Queue, QueueOffset], None]
+"""Told that readers may now see a queue up to an offset."""
+
+_HIDDEN = (record.PREPARED, record.ROLLED_BACK)
+"""Transaction states whose records are in the log only."""
+
+
+class Writer:
+    """The one place where the log and the queues grow."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        *,
+        store_host: bytes,
+        message_bytes_max: int,
+        visible_after: Watermark,
+        now_ms: Callable[[], int],
+        on_growth: Growth | None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.log = commit_log
+        self.durable = commit_log.written
+        """Everything below survives a crash of the machine."""
+        self.replicated = commit_log.written
+        """Everything below is held by enough replicas."""
+        self.refusing: SparrowError | None = None
+        """Why nothing may be appended just now."""
+        self.unindexed = array("q")
+        """Physical offsets of records whose keys are not filed yet."""
+        self.touched: set[ConsumeQueue] = set()
+        """Queues with entries that are not in their files yet."""
+        self.newest_ms = 0
+        """The store time given out last."""
+        self._store_host = store_host
+        self._message_bytes_max = message_bytes_max
+        self._visible_after = visible_after
+        self._now_ms = now_ms
+        self._on_growth = on_growth
+        self._held: deque[tuple[int, ConsumeQueue, QueueOffset]] = deque()
+
+    # -- messages, one by one -----------------------------------------------------------------------------------------
+
+    def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> Appended:
+        """Append a batch: all of it, back to back in one segment, or nothing."""
+        topic = queue.topic_bytes
+        host = self._store_host
+        sizes = []
+        for draft in drafts:
+            self._check(draft)
+            sizes.append(record.size_of(draft, topic, host))
+        total = sizes[0] if len(sizes) == 1 else sum(sizes)
+        if total + BLANK_BYTES > self.log.segment_bytes or not drafts:
+            raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_BYTES)
+        with self.lock:
+            if self.refusing is not None:
+                raise self.refusing
+            segment, at = self.log.make_room(total)
+            store_ms = self._store_ms()
+            first = offset = queue.end
+            encoded, places, filed = [], [], []
+            for draft, size in zip(drafts, sizes, strict=True):
+                is_hidden = draft.sys_flag & record.TRANSACTION_MASK in _HIDDEN
+                encoded.append(
+                    record.encode(
+                        draft,
+                        topic,
+                        size=size,
+                        queue_id=queue.queue.id,
+                        queue_offset=0 if is_hidden else offset,
+                        physical_offset=at,
+                        store_ms=store_ms,
+                        store_host=host,
+                    )
+                )
+                places.append(at)
+                if not is_hidden:
+                    code = tags_code(value_of(draft.properties, b"TAGS"))
+                    filed.append((at, size, code if queue.delay_ms is None else store_ms + queue.delay_ms))
+                    offset = QueueOffset(offset + 1)
+                at = PhysicalOffset(at + size)
+            self.log.write(segment, encoded[0] if len(encoded) == 1 else b"".join(encoded))
+            for entry in filed:
+                queue.put(*entry)
+            self.unindexed.extend(places)
+            if filed:
+                self._grown(queue, at)
+        return Appended(queue.queue, first, places, at, store_ms)
+
+    def _check(self, draft: Draft) -> None:
+        if len(draft.body) > self._message_bytes_max:
+            raise TooLarge("the body", len(draft.body), self._message_bytes_max)
+        properties = draft.properties
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
+        if not properties.isascii():
+            try:
+                properties.decode()
+            except UnicodeDecodeError as cause:
+                raise Refused(f"the property string is not UTF-8 at byte {cause.start}") from cause
+
+    # -- records that come encoded, by the thousand -------------------------------------------------------------------
+
+    def append_encoded(
+        self, queue: ConsumeQueue, data: memoryview, sizes: npt.NDArray[np.int64], *, verify_crc: bool
+    ) -> Appended:
+        """Append records that `wire.columns.encode` laid out. Offsets, time, queue and host are stamped in.
+
+        They may come to lie in several segments; each segment's part is written whole or not at all.
+        """
+        if len(sizes) == 0 or int(sizes.sum()) != len(data) or int(sizes.min()) < record.SMALLEST_BYTES:
+            raise Refused("the sizes of the records do not add up to their bytes")
+        with self.lock:
+            if self.refusing is not None:
+                raise self.refusing
+            first, store_ms = queue.end, self._store_ms()
+            places = []
+            done, ends = 0, np.cumsum(sizes)
+            while done < len(sizes):
+                taken = int(ends[done - 1]) if done else 0
+                count = int(np.searchsorted(ends, taken + self.log.room(), side="right")) - done
+                if count <= 0:
+                    if int(sizes[done]) + BLANK_BYTES > self.log.segment_bytes:
+                        raise TooLarge("a record", int(sizes[done]), self.log.segment_bytes - BLANK_BYTES)
+                    self.log.make_room(int(sizes[done]))
+                    continue
+                part = data[taken : int(ends[done + count - 1])]
+                starts = ends[done : done + count] - sizes[done : done + count] - taken
+                laid = self._lay(queue, part, starts, sizes[done : done + count], store_ms, verify_crc=verify_crc)
+                places.append(laid)
+                done += count
+            end = self.log.written
+            self._grown(queue, end)
+        offsets = np.concatenate(places)
+        return Appended(queue.queue, first, offsets.tolist(), end, store_ms)
+
+    def _lay(
+        self,
+        queue: ConsumeQueue,
+        part: memoryview,
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        store_ms: int,
+        *,
+        verify_crc: bool,
+    ) -> npt.NDArray[np.int64]:
+        segment, at = self.log.make_room(len(part))
+        position = at - segment.base
+        laid = segment.view[position : position + len(part)]
+        laid[:] = part
+        columns.stamp(
+            laid,
+            starts,
+            queue_offset=np.arange(queue.end, queue.end + len(starts)),
+            physical_offset=starts + at,
+            store_ms=store_ms,
+            queue_id=queue.queue.id,
+            store_host=self._store_host,
+        )
+        self._check_laid(queue, laid, starts, at, verify_crc=verify_crc)
+        entries = np.empty(len(starts), columns.QUEUE_ENTRY)
+        entries["physical_offset"], entries["size"] = starts + at, sizes
+        if queue.delay_ms is None:
+            entries["tags_code"] = columns.tags_codes(laid, starts)
+        else:
+            entries["tags_code"] = store_ms + queue.delay_ms
+        self.log.advance(len(part))
+        queue.extend(entries.tobytes())
+        places = starts + at
+        self.unindexed.frombytes(places.tobytes())
+        return places
+
+    def _check_laid(
+        self, queue: ConsumeQueue, laid: memoryview, starts: npt.NDArray[np.int64], at: int, *, verify_crc: bool
+    ) -> None:
+        """Before they count: they lie behind `written`, where the log must be zero again if they are refused."""
+        is_sound = columns.check(laid, starts, base=at, verify_crc=verify_crc, topic=queue.topic_bytes)
+        if not is_sound.all():
+            laid[:] = bytes(len(laid))
+            bad = int(np.argmin(is_sound))
+            raise Refused(f"record {bad} of the run is damaged, or not of topic {queue.queue.topic!r}")
+
+    # -- what both do -------------------------------------------------------------------------------------------------
+
+    def _store_ms(self) -> int:
+        """The clock, but never back: order by time is order by offset."""
+        self.newest_ms = max(self.newest_ms, self._now_ms())
+        return self.newest_ms
+
+    def _grown(self, queue: ConsumeQueue, end: int) -> None:
+        self.touched.add(queue)
+        if self._visible_after == "written":
+            queue.visible_end = queue.end
+            if self._on_growth is not None:
+                self._on_growth(queue.queue, queue.visible_end)
+        else:
+            self._held.append((end, queue, queue.end))
+
+    def reached(self, watermark: Watermark, offset: int) -> None:
+        """Disk or replicas have everything below `offset` now: what waited for that becomes visible."""
+        grown: dict[Queue, QueueOffset] = {}
+        with self.lock:
+            assert offset <= self.log.written
+            if watermark == "durable":
+                self.durable = PhysicalOffset(max(self.durable, offset))
+            else:
+                self.replicated = PhysicalOffset(max(self.replicated, offset))
+            if watermark == self._visible_after:
+                while self._held and self._held[0][0] <= offset:
+                    _, queue, end = self._held.popleft()
+                    queue.visible_end = end
+                    grown[queue.queue] = end
+        if self._on_growth is not None:
+            for name, end in grown.items():
+                self._on_growth(name, end)
+
+    def cut(self, end: int) -> None:
+        """The log was cut at `end`: what lay behind it is neither held nor waiting for its keys to be filed."""
+        self.durable = PhysicalOffset(min(self.durable, end))
+        self.replicated = PhysicalOffset(min(self.replicated, end))
+        self._held = deque(item for item in self._held if item[0] <= end)
+        self.unindexed = array("q", [at for at in self.unindexed if at < end])
+
+    def take_unindexed(self) -> npt.NDArray[np.int64]:
+        """Hand over the offsets whose keys are to be filed."""
+        with self.lock:
+            taken, self.unindexed = self.unindexed, array("q")
+        return np.frombuffer(taken, np.int64) if len(taken) else np.empty(0, np.int64)

@@ -1,0 +1,124 @@
+"""What a store promises. Two engines keep it, and one conformance suite checks both.
+
+1. Offsets of a queue are dense, start at 0 and never go back; a message read once is read the same ever after.
+2. A batch is appended whole or not at all, with consecutive offsets.
+3. An append returns once it is as safe as the store's policy says. What readers see is at least as safe.
+4. State (topics, groups, committed offsets) outlives the messages around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sparrow.model.message import Draft
+from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
+from sparrow.model.topic import Group, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch came to lie."""
+
+    queue: Queue
+    offset: QueueOffset
+    """Of the first message; the others follow."""
+    physical_offsets: Sequence[PhysicalOffset]
+    end: PhysicalOffset
+    """The end of the last record: durable once the store's durable watermark has reached it."""
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Records as they lie in the store. `runs` may be sent as they are, one after the other."""
+
+    runs: Sequence[memoryview]
+    sizes: Sequence[int]
+    """The size of each record, in order: what a columnar reader needs to skip the walk."""
+    next_offset: QueueOffset
+    """After the last entry looked at, whether it matched or not."""
+    bounds: Bounds
+
+    def tobytes(self) -> bytes:
+        return b"".join(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """Nothing there yet: wait for the queue to grow."""
+
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The offset is not, or no longer, in the queue; reading may go on at `to`."""
+
+    to: QueueOffset
+    bounds: Bounds
+
+
+ReadResult = Slice | AtEnd | Moved
+
+
+class Store(Protocol):
+    """One store of messages and of the state that goes with them."""
+
+    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+        """Append a batch to a queue of an existing topic (`UnknownTopic`, `TooLarge`, `StoreFull`, `FlushTimeout`)."""
+        ...
+
+    async def read(
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """Records from `offset` on; at least one if there is one, whatever `bytes_max` says."""
+        ...
+
+    async def bounds(self, queue: Queue) -> Bounds:
+        """(0, 0) for a queue that never had a message."""
+        ...
+
+    async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
+        """The first offset stored at or after `time_ms`; with `upper` the last stored at or before it."""
+        ...
+
+    async def find_by_key(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[bytes]:
+        """Records that carry the key (one of KEYS, or the unique id), the newest `limit` of them, oldest first."""
+        ...
+
+    async def record_at(self, physical_offset: int) -> bytes | None:
+        """The record that starts exactly there, which is what a message id says."""
+        ...
+
+    async def topics(self) -> Mapping[str, Topic]: ...
+    async def put_topic(self, topic: Topic) -> None: ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Its messages, its queues and what groups have committed on it are gone."""
+        ...
+
+    async def groups(self) -> Mapping[str, Group]: ...
+    async def put_group(self, group: Group) -> None: ...
+    async def delete_group(self, name: str) -> None: ...
+
+    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
+        """The offset the group should read next, if it ever said."""
+        ...
+
+    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Going backwards is allowed: it is how a group is rewound. Returns what stood there before."""
+        ...
+
+    async def close(self) -> None:
+        """Everything acknowledged is on disk when this returns."""
+        ...

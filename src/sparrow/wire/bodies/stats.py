@@ -1,0 +1,131 @@
+"""Tables of offsets, keyed by queues, and the figures tools show."""
+
+# ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sparrow.wire.bodies.fields import Body, BrokerQueue
+from sparrow.wire.bodies.membership import SubscriptionData
+
+
+class QueueBounds(Body, frozen=True):
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int = 0
+
+
+class TopicStats(Body, frozen=True):
+    """One entry a queue, also for empty ones: tools take an empty table for a failure."""
+
+    offset_table: dict[BrokerQueue, QueueBounds] = {}
+    topic_put_tps: float = 0.0
+
+
+class QueueProgress(Body, frozen=True):
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int = 0
+    pull_offset: int = 0
+
+
+class ConsumeStats(Body, frozen=True):
+    offset_table: dict[BrokerQueue, QueueProgress] = {}
+    consume_tps: float = 0.0
+
+
+class ConsumeStatsList(Body, frozen=True):
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
+    broker_addr: str | None = None
+    total_diff: int = 0
+    total_inflight_diff: int = 0
+
+
+class ResetOffsets(Body, frozen=True):
+    """Where each queue of a group goes on: to tools (222) and to members (220)."""
+
+    offset_table: dict[BrokerQueue, int] = {}
+
+
+class ListedOffset(Body, frozen=True):
+    broker_name: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class ListedOffsets(Body, frozen=True):
+    """`ResetOffsets` for C++ clients, which cannot read objects as keys."""
+
+    offset_table: list[ListedOffset] = []
+
+    @classmethod
+    def of(cls, offsets: ResetOffsets) -> ListedOffsets:
+        return cls(
+            [
+                ListedOffset(queue.broker_name, queue.topic, queue.queue_id, offset)
+                for queue, offset in offsets.offset_table.items()
+            ]
+        )
+
+
+class ConsumerStatus(Body, frozen=True):
+    """A client's own view (221: `message_queue_table`), and all clients' views (223: `consumer_table`)."""
+
+    message_queue_table: dict[BrokerQueue, int] = {}
+    consumer_table: dict[str, dict[BrokerQueue, int]] = {}
+
+
+class TimeSpan(Body, frozen=True):
+    message_queue: BrokerQueue
+    min_time_stamp: int
+    max_time_stamp: int
+    consume_time_stamp: int
+    delay_time: int
+
+
+class TimeSpans(Body, frozen=True):
+    consume_time_span_set: list[TimeSpan] = []
+
+
+class CorrectOffsets(Body, frozen=True):
+    correction_offsets: dict[int, int] = {}
+
+
+class Figures(Body, frozen=True):
+    sum: int = 0
+    tps: float = 0.0
+    average: float = msgspec.field(default=0.0, name="avgpt")
+
+
+class BrokerStats(Body, frozen=True):
+    stats_minute: Figures = Figures()
+    stats_hour: Figures = Figures()
+    stats_day: Figures = Figures()
+
+
+class QueueEntry(Body, frozen=True):
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = True
+    msg: str | None = None
+
+
+class QueueEntries(Body, frozen=True):
+    queue_data: list[QueueEntry] = []
+    min_queue_index: int = 0
+    max_queue_index: int = 0
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+
+
+class AllOffsets(Body, frozen=True):
+    """Every committed offset of a broker (43): `topic@group` to queue to offset."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+    data_version: dict[str, Any] | None = None

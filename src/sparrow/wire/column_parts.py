@@ -1,0 +1,301 @@
+"""Where the parts of many records lie: positions and headers as NumPy arrays. `columns` is the door to this.
+
+Two ideas carry the columnar codec:
+
+1. Items of one type at *every* byte of a buffer (stride 1) turn "read this field of N records" into one fancy index,
+   and "write it" into one fancy assignment.
+2. A binary array needs only ascending offsets, so [start, end, next start, ...] over the original bytes is one, made
+   without a copy; `take` of every second slot then copies N slices in C++. Or they are described as binary views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from mmap import mmap
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sparrow.model.errors import ProtocolError
+from sparrow.wire.record import BORN_IPV6, FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SMALLEST_BYTES, STORE_IPV6
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview | mmap
+"""Anything with the buffer protocol; a `pa.Buffer` and an array of bytes are as good."""
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+Items: TypeAlias = NDArray[Any]
+
+HEADER = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">i4"),
+        ("crc", ">u4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_host", "V8"),
+        ("store_ms", ">i8"),
+        ("store_host", "V8"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_bytes", ">i4"),
+    ]
+)
+"""The fixed bytes of a record whose hosts are IPv4: the table in `record`, as NumPy reads it."""
+assert HEADER.itemsize == FIXED_BYTES
+
+QUEUE_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+"""One entry of a consume queue."""
+assert QUEUE_ENTRY.itemsize == 20
+
+IPV6_EXTRA = 12
+BATCH_BYTES_MAX = 0x7FFF_FFFF
+"""Arrow's 32-bit offsets reach no further; also the most that one batch may expand to."""
+
+_SIZE_AND_MAGIC = Struct(">ii")
+
+
+def overlapping(buf: BytesLike, dtype: Any, offset: int = 0) -> Items:
+    """Items of `dtype` at every byte position from `offset` on: index it to gather, assign to scatter."""
+    dtype = np.dtype(dtype)
+    count = len(buf) - offset - dtype.itemsize + 1
+    if count <= 0:
+        return np.empty(0, dtype)
+    return np.ndarray((count,), dtype, buf, offset, (1,))
+
+
+def starts_of(sizes: Any) -> Ints:
+    """Where records of these sizes start when they lie end to end."""
+    sizes = np.asarray(sizes, np.int64)
+    starts = np.zeros(len(sizes), np.int64)
+    np.cumsum(sizes[:-1], out=starts[1:])
+    return starts
+
+
+def hop(buf: BytesLike, start: int = 0, end: int | None = None, *, strict: bool = True) -> Ints:
+    """Where the records from `start` on begin, found by walking from size to size.
+
+    Stops at a blank record and at a tail that is not whole. What cannot be a record is a `ProtocolError`, or, for
+    recovery (`strict=False`), the end too.
+    """
+    view = buf if isinstance(buf, bytes) else as_bytes(buf)
+    end = len(view) if end is None else min(end, len(view))
+    # A loop, because each start depends on the one before; fromiter drains a generator without a list between.
+    return np.fromiter(_walk(view, max(start, 0), end, strict), np.int64)
+
+
+def _walk(view: bytes | memoryview, at: int, end: int, strict: bool) -> Iterator[int]:
+    unpack, v1, v2, smallest = _SIZE_AND_MAGIC.unpack_from, MAGIC_V1, MAGIC_V2, SMALLEST_BYTES
+    last = end - 8
+    while at <= last:
+        size, magic = unpack(view, at)
+        if (magic != v1 and magic != v2) or size < smallest:
+            if strict and magic != MAGIC_BLANK:
+                raise ProtocolError(f"no record starts at byte {at}: size {size}, magic {magic & 0xFFFFFFFF:#010x}")
+            return
+        following = at + size
+        if following > end:
+            return
+        yield at
+        at = following
+
+
+def as_bytes(buf: BytesLike) -> memoryview:
+    view = memoryview(buf)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+class Parts(NamedTuple):
+    """Where each part of N records lies. Positions of a record that is not sound mean nothing."""
+
+    view: memoryview
+    starts: Ints
+    header: Items
+    sys_flag: NDArray[np.int32]
+    is_sound: Bools
+    born_extra: Ints | None
+    """How much later than in `HEADER` the fields after the born host lie; None when no host at all is IPv6."""
+    store_extra: Ints | None
+    """The same after the store host."""
+    body_at: Ints
+    topic_length_at: Ints
+    """Also the end of the body."""
+    topic_at: Ints
+    topic_end: Ints
+    properties_at: Ints
+    end: Ints
+
+    def field(self, name: str) -> Items:
+        """One fixed field of all records, in this machine's byte order."""
+        dtype, at = HEADER.fields[name][:2]  # type: ignore[index]
+        extra = self.store_extra if at > _AT_STORE_HOST else self.born_extra if at > _AT_BORN_HOST else None
+        column = self.header[name] if extra is None else overlapping(self.view, dtype)[self.starts + (at + extra)]
+        return column.astype(dtype.newbyteorder("="))
+
+
+_AT_BORN_HOST: int = HEADER.fields["born_host"][1]  # type: ignore[index]
+_AT_STORE_HOST: int = HEADER.fields["store_host"][1]  # type: ignore[index]
+_AT_BODY_BYTES: int = HEADER.fields["body_bytes"][1]  # type: ignore[index]
+
+
+def measure(view: memoryview, starts: Ints) -> Parts:
+    """The parts of the records at `starts`, each at least `SMALLEST_BYTES` before the end of the buffer.
+
+    The checks are those of `record.decode`, in its order. A record that fails one is marked, and all further reads for
+    it are made at byte 0 instead, so that nothing is ever read outside the buffer.
+    """
+    header = overlapping(view, f"V{FIXED_BYTES}")[starts].view(HEADER)
+    octets = np.frombuffer(view, np.uint8)
+    magic, sys_flag = header["magic"], header["sys_flag"].astype(np.int32)
+    size = header["size"].astype(np.int64)
+    end = starts + size
+    is_sound = (size >= SMALLEST_BYTES) & (end <= len(view))
+    left = size - SMALLEST_BYTES  # what the parts seen so far leave for the others: in the end, nothing
+
+    born_extra = store_extra = None
+    body_at = starts + FIXED_BYTES
+    if (sys_flag & (BORN_IPV6 | STORE_IPV6)).any():
+        born_extra = np.where(sys_flag & BORN_IPV6, IPV6_EXTRA, 0)
+        store_extra = born_extra + np.where(sys_flag & STORE_IPV6, IPV6_EXTRA, 0)
+        body_at = body_at + store_extra
+        left -= store_extra
+        is_sound &= left >= 0
+        body_bytes = overlapping(view, ">i4")[_where(is_sound, body_at - 4)].astype(np.int64)
+    else:
+        body_bytes = header["body_bytes"].astype(np.int64)
+
+    topic_length_at = body_at + body_bytes
+    topic_at = topic_length_at + 1
+    left -= body_bytes
+    has_v2 = not (magic == MAGIC_V1).all()
+    if has_v2:  # rare: only for topics longer than a byte can say
+        is_v2 = magic == MAGIC_V2
+        is_sound &= (magic == MAGIC_V1) | is_v2
+        topic_at += is_v2
+        left -= is_v2
+    is_sound &= (body_bytes >= 0) & (left >= 0)
+    length_at = _where(is_sound, topic_length_at)
+    topic_bytes = octets[length_at].astype(np.int64)
+    if has_v2:
+        topic_bytes = np.where(is_v2, topic_bytes * 256 + octets[length_at + 1], topic_bytes)
+
+    topic_end = topic_at + topic_bytes
+    left -= topic_bytes
+    is_sound &= left >= 0
+    length_at = _where(is_sound, topic_end)
+    # Two single bytes: NumPy gathers aligned items several times quicker than others.
+    is_sound &= octets[length_at] * np.int64(256) + octets[length_at + 1] == left
+    properties_at = topic_end + 2
+    return Parts(
+        view,
+        starts,
+        header,
+        sys_flag,
+        is_sound,
+        born_extra,
+        store_extra,
+        body_at,
+        topic_length_at,
+        topic_at,
+        topic_end,
+        properties_at,
+        end,
+    )
+
+
+def _where(is_sound: Bools, at: Ints) -> Ints:
+    return at if is_sound.all() else np.where(is_sound, at, 0)
+
+
+# -- slices of bytes as Arrow arrays --------------------------------------------------------------
+
+
+def slots(buf: Any, at: Ints, end: Ints) -> pa.Array:
+    """A binary array over `buf` whose even slots are the slices at:end, which must ascend. Nothing is copied."""
+    offsets = np.empty(2 * len(at) + 1, np.int32)
+    offsets[0:-1:2] = at
+    offsets[1::2] = end
+    offsets[-1] = offsets[-2] if len(at) else 0
+    return binary(pa.py_buffer(buf), offsets)
+
+
+def cut_short(buf: Any, at: Ints, end: Ints) -> pa.Array:
+    """Copies of the slices at:end, which must ascend, as one binary array. The quicker way for names and values."""
+    return every(slots(buf, at, end), len(at), 2)
+
+
+def cut(buf: Any, at: Ints, end: Ints) -> pa.Array:
+    """Copies of the slices at:end as one binary array. The quicker way for bodies: it reserves only what it needs.
+
+    Made as views, which Arrow then copies out. A view of up to 12 bytes holds them itself; a longer one has the first
+    four as well, but only comparisons look at those, so they stay 0.
+    """
+    views = np.zeros(len(at), _VIEW)
+    lengths = end - at
+    views["length"] = lengths
+    views["at"] = at
+    if lengths.min(initial=_INLINE_BYTES + 1) <= _INLINE_BYTES:
+        short = np.flatnonzero(lengths <= _INLINE_BYTES)
+        inside = short[at[short] <= len(buf) - _INLINE_BYTES]
+        views["inline"][inside] = overlapping(buf, _VIEW["inline"])[at[inside]]
+        beyond = short[at[short] > len(buf) - _INLINE_BYTES]  # too near the end to read 12 bytes there
+        tail_at = max(len(buf) - _INLINE_BYTES, 0)
+        tail = bytes(buf[tail_at:]) + bytes(_INLINE_BYTES)
+        views["inline"][beyond] = overlapping(tail, _VIEW["inline"])[at[beyond] - tail_at]
+    array = pa.Array.from_buffers(pa.binary_view(), len(at), [None, pa.py_buffer(views), pa.py_buffer(buf)])
+    return array.cast(pa.binary())
+
+
+_INLINE_BYTES = 12
+_VIEW = np.dtype(
+    {
+        "names": ["length", "inline", "at"],
+        "formats": ["<i4", f"V{_INLINE_BYTES}", "<i4"],
+        "offsets": [0, 4, 12],
+        "itemsize": 16,
+    }
+)
+"""One item of a binary-view array; between length and position lie a prefix and the number of the buffer, 0."""
+
+
+def every(array: pa.Array, count: int, step: int, first: int = 0) -> pa.Array:
+    """`count` items of an array, `step` apart."""
+    places = np.arange(first, first + count * step, step, dtype=np.int32)
+    return pc.take(array, pa.array(places), boundscheck=False)
+
+
+def binary(data: Any, offsets: NDArray[np.int32]) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
+
+
+def retyped(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same buffers under another type: binary already known to be UTF-8 becomes string without another look."""
+    return pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
+
+
+def window(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The bytes a binary or string array really uses, and its N + 1 offsets into them."""
+    _, offsets_buffer, data = array.buffers()
+    if not len(array) or data is None or not data.size:
+        return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int32)
+    offsets = np.frombuffer(offsets_buffer, np.int32, len(array) + 1, array.offset * 4)
+    first, last = int(offsets[0]), int(offsets[-1])
+    return np.frombuffer(data, np.uint8)[first:last], offsets - first if first else offsets
+
+
+def text(array: pa.Array, what: str) -> pa.Array:
+    """A binary array as strings. Mostly all is ASCII, and then one pass for the largest byte is the whole check."""
+    data, _ = window(array)
+    if not len(data) or data.max() < 0x80:
+        return retyped(array, pa.string())
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid as cause:
+        raise ProtocolError(f"{what} are not UTF-8") from cause

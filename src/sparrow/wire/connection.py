@@ -1,0 +1,108 @@
+"""The byte stream of one peer: fed as it arrives, whole commands come out. No sockets here.
+
+1. However the stream is cut, the same commands come out in the same order.
+2. At most one unfinished frame is held, and a frame's size is checked as soon as its first 8 bytes are there.
+3. A byte of a body is copied once, into the body. (Crumbs below 4 KiB are gathered first, and so are copied twice.)
+4. A stream that broke the protocol stays broken: nothing after the break can be trusted to start a frame.
+"""
+
+from __future__ import annotations
+
+from sparrow.model.errors import ProtocolError
+from sparrow.wire.frame import FRAME_BYTES_MAX, START_BYTES, Command, decode_parts, read_start
+
+CRUMB_BYTES = 4096
+"""Pieces below this are gathered: a peer that sends byte by byte cannot make us keep millions of objects."""
+
+
+class Connection:
+    """Bytes of one peer to commands. Not for several threads at once."""
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._start = bytearray()  # of the unfinished frame, at most 8 bytes
+        self._pieces: list[bytearray | memoryview] = []  # what follows its start
+        self._missing = 0  # bytes until it is whole, once the start is
+        self._shape = (0, 0, 0)  # its size, serialization and header length
+        self._fault: ProtocolError | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished frame is here. Not 0 when the peer hangs up: it was cut off."""
+        return len(self._start) + sum(map(len, self._pieces))
+
+    def feed(self, data: bytes) -> list[Command]:
+        """The commands that `data` completes; `ProtocolError` if the stream is broken, now and ever after."""
+        if self._fault is not None:
+            raise self._fault
+        try:
+            commands: list[Command] = []
+            at = self._resume(data, commands) if self._start else 0
+            end = len(data)
+            while end - at >= START_BYTES:
+                size, serialization, header_bytes = read_start(data, at, self._frame_bytes_max)
+                next_at = at + size
+                if next_at > end:
+                    break
+                body_at = at + START_BYTES + header_bytes
+                commands.append(decode_parts(serialization, data[at + START_BYTES : body_at], data[body_at:next_at]))
+                at = next_at
+            if at < end:
+                self._keep(data, at)
+            return commands
+        except ProtocolError as fault:
+            self._fault = fault
+            self._start.clear()
+            self._pieces.clear()
+            raise
+
+    def _resume(self, data: bytes, commands: list[Command]) -> int:
+        """Go on with the unfinished frame. Answers where in `data` the next one starts."""
+        at = 0
+        if len(self._start) < START_BYTES:
+            at = self._take_start(data, 0)
+            if len(self._start) < START_BYTES:
+                return at
+        until = min(len(data), at + self._missing)
+        self._take_piece(data, at, until)
+        if not self._missing:
+            commands.append(self._finished())
+        return until
+
+    def _keep(self, data: bytes, at: int) -> None:
+        """Hold the rest of `data`, which is the beginning of a frame."""
+        at = self._take_start(data, at)
+        self._take_piece(data, at, len(data))
+
+    def _take_start(self, data: bytes, at: int) -> int:
+        until = min(len(data), at + START_BYTES - len(self._start))
+        self._start += data[at:until]
+        if len(self._start) == START_BYTES:
+            self._shape = read_start(self._start, 0, self._frame_bytes_max)
+            self._missing = self._shape[0] - START_BYTES
+        return until
+
+    def _take_piece(self, data: bytes, at: int, until: int) -> None:
+        if at == until:
+            return
+        self._missing -= until - at
+        if until - at >= CRUMB_BYTES:
+            self._pieces.append(memoryview(data)[at:until])
+        elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
+            last += data[at:until]
+        else:
+            self._pieces.append(bytearray(data[at:until]))
+
+    def _finished(self) -> Command:
+        _, serialization, header_bytes = self._shape
+        header, body = bytearray(), []
+        for piece in self._pieces:
+            wanted = header_bytes - len(header)
+            if wanted:
+                header += piece[:wanted]
+                piece = memoryview(piece)[wanted:]
+            body.append(piece)
+        command = decode_parts(serialization, bytes(header), b"".join(body))
+        self._start.clear()
+        self._pieces.clear()
+        return command

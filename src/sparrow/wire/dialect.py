@@ -1,0 +1,182 @@
+"""JSON as fastjson 1.x writes it: integer keys without quotes, and maps whose keys are objects.
+
+    {"brokerAddrs":{0:"10.0.0.1:10911"}}
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}
+
+1. Read: all of that, and plain JSON. An integer key becomes its text, so both spellings mean the same.
+2. Written: no spaces (Go splits routes by hand), integer keys in quotes (every reader takes them), object keys as they
+   are (nothing else is understood), members that are None left out.
+3. Nesting is bounded: any text gives a value or a `ProtocolError`, in time and memory in proportion to its length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import msgspec
+
+from sparrow.model.errors import ProtocolError
+
+DEPTH_MAX = 64
+"""The deepest body we know has 6 levels."""
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,4})?")
+_WORDS = {"true": True, "false": False, "null": None}
+_WORD = re.compile("true|false|null")
+
+_read_plain = msgspec.json.Decoder().decode
+_read_string = msgspec.json.Decoder(str).decode
+_write_plain = msgspec.json.Encoder().encode
+
+KeyOf = Callable[[dict[str, Any]], Hashable]
+
+
+def object_key(members: dict[str, Any]) -> Hashable:
+    """An object key whose meaning is not known here: its members, in order of their names."""
+    return tuple(sorted(members.items(), key=lambda member: member[0]))
+
+
+def parse(text: bytes | memoryview, key_of: KeyOf = object_key) -> Any:
+    """The value of a text in the dialect. `key_of` makes a map's key of the object that stands in its place."""
+    try:
+        return _read_plain(text)
+    except (ValueError, RecursionError):
+        pass  # not plain JSON: the usual case for a few bodies, and for nonsense
+    try:
+        return _Reader(str(text, "utf-8"), key_of).whole()
+    except UnicodeDecodeError as cause:
+        raise ProtocolError(f"the text is not UTF-8 at byte {cause.start}") from cause
+
+
+def emit(value: Any) -> bytes:
+    """The value as compact text. Structs become objects under their wire names."""
+    try:
+        return _emit(value)
+    except UnicodeEncodeError as cause:
+        raise ProtocolError("a text holds half of a surrogate pair") from cause
+
+
+def _emit(value: Any) -> bytes:
+    if isinstance(value, msgspec.Struct):
+        members = zip(value.__struct_encode_fields__, msgspec.structs.astuple(value), strict=True)
+        return b"{%b}" % b",".join(
+            b"%b:%b" % (_write_plain(name), _emit(member)) for name, member in members if member is not None
+        )
+    if isinstance(value, Mapping):
+        return b"{%b}" % b",".join(b"%b:%b" % (_emit_key(key), _emit(member)) for key, member in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return b"[%b]" % b",".join(map(_emit, value))
+    return _write_plain(value)
+
+
+def _emit_key(key: Any) -> bytes:
+    if isinstance(key, tuple):
+        return _emit(dict(key))
+    return _emit(key) if isinstance(key, msgspec.Struct) else _write_plain(str(key))
+
+
+class _Reader:
+    """Recursive descent over one text."""
+
+    def __init__(self, text: str, key_of: KeyOf) -> None:
+        self._text, self._key_of, self._at = text, key_of, 0
+
+    def whole(self) -> Any:
+        value = self._value(0)
+        if self._peek():
+            raise self._wrong("the end")
+        return value
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise ProtocolError(f"the text nests deeper than {DEPTH_MAX} levels")
+        match self._peek():
+            case "{":
+                return self._object(depth)
+            case "[":
+                return self._array(depth)
+            case '"':
+                return self._string()
+            case "t" | "f" | "n":
+                return _WORDS[self._match(_WORD, "true, false or null")]
+            case _:
+                return self._number()
+
+    def _object(self, depth: int) -> dict[Hashable, Any]:
+        self._at += 1
+        members: dict[Hashable, Any] = {}
+        if self._skip("}"):
+            return members
+        while True:
+            key = self._key(depth)
+            if not self._skip(":"):
+                raise self._wrong("':'")
+            try:
+                members[key] = self._value(depth + 1)
+            except TypeError as cause:  # a key whose members are lists or maps
+                raise ProtocolError("a map has a key that cannot be one") from cause
+            if self._skip("}"):
+                return members
+            if not self._skip(","):
+                raise self._wrong("',' or '}'")
+
+    def _key(self, depth: int) -> Hashable:
+        match self._peek():
+            case '"':
+                return self._string()
+            case "{":
+                if depth >= DEPTH_MAX:
+                    raise ProtocolError(f"the text nests deeper than {DEPTH_MAX} levels")
+                members = self._object(depth + 1)
+                if not all(isinstance(name, str) for name in members):
+                    raise self._wrong("a key without maps in it")
+                return self._key_of(members)  # type: ignore[arg-type]  # just checked
+            case _:
+                return str(self._number())
+
+    def _array(self, depth: int) -> list[Any]:
+        self._at += 1
+        items: list[Any] = []
+        if self._skip("]"):
+            return items
+        while True:
+            items.append(self._value(depth + 1))
+            if self._skip("]"):
+                return items
+            if not self._skip(","):
+                raise self._wrong("',' or ']'")
+
+    def _string(self) -> str:
+        start = self._at
+        try:
+            return _read_string(self._match(_STRING, "a text").encode())
+        except ValueError as cause:
+            raise ProtocolError(f"the text at character {start} is damaged: {cause}") from cause
+
+    def _number(self) -> int | float:
+        written = self._match(_NUMBER, "a value")
+        return int(written) if written.lstrip("-").isdigit() else float(written)
+
+    def _peek(self) -> str:
+        """The next character that is no blank, or nothing at the end."""
+        self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches always, perhaps nothing
+        return self._text[self._at : self._at + 1]
+
+    def _skip(self, mark: str) -> bool:
+        found = self._peek() == mark
+        self._at += found
+        return found
+
+    def _match(self, pattern: re.Pattern[str], what: str) -> str:
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            raise self._wrong(what)
+        self._at = found.end()
+        return found.group()
+
+    def _wrong(self, wanted: str) -> ProtocolError:
+        return ProtocolError(f"{wanted} is missing at character {self._at} of the text")

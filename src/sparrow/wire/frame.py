@@ -1,0 +1,309 @@
+"""One frame of the remoting protocol: a command, as bytes and as a value.
+
+    bytes   field
+    4       length of what follows
+    4       top byte: how the header is written (0 JSON, 1 binary); low 24 bits: header length
+    n       header
+    rest    body
+
+A binary header:
+
+    bytes   field                       bytes   field
+    2       code, low 16 bits           4       flag
+    1       language                    4 + n   remark
+    2       version                     4 + n   ext fields: (2 + n name, 4 + n value), repeated
+    4       opaque
+
+1. Length and header length are checked before anything is read or kept.
+2. Ext fields are text on both wires. In JSON numbers and booleans go out as strings: Go decodes `map[string]string`.
+3. In a binary header an empty remark, name or value is the same as none, as Java's `RocketMQSerializable` reads it.
+4. A JSON header is decoded in one pass and its ext fields stay raw until `wire.headers` types them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from struct import Struct
+from struct import error as StructError
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Raw
+
+from sparrow.model.errors import BadRequest, ProtocolError, Refused, TooLarge
+from sparrow.wire.codes import ALIASES, OUR_VERSION, Language
+
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Java's decoder closes the connection on a longer one (`com.rocketmq.remoting.frameMaxLength`)."""
+START_BYTES: Final = 8
+
+IS_RESPONSE: Final = 0x1
+IS_ONE_WAY: Final = 0x2
+
+Ext = Mapping[str, str] | Raw | None
+"""Ext fields: raw JSON when they came in a JSON header, a mapping otherwise, None when there were none."""
+
+
+class Serialization(IntEnum):
+    JSON = 0
+    BINARY = 1
+
+
+# Looking a member up on an enum costs more than parsing an integer does; the hot path uses these.
+_JSON, _BINARY = Serialization.JSON, Serialization.BINARY
+_JAVA, _OTHER = Language.JAVA, Language.OTHER
+
+
+class Command(msgspec.Struct, frozen=True, gc=False):
+    """A request or a response."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    language: Language = Language.PYTHON
+    version: int = OUR_VERSION
+    remark: str | None = None
+    ext: Ext = None
+    body: bytes | memoryview = b""
+    serialization: Serialization = Serialization.JSON
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & IS_RESPONSE)
+
+    @property
+    def is_one_way(self) -> bool:
+        return bool(self.flag & IS_ONE_WAY)
+
+    def fields(self) -> Mapping[str, str]:
+        """All ext fields, also those no header knows: signatures are made over them."""
+        return fields_of(self.ext)
+
+
+def answer(
+    request: Command,
+    code: int = 0,
+    ext: Ext = None,
+    body: bytes | memoryview = b"",
+    remark: str | None = None,
+) -> Command:
+    """The response to a request, in the request's own serialization."""
+    # JAVA, because it is the one name every client has met in an answer.
+    return Command(code, request.opaque, IS_RESPONSE, _JAVA, OUR_VERSION, remark, ext, body, request.serialization)
+
+
+# -- ext fields ----------------------------------------------------------------------------------
+
+
+def fields_of(ext: Ext) -> Mapping[str, str]:
+    if ext is None:
+        return {}
+    if not isinstance(ext, Raw):
+        return ext
+    try:
+        found = _read_fields(ext)
+    except (ValueError, RecursionError) as cause:
+        raise BadRequest("the header", "extFields", f"is no map of texts: {cause}") from cause
+    return {name: _text(value) for name, value in (found or {}).items() if value is not None}
+
+
+def _text(value: str | int | float | bool) -> str:
+    """fastjson reads numbers and booleans into a map of strings; so do we."""
+    if isinstance(value, str):
+        return value
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+_read_fields = msgspec.json.Decoder(dict[str, str | int | float | bool | None] | None).decode
+
+
+# -- whole frames --------------------------------------------------------------------------------
+
+
+def encode(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+    """The whole frame, body included."""
+    start = encode_start(command, frame_bytes_max=frame_bytes_max)
+    return b"".join((start, command.body)) if command.body else start
+
+
+def encode_start(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+    """The frame up to its body. Who sends records as they lie on disk writes those behind it, uncopied."""
+    try:
+        header = _json_out(command) if command.serialization is _JSON else _binary_out(command)
+    except UnicodeEncodeError as cause:
+        raise Refused("the header holds half of a surrogate pair, which is not text") from cause
+    except StructError as cause:
+        raise Refused(f"a number of the header does not fit its bytes: {cause}") from cause
+    length = 4 + len(header) + len(command.body)
+    if length + 4 > frame_bytes_max:
+        raise TooLarge("the frame", length + 4, frame_bytes_max)
+    return _pack_start(length, len(header) if command.serialization is _JSON else 1 << 24 | len(header)) + header
+
+
+def decode(frame: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Command:
+    """The command of exactly one whole frame. Any bytes give a command or a `ProtocolError`."""
+    if len(frame) < START_BYTES:
+        raise ProtocolError(f"a frame has at least {START_BYTES} bytes, not {len(frame)}")
+    frame_bytes, serialization, header_bytes = read_start(frame, 0, frame_bytes_max)
+    if frame_bytes != len(frame):
+        raise ProtocolError(f"the frame claims {frame_bytes} bytes and has {len(frame)}")
+    body_at = START_BYTES + header_bytes
+    return decode_parts(serialization, frame[START_BYTES:body_at], frame[body_at:])
+
+
+def read_start(buffer: bytes | bytearray, at: int, frame_bytes_max: int) -> tuple[int, int, int]:
+    """Size of the whole frame, serialization and header length, from the 8 bytes at `at`."""
+    length, mark = _unpack_start(buffer, at)
+    if length + 4 > frame_bytes_max:
+        raise ProtocolError(f"a frame of {length + 4} bytes is announced; the limit is {frame_bytes_max}")
+    serialization, header_bytes = mark >> 24, mark & 0xFFFFFF
+    if serialization > 1:
+        raise ProtocolError(f"unknown header serialization {serialization}")
+    if header_bytes + 4 > length:
+        raise ProtocolError(f"a header of {header_bytes} bytes does not fit into a frame of {length + 4}")
+    return length + 4, serialization, header_bytes
+
+
+def decode_parts(serialization: int, header: bytes, body: bytes) -> Command:
+    """The command of a header and a body that `read_start` has told apart."""
+    if serialization:
+        return _binary_in(header, body)
+    try:
+        found = _read_header(header)
+    except (ValueError, RecursionError) as cause:
+        raise ProtocolError(f"the header is not the JSON it claims to be: {cause}") from cause
+    code, flag = found.code, found.flag
+    # Some releases of RocketMQ have the short pop codes in their table of requests, and so send them in JSON too.
+    if not flag & IS_RESPONSE and code in ALIASES:
+        code = ALIASES[code]
+    return Command(
+        code,
+        found.opaque,
+        flag,
+        _LANGUAGES.get(found.language, _OTHER),
+        found.version,
+        found.remark or None,  # Go writes "" for none
+        None if found.ext is _NO_EXT else found.ext,
+        body,
+        _JSON,
+    )
+
+
+_START = Struct(">II")
+_pack_start, _unpack_start = _START.pack, _START.unpack_from
+
+
+# -- JSON headers --------------------------------------------------------------------------------
+
+_Int32 = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
+_NO_EXT = Raw()
+_LANGUAGES: dict[str | int | None, Language] = {language.name: language for language in Language} | {
+    int(language): language for language in Language
+}
+
+
+class _Header(msgspec.Struct, gc=False):
+    code: _Int32
+    flag: _Int32 = 0
+    language: str | int | None = None
+    opaque: _Int32 = 0
+    version: _Int32 = 0
+    remark: str | None = None
+    ext: Raw = msgspec.field(default=_NO_EXT, name="extFields")
+
+
+class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
+    code: int
+    flag: int
+    language: str
+    opaque: int
+    version: int
+    ext: Ext = msgspec.field(default=None, name="extFields")
+    remark: str | None = None
+
+
+_read_header = msgspec.json.Decoder(_Header).decode
+_write_header = msgspec.json.Encoder().encode
+_LANGUAGE_NAMES = {int(language): language.name for language in Language}
+
+
+def _json_out(command: Command) -> bytes:
+    return _write_header(
+        _HeaderOut(
+            command.code,
+            command.flag,
+            _LANGUAGE_NAMES[command.language],
+            command.opaque,
+            command.version,
+            command.ext,
+            command.remark,
+        )
+    )
+
+
+# -- binary headers ------------------------------------------------------------------------------
+
+_FIXED = Struct(">hBhii")
+_SHORT, _INT = Struct(">h"), Struct(">i")
+
+
+def _binary_out(command: Command) -> bytes:
+    remark = (command.remark or "").encode()
+    ext = b"".join(
+        part
+        for name, value in fields_of(command.ext).items()
+        if name and value
+        for part in _entry(name.encode(), value.encode())
+    )
+    code = (command.code + 0x8000 & 0xFFFF) - 0x8000
+    fixed = _FIXED.pack(code, command.language, command.version, command.opaque, command.flag)
+    return b"".join((fixed, _INT.pack(len(remark)), remark, _INT.pack(len(ext)), ext))
+
+
+def _entry(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    if len(name) > 0x7FFF:
+        raise TooLarge("the name of an ext field", len(name), 0x7FFF)
+    return _SHORT.pack(len(name)), name, _INT.pack(len(value)), value
+
+
+def _binary_in(header: bytes, body: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag = _FIXED.unpack_from(header)
+        remark, at = _piece(header, _FIXED.size, _INT)
+        ext_bytes = _INT.unpack_from(header, at)[0]
+        at += 4
+        if ext_bytes < 0 or at + ext_bytes != len(header):
+            raise ProtocolError(f"ext fields of {ext_bytes} bytes are announced, {len(header) - at} follow")
+        ext: dict[str, str] = {}
+        while at < len(header):
+            name, at = _piece(header, at, _SHORT)
+            value, at = _piece(header, at, _INT)
+            if name and value:
+                ext[name] = value
+    except StructError as cause:
+        raise ProtocolError("the binary header ends too early") from cause
+    except UnicodeDecodeError as cause:
+        raise ProtocolError("the binary header holds a text that is not UTF-8") from cause
+    if not flag & IS_RESPONSE:
+        code = ALIASES.get(code, code)
+    return Command(
+        code,
+        opaque,
+        flag,
+        _LANGUAGES.get(language, _OTHER),
+        version,
+        remark or None,
+        ext or None,
+        body,
+        _BINARY,
+    )
+
+
+def _piece(header: bytes, at: int, length: Struct) -> tuple[str, int]:
+    """A text and where the next one starts."""
+    size = length.unpack_from(header, at)[0]
+    at += length.size
+    if size < 0 or at + size > len(header):
+        raise ProtocolError(f"a text of {size} bytes is announced, {len(header) - at} are left")
+    return header[at : at + size].decode(), at + size

@@ -1,0 +1,65 @@
+"""Pulling."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sparrow.model.queue import Queue
+from sparrow.wire.codes import Code
+from sparrow.wire.headers.fields import Header, Int, Long
+
+COMMIT_OFFSET, SUSPEND, HAS_SUBSCRIPTION, CLASS_FILTER, LITE_PULL = 0x1, 0x2, 0x4, 0x8, 0x10
+"""Bits of a pull's sys flag."""
+
+
+class PullMessage(Header, frozen=True):
+    group: str = msgspec.field(name="consumerGroup")
+    topic: str
+    queue_id: Int
+    offset: Long = msgspec.field(name="queueOffset")
+    messages_max: Int = msgspec.field(name="maxMsgNums")
+    sys_flag: Int
+    commit_offset: Long
+    hold_ms: Long = msgspec.field(name="suspendTimeoutMillis")
+    sub_version: Long
+    """When the client subscribed, in ms; Go sends 0."""
+    subscription: str | None = None
+    expression_type: str | None = None
+    bytes_max: Int | None = msgspec.field(default=None, name="maxMsgBytes")
+    request_source: Int | None = None
+    # The misspelling is the wire's (PullMessageRequestHeader).
+    proxied_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
+    broker_name: str | None = msgspec.field(default=None, name="bname")
+
+    @property
+    def queue(self) -> Queue:
+        return Queue(self.topic, self.queue_id)
+
+    @property
+    def commits(self) -> bool:
+        return bool(self.sys_flag & COMMIT_OFFSET)
+
+    @property
+    def may_be_held(self) -> bool:
+        return bool(self.sys_flag & SUSPEND)
+
+    @property
+    def has_subscription(self) -> bool:
+        return bool(self.sys_flag & HAS_SUBSCRIPTION)
+
+
+class Pulled(Header, frozen=True):
+    """All four go out with every answer to a pull, found or not: Java reads them without looking."""
+
+    suggested_broker_id: Long = msgspec.field(name="suggestWhichBrokerId")
+    next_offset: Long = msgspec.field(name="nextBeginOffset")
+    min_offset: Long
+    max_offset: Long
+    offset_delta: Long | None = None
+    topic_sys_flag: Int | None = None
+    group_sys_flag: Int | None = None
+    forbidden_type: Int | None = None
+
+
+REQUESTS: dict[Code, type[Header]] = {Code.PULL_MESSAGE: PullMessage, Code.LITE_PULL_MESSAGE: PullMessage}
+RESPONSES: dict[Code, type[Header]] = {Code.PULL_MESSAGE: Pulled, Code.LITE_PULL_MESSAGE: Pulled}

@@ -1,0 +1,137 @@
+"""Message ids: the one that says where a record lies, and the one its sender gave it.
+
+Both are hexadecimal and, with IPv4, 32 characters long; only whoever made an id knows which kind it is.
+
+    offset id                           unique id, as Java makes it
+    bytes   field                       bytes   field
+    4 / 16  address of the store        4 / 16  address of the client
+    4       port                        2       low half of the process id
+    8       physical offset             4       tells two class loaders, here two makers, apart
+                                        4       ms since the month began
+                                        2       counter
+
+A unique id read back is opaque and case-sensitive (Go writes half of it in lower case); only its time is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import NamedTuple
+
+from sparrow.model.errors import ProtocolError
+from sparrow.model.message import Host
+from sparrow.model.queue import PhysicalOffset
+
+_IPV4_CHARS, _IPV6_CHARS = 32, 56
+_PLACE = Struct(">iq")
+_TAIL = Struct(">IH")
+_MS_MAX = 0xFFFF_FFFF
+
+
+class Place(NamedTuple):
+    """What an offset id says. Clients connect to that host."""
+
+    host: Host
+    physical_offset: PhysicalOffset
+
+
+def format_offset_id(host: Host, physical_offset: int) -> str:
+    return (host.ip + _PLACE.pack(host.port, physical_offset)).hex().upper()
+
+
+def offset_id_prefix(host: Host) -> str:
+    """All of a broker's ids start alike: `prefix + f"{physical_offset:016X}"` is the quick way to make one."""
+    return (host.ip + _PLACE.pack(host.port, 0)[:4]).hex().upper()
+
+
+def parse_offset_id(text: str) -> Place:
+    raw = _unhex(text, "an offset message id")
+    port, physical_offset = _PLACE.unpack(raw[-_PLACE.size :])
+    if not 0 <= port <= 0xFFFF or physical_offset < 0:
+        raise ProtocolError(f"{text!r} is no offset message id: port {port}, offset {physical_offset}")
+    return Place(Host(raw[: -_PLACE.size], port), PhysicalOffset(physical_offset))
+
+
+class UniqueId(NamedTuple):
+    ip: bytes
+    pid: int
+    maker: int
+    ms_of_month: int
+    counter: int
+
+
+def parse_unique_id(text: str) -> UniqueId:
+    """The parts, if it is made as Java makes it."""
+    raw = _unhex(text, "a unique message id")
+    ms_of_month, counter = _TAIL.unpack(raw[-6:])
+    return UniqueId(
+        raw[:-12], int.from_bytes(raw[-12:-10], "big"), int.from_bytes(raw[-10:-6], "big"), ms_of_month, counter
+    )
+
+
+def format_unique_id(parts: UniqueId) -> str:
+    fixed = parts.ip + parts.pid.to_bytes(2, "big") + parts.maker.to_bytes(4, "big")
+    return (fixed + _TAIL.pack(parts.ms_of_month, parts.counter)).hex().upper()
+
+
+def born_near(text: str, now: datetime) -> datetime:
+    """When a unique id was made. The month is not in it: this one, or the one before if this one is ahead of now."""
+    month = _month_of(now)
+    made = month + timedelta(milliseconds=parse_unique_id(text).ms_of_month)
+    if made > now:
+        made += _month_of(month - timedelta(days=1)) - month
+    return made
+
+
+class UniqueIds:
+    """Makes unique ids. Several threads may share one maker.
+
+    Two ids differ unless more than 65536 are made in one millisecond, or one maker lives through a month without its
+    clock moving on: the counter has 16 bits and wraps, the time starts anew each month. That is RocketMQ's format; who
+    needs more than "hardly ever twice" adds a key of their own.
+    """
+
+    def __init__(self, ip: bytes, pid: int, maker: int, clock_ms: Callable[[], int]) -> None:
+        """`maker` parts two makers of one process; `clock_ms` tells ms since 1970."""
+        if len(ip) not in (4, 16):
+            raise ValueError(f"an address has 4 or 16 bytes, not {len(ip)}")
+        fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (maker & 0xFFFF_FFFF).to_bytes(4, "big")
+        self._prefix = fixed.hex().upper()
+        self._clock_ms = clock_ms
+        self._counter = 0
+        self._lock = threading.Lock()
+        self._month_ms = self._next_month_ms = 0
+
+    def make(self) -> str:
+        with self._lock:
+            now_ms = self._clock_ms()
+            if not self._month_ms <= now_ms < self._next_month_ms:
+                self._turn_page(now_ms)
+            counter = self._counter
+            self._counter = counter + 1 & 0xFFFF
+            return f"{self._prefix}{now_ms - self._month_ms & _MS_MAX:08X}{counter:04X}"
+
+    def _turn_page(self, now_ms: int) -> None:
+        month = _month_of(datetime.fromtimestamp(now_ms / 1000, UTC))
+        self._month_ms = int(month.timestamp() * 1000)
+        self._next_month_ms = int(_month_of(month + timedelta(days=32)).timestamp() * 1000)
+
+
+def _month_of(moment: datetime) -> datetime:
+    # UTC, where Java takes local time: nobody compares the two, and UTC has no hour that comes twice.
+    return moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def _unhex(text: str, what: str) -> bytes:
+    if len(text) not in (_IPV4_CHARS, _IPV6_CHARS):
+        raise ProtocolError(f"{what} has {_IPV4_CHARS} or {_IPV6_CHARS} characters, not {len(text)}")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError as cause:
+        raise ProtocolError(f"{text!r} is not {what}: it is not hexadecimal") from cause
+    if len(raw) * 2 != len(text):  # fromhex passes over spaces
+        raise ProtocolError(f"{text!r} is not {what}: it is not hexadecimal")
+    return raw

@@ -1,0 +1,67 @@
+"""Property strings: `name 0x01 value 0x02`, repeated.
+
+Readers follow Java's: the first 0x01 of an entry parts name from value, the last 0x02 may be missing, an entry without
+a separator, name or value is passed over, and of two entries with one name the later counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparrow.model.errors import ProtocolError, Refused, TooLarge
+
+PROPERTIES_BYTES_MAX = 32767
+"""A record keeps their length in a signed short."""
+
+NAME_END, VALUE_END = "\x01", "\x02"
+
+
+def encode(properties: Mapping[str, str]) -> bytes:
+    """The property string of a mapping. Entries that no reader would see are not written."""
+    parts = []
+    for name, value in properties.items():
+        if not name or not value:
+            continue
+        if NAME_END in name or VALUE_END in name or VALUE_END in value:
+            raise Refused(f"property {name!r} holds a separator (U+0001 or U+0002), which would cut it in two")
+        parts.append(f"{name}\x01{value}\x02")
+    try:
+        encoded = "".join(parts).encode()
+    except UnicodeEncodeError as cause:
+        raise Refused("a property holds half of a surrogate pair, which is not text") from cause
+    if len(encoded) > PROPERTIES_BYTES_MAX:
+        raise TooLarge("the property string", len(encoded), PROPERTIES_BYTES_MAX)
+    return encoded
+
+
+def decode(encoded: bytes | memoryview) -> dict[str, str]:
+    """The mapping a property string stands for."""
+    try:
+        text = str(encoded, "utf-8")
+    except UnicodeDecodeError as cause:
+        raise ProtocolError(f"properties are not UTF-8 at byte {cause.start}") from cause
+    found = {}
+    for entry in text.split(VALUE_END):
+        name, _, value = entry.partition(NAME_END)
+        if name and value:
+            found[name] = value
+    return found
+
+
+def value_of(encoded: bytes, name: bytes) -> str | None:
+    """One property, without decoding the others: the broker's quick look at TAGS or KEYS."""
+    mark = name + b"\x01"
+    found: str | None = None
+    at = encoded.find(mark)
+    while at >= 0:
+        if at == 0 or encoded[at - 1] == 2:
+            start = at + len(mark)
+            end = encoded.find(b"\x02", start)
+            value = encoded[start:] if end < 0 else encoded[start:end]
+            if value:
+                try:
+                    found = value.decode()
+                except UnicodeDecodeError as cause:
+                    raise ProtocolError(f"property {name.decode()} is not UTF-8") from cause
+        at = encoded.find(mark, at + 1)
+    return found

@@ -1,0 +1,245 @@
+"""One record of the commit log, which is also what a pull answers with: bytes <-> messages.
+
+All integers are big-endian and signed. A host is 4 or 16 bytes of address and a 4-byte port.
+
+    at  bytes   field                       at  bytes   field
+     0  4       total size                  40  8       born time, ms
+     4  4       magic                       48  8 / 20  born host
+     8  4       CRC of the body, 31 bits    56  8       store time, ms
+    12  4       queue id                    64  8 / 20  store host
+    16  4       flag, the user's own        72  4       times consumed before
+    20  8       queue offset                76  8       offset of the half message
+    28  8       physical offset             84  4 + n   body
+    36  4       sys flag                     .  1 + n   topic (V2: 2 + n)
+                                             .  2 + n   properties
+
+1. The total size is exactly the sum of the parts.
+2. Sys-flag bits say which hosts are IPv6; each makes all that follows 12 bytes later.
+3. The CRC covers the body alone; that is all the format protects besides its own structure.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from sparrow.model.errors import ProtocolError, TooLarge
+from sparrow.model.message import Draft, Host, StoredMessage
+from sparrow.model.queue import PhysicalOffset, QueueOffset
+from sparrow.wire import properties
+from sparrow.wire.checksum import body_crc
+from sparrow.wire.compression import COMPRESSED, decompress
+
+MAGIC_V1 = 0xDAA320A7 - 0x1_0000_0000
+MAGIC_V2 = 0xDAA320AB - 0x1_0000_0000
+"""V2 has two bytes for the topic's length. Read, never written: RocketMQ 4.9 and Go clients do not know it."""
+MAGIC_BLANK = 0xCBD43194 - 0x1_0000_0000
+"""Marks the unused rest of a segment."""
+
+BORN_IPV6, STORE_IPV6 = 0x10, 0x20
+TRANSACTION_MASK, PREPARED, COMMITTED, ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
+
+FIXED_BYTES = 88
+"""Everything before the body, with two IPv4 hosts."""
+SMALLEST_BYTES = FIXED_BYTES + 3
+AT_QUEUE_OFFSET, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, AT_STORE_TIME = 20, 28, 36, 56
+
+_LAYOUT = {
+    0: Struct(">iiIiiqqiq8sq8siqi"),
+    BORN_IPV6: Struct(">iiIiiqqiq20sq8siqi"),
+    STORE_IPV6: Struct(">iiIiiqqiq8sq20siqi"),
+    BORN_IPV6 | STORE_IPV6: Struct(">iiIiiqqiq20sq20siqi"),
+}
+_SIZE_AND_MAGIC = Struct(">ii")
+_INT = Struct(">i")
+_PORT = Struct(">i")
+_PROPERTIES_LENGTH = Struct(">H")
+
+_pack_ipv4 = _LAYOUT[0].pack
+_pack_properties_length = _PROPERTIES_LENGTH.pack
+
+
+def pack_host(host: Host) -> bytes:
+    """A host as a record keeps it: 8 bytes for IPv4, 20 for IPv6."""
+    if len(host.ip) not in (4, 16):
+        raise ProtocolError(f"an address has 4 or 16 bytes, not {len(host.ip)}")
+    return host.ip + _PORT.pack(host.port)
+
+
+def unpack_host(packed: bytes) -> Host:
+    return Host(packed[:-4], _PORT.unpack(packed[-4:])[0])
+
+
+def size_of(draft: Draft, topic: bytes, store_host: bytes) -> int:
+    """How many bytes the draft's record will take."""
+    return (
+        FIXED_BYTES
+        + 3
+        + len(draft.body)
+        + len(topic)
+        + len(draft.properties)
+        + (len(draft.born_host) - 8)
+        + (len(store_host) - 8)
+    )
+
+
+def encode(
+    draft: Draft,
+    topic: bytes,
+    *,
+    size: int,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    store_ms: int,
+    store_host: bytes,
+) -> bytes:
+    """The V1 record of a draft that is given its place. `size` is what `size_of` said."""
+    body, props = draft.body, draft.properties
+    sys_flag = draft.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
+    pack = _pack_ipv4
+    if len(draft.born_host) != 8 or len(store_host) != 8:
+        sys_flag |= (BORN_IPV6 if len(draft.born_host) == 20 else 0) | (STORE_IPV6 if len(store_host) == 20 else 0)
+        pack = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)].pack
+    fixed = pack(
+        size,
+        MAGIC_V1,
+        body_crc(body),
+        queue_id,
+        draft.flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        draft.born_ms,
+        draft.born_host,
+        store_ms,
+        store_host,
+        draft.reconsume_times,
+        draft.prepared_offset,
+        len(body),
+    )
+    return b"".join((fixed, body, topic_field(topic), _pack_properties_length(len(props)), props))
+
+
+def topic_field(topic: bytes) -> bytes:
+    """Length and name, as a V1 record keeps them."""
+    if len(topic) > 255:
+        raise TooLarge("the topic name", len(topic), 255)
+    return len(topic).to_bytes(1, "big") + topic
+
+
+def encode_message(message: StoredMessage) -> bytes:
+    """The record of a message whose place is already known. The inverse of `decode`."""
+    draft = Draft(
+        body=message.body,
+        properties=properties.encode(message.properties),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_ms=message.born_ms,
+        born_host=pack_host(message.born_host),
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset,
+    )
+    topic, store_host = message.topic.encode(), pack_host(message.store_host)
+    return encode(
+        draft,
+        topic,
+        size=size_of(draft, topic, store_host),
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
+        store_ms=message.store_ms,
+        store_host=store_host,
+    )
+
+
+def decode(
+    buffer: bytes | memoryview,
+    at: int = 0,
+    *,
+    verify_crc: bool = True,
+    expand: bool = True,
+) -> StoredMessage:
+    """The message whose record starts at `at`. Any bytes give a message or a `ProtocolError`.
+
+    `expand` decompresses the body and clears the compression bits of the sys flag, as consumers want it.
+    """
+    size, magic, sys_flag = _checked_start(buffer, at)
+    layout = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)]
+    end = at + size
+    body_at = at + layout.size
+    if body_at + 3 > end:
+        raise ProtocolError(f"the record at byte {at} is too short ({size} bytes) for its own header")
+    (
+        _,
+        _,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        _,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        body_bytes,
+    ) = layout.unpack_from(buffer, at)
+    topic_at = body_at + body_bytes
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    if body_bytes < 0 or topic_at + length_bytes + 2 > end:
+        raise ProtocolError(f"the record at byte {at} has {size} bytes, its body claims {body_bytes}")
+    name_at = topic_at + length_bytes
+    name_end = name_at + int.from_bytes(buffer[topic_at:name_at], "big")
+    if name_end + 2 > end:
+        raise ProtocolError(f"the record at byte {at} is shorter than its topic")
+    properties_at = name_end + 2
+    if properties_at + int.from_bytes(buffer[name_end:properties_at], "big") != end:
+        raise ProtocolError(f"the parts of the record at byte {at} do not add up to its {size} bytes")
+    body = bytes(buffer[body_at:topic_at])
+    if verify_crc and body and body_crc(body) != crc & 0x7FFFFFFF:
+        raise ProtocolError(f"the body of the record at byte {at} does not match its checksum")
+    if expand and sys_flag & COMPRESSED:
+        body, sys_flag = decompress(body, sys_flag)
+    try:
+        topic = str(buffer[name_at:name_end], "utf-8")
+    except UnicodeDecodeError as cause:
+        raise ProtocolError(f"the topic of the record at byte {at} is not UTF-8") from cause
+    return StoredMessage(
+        topic=topic,
+        body=body,
+        properties=properties.decode(buffer[properties_at:end]),
+        flag=flag,
+        queue_id=queue_id,
+        queue_offset=QueueOffset(queue_offset),
+        physical_offset=PhysicalOffset(physical_offset),
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_host=unpack_host(born_host),
+        store_ms=store_ms,
+        store_host=unpack_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+    )
+
+
+def decode_all(buffer: bytes | memoryview, *, verify_crc: bool = True, expand: bool = True) -> list[StoredMessage]:
+    """The messages of records laid end to end, as a pull answers them."""
+    messages, at, end = [], 0, len(buffer)
+    while at < end:
+        messages.append(decode(buffer, at, verify_crc=verify_crc, expand=expand))
+        at += _INT.unpack_from(buffer, at)[0]
+    return messages
+
+
+def _checked_start(buffer: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """Size, magic and sys flag of a record that lies wholly inside the buffer."""
+    if len(buffer) - at < SMALLEST_BYTES:
+        raise ProtocolError(f"no record fits into the {len(buffer) - at} bytes from byte {at} on")
+    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise ProtocolError(f"no record starts at byte {at}: magic {magic & 0xFFFFFFFF:#010x}")
+    if size < SMALLEST_BYTES or size > len(buffer) - at:
+        raise ProtocolError(f"the record at byte {at} claims {size} bytes of the {len(buffer) - at} there are")
+    return size, magic, _INT.unpack_from(buffer, at + AT_SYS_FLAG)[0]

@@ -1,0 +1,40 @@
+"""What every test shares: how hard hypothesis tries, the scale of a run, and the markers a folder implies."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: a shared machine stalls now and then, and a stall is not a counterexample.
+settings.register_profile("default", max_examples=60, deadline=None)
+settings.register_profile(
+    "thorough",
+    max_examples=2_000,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+TESTS = Path(__file__).parent
+MARKED_FOLDERS = ("fault", "interop")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test under tests/fault is a fault test, one under tests/interop an interop test; nobody has to say so."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in MARKED_FOLDERS:
+            item.add_marker(folder)
+
+
+@pytest.fixture
+def scale() -> Literal["smoke", "full"]:
+    """`smoke` (seconds, the default) or `full` (the real sizes), from SPARROW_SCALE."""
+    value = os.environ.get("SPARROW_SCALE", "smoke")
+    if value == "smoke":
+        return "smoke"
+    if value == "full":
+        return "full"
+    raise pytest.UsageError(f"SPARROW_SCALE is {value!r}; say smoke or full")

@@ -1,0 +1,70 @@
+"""Compressed bodies: three kinds, and bombs."""
+
+import tracemalloc
+import zlib
+
+import pytest
+
+from sparrow.model.errors import ProtocolError
+from sparrow.wire.compression import COMPRESSED, KIND_MASK, Compression, compress, decompress
+
+BODY = b"hello sparrow " * 500
+
+
+@pytest.mark.parametrize("kind", Compression)
+def test_a_body_round_trips_and_its_bits_go_away(kind):
+    compressed, bits = compress(BODY, kind)
+    assert bits & COMPRESSED
+    assert len(compressed) < len(BODY)
+    assert decompress(compressed, bits | 0x8) == (BODY, 0x8)
+
+
+def test_zlib_is_written_without_kind_bits_and_read_with_either():
+    compressed, bits = compress(BODY)
+    assert bits & KIND_MASK == 0
+    assert decompress(compressed, COMPRESSED | 0x300)[0] == BODY
+
+
+@pytest.mark.parametrize("kind", Compression)
+def test_an_empty_body_round_trips(kind):
+    compressed, bits = compress(b"", kind)
+    assert decompress(compressed, bits) == (b"", 0)
+
+
+@pytest.mark.parametrize("kind", Compression)
+def test_a_bomb_is_refused_before_it_goes_off(kind):
+    bomb, bits = compress(bytes(64 * 1024 * 1024), kind)
+    tracemalloc.start()
+    with pytest.raises(ProtocolError, match="past 1000000 bytes"):
+        decompress(bomb, bits, limit_bytes=1_000_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16_000_000
+
+
+@pytest.mark.parametrize("kind", Compression)
+def test_a_body_of_exactly_the_limit_passes(kind):
+    compressed, bits = compress(BODY, kind)
+    assert decompress(compressed, bits, limit_bytes=len(BODY))[0] == BODY
+    with pytest.raises(ProtocolError):
+        decompress(compressed, bits, limit_bytes=len(BODY) - 1)
+
+
+@pytest.mark.parametrize("kind", Compression)
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_body_cut_short_is_a_protocol_error(kind, cut):
+    compressed, bits = compress(BODY, kind)
+    with pytest.raises(ProtocolError):
+        decompress(compressed[:-cut], bits)
+
+
+@pytest.mark.parametrize("kind", Compression)
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"\x28\xb5\x2f\xfd"])
+def test_nonsense_is_a_protocol_error(kind, body):
+    with pytest.raises(ProtocolError):
+        decompress(body, COMPRESSED | kind)
+
+
+def test_an_unknown_kind_is_a_protocol_error():
+    with pytest.raises(ProtocolError, match="kind 4"):
+        decompress(zlib.compress(BODY), COMPRESSED | 0x400)

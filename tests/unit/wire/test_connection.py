@@ -1,0 +1,89 @@
+"""A stream cut anywhere, a stream that breaks, a stream that is never finished."""
+
+import struct
+import tracemalloc
+
+import pytest
+
+from sparrow.model.errors import ProtocolError
+from sparrow.wire.connection import CRUMB_BYTES, Connection
+from sparrow.wire.frame import Command, Serialization, decode, encode
+
+COMMANDS = [
+    Command(310, 1, ext={"b": "T"}, body=b"one"),
+    Command(11, 2, ext={"topic": "T"}, serialization=Serialization.BINARY),
+    Command(34, 3, body=bytes(range(256)) * 64),
+]
+STREAM = b"".join(map(encode, COMMANDS))
+EXPECTED = [(command.code, command.opaque, command.fields(), bytes(command.body)) for command in COMMANDS]
+
+
+def seen(commands):
+    return [(command.code, command.opaque, dict(command.fields()), bytes(command.body)) for command in commands]
+
+
+def test_several_frames_in_one_piece():
+    assert seen(Connection().feed(STREAM)) == EXPECTED
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 8, 9, 100, CRUMB_BYTES - 1, CRUMB_BYTES, CRUMB_BYTES + 1, 9000])
+def test_any_step_gives_the_same_commands(step):
+    connection, commands = Connection(), []
+    for at in range(0, len(STREAM), step):
+        commands += connection.feed(STREAM[at : at + step])
+    assert seen(commands) == EXPECTED
+    assert connection.held_bytes == 0
+
+
+def test_every_single_cut_gives_the_same_commands():
+    short = b"".join(map(encode, COMMANDS[:2]))
+    for cut in range(len(short) + 1):
+        connection = Connection()
+        assert seen(connection.feed(short[:cut]) + connection.feed(short[cut:])) == EXPECTED[:2], cut
+
+
+def test_a_smallest_frame_split_after_its_start_is_finished_at_once():
+    connection = Connection()
+    frame = encode(Command(1))
+    assert connection.feed(frame[:8]) == []
+    assert connection.held_bytes == 8
+    assert seen(connection.feed(frame[8:])) == [(1, 0, {}, b"")]
+
+
+def test_nothing_fed_is_nothing_said():
+    assert Connection().feed(b"") == []
+
+
+def test_a_frame_too_large_is_refused_on_its_first_eight_bytes():
+    connection = Connection(frame_bytes_max=1000)
+    assert connection.feed(struct.pack(">I", 997)) == []
+    with pytest.raises(ProtocolError, match="limit is 1000"):
+        connection.feed(struct.pack(">I", 0))
+
+
+def test_a_broken_stream_stays_broken():
+    connection = Connection()
+    with pytest.raises(ProtocolError):
+        connection.feed(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(ProtocolError):
+        connection.feed(STREAM)
+    assert connection.held_bytes == 0
+
+
+def test_a_body_is_bytes_of_its_own():
+    (command,) = Connection().feed(encode(COMMANDS[2]))
+    assert type(command.body) is bytes
+
+
+def test_a_peer_that_sends_byte_by_byte_costs_little_more_than_its_bytes():
+    frame = encode(Command(1, body=bytes(200_000)))
+    connection = Connection()
+    connection.feed(frame[:20])
+    tracemalloc.start()
+    for at in range(20, len(frame) - 1):
+        connection.feed(frame[at : at + 1])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 2 * len(frame)
+    assert connection.held_bytes == len(frame) - 1
+    assert connection.feed(frame[-1:])[0].body == decode(frame).body

@@ -1,0 +1,162 @@
+"""Typed headers: both spellings of a send, Java's booleans, and errors that name the field."""
+
+import msgspec
+import pytest
+
+from sparrow.model.errors import BadRequest, Refused
+from sparrow.model.queue import Queue
+from sparrow.wire import headers
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import (
+    CommitOffset,
+    ConsumeStats,
+    DeleteGroup,
+    Done,
+    Heartbeat,
+    OffsetFound,
+    PullMessage,
+    QueryMessage,
+    QueryOffset,
+    ResetOffset,
+    SearchOffset,
+    SendMessage,
+    SendMessageV2,
+    Sent,
+    read,
+    request_type,
+    response_type,
+    write,
+)
+
+LONG = {
+    "producerGroup": "g",
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "-1",
+    "sysFlag": "0",
+    "bornTimestamp": "1700000000000",
+    "flag": "7",
+    "properties": "TAGS\x01a\x02",
+    "reconsumeTimes": "2",
+    "unitMode": "false",
+    "maxReconsumeTimes": "16",
+    "batch": "TRUE",
+    "bname": "broker-a",
+}
+SHORT = dict(zip("abcdefghijklmn", LONG.values(), strict=True))
+
+
+def raw(fields):
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+@pytest.mark.parametrize("wire", [dict, raw])
+def test_both_spellings_of_a_send_mean_the_same(wire):
+    long, short = read(SendMessage, wire(LONG)), read(SendMessageV2, wire(SHORT))
+    assert isinstance(short, SendMessage)
+    assert msgspec.structs.astuple(long) == msgspec.structs.astuple(short)
+    assert (long.group, long.queue_id, long.born_ms, long.flag) == ("g", -1, 1700000000000, 7)
+    assert (long.unit_mode, long.batch, long.reconsume_times_max) == (False, True, 16)
+
+
+@pytest.mark.parametrize("wire", [dict, raw])
+@pytest.mark.parametrize(
+    ("text", "meant"), [("true", True), ("True", True), ("false", False), ("1", False), ("yes", False), ("", False)]
+)
+def test_booleans_are_read_as_javas_parse_boolean_does(wire, text, meant):
+    assert read(SendMessage, wire(LONG | {"unitMode": text})).unit_mode is meant
+
+
+@pytest.mark.parametrize("wire", [dict, raw])
+def test_a_missing_field_is_named(wire):
+    fields = {name: value for name, value in SHORT.items() if name != "b"}
+    with pytest.raises(BadRequest, match="field 'b' is missing") as caught:
+        read(SendMessageV2, wire(fields))
+    assert isinstance(caught.value, Refused), "the connection survives it"
+    assert caught.value.field == "b"
+
+
+@pytest.mark.parametrize("wire", [dict, raw])
+@pytest.mark.parametrize(("name", "value"), [("queueId", "x"), ("queueId", str(2**31)), ("bornTimestamp", str(2**63))])
+def test_a_number_that_is_none_or_too_large_is_named(wire, name, value):
+    with pytest.raises(BadRequest, match=f"field '{name}' is '{value}'"):
+        read(SendMessage, wire(LONG | {name: value}))
+
+
+def test_no_fields_at_all_is_a_missing_field():
+    for nothing in (None, {}, msgspec.Raw(b"null"), msgspec.Raw(b"{}")):
+        with pytest.raises(BadRequest, match="missing"):
+            read(CommitOffset, nothing)
+
+
+def test_ext_fields_that_are_no_map_are_a_bad_request():
+    for nonsense in (b"[]", b'"x"', b'{"topic":[]}', b'{"topic":"\xff"}'):
+        with pytest.raises(BadRequest):
+            read(CommitOffset, msgspec.Raw(nonsense))
+
+
+def test_unknown_fields_ride_along_unread():
+    assert read(OffsetFound, raw({"offset": "5", "AccessKey": "ak", "nsd": "true"})) == OffsetFound(5)
+
+
+def test_bare_numbers_are_tolerated_also_where_text_is_due():
+    fields = {"consumerGroup": 7, "topic": "T", "queueId": 0, "commitOffset": 9}
+    assert read(CommitOffset, raw(fields)) == CommitOffset("7", "T", 0, 9)
+
+
+def test_what_is_none_is_not_written_and_all_else_is_text():
+    assert write(Sent("AB", 3, 99, trace_on=True)) == {
+        "msgId": "AB",
+        "queueId": "3",
+        "queueOffset": "99",
+        "TRACE_ON": "true",
+    }
+    assert write(read(SendMessageV2, SHORT)) == SHORT | {"m": "true"}
+
+
+def test_names_that_camel_case_would_not_give():
+    assert write(ResetOffset("T", "g", -1, True)) == {
+        "topic": "T",
+        "group": "g",
+        "timestamp": "-1",
+        "isForce": "true",
+    }
+    assert "_UNIQUE_KEY_QUERY" in write(QueryMessage("T", "k", 32, 0, 1, by_unique_key=True))
+    assert PullMessage.__struct_encode_fields__[:9] == (
+        "consumerGroup",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "maxMsgNums",
+        "sysFlag",
+        "commitOffset",
+        "suspendTimeoutMillis",
+        "subVersion",
+    )
+    assert DeleteGroup.__struct_encode_fields__ == ("groupName", "cleanOffset", "removeOffset")
+
+
+def test_small_readings_on_headers():
+    assert QueryOffset("g", "T", 1).queue == Queue("T", 1)
+    assert SearchOffset("T", 0, 1, "UPPER").wants_upper
+    assert not SearchOffset("T", 0, 1).wants_upper
+    assert ConsumeStats("g", topic_list="a;b;").topics == ["a", "b"]
+    assert ConsumeStats("g", topic="c").topics == ["c"]
+    assert ConsumeStats("g").topics == []
+    held = PullMessage("g", "T", 0, 0, 32, 0x3, 5, 15000, 0)
+    assert (held.commits, held.may_be_held, held.has_subscription) == (True, True, False)
+
+
+def test_every_code_has_a_type_and_requests_without_fields_are_done():
+    assert request_type(Code.SEND_MESSAGE_V2) is SendMessageV2
+    assert request_type(Code.HEART_BEAT) is Heartbeat
+    assert response_type(Code.QUERY_CONSUMER_OFFSET) is OffsetFound
+    assert request_type(Code.GET_BROKER_CLUSTER_INFO) is Done
+    assert response_type(999_999) is Done
+    assert set(headers.REQUESTS) | set(headers.RESPONSES) <= set(Code)
+
+
+def test_no_two_fields_of_a_header_share_a_wire_name():
+    for kind in {*headers.REQUESTS.values(), *headers.RESPONSES.values()}:
+        assert len(set(kind.__struct_encode_fields__)) == len(kind.__struct_fields__), kind
