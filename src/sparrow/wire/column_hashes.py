@@ -23,6 +23,7 @@ UInts32 = NDArray[np.uint32]
 
 _UNITS_AT_ONCE = 1 << 16
 """Units hashed in one go: the two tables of powers stay in the processor's cache."""
+_SAME_WIDTH_MAX = 64
 _INVERSE = pow(31, -1, 1 << 32)
 
 
@@ -34,6 +35,9 @@ def java_hashes(strings: Any) -> NDArray[np.int32]:
 def hashes_and_units(strings: Any) -> tuple[UInts32, Ints]:
     """The hashes, and how many UTF-16 units each row has."""
     units, bounds = _utf16(*_bytes_of(strings))
+    width = int(bounds[1]) if len(bounds) > 1 else 0
+    if 0 < width <= _SAME_WIDTH_MAX and len(units) == width * (len(bounds) - 1) and (np.diff(bounds) == width).all():
+        return _hashes_of_width(units, width), np.full(len(bounds) - 1, width)
     hashes = np.empty(len(bounds) - 1, np.uint32)
     row = 0
     while row < len(hashes):
@@ -60,6 +64,13 @@ def _hashes(units: NDArray[Any], bounds: Ints) -> UInts32:
     np.cumsum(units[first:last] * inverses[: last - first], out=sums[1:], dtype=np.uint32)
     at_bounds = sums[bounds]
     return (at_bounds[1:] - at_bounds[:-1]) * (powers[bounds[1:]] * np.uint32(_INVERSE))
+
+
+def _hashes_of_width(units: NDArray[Any], width: int) -> UInts32:
+    """Rows of one width, as unique ids are: a product with the powers of 31."""
+    powers = _tables((width - 1).bit_length())[0][:width][::-1]
+    hashes: UInts32 = np.einsum("ij,j->i", units.reshape(-1, width).astype(np.uint32), powers)
+    return hashes
 
 
 def _tables(bits: int) -> tuple[UInts32, UInts32]:

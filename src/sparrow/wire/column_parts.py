@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError
 from sparrow.wire.record import BORN_IPV6, FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SMALLEST_BYTES, STORE_IPV6
+from sparrow.wire.record import decode as decode_one
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | mmap
 """Anything with the buffer protocol; a `pa.Buffer` and an array of bytes are as good."""
@@ -212,6 +213,30 @@ def measure(view: memoryview, starts: Ints) -> Parts:
 
 def _where(is_sound: Bools, at: Ints) -> Ints:
     return at if is_sound.all() else np.where(is_sound, at, 0)
+
+
+def sound_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> Parts:
+    """The parts of records that are all sound, ascend and do not overlap."""
+    view = as_bytes(buf)
+    if len(view) > BATCH_BYTES_MAX:
+        raise ProtocolError(f"{len(view)} bytes are too many to read at a time: the limit is {BATCH_BYTES_MAX}")
+    if starts is None:
+        starts = hop(view) if sizes is None else starts_of(sizes)
+    starts = np.asarray(starts, np.int64)
+    if not len(starts):
+        return Parts(view, starts, np.empty(0, HEADER), np.empty(0, np.int32), starts == 0, None, None, *[starts] * 6)
+    if starts.min() < 0 or starts.max() > len(view) - SMALLEST_BYTES:
+        raise ProtocolError(f"a record is said to start outside the {len(view)} bytes there are")
+    parts = measure(view, starts)
+    if not parts.is_sound.all():
+        at = int(starts[np.argmin(parts.is_sound)])
+        decode_one(view, at, verify_crc=False, expand=False)  # it knows the words for what is wrong
+        raise AssertionError(f"the two codecs disagree about the record at byte {at}")
+    if (parts.end[:-1] > starts[1:]).any():
+        raise ProtocolError("records overlap, or are not in ascending order")
+    if sizes is not None and not np.array_equal(parts.end - starts, sizes):
+        raise ProtocolError("the sizes given for the records are not the sizes they have")
+    return parts
 
 
 # -- slices of bytes as Arrow arrays --------------------------------------------------------------

@@ -14,42 +14,32 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
-from sparrow.wire import record
-from sparrow.wire.checksum import body_crc
 from sparrow.wire.column_encoding import Encoded, crcs_of, encode
-from sparrow.wire.column_hashes import hashes_and_units, java_hashes, joined_hashes
+from sparrow.wire.column_filing import Run, check, index_keys, stamp, tags_codes
+from sparrow.wire.column_hashes import java_hashes
 from sparrow.wire.column_parts import (
     BATCH_BYTES_MAX,
     HEADER,
-    IPV6_EXTRA,
     QUEUE_ENTRY,
-    Bools,
     BytesLike,
     Ints,
     Parts,
-    as_bytes,
     cut,
     cut_short,
     hop,
-    measure,
     overlapping,
     retyped,
+    sound_parts,
     starts_of,
     text,
 )
 from sparrow.wire.column_properties import MAP, Properties
 from sparrow.wire.compression import COMPRESSED, KIND_MASK, decompress
 from sparrow.wire.record import (
-    AT_QUEUE_OFFSET,
-    AT_STORE_TIME,
-    AT_SYS_FLAG,
     BORN_IPV6,
-    SMALLEST_BYTES,
     STORE_IPV6,
     unpack_host,
 )
@@ -60,6 +50,7 @@ __all__ = [
     "HEADER",
     "QUEUE_ENTRY",
     "Encoded",
+    "Run",
     "check",
     "decode",
     "encode",
@@ -105,170 +96,13 @@ def decode(
     if unknown:
         raise Refused(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
     schema = pa.schema([COLUMNS[name][0] for name in columns])
-    parts = _sound_parts(buf, starts, sizes)
+    parts = sound_parts(buf, starts, sizes)
     if not len(parts.starts):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     batch = _Batch(parts, expand)
     if verify_crc:
         batch.verify_crc()
     return pa.RecordBatch.from_arrays([COLUMNS[name][1](batch) for name in columns], schema=schema)
-
-
-def check(buf: BytesLike, starts: Any, *, base: int, verify_crc: bool = True, topic: bytes | None = None) -> Bools:
-    """Which of the records at `starts` are sound: laid out rightly, at home (`base` is the physical offset of the
-    buffer's first byte), with text that is UTF-8, a body that matches its checksum, and of this `topic` if one is
-    named. For recovery; no bytes make it raise."""
-    view, starts = as_bytes(buf), np.asarray(starts, np.int64)
-    is_sound: Bools = (starts >= 0) & (starts <= len(view) - SMALLEST_BYTES)
-    if not is_sound.any():
-        return is_sound
-    parts = measure(view, starts[is_sound])
-    is_right = parts.is_sound & (parts.header["physical_offset"] == base + parts.starts)
-    is_right[is_right] = _are_texts(view, parts.topic_at[is_right], parts.topic_end[is_right], same=topic)
-    is_right[is_right] = _are_texts(view, parts.properties_at[is_right], parts.end[is_right])
-    if verify_crc:
-        has_body = is_right & (parts.topic_length_at > parts.body_at)
-        crcs = _crcs(view, parts.body_at[has_body], parts.topic_length_at[has_body])
-        is_right[has_body] = crcs == parts.header["crc"][has_body] & 0x7FFF_FFFF
-    is_sound[is_sound] = is_right
-    return is_sound
-
-
-def _are_texts(view: memoryview, at: Ints, end: Ints, *, same: bytes | None = None) -> Bools:
-    """Which of the slices are UTF-8, and equal to `same` if that is given."""
-    if not len(at):
-        return np.ones(0, np.bool_)
-    if (end[:-1] <= at[1:]).all():
-        first = int(at[0])
-        slices = cut_short(view[first : int(end[-1])], at - first, end - first)
-    else:  # overlapping ones cannot all be sound, but that is not for this function to say
-        slices = pa.array([bytes(view[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)], pa.binary())
-    if same is not None:
-        is_same: Bools = pc.equal(slices, pa.scalar(same, pa.binary())).to_numpy(zero_copy_only=False)
-        return is_same
-    try:
-        text(slices, "slices")
-    except ProtocolError:
-        return np.fromiter(map(_is_utf8, slices.to_pylist()), np.bool_, len(at))
-    return np.ones(len(at), np.bool_)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def tags_codes(buf: BytesLike, starts: Any) -> Ints:
-    """What the consume queue keeps for each record's tag: its hash, 0 without one."""
-    parts = _sound_parts(buf, starts)
-    tags = Properties(_raw_properties(parts)).get(TAGS)
-    return java_hashes(tags).astype(np.int64)
-
-
-def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
-    """What the key index files the records under: (which record, hash), a record's unique key before its other keys."""
-    parts = _sound_parts(buf, starts)
-    properties = Properties(_raw_properties(parts))
-    unique, several = properties.get(UNIQUE_KEY), properties.get(KEYS)
-    has_unique = unique.is_valid()
-    tokens = pc.split_pattern(several, " ")
-    token_rows, tokens = pc.list_parent_indices(tokens), pc.list_flatten(tokens)
-    is_token = pc.greater(pc.binary_length(tokens), 0)
-    keys = pa.concat_arrays([unique.filter(has_unique), tokens.filter(is_token)])
-    rows = np.concatenate(
-        (np.flatnonzero(has_unique), token_rows.filter(is_token).to_numpy(zero_copy_only=False))
-    ).astype(np.int64)
-    key_hashes, key_units = hashes_and_units(keys)
-
-    topics = cut_short(parts.view, parts.topic_at, parts.topic_end).dictionary_encode()
-    prefixes = hashes_and_units(topics.dictionary)[0] * np.uint32(31) + np.uint32(ord("#"))
-    prefix_of_row = prefixes[topics.indices.to_numpy(zero_copy_only=False)]
-    hashes = joined_hashes(prefix_of_row[rows], key_hashes, key_units).view(np.int32)
-    order = np.argsort(rows, kind="stable")
-    # NumPy's abs, like Java's, leaves -2^31 as it is; the index files it under 0.
-    return rows[order], np.maximum(np.abs(hashes), 0)[order]
-
-
-def stamp(
-    buf: BytesLike,
-    starts: Any,
-    *,
-    queue_offset: Any,
-    physical_offset: Any,
-    store_ms: Any,
-    queue_id: Any = None,
-    store_host: bytes | None = None,
-) -> None:
-    """Write what only a store knows into encoded records, in place. Values are scalars or one for each record.
-
-    That sound records lie at `starts` is the caller's word; whatever lies there, nothing outside the buffer is touched.
-    """
-    starts = np.asarray(starts, np.int64)
-    if not len(starts):
-        return
-    if starts.min() < 0 or starts.max() > len(buf) - SMALLEST_BYTES:
-        raise IndexError(f"a record to be stamped lies outside the {len(buf)} bytes of the buffer")
-    # The last byte of the sys flag has the two bits that say IPv6.
-    hosts = np.frombuffer(buf, np.uint8)[starts + (AT_SYS_FLAG + 3)]
-    if store_host is not None and (((hosts & STORE_IPV6) != 0) != (len(store_host) == 20)).any():
-        raise Refused("the store host is not of the kind, IPv4 or IPv6, that the records were encoded for")
-    late = starts + np.where(hosts & BORN_IPV6, IPV6_EXTRA, 0) if (hosts & BORN_IPV6).any() else starts
-
-    offsets = np.empty(len(starts), _TWO_OFFSETS)
-    offsets["queue_offset"] = queue_offset
-    offsets["physical_offset"] = physical_offset
-    overlapping(buf, _OPAQUE_16, AT_QUEUE_OFFSET)[starts] = offsets.view(_OPAQUE_16)
-    stored = np.empty(len(starts), ">i8")
-    stored[:] = store_ms
-    overlapping(buf, _OPAQUE_8, AT_STORE_TIME)[late] = stored.view(_OPAQUE_8)
-    if queue_id is not None:
-        overlapping(buf, ">i4", _AT_QUEUE_ID)[starts] = queue_id
-    if store_host is not None:
-        overlapping(buf, f"V{len(store_host)}", AT_STORE_TIME + 8)[late] = np.void(store_host)
-
-
-_TWO_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
-# Bytes as bytes: NumPy scatters them quicker than numbers in a foreign order.
-_OPAQUE_16, _OPAQUE_8 = np.dtype("V16"), np.dtype("V8")
-_AT_QUEUE_ID = 12
-
-
-def _sound_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> Parts:
-    """The parts of records that are all sound, ascend and do not overlap."""
-    view = as_bytes(buf)
-    if len(view) > BATCH_BYTES_MAX:
-        raise ProtocolError(f"{len(view)} bytes are too many to read at a time: the limit is {BATCH_BYTES_MAX}")
-    if starts is None:
-        starts = hop(view) if sizes is None else starts_of(sizes)
-    starts = np.asarray(starts, np.int64)
-    if not len(starts):
-        return Parts(view, starts, np.empty(0, HEADER), np.empty(0, np.int32), starts == 0, None, None, *[starts] * 6)
-    if starts.min() < 0 or starts.max() > len(view) - SMALLEST_BYTES:
-        raise ProtocolError(f"a record is said to start outside the {len(view)} bytes there are")
-    parts = measure(view, starts)
-    if not parts.is_sound.all():
-        at = int(starts[np.argmin(parts.is_sound)])
-        record.decode(view, at, verify_crc=False, expand=False)  # it knows the words for what is wrong
-        raise AssertionError(f"the two codecs disagree about the record at byte {at}")
-    if (parts.end[:-1] > starts[1:]).any():
-        raise ProtocolError("records overlap, or are not in ascending order")
-    if sizes is not None and not np.array_equal(parts.end - starts, sizes):
-        raise ProtocolError("the sizes given for the records are not the sizes they have")
-    return parts
-
-
-def _raw_properties(parts: Parts) -> pa.Array:
-    return cut(parts.view, parts.properties_at, parts.end)
-
-
-def _crcs(view: memoryview, at: Ints, end: Ints) -> NDArray[np.uint32]:
-    if len(view) <= BATCH_BYTES_MAX and (end[:-1] <= at[1:]).all():
-        return crcs_of(cut(view, at, end))  # quicker than to slice one by one
-    slices = (view[a:b] for a, b in zip(at.tolist(), end.tolist(), strict=True))
-    return np.fromiter(map(body_crc, slices), np.uint32, len(at))
 
 
 class _Batch:
@@ -315,7 +149,7 @@ class _Batch:
 
     @cached_property
     def properties_raw(self) -> pa.Array:
-        return text(_raw_properties(self.parts), "properties")
+        return text(cut(self.parts.view, self.parts.properties_at, self.parts.end), "properties")
 
     @cached_property
     def properties(self) -> Properties:

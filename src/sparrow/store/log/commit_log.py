@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
@@ -45,6 +46,8 @@ class CommitLog:
         self._warm_bytes = warm_bytes
         self._lock_memory = lock_memory
         self._warm_to = 0
+        self.on_low: Callable[[], None] = lambda: None
+        """Told that the pages made ready are running out."""
         self._refuse_until = 0.0
 
     # -- where things are ---------------------------------------------------------------------------------------------
@@ -98,6 +101,8 @@ class CommitLog:
     def advance(self, size: int) -> None:
         """Count bytes that were laid into the mapping directly."""
         self.written = PhysicalOffset(self.written + size)
+        if self.written + self._warm_bytes // 2 > self._warm_to:
+            self.on_low()
 
     def _roll(self, active: Segment, free: int) -> None:
         following = self._take_next(active.end)
@@ -141,10 +146,11 @@ class CommitLog:
                     self._next = Segment.create(self.directory, active.end, self.segment_bytes)
         if self._warm_to < self.written + self._warm_bytes // 2:
             target = self.written + self._warm_bytes
+            # Marked first: whoever appends meanwhile must not ask for the same pages again.
+            start, self._warm_to = max(self._warm_to, self.written), target
             for segment in (active, self._next):
                 if segment is not None:
-                    self._warm(segment, max(self._warm_to, self.written), target)
-            self._warm_to = target
+                    self._warm(segment, start, target)
 
     def _warm(self, segment: Segment, start: int, end: int) -> None:
         at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base

@@ -29,7 +29,7 @@ from sparrow.store.log import rocketmq, search
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.flush import Flusher
 from sparrow.store.log.folder import Folder
-from sparrow.store.log.keeper import Keeper
+from sparrow.store.log.keeper import Chore, Keeper
 from sparrow.store.log.reader import Reader
 from sparrow.store.log.recovery import recover
 from sparrow.store.log.scan import Damage
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _COLD_READERS = 4
 _NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
-_UNINDEXED_MAX = 1 << 20
-"""Records the key index may lag behind; past it, whoever appends helps it to catch up."""
+_UNFILED_MAX = 1 << 20
+"""Keys the index may lag behind; past it, whoever appends helps it to catch up."""
 
 
 class LogStore:
@@ -102,7 +102,10 @@ class LogStore:
             archived_to=archived_to,
             disk_ratio=disk_ratio,
         )
-        self._keeper = Keeper(self._upkeep.chores())
+        self._keeper = Keeper("keeper", self._upkeep.chores())
+        # Its own thread: pages must be ready in time, whatever else there is to do.
+        self._warmer = Keeper("warmer", [Chore("prepare segments", 0.05, self._upkeep.prepare)])
+        self._log.on_low = self._warmer.hurry
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._writer.newest_ms = found.newest_ms
         if found.is_as_left:
@@ -113,6 +116,7 @@ class LogStore:
         self._upkeep.checkpoint()
         self._flusher.start()
         self._keeper.start()
+        self._warmer.start()
 
     def _recall(self) -> None:
         """Say again what the log says of topics, groups and offsets."""
@@ -160,7 +164,7 @@ class LogStore:
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> Appended:
         """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
-        if len(self._writer.unindexed) > _UNINDEXED_MAX:
+        if self._writer.unfiled.count > _UNFILED_MAX:
             with self._keeper.paused():
                 self._upkeep.file_keys()
         found = self._queues.get(queue) or self._new_queue(queue)
@@ -363,7 +367,7 @@ class LogStore:
 
     def truncate(self, end: int) -> None:
         """Cut the log at the end of a record; every view follows. Takes its time; not for the event loop."""
-        with self._keeper.paused(), self._writer.lock:
+        with self._keeper.paused(), self._warmer.paused(), self._writer.lock:
             if not self._log.first <= end <= self._log.written:
                 raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
             self._upkeep.write_queues_out()
@@ -395,6 +399,7 @@ class LogStore:
         if isinstance(self._writer.refusing, Closed):
             return
         self._keeper.stop()
+        self._warmer.stop()
         self._threads.shutdown()
         in_order = not isinstance(self._writer.refusing, StoreFailed)
         try:

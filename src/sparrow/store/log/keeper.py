@@ -1,4 +1,4 @@
-"""What has to be done again and again, off the event loop: one thread, and one round at a time."""
+"""What has to be done again and again, off the event loop: a thread that does its chores one at a time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Chore(NamedTuple):
 class Keeper:
     """Runs chores when they are due. `paused()` keeps them out while the store is cut or closed."""
 
-    def __init__(self, chores: Sequence[Chore]) -> None:
+    def __init__(self, name: str, chores: Sequence[Chore]) -> None:
         self._due = {chore: time.monotonic() + chore.every_s for chore in chores}
         self._working = threading.RLock()
         self._wake = threading.Event()
+        self._hurry = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sparrow-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"sparrow-{name}", daemon=True)
         self._failing: set[str] = set()
 
     def start(self) -> None:
@@ -39,8 +40,9 @@ class Keeper:
         """A lock: while it is held no chore runs."""
         return self._working
 
-    def wake(self) -> None:
-        """Do not wait for the next beat."""
+    def hurry(self) -> None:
+        """Do everything now, due or not."""
+        self._hurry = True
         self._wake.set()
 
     def stop(self) -> None:
@@ -53,10 +55,11 @@ class Keeper:
         while not self._stopping.is_set():
             self._wake.wait(_BEAT_S)
             self._wake.clear()
+            is_hurried, self._hurry = self._hurry, False
             for chore, due in self._due.items():
                 if self._stopping.is_set():
                     return
-                if time.monotonic() >= due:
+                if is_hurried or time.monotonic() >= due:
                     with self._working:
                         self._try(chore)
                     self._due[chore] = time.monotonic() + chore.every_s

@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -109,27 +110,36 @@ class IndexFile:
             self.begin_ms, self.begin_offset = int(store_ms[0]), int(offsets[0])
         slot = hashes % self.slot_count
         number = np.arange(self.count, self.count + n, dtype=np.int32)
-        order = np.argsort(slot, kind="stable")
-        sorted_slot, sorted_number = slot[order], number[order]
-        is_first = np.empty(n, bool)
-        is_first[0] = True
-        np.not_equal(sorted_slot[1:], sorted_slot[:-1], out=is_first[1:])
-        previous = np.empty(n, np.int32)
-        previous[1:] = sorted_number[:-1]
-        heads = self.slots[sorted_slot[is_first]]
-        previous[is_first] = heads
-        self.slots_used += int(np.count_nonzero(heads == 0))
+        heads = self.slots[slot]
+        self.slots[slot] = number  # of several for one slot the last stays, which is the newest
         entries = np.empty(n, ENTRY)
         entries["hash"], entries["physical_offset"] = hashes, offsets
         entries["seconds"] = np.clip((store_ms - self.begin_ms) // 1000, 0, _SECONDS_MAX)
-        entries["previous"][order] = previous
+        entries["previous"] = self._previous(slot, number, heads)
         at = HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * self.count
         if os.pwrite(self.fd, entries.tobytes(), at) != entries.nbytes:
-            raise OSError(28, "the disk is full", str(self.path))
-        self.slots[sorted_slot] = sorted_number
+            self.slots[slot] = heads
+            raise OSError(errno.ENOSPC, "the disk is full", str(self.path))
+        self.slots_used += int(np.count_nonzero(entries["previous"] == 0))
         self.count += n
         self.end_offset, self.end_ms = int(offsets[-1]), int(store_ms[-1])
         self.write_header()
+
+    def _previous(
+        self, slot: npt.NDArray[np.int32], number: npt.NDArray[np.int32], heads: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int32]:
+        """The entry before each new one in its chain: mostly what the slot held, seldom another new one."""
+        assert self.slots is not None
+        newest = self.slots[slot]
+        is_older = np.flatnonzero(newest != number)
+        if len(is_older) == 0:
+            return heads
+        shared = np.unique(np.concatenate((is_older, newest[is_older] - number[0])))
+        shared = shared[np.argsort(slot[shared], kind="stable")]
+        again = np.flatnonzero(slot[shared[1:]] == slot[shared[:-1]])
+        previous = heads.copy()
+        previous[shared[again + 1]] = number[shared[again]]
+        return previous
 
     def write_header(self) -> None:
         header = _HEADER.pack(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+from array import array
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from sparrow.model.errors import SparrowError, StoreFull
 from sparrow.model.message import Draft
@@ -24,12 +24,13 @@ from sparrow.store.log.keeper import Chore
 from sparrow.store.log.key_index import KeyIndex
 from sparrow.store.log.queues import Queues
 from sparrow.store.log.recovery import file_keys, store_times
+from sparrow.store.log.unfiled import Keys
 from sparrow.store.log.views import STATE, OffsetsSaid, State, Word, in_records
 from sparrow.store.log.writer import Writer
 
 log = logging.getLogger(__name__)
 
-_KEYS_A_ROUND = 8192
+_RECORDS_AT_ONCE = 8192
 
 
 def disk_ratio(path: Path) -> float:
@@ -79,7 +80,6 @@ class Upkeep:
     def chores(self) -> list[Chore]:
         settings = self._settings
         return [
-            Chore("prepare segments", 0.05, self.prepare),
             Chore("file keys", 0.2, self.file_keys),
             Chore("say offsets", settings.offsets_interval_ms / 1000, self.say_offsets),
             Chore("write queues out", 0.2, self.write_queues_out),
@@ -162,25 +162,29 @@ class Upkeep:
 
     def file_keys(self) -> None:
         """Let the key index catch up with the log."""
-        offsets = self._writer.take_unindexed()
-        for at in range(0, len(offsets), _KEYS_A_ROUND):
-            part = offsets[at : at + _KEYS_A_ROUND]
+        with self._writer.lock:
+            portions = self._writer.unfiled.take()
+        for number, part in enumerate(portions):
             try:
-                self._file_some_keys(part)
+                self._file_portion(part)
             except OSError:
                 with self._writer.lock:
-                    rest = offsets[at:].tobytes()
-                    newer, self._writer.unindexed = self._writer.unindexed, type(self._writer.unindexed)("q", rest)
-                    self._writer.unindexed.extend(newer)
+                    self._writer.unfiled.put_back(portions[number:])
                 raise
 
-    def _file_some_keys(self, offsets: npt.NDArray[np.int64]) -> None:
-        while len(offsets):
-            segment = self._log.segment_at(int(offsets[0]))
-            count = len(offsets) if segment is None else int(np.searchsorted(offsets, segment.end))
-            if segment is not None:
-                file_keys(self._index, segment, offsets[:count] - segment.base)
-            offsets = offsets[count:]
+    def _file_portion(self, part: array[int] | Keys) -> None:
+        if isinstance(part, Keys):
+            times = np.broadcast_to(np.int64(part.store_ms), len(part.hashes))
+            self._index.put(part.hashes, part.physical_offsets, times)
+            return
+        places = np.frombuffer(part, np.int64) if part else np.empty(0, np.int64)
+        while len(places):
+            segment = self._log.segment_at(int(places[0]))
+            count = len(places) if segment is None else int(np.searchsorted(places, segment.end))
+            for at in range(0, count, _RECORDS_AT_ONCE):
+                if segment is not None:
+                    file_keys(self._index, segment, places[at : min(at + _RECORDS_AT_ONCE, count)] - segment.base)
+            places = places[count:]
 
     def checkpoint_long_tail(self) -> None:
         if self._log.written - self._checkpointed > self._settings.checkpoint_bytes:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.model.errors import Refused, SparrowError, TooLarge
+from sparrow.model.errors import ProtocolError, Refused, SparrowError, TooLarge
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
 from sparrow.store.log.commit_log import BLANK_BYTES, CommitLog
 from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.log.unfiled import Keys, Unfiled
 from sparrow.store.spi import Appended
 from sparrow.wire import columns, record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, value_of
@@ -54,8 +55,7 @@ class Writer:
         """Everything below is held by enough replicas."""
         self.refusing: SparrowError | None = None
         """Why nothing may be appended just now."""
-        self.unindexed = array("q")
-        """Physical offsets of records whose keys are not filed yet."""
+        self.unfiled = Unfiled()
         self.touched: set[ConsumeQueue] = set()
         """Queues with entries that are not in their files yet."""
         self.newest_ms = 0
@@ -110,7 +110,7 @@ class Writer:
             self.log.write(segment, encoded[0] if len(encoded) == 1 else b"".join(encoded))
             for entry in filed:
                 queue.put(*entry)
-            self.unindexed.extend(places)
+            self.unfiled.add_places(places)
             if filed:
                 self._grown(queue, at)
         return Appended(queue.queue, first, places, at, store_ms)
@@ -132,81 +132,50 @@ class Writer:
     def append_encoded(
         self, queue: ConsumeQueue, data: memoryview, sizes: npt.NDArray[np.int64], *, verify_crc: bool
     ) -> Appended:
-        """Append records that `wire.columns.encode` laid out. Offsets, time, queue and host are stamped in.
+        """Append records that `wire.columns.encode` laid out: all of them, back to back in one segment, or nothing.
 
-        They may come to lie in several segments; each segment's part is written whole or not at all.
+        Offsets, time, queue and host are stamped in. What they are filed under is read before the lock is taken.
         """
-        if len(sizes) == 0 or int(sizes.sum()) != len(data) or int(sizes.min()) < record.SMALLEST_BYTES:
+        total = len(data)
+        if len(sizes) == 0 or int(sizes.sum()) != total or int(sizes.min()) < record.SMALLEST_BYTES:
             raise Refused("the sizes of the records do not add up to their bytes")
+        if total + BLANK_BYTES > self.log.segment_bytes:
+            raise TooLarge("the run of records", total, self.log.segment_bytes - BLANK_BYTES)
+        starts = columns.starts_of(sizes)
+        try:
+            run = columns.Run(data, starts)
+            run.verify(topic=queue.topic_bytes, verify_crc=verify_crc)
+        except ProtocolError as cause:
+            raise Refused(f"the run of records is refused: {cause}") from cause
+        entries = np.empty(len(starts), columns.QUEUE_ENTRY)
+        entries["size"], entries["tags_code"] = sizes, run.tags_codes()
+        rows, hashes = run.index_keys()
         with self.lock:
             if self.refusing is not None:
                 raise self.refusing
-            first, store_ms = queue.end, self._store_ms()
-            places = []
-            done, ends = 0, np.cumsum(sizes)
-            while done < len(sizes):
-                taken = int(ends[done - 1]) if done else 0
-                count = int(np.searchsorted(ends, taken + self.log.room(), side="right")) - done
-                if count <= 0:
-                    if int(sizes[done]) + BLANK_BYTES > self.log.segment_bytes:
-                        raise TooLarge("a record", int(sizes[done]), self.log.segment_bytes - BLANK_BYTES)
-                    self.log.make_room(int(sizes[done]))
-                    continue
-                part = data[taken : int(ends[done + count - 1])]
-                starts = ends[done : done + count] - sizes[done : done + count] - taken
-                laid = self._lay(queue, part, starts, sizes[done : done + count], store_ms, verify_crc=verify_crc)
-                places.append(laid)
-                done += count
+            segment, at = self.log.make_room(total)
+            store_ms, first = self._store_ms(), queue.end
+            places = starts + at
+            laid = segment.view[at - segment.base : at - segment.base + total]
+            laid[:] = data
+            columns.stamp(
+                laid,
+                starts,
+                queue_offset=np.arange(first, first + len(starts)),
+                physical_offset=places,
+                store_ms=store_ms,
+                queue_id=queue.queue.id,
+                store_host=self._store_host,
+            )
+            self.log.advance(total)
+            entries["physical_offset"] = places
+            if queue.delay_ms is not None:
+                entries["tags_code"] = store_ms + queue.delay_ms
+            queue.extend(entries.view(np.uint8).data)
+            self.unfiled.add_keys(Keys(hashes, places[rows], store_ms))
             end = self.log.written
             self._grown(queue, end)
-        offsets = np.concatenate(places)
-        return Appended(queue.queue, first, offsets.tolist(), end, store_ms)
-
-    def _lay(
-        self,
-        queue: ConsumeQueue,
-        part: memoryview,
-        starts: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        store_ms: int,
-        *,
-        verify_crc: bool,
-    ) -> npt.NDArray[np.int64]:
-        segment, at = self.log.make_room(len(part))
-        position = at - segment.base
-        laid = segment.view[position : position + len(part)]
-        laid[:] = part
-        columns.stamp(
-            laid,
-            starts,
-            queue_offset=np.arange(queue.end, queue.end + len(starts)),
-            physical_offset=starts + at,
-            store_ms=store_ms,
-            queue_id=queue.queue.id,
-            store_host=self._store_host,
-        )
-        self._check_laid(queue, laid, starts, at, verify_crc=verify_crc)
-        entries = np.empty(len(starts), columns.QUEUE_ENTRY)
-        entries["physical_offset"], entries["size"] = starts + at, sizes
-        if queue.delay_ms is None:
-            entries["tags_code"] = columns.tags_codes(laid, starts)
-        else:
-            entries["tags_code"] = store_ms + queue.delay_ms
-        self.log.advance(len(part))
-        queue.extend(entries.tobytes())
-        places = starts + at
-        self.unindexed.frombytes(places.tobytes())
-        return places
-
-    def _check_laid(
-        self, queue: ConsumeQueue, laid: memoryview, starts: npt.NDArray[np.int64], at: int, *, verify_crc: bool
-    ) -> None:
-        """Before they count: they lie behind `written`, where the log must be zero again if they are refused."""
-        is_sound = columns.check(laid, starts, base=at, verify_crc=verify_crc, topic=queue.topic_bytes)
-        if not is_sound.all():
-            laid[:] = bytes(len(laid))
-            bad = int(np.argmin(is_sound))
-            raise Refused(f"record {bad} of the run is damaged, or not of topic {queue.queue.topic!r}")
+        return Appended(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
 
     # -- what both do -------------------------------------------------------------------------------------------------
 
@@ -247,10 +216,4 @@ class Writer:
         self.durable = PhysicalOffset(min(self.durable, end))
         self.replicated = PhysicalOffset(min(self.replicated, end))
         self._held = deque(item for item in self._held if item[0] <= end)
-        self.unindexed = array("q", [at for at in self.unindexed if at < end])
-
-    def take_unindexed(self) -> npt.NDArray[np.int64]:
-        """Hand over the offsets whose keys are to be filed."""
-        with self.lock:
-            taken, self.unindexed = self.unindexed, array("q")
-        return np.frombuffer(taken, np.int64) if len(taken) else np.empty(0, np.int64)
+        self.unfiled.cut(end)
