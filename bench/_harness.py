@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,12 +50,32 @@ def cpu_seconds(work: Callable[[], object], rounds: int = 7) -> float:
     return best
 
 
+def rss_anon_mb() -> float:
+    """Memory of this process that no file stands behind: mapped segments come and go as the kernel likes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no RssAnon in /proc/self/status: this needs Linux")
+
+
+@contextmanager
+def folder_on_disk() -> Iterator[Path]:
+    """An empty folder on the disk that holds the project, gone afterwards: /tmp may be memory."""
+    parent = ROOT / "build" / "bench"
+    parent.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix="scratch-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def report(name: str, rows: Sequence[Row]) -> Path:
     """Print the figures as a table, and write them to build/bench/NAME.json (or where SPARROW_BENCH_RESULT says)."""
     width = max((len(row.name) for row in rows), default=0)
     unit_width = max((len(row.unit) for row in rows), default=0)
     for row in rows:
-        line = f"{row.name:<{width}}  {row.value:>10,.1f} {row.unit:<{unit_width}}"
+        line = f"{row.name:<{width}}  {row.value:>12,.2f} {row.unit:<{unit_width}}"
         if row.goal is not None:
             wanted = f"{'at most' if row.at_most else 'at least'} {row.goal:g}"
             line += f"  {wanted}: {'met' if row.met else 'NOT met'}"

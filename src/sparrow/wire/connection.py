@@ -24,7 +24,8 @@ class Connection:
         self._pieces: list[bytearray | memoryview] = []  # what follows its start
         self._missing = 0  # bytes until it is whole, once the start is
         self._shape = (0, 0, 0)  # its size, serialization and header length
-        self._fault: ProtocolError | None = None
+        self.fault: ProtocolError | None = None
+        """What broke the stream. The commands before it were good and have come out."""
 
     @property
     def held_bytes(self) -> int:
@@ -32,11 +33,11 @@ class Connection:
         return len(self._start) + sum(map(len, self._pieces))
 
     def feed(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes; `ProtocolError` if the stream is broken, now and ever after."""
-        if self._fault is not None:
-            raise self._fault
+        """The commands that `data` completes. Once `fault` is set no more will come: answer these and hang up."""
+        commands: list[Command] = []
+        if self.fault is not None:
+            return commands
         try:
-            commands: list[Command] = []
             at = self._resume(data, commands) if self._start else 0
             end = len(data)
             while end - at >= START_BYTES:
@@ -49,12 +50,11 @@ class Connection:
                 at = next_at
             if at < end:
                 self._keep(data, at)
-            return commands
         except ProtocolError as fault:
-            self._fault = fault
+            self.fault = fault
             self._start.clear()
             self._pieces.clear()
-            raise
+        return commands
 
     def _resume(self, data: bytes, commands: list[Command]) -> int:
         """Go on with the unfinished frame. Answers where in `data` the next one starts."""

@@ -28,6 +28,7 @@ class Flusher:
         self._wanted = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="sparrow-flush", daemon=True)
+        self._releasing = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         """In the order of their offsets, as appends are."""
 
@@ -77,9 +78,10 @@ class Flusher:
     def _release(self, durable: int, error: SparrowError | None = None) -> None:
         """Answer those who wait for no more than `durable`: one call into each event loop, not one a future."""
         ready: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        while self._waiting and self._waiting[0][0] <= durable:
-            _, future = self._waiting.popleft()
-            ready.setdefault(future.get_loop(), []).append(future)
+        with self._releasing:  # the flusher and a checkpoint may both get here; each takes only what it saw
+            while self._waiting and self._waiting[0][0] <= durable:
+                _, future = self._waiting.popleft()
+                ready.setdefault(future.get_loop(), []).append(future)
         for loop, futures in ready.items():
             try:
                 loop.call_soon_threadsafe(_settle, futures, error)

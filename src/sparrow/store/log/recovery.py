@@ -154,9 +154,11 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
     newest = _newest_entry(found)
     if newest is not None and not _is_sound_at(segments, newest):
         log.warning("the log lost a record that a queue knows of", extra={"physical_offset": newest})
+        found.index.load(mark.index, trust=False)
         return _base_of(segments, newest)
     if mark.index is not None and not (found.index.directory / mark.index.file).exists():
         # The queues are right; reading everything again files only keys.
+        found.index.load(None, trust=False)
         return first
     found.index.load(mark.index, trust=was_clean)
     return mark.views_offset
@@ -240,7 +242,8 @@ def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
         if unwritten > _WRITE_OUT_BYTES:
             unwritten = 0
             _write_out(found.queues)
-    found.checked_from = start
+    # Queues may still point into damage; what lies before its end is read with care.
+    found.checked_from = max([start, *(hole.end for hole in scan.damage)])
     found.damage = scan.damage + [Damage(at, at) for at in dispatcher.refused]
     for damage in found.damage:
         log.warning("damaged part of the log left out", extra={"start": damage.start, "end": damage.end})
@@ -254,6 +257,9 @@ def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
         segment.delete()
     if kept and end < kept[-1].end:
         kept[-1].erase_from(end - kept[-1].base)
+    for segment in kept:
+        if segment.end > found.checked_from:
+            segment.sync()  # what a killed process wrote counts as durable from here on
     found.log.adopt(kept, end)
     for queue in found.queues:
         queue.truncate(end)
