@@ -149,15 +149,19 @@ def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
 # -- recovery ---------------------------------------------------------------------------------------------------------
 
 
-def check(buf: BytesLike, starts: Any, *, base: int) -> Bools:
-    """Which of the records at `starts` are sound: laid out rightly, at home (`base` is the physical offset of the
-    buffer's first byte), with text that is UTF-8, and a body that matches its checksum. No bytes make it raise."""
+def check(buf: BytesLike, starts: Any, *, base: int | Ints) -> Bools:
+    """Which of the records at `starts` are sound: laid out rightly, at home, with text that is UTF-8, and a body that
+    matches its checksum. No bytes make it raise.
+
+    At home: at `base` (of all, or of each) + start lies, by its own word, the record.
+    """
     view, starts = as_bytes(buf), np.asarray(starts, np.int64)
     is_sound: Bools = (starts >= 0) & (starts <= len(view) - SMALLEST_BYTES)
     if not is_sound.any():
         return is_sound
+    home = (starts + base)[is_sound]
     parts = measure(view, starts[is_sound])
-    is_right = parts.is_sound & (parts.header["physical_offset"] == base + parts.starts)
+    is_right = parts.is_sound & (parts.header["physical_offset"] == home)
     is_right[is_right] = _are_texts(view, parts.topic_at[is_right], parts.topic_end[is_right])
     is_right[is_right] = _are_texts(view, parts.properties_at[is_right], parts.end[is_right])
     has_body = is_right & (parts.topic_length_at > parts.body_at)

@@ -46,6 +46,7 @@ class CommitLog:
         self._warm_bytes = warm_bytes
         self._lock_memory = lock_memory
         self._warm_to = 0
+        self._unlocked_to = 0
         self.on_low: Callable[[], None] = lambda: None
         """Told that the pages made ready are running out."""
         self._refuse_until = 0.0
@@ -62,7 +63,7 @@ class CommitLog:
         self.segments = segments
         self._bases = [segment.base for segment in segments]
         self.written = PhysicalOffset(written)
-        self._warm_to = written
+        self._warm_to = self._unlocked_to = written
 
     def segment_at(self, physical_offset: int) -> Segment | None:
         """The segment that holds the offset."""
@@ -151,15 +152,26 @@ class CommitLog:
             for segment in (active, self._next):
                 if segment is not None:
                     self._warm(segment, start, target)
+            if self._lock_memory:
+                self._unlock_to(max(0, self.written - self._warm_bytes))
 
     def _warm(self, segment: Segment, start: int, end: int) -> None:
         at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base
         if to <= at:
             return
         pages.populate(segment.mapping, at, to - at)
-        if self._lock_memory and not pages.lock(segment.mapping, at, to - at):
-            log.warning("pages could not be locked in memory; raise the memlock limit")
-            self._lock_memory = False
+        if self._lock_memory:
+            self._lock_memory = pages.lock(segment.mapping, at, to - at)
+            if not self._lock_memory:
+                log.warning("pages could not be locked in memory; raise the memlock limit")
+
+    def _unlock_to(self, end: int) -> None:
+        """Only pages near the tail stay locked; else the whole log would in time."""
+        for segment in self.segments:
+            at, to = max(self._unlocked_to, segment.base), min(end, segment.end)
+            if at < to:
+                pages.unlock(segment.mapping, at - segment.base, to - at)
+        self._unlocked_to = max(self._unlocked_to, end)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class ConsumeQueue:
         "directory",
         "first",
         "flushed",
+        "is_gone",
         "queue",
         "topic_bytes",
         "unsynced",
@@ -60,6 +61,8 @@ class ConsumeQueue:
         """What readers may see: `end`, or less while messages wait to become durable or replicated."""
         self.flushed = 0
         """Entries below are in the files."""
+        self.is_gone = False
+        """Its topic was deleted: whoever still holds it must not append to it."""
         self.unsynced: set[Path] = set()
         self._file_bytes = file_entries * ENTRY_BYTES
         # Offset and bytes of the entries in memory: one value, so that a reader in another thread sees both or neither.
@@ -281,6 +284,8 @@ class ConsumeQueue:
                 self._path(base).unlink(missing_ok=True)
 
     def delete(self) -> None:
+        self.is_gone = True
+        self._all_in_files(self.end)  # nothing is left to be written out
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _path(self, base: int) -> Path:

@@ -25,16 +25,17 @@ from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
 from sparrow.settings import LogSettings, Watermark
 from sparrow.store.log import checkpoint as files
-from sparrow.store.log import rocketmq, search
+from sparrow.store.log import search
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.flush import Flusher
 from sparrow.store.log.folder import Folder
 from sparrow.store.log.keeper import Chore, Keeper
+from sparrow.store.log.memory import Memory
 from sparrow.store.log.reader import Reader
 from sparrow.store.log.recovery import recover
 from sparrow.store.log.scan import Damage
 from sparrow.store.log.upkeep import Upkeep, disk_ratio
-from sparrow.store.log.views import STATE, GroupSaid, OffsetsSaid, Snapshot, State, TopicSaid, Word, words_of
+from sparrow.store.log.views import GroupSaid, OffsetsSaid, TopicSaid, Word
 from sparrow.store.log.writer import Growth, Writer
 from sparrow.store.spi import Appended, ReadResult
 from sparrow.wire import record
@@ -71,14 +72,26 @@ class LogStore:
         self.path, self.settings = Path(path), settings or LogSettings()
         self._folder = Folder(self.path)
         try:
-            found = recover(self.path, self.settings)
+            self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
         except BaseException:
             self._folder.left(in_order=False)
             raise
+        self._flusher.start()
+        self._keeper.start()
+        self._warmer.start()
+
+    def _open(
+        self,
+        store_host: Host,
+        on_growth: Growth | None,
+        archived_to: Callable[[], int | None],
+        now_ms: Callable[[], int],
+        disk_ratio: Callable[[Path], float],
+    ) -> None:
+        found = recover(self.path, self.settings)
         self.damage: list[Damage] = found.damage
         """What could not be saved when the store was opened."""
         self._log, self._queues, self._index = found.log, found.queues, found.index
-        self._state = State()
         self._writer = Writer(
             self._log,
             store_host=record.pack_host(store_host),
@@ -89,13 +102,14 @@ class LogStore:
         )
         self._reader = Reader(self._log, hot_bytes=self.settings.hot_bytes, checked_from=found.checked_from)
         self._flusher = Flusher(self._writer, interval_s=self.settings.flush_interval_ms / 1000, failed=self._failed)
+        self._memory = Memory(self.path, self._queues, self._writer, self._reader, now_ms)
         self._upkeep = Upkeep(
             self.path,
             self.settings,
             commit_log=self._log,
             queues=self._queues,
             index=self._index,
-            state=self._state,
+            memory=self._memory,
             writer=self._writer,
             sync_log=self._flusher.sync,
             now_ms=now_ms,
@@ -110,49 +124,10 @@ class LogStore:
         self._writer.newest_ms = found.newest_ms
         if found.is_as_left:
             self._upkeep.is_as_left()
-        self._recall()
+        self._memory.recall()
         self._folder.entered()
         self._upkeep.watch_disk()
         self._upkeep.checkpoint()
-        self._flusher.start()
-        self._keeper.start()
-        self._warmer.start()
-
-    def _recall(self) -> None:
-        """Say again what the log says of topics, groups and offsets."""
-        queue = self._queues.get(STATE)
-        if queue is None:
-            if (self.path / "config").is_dir():
-                self._upkeep.say(rocketmq.words_in(self.path / "config"))
-        else:
-            self._replay(queue)
-        self._name_topics()
-
-    def _replay(self, queue: ConsumeQueue) -> None:
-        snapshot = files.load(self.path / files.SNAPSHOT, Snapshot)
-        start = int(queue.first)
-        if snapshot is not None and snapshot.log_end <= self._log.written and snapshot.next_offset <= queue.end:
-            self._state.restore(snapshot)
-            start = max(start, snapshot.next_offset)
-        for offset in range(start, queue.end):
-            at = queue.physical_offset_at(offset)
-            data = self._reader.record_at(at) if at is not None else None
-            if data is not None:
-                message = record.decode(data)
-                self._state.hear(words_of(message.body, message.physical_offset), message.physical_offset)
-
-    def _name_topics(self) -> None:
-        """A queue whose topic nobody speaks of (RocketMQ keeps some of its own in no file) gets it back."""
-        counts: dict[str, int] = {}
-        for queue in self._queues:
-            topic, queue_id = queue.queue
-            if topic not in self._state.topics and topic != STATE.topic:
-                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        if counts:
-            log.warning("topics are known by their queues only", extra={"topics": sorted(counts)})
-            self._upkeep.say(
-                [TopicSaid(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()]
-            )
 
     # -- the hot path: plain functions --------------------------------------------------------------------------------
 
@@ -196,7 +171,7 @@ class LogStore:
         return None if self.settings.flush == "async" else self._flusher.durable(end)
 
     def _new_queue(self, queue: Queue) -> ConsumeQueue:
-        if queue.topic not in self._state.topics:
+        if queue.topic not in self._memory.state.topics:
             raise UnknownTopic(queue.topic)
         if not 0 <= queue.id < 1 << 31:
             raise Refused(f"{queue.id} is no queue id: they start at 0")
@@ -277,30 +252,30 @@ class LogStore:
     # -- state --------------------------------------------------------------------------------------------------------
 
     async def topics(self) -> Mapping[str, Topic]:
-        return dict(self._state.topics)
+        return dict(self._memory.state.topics)
 
     async def put_topic(self, topic: Topic) -> None:
         checked_topic(topic.name)
         await self._say([TopicSaid(topic.name, topic)])
 
     async def delete_topic(self, name: str) -> None:
-        if name not in self._state.topics:
+        if name not in self._memory.state.topics:
             raise UnknownTopic(name)
         gone: list[Word] = [TopicSaid(name, None)]
-        gone += [OffsetsSaid(topic, group, None) for topic, group in self._state.offsets if topic == name]
+        gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if topic == name]
         await self._safe(await self._in_thread(self._drop_topic, name, gone))
 
     def _drop_topic(self, name: str, words: list[Word]) -> int:
         # No checkpoint in between: it would count queues in that the log says are gone.
         with self._keeper.paused():
             with self._writer.lock:
-                end = self._upkeep.say(words)
+                end = self._memory.say(words)
                 self._queues.drop_topic(name)
             self._upkeep.checkpoint()
         return end
 
     async def groups(self) -> Mapping[str, Group]:
-        return dict(self._state.groups)
+        return dict(self._memory.state.groups)
 
     async def put_group(self, group: Group) -> None:
         checked_group(group.name)
@@ -308,29 +283,18 @@ class LogStore:
 
     async def delete_group(self, name: str) -> None:
         gone: list[Word] = [GroupSaid(name, None)]
-        gone += [OffsetsSaid(topic, group, None) for topic, group in self._state.offsets if group == name]
+        gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
         await self._say(gone)
 
     async def _say(self, words: list[Word]) -> None:
-        await self._safe(self._upkeep.say(words))
+        await self._safe(self._memory.say(words))
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        offset = self._state.offsets.get((queue.topic, group), {}).get(queue.id)
-        return None if offset is None else QueueOffset(offset)
+        return self._memory.committed(group, queue)
 
     async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
-        if queue.topic not in self._state.topics:
-            raise UnknownTopic(queue.topic)
-        if offset < 0:
-            raise Refused(f"{offset} is no offset: they start at 0")
-        with self._writer.lock:
-            offsets = self._state.offsets.setdefault((queue.topic, group), {})
-            previous = offsets.get(queue.id)
-            if previous != offset:
-                offsets[queue.id] = offset
-                self._state.unsaid.add((queue.topic, group))
-        return None if previous is None else QueueOffset(previous)
+        return self._memory.commit(group, queue, offset)
 
     # -- retention and replication ------------------------------------------------------------------------------------
 
@@ -375,11 +339,11 @@ class LogStore:
             (self.path / files.SNAPSHOT).unlink(missing_ok=True)
             self._log.truncate(end)
             self._writer.cut(end)
+            self._flusher.cut(end)
             for queue in self._queues:
                 queue.truncate(end)
             self._index.truncate(end)
-            self._state.forget()
-            self._recall()
+            self._memory.recall()
             self._upkeep.is_cut()
             self._upkeep.checkpoint()
 
@@ -419,7 +383,7 @@ class LogStore:
     def _finish(self) -> None:
         with self._writer.lock:
             refusing, self._writer.refusing = self._writer.refusing, None  # a full disk may still take this little
-        self._upkeep.say_offsets()
+        self._memory.say_offsets()
         with self._writer.lock:
             self._writer.refusing = refusing or Closed(f"the store {self.path}")
         self._flusher.sync()

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from sparrow.model.errors import SparrowError
+from sparrow.model.errors import Busy, SparrowError
 from sparrow.store.log.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,14 @@ class Flusher:
         self._waiting.append((end, future))
         self._wanted.set()
         return future
+
+    def cut(self, end: int) -> None:
+        """The log was cut at `end`: those who wait for more than that are told, since it will never come."""
+        kept = [waiting for waiting in self._waiting if waiting[0] <= end]
+        lost = [future for at, future in self._waiting if at > end]
+        self._waiting = deque(kept)
+        for future in lost:
+            future.get_loop().call_soon_threadsafe(_settle, [future], Busy("the log was cut before this was safe"))
 
     def sync(self) -> None:
         """Make durable what is written now. May be called by any thread."""

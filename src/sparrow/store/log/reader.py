@@ -20,6 +20,8 @@ from sparrow.wire import columns
 
 log = logging.getLogger(__name__)
 
+Ints = npt.NDArray[np.int64]
+
 _EMPTY = Bounds(QueueOffset(0), QueueOffset(0))
 _EXAMINED_MIN = 800
 """Entries one read looks at, at least, when a tag filter lets few through."""
@@ -74,39 +76,32 @@ class Reader:
         return Slice(runs, [size for _, size in chosen], QueueOffset(next_offset), bounds)
 
     def _cold(self, queue: Queue, chosen: list[tuple[int, int]], next_offset: int, bounds: Bounds) -> ReadResult:
-        runs, sizes = [], []
+        pieces = []
         for start, end in _runs(chosen):
             segment = self._log.segment_at(start)
             if segment is None:
                 return _gone(bounds)
-            data = segment.pread(start - segment.base, end - start)
-            entries = [(at, size) for at, size in chosen if start <= at < end]
-            starts = np.array([at - start for at, _ in entries], np.int64)
-            wanted = np.array([size for _, size in entries], np.int64)
-            is_sound = self._check(data, starts, wanted, start, queue)
-            if is_sound.all():
-                runs.append(memoryview(data))
-                sizes += wanted.tolist()
-                continue
-            for row in np.flatnonzero(is_sound).tolist():
-                runs.append(memoryview(data)[starts[row] : starts[row] + wanted[row]])
-                sizes.append(int(wanted[row]))
-            self._report(queue, starts[~is_sound] + start)
-        return Slice(runs, sizes, QueueOffset(next_offset), bounds)
+            pieces.append(segment.pread(start - segment.base, end - start))
+        data = b"".join(pieces)
+        places, sizes = np.array(chosen, np.int64).T
+        starts = columns.starts_of(sizes)
+        is_sound = self._check(data, starts, sizes, places, queue)
+        if is_sound.all():
+            return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
+        self._report(queue, places[~is_sound])
+        kept = np.flatnonzero(is_sound)
+        runs = [memoryview(data)[starts[row] : starts[row] + sizes[row]] for row in kept.tolist()]
+        return Slice(runs, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
 
     @staticmethod
-    def _check(
-        data: bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], base: int, queue: Queue
-    ) -> npt.NDArray[np.bool_]:
+    def _check(data: bytes, starts: Ints, sizes: Ints, places: Ints, queue: Queue) -> npt.NDArray[np.bool_]:
         """Sound, as large as the queue said, and of this queue."""
-        is_sound = columns.check(data, starts, base=base)
-        ids = columns.overlapping(data, ">i4", 12)
-        totals = columns.overlapping(data, ">i4")
-        if len(ids) == 0:
-            return is_sound
-        inside = np.minimum(starts, len(ids) - 1)
-        matches: npt.NDArray[np.bool_] = is_sound & (totals[inside] == sizes) & (ids[inside] == queue.id)
-        return matches
+        is_sound = columns.check(data, starts, base=places - starts)
+        rows = np.flatnonzero(is_sound)
+        totals = columns.overlapping(data, ">i4")[starts[rows]]
+        queue_ids = columns.overlapping(data, ">i4", 12)[starts[rows]]
+        is_sound[rows] = (totals == sizes[rows]) & (queue_ids == queue.id)
+        return is_sound
 
     def _report(self, queue: Queue, physical_offsets: npt.NDArray[np.int64]) -> None:
         for at in physical_offsets.tolist():

@@ -211,17 +211,18 @@ def _load_rocketmq_views(path: Path, found: Recovered, segments: list[Segment], 
         start = first
         safe_ms = min(times.log_ms, times.queues_ms) - _ROCKETMQ_MARGIN_MS if times else 0
         for segment in segments:
-            if _first_store_ms(segment) <= safe_ms:
+            if first_store_ms(segment) <= safe_ms:
                 start = segment.base
         found.queues.load(first, start)
     found.index.load(None, trust=was_clean)
     return start if found.index.files or start == first else first
 
 
-def _first_store_ms(segment: Segment) -> int:
+def first_store_ms(segment: Segment) -> int:
+    """The store time of a segment's first record; where that is damaged, the time the file was last written."""
     start = np.zeros(1, np.int64)
     if not columns.check(segment.view, start, base=segment.base)[0]:
-        return _BEYOND
+        return int(segment.path.stat().st_mtime * 1000)
     return int(store_times(segment.view, start)[0])
 
 
@@ -242,12 +243,15 @@ def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
         if unwritten > _WRITE_OUT_BYTES:
             unwritten = 0
             _write_out(found.queues)
-    # Queues may still point into damage; what lies before its end is read with care.
-    found.checked_from = max([start, *(hole.end for hole in scan.damage)])
     found.damage = scan.damage + [Damage(at, at) for at in dispatcher.refused]
+    # Queues may still point into damage; what lies before its end is read with care.
+    found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
         log.warning("damaged part of the log left out", extra={"start": damage.start, "end": damage.end})
     _cut_behind(found, segments, scan.end)
+    for segment in found.log.segments:
+        if segment.end > start:
+            segment.sync()  # what a killed process wrote counts as durable from here on
 
 
 def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
@@ -257,9 +261,6 @@ def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
         segment.delete()
     if kept and end < kept[-1].end:
         kept[-1].erase_from(end - kept[-1].base)
-    for segment in kept:
-        if segment.end > found.checked_from:
-            segment.sync()  # what a killed process wrote counts as durable from here on
     found.log.adopt(kept, end)
     for queue in found.queues:
         queue.truncate(end)

@@ -28,7 +28,7 @@ class Segment:
     def create(cls, directory: Path, base: int, size: int) -> Segment:
         """A new file of zeros with real blocks behind it (OSError when the disk is full; nothing is left behind)."""
         path = directory / name_of(base)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             pages.allocate(fd, size)
         except OSError:

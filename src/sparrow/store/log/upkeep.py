@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparrow.model.errors import SparrowError, StoreFull
-from sparrow.model.message import Draft
+from sparrow.model.errors import StoreFull
 from sparrow.settings import LogSettings
 from sparrow.store.log import checkpoint as files
 from sparrow.store.log import retention
@@ -22,10 +21,10 @@ from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.keeper import Chore
 from sparrow.store.log.key_index import KeyIndex
+from sparrow.store.log.memory import Memory
 from sparrow.store.log.queues import Queues
-from sparrow.store.log.recovery import file_keys, store_times
+from sparrow.store.log.recovery import file_keys, first_store_ms
 from sparrow.store.log.unfiled import Keys
-from sparrow.store.log.views import STATE, OffsetsSaid, State, Word, in_records
 from sparrow.store.log.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ class Upkeep:
         commit_log: CommitLog,
         queues: Queues,
         index: KeyIndex,
-        state: State,
+        memory: Memory,
         writer: Writer,
         sync_log: Callable[[], None],
         now_ms: Callable[[], int],
@@ -58,7 +57,7 @@ class Upkeep:
         disk_ratio: Callable[[Path], float],
     ) -> None:
         self._path, self._settings = path, settings
-        self._log, self._queues, self._index, self._state, self._writer = commit_log, queues, index, state, writer
+        self._log, self._queues, self._index, self._memory, self._writer = commit_log, queues, index, memory, writer
         self._sync_log = sync_log
         self._now_ms, self._archived_to, self._disk_ratio = now_ms, archived_to, disk_ratio
         self._checkpointed = -1
@@ -66,7 +65,6 @@ class Upkeep:
         """Queues that hold entries in memory."""
         self._unsynced: set[ConsumeQueue] = set()
         """Queues whose files are not known to be on disk."""
-        self._snapshot_at = -1
         self._queues_full: StoreFull | None = None
 
     def is_as_left(self) -> None:
@@ -75,13 +73,13 @@ class Upkeep:
 
     def is_cut(self) -> None:
         """The log was cut: what was known of the disk no longer holds."""
-        self._checkpointed = self._snapshot_at = -1
+        self._checkpointed = -1
 
     def chores(self) -> list[Chore]:
         settings = self._settings
         return [
             Chore("file keys", 0.2, self.file_keys),
-            Chore("say offsets", settings.offsets_interval_ms / 1000, self.say_offsets),
+            Chore("say offsets", settings.offsets_interval_ms / 1000, self._memory.say_offsets),
             Chore("write queues out", 0.2, self.write_queues_out),
             Chore("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             Chore("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
@@ -115,28 +113,6 @@ class Upkeep:
                 writer.refusing = None
 
     # -- the views ----------------------------------------------------------------------------------------------------
-
-    def say_offsets(self) -> None:
-        """Put committed offsets into the log."""
-        with self._writer.lock:
-            words = self._state.say_offsets()
-            if words:
-                try:
-                    self.say(words)
-                except SparrowError:
-                    self._state.unsaid |= {(word.topic, word.group) for word in words if isinstance(word, OffsetsSaid)}
-                    raise
-
-    def say(self, words: list[Word]) -> int:
-        """Put words into the log and take them in; the offset behind the last one."""
-        writer, queue = self._writer, self._queues.of(STATE)
-        end = int(self._log.written)
-        with writer.lock:
-            for portion, body in in_records(words):
-                appended = writer.append(queue, [Draft(body=body, born_ms=self._now_ms())])
-                end = appended.end
-                self._state.hear(portion, appended.physical_offsets[0])
-        return end
 
     def write_queues_out(self) -> None:
         try:
@@ -203,20 +179,11 @@ class Upkeep:
         while self._unsynced:
             self._unsynced.pop().sync()
         mark = self._index.mark()
-        self.snapshot()
+        self._memory.snapshot()
         files.save(self._path / files.CHECKPOINT, Checkpoint(end, ends, mark))
         times = RocketMQCheckpoint(newest_ms, newest_ms, self._index.last_ms)
         files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT, times)
         self._checkpointed = end
-
-    def snapshot(self) -> None:
-        queue = self._queues.get(STATE)
-        if queue is None or queue.end == self._snapshot_at:
-            return
-        with self._writer.lock:
-            snapshot = self._state.snapshot(queue.end, self._log.written)
-        files.save(self._path / files.SNAPSHOT, snapshot)
-        self._snapshot_at = snapshot.next_offset
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
@@ -239,10 +206,7 @@ class Upkeep:
         if keep is None:
             return 0
         # State whose newest word goes with those segments is said again first, and must be safe before they go.
-        with self._writer.lock:
-            words = self._state.say_before(keep)
-        if words:
-            self.say(words)
+        self._memory.say_before(keep)
         self._sync_log()
         self.checkpoint()
         with self._writer.lock:
@@ -265,6 +229,6 @@ class Upkeep:
             if following.base >= self._log.written:
                 newest_ms = self._writer.newest_ms
             else:
-                newest_ms = int(store_times(following.view, np.zeros(1, np.int64))[0])
+                newest_ms = first_store_ms(following)
             ages.append(retention.SegmentAge(segment.base, segment.end, newest_ms))
         return ages

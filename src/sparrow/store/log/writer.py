@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.model.errors import ProtocolError, Refused, SparrowError, TooLarge
+from sparrow.model.errors import ProtocolError, Refused, SparrowError, TooLarge, UnknownTopic
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
@@ -81,8 +81,7 @@ class Writer:
         if total + BLANK_BYTES > self.log.segment_bytes or not drafts:
             raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_BYTES)
         with self.lock:
-            if self.refusing is not None:
-                raise self.refusing
+            self._may_append(queue)
             segment, at = self.log.make_room(total)
             store_ms = self._store_ms()
             first = offset = queue.end
@@ -151,8 +150,7 @@ class Writer:
         entries["size"], entries["tags_code"] = sizes, run.tags_codes()
         rows, hashes = run.index_keys()
         with self.lock:
-            if self.refusing is not None:
-                raise self.refusing
+            self._may_append(queue)
             segment, at = self.log.make_room(total)
             store_ms, first = self._store_ms(), queue.end
             places = starts + at
@@ -179,6 +177,12 @@ class Writer:
 
     # -- what both do -------------------------------------------------------------------------------------------------
 
+    def _may_append(self, queue: ConsumeQueue) -> None:
+        if self.refusing is not None:
+            raise self.refusing
+        if queue.is_gone:
+            raise UnknownTopic(queue.queue.topic)
+
     def _store_ms(self) -> int:
         """The clock, but never back: order by time is order by offset."""
         self.newest_ms = max(self.newest_ms, self._now_ms())
@@ -197,7 +201,7 @@ class Writer:
         """Disk or replicas have everything below `offset` now: what waited for that becomes visible."""
         grown: dict[Queue, QueueOffset] = {}
         with self.lock:
-            assert offset <= self.log.written
+            offset = min(offset, self.log.written)  # the log may have been cut since
             if watermark == "durable":
                 self.durable = PhysicalOffset(max(self.durable, offset))
             else:

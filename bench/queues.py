@@ -1,0 +1,78 @@
+"""What 10,000 queues cost: memory for a few messages in each, and the time to open them again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from pathlib import Path
+
+from _harness import Row, folder_on_disk, is_smoke, report, rss_anon_mb
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+
+QUEUES_A_TOPIC = 100
+MESSAGES = 3
+
+
+def fill(store: LogStore, queues: list[Queue]) -> float:
+    """A few messages into each queue, and all chores done; seconds the chores took."""
+    draft = [Draft(body=bytes(100), properties=b"KEYS\x01order-4711\x02TAGS\x01TagA\x02")]
+    for _ in range(MESSAGES):
+        for queue in queues:
+            store.append_now(queue, draft)
+    begun = time.perf_counter()
+    with store._keeper.paused():
+        store._upkeep.checkpoint()
+        # Twice more: a queue that did not grow between two looks is idle, and keeps nothing in memory.
+        store._upkeep.write_queues_out()
+        store._upkeep.write_queues_out()
+    return time.perf_counter() - begun
+
+
+def memory_mb() -> float:
+    gc.collect()
+    return rss_anon_mb()
+
+
+def measure(path: Path, count: int, *, has_goals: bool) -> list[Row]:
+    topics = [f"topic-{n}" for n in range(max(1, count // QUEUES_A_TOPIC))]
+    queues = [Queue(topic, n) for topic in topics for n in range(QUEUES_A_TOPIC)][:count]
+    with LogStore(path, disk_ratio=lambda _: 0.1) as store:
+        for topic in topics:
+            asyncio.run(store.put_topic(Topic(name=topic, read_queues=QUEUES_A_TOPIC, write_queues=QUEUES_A_TOPIC)))
+        fill(store, queues[:1])  # what a first append, a first checkpoint and a first index bring with them
+        before = memory_mb()
+        checkpoint_s = fill(store, queues)
+        after = memory_mb()
+        for _ in range(5):
+            fill(store, queues)
+        later = memory_mb()
+        begun = time.process_time()
+        store._upkeep.write_queues_out()
+        idle_ms = (time.process_time() - begun) * 1000
+    begun = time.perf_counter()
+    with LogStore(path, disk_ratio=lambda _: 0.1) as store:
+        open_s = time.perf_counter() - begun
+        assert all(store.bounds_now(queue).end >= 6 * MESSAGES for queue in queues), "all queues are there again"
+    name = f"{count:,} queues"
+    memory_max, growth_max = (100.0, 10.0) if has_goals else (None, None)
+    return [
+        Row(f"{name}, {MESSAGES} messages each, memory", after - before, "MB", memory_max, at_most=True),
+        Row(f"{name}, memory after 5 times as many more", later - after, "MB", growth_max, at_most=True),
+        Row(f"{name}, a checkpoint of all", checkpoint_s, "s"),
+        Row(f"{name}, a keeper's round with nothing to do, CPU", idle_ms, "ms"),
+        Row(f"{name}, open", open_s, "s"),
+    ]
+
+
+def main() -> None:
+    with folder_on_disk() as path:
+        count = 200 if is_smoke() else 10_000
+        report("queues", measure(path, count, has_goals=not is_smoke()))
+
+
+if __name__ == "__main__":
+    main()

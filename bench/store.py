@@ -1,0 +1,264 @@
+"""The log store against what its disk and memory can do.
+
+1. Bulk appends of encoded batches, queues and key index included, against a plain sequential `os.write` of the same
+   bytes to a file beside it. Both end in the page cache; the two take turns, and the middle ratio counts.
+2. A single append: CPU time of the thread that appends, and of all threads with the keys filed too.
+3. Synchronous flush with 64 appenders, against as many bare `pwrite` + `fdatasync` of the same bytes.
+4. Reads: hot ones as the broker does them; cold ones checked, from a store just opened. (The page cache stays warm: an
+   ordinary user cannot drop it. A cold read costs this plus the disk.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import uvloop
+
+from _harness import Row, folder_on_disk, is_smoke, report
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import MIB, LogSettings
+from sparrow.store.log import LogStore
+from sparrow.store.log.segment import Segment
+from sparrow.store.spi import Slice
+from sparrow.wire import columns
+
+QUEUE = Queue("bench", 0)
+BATCH_BYTES = 2 * MIB
+APPENDERS = 64
+
+
+class Spent(NamedTuple):
+    wall_s: float
+    cpu_s: float
+
+
+def spent(work: Callable[[], object]) -> Spent:
+    """Wall and CPU time, of all threads."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def new_store(path: Path, **settings: object) -> LogStore:
+    store = LogStore(path, LogSettings(**settings), disk_ratio=lambda _: 0.1)  # type: ignore[arg-type]
+    asyncio.run(store.put_topic(Topic(name=QUEUE.topic)))
+    return store
+
+
+def catch_up(store: LogStore) -> None:
+    """Until keys are filed and queue entries are in their files."""
+    with store._keeper.paused():
+        store._upkeep.file_keys()
+        store._upkeep.write_queues_out()
+
+
+# -- bulk -------------------------------------------------------------------------------------------------------------
+
+
+def encoded_batches(body_bytes: int, count: int = 4) -> list[columns.Encoded]:
+    rows = BATCH_BYTES // (body_bytes + 200)
+    rng = np.random.default_rng(1)
+    found = []
+    for n in range(count):
+        body = pa.array([rng.bytes(body_bytes) for _ in range(rows)], pa.binary())
+        ids = [f"C0A8000100002A9F{n:04d}{row:012d}" for row in range(rows)]
+        keys = [f"order-{n}-{row}" for row in range(rows)]
+        found.append(columns.encode(body, topic=QUEUE.topic, keys=keys, tags=["TagA"] * rows, msg_ids=ids))
+    return found
+
+
+def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> list[Row]:
+    batches = encoded_batches(body_bytes)
+    turns = max(1, total_bytes // sum(len(memoryview(each.data)) for each in batches))
+    total = turns * sum(len(memoryview(each.data)) for each in batches)
+
+    def plain(path: Path) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+        try:
+            for _ in range(turns):
+                for each in batches:
+                    assert os.write(fd, each.data) == each.data.size
+        finally:
+            os.close(fd)
+
+    def ours(store: LogStore, verify_crc: bool) -> None:
+        for _ in range(turns):
+            for each in batches:
+                store.append_encoded_now(QUEUE, each.data, each.sizes, verify_crc=verify_crc)
+        catch_up(store)
+
+    walls, cpus, checked, ours_s, plain_s = [], [], [], [], []
+    for _ in range(rounds):
+        with folder_on_disk() as folder:
+            bare = spent(partial(plain, folder / "plain"))
+        for verify_crc in (False, True):
+            with folder_on_disk() as folder, new_store(folder) as store:
+                cost = spent(partial(ours, store, verify_crc))
+                assert store.bounds_now(QUEUE).end == turns * sum(len(each.sizes) for each in batches)
+            if verify_crc:
+                checked.append(bare.wall_s / cost.wall_s)
+            else:
+                walls.append(bare.wall_s / cost.wall_s)
+                cpus.append(bare.cpu_s / cost.cpu_s)
+                ours_s.append(cost.wall_s)
+                plain_s.append(bare.wall_s)
+    name = f"bulk append, {body_bytes} B bodies"
+    return [
+        Row(f"{name}, against os.write, wall", statistics.median(walls), "x", goal),
+        Row(f"{name}, against os.write, wall, best round", max(walls), "x"),
+        Row(f"{name}, against os.write, CPU", statistics.median(cpus), "x"),
+        Row(f"{name}, against os.write, wall, bodies checked", statistics.median(checked), "x"),
+        Row(f"{name}", total / statistics.median(ours_s) / 1e6, "MB/s"),
+        Row(f"{name}, os.write", total / statistics.median(plain_s) / 1e6, "MB/s"),
+    ]
+
+
+# -- one by one -------------------------------------------------------------------------------------------------------
+
+
+def draft() -> Draft:
+    properties = "UNIQ_KEY\x01C0A8000100002A9F000000000001E240\x02TAGS\x01TagA\x02KEYS\x01order-4711\x02"
+    return Draft(body=bytes(100), properties=properties.encode(), born_ms=1_700_000_000_000)
+
+
+def single(count: int, rounds: int, goal: float | None) -> list[Row]:
+    alone, together = [], []
+    one = [draft()]
+    for _ in range(rounds):
+        with folder_on_disk() as folder, new_store(folder) as store:
+            append = store.append_now
+            cpu, own = time.process_time(), time.thread_time()
+            for _ in range(count):
+                append(QUEUE, one)
+            alone.append((time.thread_time() - own) / count * 1e6)
+            catch_up(store)
+            together.append((time.process_time() - cpu) / count * 1e6)
+    return [
+        Row("append of one message, CPU", min(alone), "µs", goal, at_most=True),
+        Row("append of one message, CPU of all threads, keys filed", min(together), "µs"),
+    ]
+
+
+# -- synchronous flush ------------------------------------------------------------------------------------------------
+
+
+def sync_flush(count: int, rounds: int, goal: float | None) -> list[Row]:
+    ratios, group_sizes, rates = [], [], []
+    for _ in range(rounds):
+        with folder_on_disk() as folder, new_store(folder / "store", flush="sync") as store:
+            groups, wall_s = synced_groups(store, count)
+            bare_s = bare_groups(folder / "bare", store.settings.segment_bytes, groups)
+        ratios.append(bare_s / wall_s)
+        group_sizes.append(count / len(groups))
+        rates.append(count / wall_s)
+    return [
+        Row(f"sync flush, {APPENDERS} appenders, against bare fdatasync", statistics.median(ratios), "x", goal),
+        Row("sync flush, messages a group", statistics.median(group_sizes), ""),
+        Row("sync flush, messages acknowledged", statistics.median(rates), "1/s"),
+    ]
+
+
+def synced_groups(store: LogStore, count: int) -> tuple[list[int], float]:
+    """Append under synchronous flush; the bytes of every group that was synced, and the time it took."""
+    ends: list[int] = []
+    sync = Segment.sync
+
+    def counted(segment: Segment) -> None:
+        ends.append(store.written)
+        sync(segment)
+
+    async def appender(times: int) -> None:
+        for _ in range(times):
+            await store.append(QUEUE, [draft()])
+
+    async def together() -> float:
+        begun = time.perf_counter()
+        await asyncio.gather(*(appender(count // APPENDERS) for _ in range(APPENDERS)))
+        return time.perf_counter() - begun
+
+    start = store.written
+    Segment.sync = counted  # type: ignore[method-assign]
+    try:
+        wall_s = uvloop.run(together())
+    finally:
+        Segment.sync = sync  # type: ignore[method-assign]
+    return [int(size) for size in np.diff([start, *ends])], wall_s
+
+
+def bare_groups(path: Path, size: int, groups: list[int]) -> float:
+    """The same bytes in the same groups, by nothing but the system calls."""
+    data = bytes(max(groups))
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        os.fsync(fd)
+        begun, at = time.perf_counter(), 0
+        for length in groups:
+            at += os.pwrite(fd, data[:length], at)
+            os.fdatasync(fd)
+        return time.perf_counter() - begun
+    finally:
+        os.close(fd)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def reads(total_bytes: int, times: int) -> list[Row]:
+    batches = encoded_batches(1024)
+    with folder_on_disk() as folder:
+        with new_store(folder) as store:
+            while store.written < total_bytes:
+                for each in batches:
+                    store.append_encoded_now(QUEUE, each.data, each.sizes, verify_crc=False)
+            end = store.bounds_now(QUEUE).end
+            offset = max(0, end - 1000)
+            own = time.thread_time()
+            for _ in range(times):
+                result = store.read_now(QUEUE, offset)
+            hot_us = (time.thread_time() - own) / times * 1e6
+            assert isinstance(result, Slice)
+            assert len(result.sizes) == 32
+            written = store.written
+        with LogStore(folder) as store:
+            wall = time.perf_counter()
+            assert uvloop.run(read_all(store)) > written * 0.99
+            cold_s = time.perf_counter() - wall
+    return [
+        Row("hot read of 32 messages, CPU", hot_us, "µs"),
+        Row("cold read, records checked, page cache warm", written / cold_s / 1e6, "MB/s"),
+    ]
+
+
+async def read_all(store: LogStore) -> int:
+    offset = taken = 0
+    while isinstance(result := await store.read(QUEUE, offset, count_max=4096, bytes_max=4 * MIB), Slice):
+        offset = result.next_offset
+        taken += sum(len(run) for run in result.runs)
+    return taken
+
+
+def main() -> None:
+    pa.set_cpu_count(1)
+    if is_smoke():
+        rows = [*bulk(1024, 16 * MIB, 1, None), *bulk(100, 8 * MIB, 1, None)]
+        rows += [*single(2_000, 1, None), *sync_flush(640, 1, None), *reads(16 * MIB, 50)]
+    else:
+        rows = [*bulk(1024, 640 * MIB, 5, 0.5), *bulk(100, 256 * MIB, 3, None)]
+        rows += [*single(100_000, 3, 12.0), *sync_flush(25_600, 5, 0.8), *reads(512 * MIB, 5_000)]
+    report("store", rows)
+
+
+if __name__ == "__main__":
+    main()

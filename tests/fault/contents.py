@@ -1,0 +1,131 @@
+"""What a store serves, message by message, and what its log holds: shared by the tests that hurt one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from sparrow.model.queue import Queue
+from sparrow.settings import KIB, LogSettings
+from sparrow.store.log import LogStore
+from sparrow.store.log.views import STATE
+from sparrow.store.spi import AtEnd, Moved, Slice
+from sparrow.wire import record
+
+HOUR_MS = 3_600_000
+
+SMALL = LogSettings(
+    segment_bytes=16 * KIB,
+    queue_file_entries=32,
+    index_slots=61,
+    index_entries=4096,
+    warm_bytes=0,
+    # Nothing happens behind a test's back: it says itself when there is a checkpoint, or none.
+    checkpoint_interval_ms=HOUR_MS,
+    offsets_interval_ms=HOUR_MS,
+)
+
+
+class Place(NamedTuple):
+    queue: Queue
+    offset: int
+
+
+class Laid(NamedTuple):
+    """A record that was appended: where it lies, and its bytes."""
+
+    place: Place
+    physical_offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.physical_offset + len(self.data)
+
+
+def opened(path: Path, settings: LogSettings = SMALL) -> LogStore:
+    """The store, on a disk that is never full."""
+    return LogStore(path, settings, disk_ratio=lambda _: 0.1)
+
+
+async def served(store: LogStore, queues: Iterable[Queue]) -> dict[Place, bytes]:
+    """Every record a reader of these queues gets, by the place it was read at. Each read must get the reader on."""
+    found: dict[Place, bytes] = {}
+    for queue in queues:
+        offset = 0
+        while True:
+            result = await store.read(queue, offset, count_max=100)
+            if isinstance(result, AtEnd):
+                break
+            if isinstance(result, Moved):
+                assert result.to > offset, f"a reader of {queue} at {offset} is sent back to {result.to}, for ever"
+                offset = result.to
+                continue
+            assert result.next_offset > offset, f"a reader of {queue} does not get past {offset}"
+            if len(result.sizes) == result.next_offset - offset:
+                for data in _cut(result):
+                    found[Place(queue, offset)] = data
+                    offset += 1
+            else:
+                # Something is missing here: one by one, so that each record's place is what was asked for.
+                for each in range(offset, result.next_offset):
+                    one = await store.read(queue, each, count_max=1)
+                    assert isinstance(one, Slice)
+                    for data in _cut(one):
+                        found[Place(queue, each)] = data
+                offset = result.next_offset
+    return found
+
+
+def _cut(result: Slice) -> Iterator[bytes]:
+    data, at = result.tobytes(), 0
+    for size in result.sizes:
+        yield data[at : at + size]
+        at += size
+    assert at == len(data), "the sizes of a slice add up to its bytes"
+
+
+def claimed(data: bytes) -> Place | None:
+    """The place a record's own bytes claim, if they can be read at all."""
+    try:
+        message = record.decode(data, expand=False)
+    except record.ProtocolError:
+        return None
+    return Place(message.queue, message.queue_offset)
+
+
+def assert_right(found: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
+    """What is served can be decoded, and says itself that it belongs where it was read."""
+    for place in found.keys() - set(except_at):
+        assert claimed(found[place]) == place, f"what is served at {place} is something else"
+
+
+def assert_same(found: dict[Place, bytes], expected: dict[Place, bytes], *, except_at: Iterable[Place] = ()) -> None:
+    """Just these records are served, byte for byte; what happens at some places is another matter.
+
+    The store may have said more about its state when it was opened.
+    """
+    if found == expected:
+        return
+    places = (found.keys() | expected.keys()) - set(except_at)
+    missing = sorted(place for place in places if place not in found)
+    added = sorted(place for place in places if place not in expected and place.queue != STATE)
+    assert not missing, f"{len(missing)} are not served, the first is {missing[0]}"
+    assert not added, f"{len(added)} are served that never were appended, the first is {added[0]}"
+    changed = [place for place in places if place in expected and found[place] != expected[place]]
+    assert not changed, f"{len(changed)} are served changed, the first is {changed[0]}"
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A folder that costs no disk: a test of this kind opens thousands of stores."""
+    memory = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="sparrow-", dir=memory if memory.is_dir() else None))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

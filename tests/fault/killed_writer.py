@@ -1,0 +1,91 @@
+"""The child of `test_sigkill`: appends as fast as it can, and tells what was acknowledged, until it is killed.
+
+It writes lines to standard output, each whole or not at all: "open" once the store is open, then for every append that
+was acknowledged `topic queue offset count seed`, and for every topic that was created `topic`. What a seed's messages
+look like, both sides know from `drafts_of`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import Awaitable
+from hashlib import blake2b
+from pathlib import Path
+
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import KIB, LogSettings
+from sparrow.store.log import LogStore
+
+TOPICS = ("a", "bb")
+QUEUES = 4
+
+
+def settings(visible_after: str) -> LogSettings:
+    return LogSettings(
+        segment_bytes=128 * KIB,
+        queue_file_entries=500,
+        index_slots=997,
+        index_entries=20_000,
+        flush="sync",
+        visible_after=visible_after,  # type: ignore[arg-type]
+        # Short, so that a kill meets every chore at work.
+        checkpoint_interval_ms=30,
+        offsets_interval_ms=10,
+        flush_timeout_ms=60_000,
+        warm_bytes=64 * KIB,
+    )
+
+
+def drafts_of(seed: int, count: int) -> list[Draft]:
+    rng = random.Random(seed)
+    return [
+        Draft(
+            body=blake2b(f"{seed}.{n}".encode()).digest() * rng.randrange(1, 20),
+            properties=f"KEYS\x01{seed}\x02TAGS\x01t{n}\x02".encode(),
+            born_ms=seed,
+        )
+        for n in range(count)
+    ]
+
+
+def tell(line: str) -> None:
+    data = line.encode() + b"\n"
+    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+
+
+async def append_for_ever(store: LogStore, rng: random.Random) -> None:
+    while True:
+        queue = Queue(rng.choice(TOPICS), rng.randrange(QUEUES))
+        seed, count = rng.getrandbits(48), rng.choice((1, 1, 1, 1, 5))
+        appended = await store.append(queue, drafts_of(seed, count))
+        tell(f"{queue.topic} {queue.id} {appended.offset} {count} {seed}")
+        if rng.random() < 0.05:
+            await store.commit("group", queue, appended.offset)
+
+
+async def create_topics(store: LogStore, rng: random.Random) -> None:
+    while True:
+        name = f"made-{rng.getrandbits(32):08x}"
+        await store.put_topic(Topic(name=name))
+        tell(name)
+
+
+async def main(path: Path, seed: int, appenders: int, visible_after: str) -> None:
+    rng = random.Random(seed)
+    store = LogStore(path, settings(visible_after))
+    tell("open")
+    for topic in TOPICS:
+        if topic not in await store.topics():
+            await store.put_topic(Topic(name=topic))
+    work: list[Awaitable[None]] = [create_topics(store, rng)]
+    work += [append_for_ever(store, random.Random(rng.random())) for _ in range(appenders)]
+    await asyncio.gather(*work)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))

@@ -1,0 +1,374 @@
+"""A store's folder with files missing, cut, overwritten or strange: it opens with what is sound, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.fault.contents import SMALL, Place, assert_right, assert_same, folder_in_memory, opened, served
+
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+from sparrow.wire import record
+
+QUEUES = [Queue(topic, n) for topic in ("orders", "bills") for n in range(2)]
+SEGMENT = SMALL.segment_bytes
+MESSAGES = 600
+
+
+class Left(NamedTuple):
+    """A store that was closed in order, and what it serves."""
+
+    path: Path
+    contents: dict[Place, bytes]
+
+    def segments(self) -> list[Path]:
+        return sorted((self.path / "commitlog").iterdir())
+
+    def queue_files(self, queue: Queue) -> list[Path]:
+        return sorted((self.path / "consumequeue" / queue.topic / str(queue.id)).iterdir())
+
+    def index_files(self) -> list[Path]:
+        return sorted((self.path / "index").iterdir())
+
+    def outside(self, start: int, end: int) -> dict[Place, bytes]:
+        """What lies outside a range of the log."""
+        return {place: data for place, data in self.contents.items() if not start <= physical_offset_of(data) < end}
+
+
+def physical_offset_of(data: bytes) -> int:
+    return record.decode(data).physical_offset
+
+
+async def fill(store: LogStore) -> dict[Place, bytes]:
+    for topic in ("orders", "bills"):
+        await store.put_topic(Topic(name=topic))
+    for number in range(MESSAGES):
+        properties = f"KEYS\x01k{number}\x02".encode()
+        await store.append(QUEUES[number % 4], [Draft(body=f"message {number}".encode(), properties=properties)])
+        if number == MESSAGES // 2:
+            await store.commit("group", QUEUES[0], number)
+    return await served(store, QUEUES)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Left]:
+    with folder_in_memory() as folder:
+        store = opened(folder / "store")
+        contents = asyncio.run(fill(store))
+        store.close_now()
+        assert len(list((folder / "store" / "commitlog").iterdir())) >= 4
+        yield Left(folder / "store", contents)
+
+
+@pytest.fixture
+def left(made: Left, tmp_path: Path) -> Left:
+    shutil.copytree(made.path, tmp_path / "store")
+    return Left(tmp_path / "store", made.contents)
+
+
+async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
+    """Open; see that what is expected is served, that appends work, and that all that is there on the next start."""
+    store = opened(left.path)
+    found = await served(store, QUEUES)
+    assert_same(found, expected)
+    assert_right(found)
+    topics = await store.topics()
+    for queue in QUEUES:
+        if queue.topic not in topics:
+            await store.put_topic(Topic(name=queue.topic))
+        appended = await store.append(queue, [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
+        seen = [place.offset for place in found if place.queue == queue]
+        assert appended.offset > max(seen, default=-1), "an offset that was served is given out again"
+    now = await served(store, QUEUES)
+    store.close_now()
+    again = opened(left.path)
+    try:
+        assert_same(await served(again, QUEUES), now)
+    finally:
+        again.close_now()
+    return store
+
+
+async def found_by_key(store: LogStore, contents: dict[Place, bytes]) -> int:
+    """How many messages are found by their key; whatever is found is right."""
+    count = 0
+    for place, data in contents.items():
+        key = record.decode(data).properties["KEYS"]
+        found = await store.find_by_key(place.queue.topic, key)
+        assert found in ([], [data])
+        count += len(found)
+    return count
+
+
+def garbage(count: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(count)
+
+
+# -- the log ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("views", ["with views", "without views"])
+async def test_a_missing_segment_costs_its_own_messages(
+    left: Left, views: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    left.segments()[1].unlink()
+    if views == "without views":
+        (left.path / "sparrow.checkpoint").unlink()
+    with caplog.at_level(logging.WARNING):
+        store = await look(left, left.outside(SEGMENT, 2 * SEGMENT))
+    assert any("missing" in line.getMessage() for line in caplog.records)
+    assert any(damage.start <= SEGMENT and damage.end >= 2 * SEGMENT for damage in store.damage)
+
+
+@pytest.mark.parametrize("at", [1, -1])
+async def test_an_emptied_segment_costs_its_own_messages(left: Left, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    segment = left.segments()[at]
+    os.truncate(segment, 0)
+    base = int(segment.name)
+    with caplog.at_level(logging.WARNING):
+        await look(left, left.outside(base, base + SEGMENT))
+    assert any(str(segment) == getattr(line, "path", "") for line in caplog.records)
+
+
+async def test_the_oldest_segment_missing_is_like_retention(left: Left) -> None:
+    left.segments()[0].unlink()
+    store = opened(left.path)
+    try:
+        found = await served(store, QUEUES)
+        assert_same(found, left.outside(0, SEGMENT))
+        assert (await store.bounds(QUEUES[0])).first == min(place.offset for place in found if place.queue == QUEUES[0])
+    finally:
+        store.close_now()
+
+
+async def test_the_newest_segments_missing_cuts_the_log(left: Left) -> None:
+    for segment in left.segments()[2:]:
+        segment.unlink()
+    await look(left, left.outside(2 * SEGMENT, 1 << 62))
+
+
+@pytest.mark.parametrize("views", ["with views", "without views"])
+async def test_garbage_in_the_middle_of_a_segment_costs_what_it_covers(left: Left, views: str) -> None:
+    start, end = SEGMENT + 3000, SEGMENT + 5000
+    with open(left.segments()[1], "r+b") as file:
+        file.seek(start - SEGMENT)
+        file.write(garbage(end - start))
+    if views == "without views":
+        (left.path / "sparrow.checkpoint").unlink()
+    hit = {
+        place
+        for place, data in left.contents.items()
+        if physical_offset_of(data) < end and physical_offset_of(data) + len(data) > start
+    }
+    store = await look(left, {place: data for place, data in left.contents.items() if place not in hit})
+    if views == "without views":
+        assert any(start - 200 < damage.start <= start and end <= damage.end < end + 200 for damage in store.damage)
+
+
+@pytest.mark.parametrize("views", ["with views", "without views"])
+async def test_a_page_of_zeros_in_the_last_segment_costs_what_it_covers(left: Left, views: str) -> None:
+    """What is left when the machine lost power before one page reached the disk, and later ones did."""
+    base = int(left.segments()[-1].name)
+    start, end = 1024, 2048
+    with open(left.segments()[-1], "r+b") as file:
+        file.seek(start)
+        file.write(bytes(end - start))
+    if views == "without views":
+        (left.path / "sparrow.checkpoint").unlink()
+    hit = {
+        place
+        for place, data in left.contents.items()
+        if physical_offset_of(data) < base + end and physical_offset_of(data) + len(data) > base + start
+    }
+    assert hit
+    await look(left, {place: data for place, data in left.contents.items() if place not in hit})
+
+
+async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_the_checkpoint(tmp_path: Path) -> None:
+    """The queues know of a record that is no longer sound, and the log goes on behind it."""
+    store = opened(tmp_path / "living")
+    await store.put_topic(Topic(name="orders"))
+    queue = Queue("orders", 0)
+    for number in range(10):
+        await store.append(queue, [Draft(body=b"before %d" % number)])
+    store._upkeep.checkpoint()
+    victim = (await served(store, [queue]))[Place(queue, 9)]
+    for number in range(10):
+        await store.append(queue, [Draft(body=b"behind %d" % number)])
+    expected = await served(store, [queue])
+    shutil.copytree(tmp_path / "living", tmp_path / "left")
+    store.close_now()
+    with open(tmp_path / "left" / "commitlog" / f"{0:020d}", "r+b") as file:
+        file.seek(physical_offset_of(victim) + record.FIXED_BYTES)
+        file.write(b"BROKEN")
+    del expected[Place(queue, 9)]
+    store = opened(tmp_path / "left")
+    try:
+        assert_same(await served(store, [queue]), expected)
+    finally:
+        store.close_now()
+
+
+# -- the queues -------------------------------------------------------------------------------------------------------
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(garbage(path.stat().st_size))
+
+
+def halved(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGES = [overwritten, halved, emptied, zeroed, removed]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_queue_file_breaks_nothing(left: Left, damage: Callable[[Path], None], which: int) -> None:
+    """Queues are a view. The newest files are looked at when the store opens, and all is built again if they are wrong;
+    damage in an older one shows when it is read: then messages may be missing until the queues are built again."""
+    damage(left.queue_files(QUEUES[0])[which])
+    store = opened(left.path)
+    try:
+        found = await served(store, QUEUES)
+        assert_right(found)
+        missing = left.contents.keys() - found.keys()
+        assert all(left.contents[place] == data for place, data in found.items())
+        assert not any(place.queue != QUEUES[0] for place in missing), "another queue is hurt"
+        if which == -1:
+            assert not missing
+    finally:
+        store.close_now()
+    (left.path / "sparrow.checkpoint").unlink()
+    await look(left, left.contents)
+
+
+async def test_lost_queues_are_built_again(left: Left) -> None:
+    shutil.rmtree(left.path / "consumequeue")
+    await look(left, left.contents)
+
+
+async def test_a_lost_queue_is_built_again(left: Left) -> None:
+    shutil.rmtree(left.path / "consumequeue" / "orders" / "1")
+    await look(left, left.contents)
+
+
+# -- the index --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_index_finds_nothing_wrong(left: Left, damage: Callable[[Path], None]) -> None:
+    damage(left.index_files()[-1])
+    store = opened(left.path)
+    try:
+        found = await found_by_key(store, left.contents)
+        if damage in (halved, emptied, removed, zeroed):
+            assert found == len(left.contents), "an index that is plainly not whole is built again"
+        await store.append(QUEUES[0], [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
+        assert len(await store.find_by_key("orders", "new")) == 1, "new messages are found"
+    finally:
+        store.close_now()
+    await look(left, await contents_now(left))
+
+
+async def contents_now(left: Left) -> dict[Place, bytes]:
+    with opened(left.path) as store:
+        return await served(store, QUEUES)
+
+
+async def test_a_lost_index_is_built_again(left: Left) -> None:
+    shutil.rmtree(left.path / "index")
+    with opened(left.path) as store:
+        assert await found_by_key(store, left.contents) == len(left.contents)
+    await look(left, left.contents)
+
+
+# -- the small files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["sparrow.checkpoint", "sparrow.state", "sparrow.layout", "checkpoint", "lock"])
+async def test_a_damaged_small_file_costs_nothing(
+    left: Left, name: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(left.path / name)
+    with caplog.at_level(logging.WARNING):
+        store = opened(left.path)
+    try:
+        assert {"orders", "bills"} <= (await store.topics()).keys()
+        assert await store.committed("group", QUEUES[0]) == MESSAGES // 2
+    finally:
+        store.close_now()
+    if name.startswith("sparrow") and damage is not removed:
+        assert any(getattr(line, "path", "").endswith(name) for line in caplog.records)
+    await look(left, left.contents)
+
+
+async def test_a_checkpoint_of_the_future_is_not_believed(left: Left) -> None:
+    """The log is older than its views: somebody restored a part of a backup."""
+    kept = (left.path / "sparrow.checkpoint").read_bytes()
+    for segment in left.segments()[3:]:
+        segment.unlink()
+    opened(left.path).close_now()
+    (left.path / "sparrow.checkpoint").write_bytes(kept)
+    await look(left, left.outside(3 * SEGMENT, 1 << 62))
+
+
+# -- what does not belong there ---------------------------------------------------------------------------------------
+
+
+async def test_strange_files_are_left_alone(left: Left) -> None:
+    strangers = [
+        "commitlog/.DS_Store",
+        "commitlog/00000000000000000000.bak",
+        "commitlog/notes",
+        "consumequeue/README",
+        "consumequeue/orders/notes",
+        "consumequeue/orders/0/00000000000000000000.swp",
+        "consumequeue/.hidden/0/x",
+        "index/20240101000000000.tmp",
+        "index/README",
+        "sparrow.checkpoint.new",
+        "lost+found/x",
+    ]
+    for name in strangers:
+        (left.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (left.path / name).write_bytes(garbage(100))
+    await look(left, left.contents)
+    for name in strangers:
+        if name != "sparrow.checkpoint.new":
+            assert (left.path / name).read_bytes() == garbage(100), f"{name} is not ours to touch"
+
+
+async def test_a_strange_queue_holds_nothing(left: Left) -> None:
+    """Entries of a queue that the log knows nothing of point to no message of it."""
+    stranger = Queue("strange", 7)
+    folder = left.path / "consumequeue" / "strange" / "7"
+    folder.mkdir(parents=True)
+    shutil.copy(left.queue_files(QUEUES[0])[0], folder)
+    with opened(left.path) as store:
+        assert await served(store, [stranger]) == {}
+    await look(left, left.contents)

@@ -1,0 +1,347 @@
+"""Any byte of the log's tail cut off or changed: what is sound is served as it was, what is broken never.
+
+RocketMQ's format protects of a record its size, magic, place in the log, body (by a checksum) and the lengths of its
+parts. It does not protect the rest, so there only this is promised:
+
+1. A record that `wire.record.decode` cannot read is not served. (Bodies are not expanded: what the compression bits of
+   the sys flag say about a body is between sender and consumer.)
+2. Where the queues are whole, a record is served only at its own place: in the queue and at the offset it says itself.
+3. Where the queues are built again, a record lies where its own bytes say, for the log is the truth. Damage may so move
+   it to another place, and then the record that was really there may be left out; no other ever is.
+4. Flag, times, hosts, times consumed, the half message's offset and the text of the properties may be served changed
+   (a text that is cut off comes back as zeros); the body never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+from tests.fault.contents import (
+    Laid,
+    Place,
+    assert_right,
+    assert_same,
+    claimed,
+    folder_in_memory,
+    opened,
+    served,
+)
+
+from sparrow.model.message import Draft, Host
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.log import LogStore
+from sparrow.store.log.views import STATE
+from sparrow.wire import record
+
+ORDERS = [Queue("orders", n) for n in range(3)]
+BILLS = [Queue("bills", n) for n in range(2)]
+QUEUES = [*ORDERS, *BILLS, STATE]
+
+Views = Literal["closed", "abandoned", "rebuilt"]
+"""How the store was left: in order; killed, with a checkpoint from before the tail; or in order, and all views lost."""
+
+
+class Log(NamedTuple):
+    """A store that was left, and every record in it."""
+
+    path: Path
+    views: Views
+    records: list[Laid]
+
+    @property
+    def last_segment(self) -> str:
+        return max(os.listdir(self.path / "commitlog"))
+
+
+# -- a log with something of everything -------------------------------------------------------------------------------
+
+
+def drafts_of(number: int) -> list[Draft]:
+    """One append: mostly a message, now and then a batch; bodies and properties of many shapes."""
+    properties = f"UNIQ_KEY\x01U{number:04d}\x02TAGS\x01t{number % 3}\x02KEYS\x01k{number} all\x02"
+    if number % 7 == 3:
+        properties += "name\x01Grüße 你好\x02"
+    plain = Draft(
+        body=f"{number}:".encode() * (number % 9),
+        properties=properties.encode() if number % 5 else b"",
+        flag=number,
+        born_ms=1_700_000_000_000 + number,
+        reconsume_times=number % 2,
+    )
+    if number % 6 == 1:
+        plain.born_host = record.pack_host(Host(bytes(range(16)), 10_911))
+    if number % 4 == 2:
+        return [plain, Draft(body=b"second of a batch"), Draft(body=b"third", properties=b"TAGS\x01x\x02")]
+    return [plain]
+
+
+async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> None:
+    for topic in ("orders", "bills"):
+        await store.put_topic(Topic(name=topic))
+    for number in range(appends):
+        queue = ORDERS[number % 3] if number % 4 else BILLS[number % 8 // 4]
+        await store.append(queue, drafts_of(number))
+        if number % 10 == 9:
+            await store.put_group(Group(name=f"group-{number}"))
+            await store.commit("group-9", queue, number)
+        if number == checkpoint_at:
+            store._upkeep.checkpoint()
+    store._upkeep.say_offsets()  # else closing would add a record that the test does not know of
+
+
+async def records_in(store: LogStore) -> list[Laid]:
+    found = [
+        Laid(place, record.decode(data, expand=False).physical_offset, data)
+        for place, data in (await served(store, QUEUES)).items()
+    ]
+    return sorted(found, key=lambda laid: laid.physical_offset)
+
+
+def lose_views(path: Path) -> None:
+    for view in ("consumequeue", "index"):
+        shutil.rmtree(path / view)
+    for name in ("sparrow.checkpoint", "sparrow.state"):
+        (path / name).unlink()
+
+
+def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
+    living, left = folder / "living", folder / "left"
+    store = opened(living)
+
+    async def make() -> list[Laid]:
+        await fill(store, appends, checkpoint_at=appends - tail if views == "abandoned" else None)
+        return await records_in(store)
+
+    records = asyncio.run(make())
+    if views == "abandoned":
+        shutil.copytree(living, left)  # what a kill leaves: all that was written, and nothing put in order
+        store.close_now()
+    else:
+        store.close_now()
+        shutil.copytree(living, left)
+    if views == "rebuilt":
+        lose_views(left)
+    shutil.rmtree(living)
+    assert len(os.listdir(left / "commitlog")) >= 2, "a log of several segments, with blank records between them"
+    return Log(left, views, records)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Thousands of damaged stores have thousands of things to say."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(params=["closed", "abandoned", "rebuilt"])
+def log(request: pytest.FixtureRequest, scale: str) -> Iterator[Log]:
+    # Where the last segment begins, 80 or 240 appends end well inside it.
+    appends = 80 if scale == "smoke" else 240
+    with folder_in_memory() as folder:
+        yield made(folder, request.param, appends, tail=4 if scale == "smoke" else 40)
+
+
+@pytest.fixture
+def tail_records(scale: str) -> int:
+    return 6 if scale == "smoke" else 60
+
+
+# -- hurting a copy of it ---------------------------------------------------------------------------------------------
+
+
+def hurt_copy(log: Log, hurt: Callable[[Path], None]) -> Path:
+    """A copy with its last segment hurt."""
+    copy = log.path.with_name("hurt")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(log.path, copy)
+    hurt(copy / "commitlog" / log.last_segment)
+    return copy
+
+
+def tail_of(log: Log, count: int) -> list[Laid]:
+    base = int(log.last_segment)
+    tail = log.records[-count:]
+    assert tail[0].physical_offset >= base, "the tail lies in the last segment"
+    return tail
+
+
+async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Place, bytes]:
+    """Appends work, and get offsets nobody has seen a message at."""
+    added: dict[Place, bytes] = {}
+    topics = await store.topics()
+    for queue in (ORDERS[0], BILLS[1]):
+        if queue.topic not in topics:  # its word was hurt
+            await store.put_topic(Topic(name=queue.topic))
+        appended = await store.append(queue, [Draft(body=b"after"), Draft(body=b"the damage")])
+        place = Place(queue, appended.offset)
+        seen = [other.offset for other in found if other.queue == queue]
+        assert place.offset > max(seen, default=-1), f"{place} was served before and is given out again"
+        added |= {place: b"after", Place(queue, place.offset + 1): b"the damage"}
+    now = await served(store, QUEUES)
+    for place, body in added.items():
+        assert record.decode(now[place]).body == body
+    for place, data in found.items():
+        if place.queue != STATE:
+            assert now[place] == data
+    return now
+
+
+async def assert_stays(path: Path, found: dict[Place, bytes]) -> None:
+    """The next start has the same."""
+    store = opened(path)
+    try:
+        again = await served(store, QUEUES)
+        assert {place: data for place, data in again.items() if place in found} == found
+    finally:
+        store.close_now()
+
+
+async def look(path: Path, expect: Callable[[dict[Place, bytes]], None], queues: list[Queue], *, at: int) -> None:
+    """Open the store and see what it serves; at every eighth place also whether it goes on, and lasts."""
+    store = opened(path)
+    try:
+        found = await served(store, queues)
+        expect(found)
+        if at % 8 == 0:
+            found = await assert_goes_on(store, {place: data for place, data in found.items() if place.queue in QUEUES})
+    finally:
+        store.close_now()
+    if at % 8 == 0:
+        await assert_stays(path, found)
+
+
+# -- the claims -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(1800)
+def test_a_log_cut_at_any_byte_keeps_every_record_before_the_cut(log: Log, tail_records: int, scale: str) -> None:
+    tail = tail_of(log, tail_records)
+    base = int(log.last_segment)
+    step = 3 if scale == "smoke" else 1
+    with asyncio.Runner() as runner:
+        for cut in range(tail[0].physical_offset, tail[-1].end, step):
+            expected = {laid.place: laid.data for laid in log.records if survives(laid, cut)}
+
+            torn = next(laid for laid in tail if laid.end > cut)
+            is_torn_text = field_at(torn.data, max(0, cut - torn.physical_offset)) == "properties"
+
+            def expect(
+                found: dict[Place, bytes],
+                expected: dict[Place, bytes] = expected,
+                except_at: list[Place] = [torn.place] if is_torn_text else [],
+            ) -> None:
+                assert_same(found, expected, except_at=except_at)
+                assert_right(found)
+
+            path = hurt_copy(log, lambda segment, cut=cut: os.truncate(segment, cut - base))  # type: ignore[misc]
+            try:
+                runner.run(look(path, expect, QUEUES, at=cut))
+            except BaseException as cause:
+                cause.add_note(f"{log.views} store, cut at physical offset {cut}")
+                raise
+
+
+def survives(laid: Laid, cut: int) -> bool:
+    """A lost end comes back as zeros, which may be just what stood there."""
+    kept = laid.data[: max(0, cut - laid.physical_offset)]
+    return kept.ljust(len(laid.data), b"\0") == laid.data
+
+
+def field_at(data: bytes, at: int) -> str:
+    """Which field of a record its byte `at` belongs to."""
+    sys_flag = int.from_bytes(data[36:40], "big")
+    born, stored = (20 if sys_flag & bit else 8 for bit in (record.BORN_IPV6, record.STORE_IPV6))
+    body_bytes = record.FIXED_BYTES + born + stored - 16
+    body = int.from_bytes(data[body_bytes - 4 : body_bytes], "big")
+    topic = data[body_bytes + body]
+    fields = [
+        ("size", 4), ("magic", 4), ("crc", 4), ("queue id", 4), ("flag", 4), ("queue offset", 8),
+        ("physical offset", 8), ("sys flag", 4), ("born time", 8), ("born host", born), ("store time", 8),
+        ("store host", stored), ("times consumed", 4), ("half message", 8), ("body length", 4), ("body", body),
+        ("topic length", 1), ("topic", topic), ("properties length", 2),
+    ]  # fmt: skip
+    for name, length in fields:
+        if at < length:
+            return name
+        at -= length
+    return "properties"
+
+
+PROTECTED = {
+    "size", "magic", "crc", "physical offset", "body length", "body", "topic length", "properties length",
+}  # fmt: skip
+
+
+def is_harmless_crc(data: bytes, at: int, mask: int) -> bool:
+    """The checksum has 31 bits, and that of an empty body is not looked at."""
+    return (at == 8 and mask == 0x80) or record.decode(data, expand=False).body == b""
+
+
+def masks_at(at: int, scale: str) -> list[int]:
+    """Which bits of a byte to change: one of the eight, or (full scale) the two ends and all of them."""
+    if at == record.AT_SYS_FLAG + 3:  # every bit has a meaning of its own
+        return [1 << bit for bit in range(8)]
+    return [1 << at % 8] if scale == "smoke" else [0x01, 0x80, 0xFF]
+
+
+@pytest.mark.timeout(3600)
+def test_a_changed_byte_costs_no_more_than_its_own_record(log: Log, tail_records: int, scale: str) -> None:
+    base = int(log.last_segment)
+    expected = {laid.place: laid.data for laid in log.records}
+    failures: list[str] = []
+    with asyncio.Runner() as runner:
+        for laid in tail_of(log, tail_records):
+            for at in range(len(laid.data)):
+                if scale == "smoke" and field_at(laid.data, at) == "body" and at % 8:
+                    continue  # one byte of a body is like another
+                for mask in masks_at(at, scale):
+                    changed = bytearray(laid.data)
+                    changed[at] ^= mask
+                    name = field_at(laid.data, at)
+                    place = claimed(bytes(changed))
+                    queues = QUEUES if place is None or place.queue in QUEUES else [*QUEUES, place.queue]
+
+                    def expect(
+                        found: dict[Place, bytes],
+                        laid: Laid = laid,
+                        changed: bytes = bytes(changed),
+                        name: str = name,
+                        place: Place | None = place,
+                        at: int = at,
+                        mask: int = mask,
+                    ) -> None:
+                        moved = {laid.place, place} if log.views != "closed" and place else {laid.place}
+                        assert_same(found, expected, except_at=moved)
+                        assert_right(found)
+                        mine = [each for each in moved if found.get(each) == changed]
+                        assert len(mine) <= 1, "one record is served twice"
+                        for each in moved - set(mine) - {laid.place}:
+                            assert found.get(each) in (None, expected.get(each)), f"{each} is served wrong"
+                        if laid.place.queue != STATE:  # there, what was lost may have been said again
+                            assert found.get(laid.place) in (None, changed), "neither the record nor what became of it"
+                        is_hurt = name in PROTECTED and not (name == "crc" and is_harmless_crc(laid.data, at, mask))
+                        assert not (mine and is_hurt), "a broken record is served"
+                        if mine:
+                            body = record.decode(changed, expand=False).body
+                            assert body == record.decode(laid.data, expand=False).body
+
+                    def change(segment: Path, at: int = at, mask: int = mask, laid: Laid = laid) -> None:
+                        with open(segment, "r+b") as file:
+                            file.seek(laid.physical_offset - base + at)
+                            file.write(bytes([laid.data[at] ^ mask]))
+
+                    try:
+                        runner.run(look(hurt_copy(log, change), expect, queues, at=at))
+                    except Exception as cause:
+                        text = str(cause).splitlines()[0] if str(cause) else ""
+                        failures.append(f"{laid.place} byte {at} ({name}) ^ {mask:#04x}: {type(cause).__name__} {text}")
+    assert not failures, f"{log.views} store, {len(failures)} changes:\n" + "\n".join(failures[:60])

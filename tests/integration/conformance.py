@@ -1,0 +1,512 @@
+"""What every engine must do. An engine's test module derives a class from `StoreConformance` and has one fixture:
+
+`open_store` is an async function that opens the store, the same one each time it is called.
+
+Nothing here uses more than `store/spi.py` promises. Records come back in RocketMQ's layout.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from tests.support.drafts import bodies, draft, messages
+from tests.support.waiting import eventually
+
+from sparrow import clock
+from sparrow.model.errors import IllegalName, Refused, TooLarge, UnknownTopic
+from sparrow.model.message import Draft
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.spi import Appended, AtEnd, Moved, Slice, Store
+from sparrow.wire import record
+from sparrow.wire.tags import tags_code
+
+OpenStore = Callable[[], Awaitable[Store]]
+Q0, Q1 = Queue("TopicTest", 0), Queue("TopicTest", 1)
+OTHER = Queue("Other", 0)
+LATEST_MS = 1 << 62
+
+
+async def send(store: Store, queue: Queue, *drafts: Draft) -> Appended:
+    """Append, and come back when readers see it: how soon that is, is a matter of policy."""
+    appended = await store.append(queue, drafts)
+    await visible(store, queue, appended.offset + len(drafts))
+    return appended
+
+
+async def visible(store: Store, queue: Queue, end: int) -> None:
+    async with asyncio.timeout(10):
+        while (await store.bounds(queue)).end < end:
+            await asyncio.sleep(0.001)
+
+
+async def send_later(store: Store, queue: Queue, *drafts: Draft) -> Appended:
+    """Append at a store time of its own: later than everything before, and before everything after."""
+    begun_ms = clock.now_ms()
+    await eventually(lambda: clock.now_ms() > begun_ms)
+    appended = await send(store, queue, *drafts)
+    await eventually(lambda: clock.now_ms() > appended.store_ms)
+    return appended
+
+
+async def read_all(store: Store, queue: Queue, offset: int = 0, **limits: object) -> list[bytes]:
+    """Bodies from `offset` to the end, in as many reads as it takes."""
+    found: list[bytes] = []
+    while True:
+        result = await store.read(queue, offset, **limits)
+        if isinstance(result, AtEnd):
+            return found
+        assert isinstance(result, Slice), result
+        assert result.next_offset > offset, "a read that finds something gets on"
+        found += bodies(result)
+        offset = result.next_offset
+
+
+async def now_and_reopened(store: Store, reopen: OpenStore) -> AsyncIterator[Store]:
+    """What holds now must hold after the store was closed and opened again."""
+    yield store
+    yield await reopen()
+
+
+class StoreConformance:
+    """Derive from it; the name of the class says which engine."""
+
+    @pytest.fixture
+    async def opened(self):
+        stores: list[Store] = []
+        yield stores
+        for store in stores:
+            await store.close()
+
+    @pytest.fixture
+    async def empty(self, open_store: OpenStore, opened: list[Store]) -> Store:
+        """A store without any topic."""
+        opened.append(await open_store())
+        return opened[-1]
+
+    @pytest.fixture
+    async def store(self, empty: Store) -> Store:
+        await empty.put_topic(Topic(name=Q0.topic))
+        await empty.put_topic(Topic(name=OTHER.topic))
+        return empty
+
+    @pytest.fixture
+    def reopen(self, open_store: OpenStore, opened: list[Store]) -> OpenStore:
+        """Closes the store and opens it again."""
+
+        async def reopened() -> Store:
+            await opened.pop().close()
+            opened.append(await open_store())
+            return opened[-1]
+
+        return reopened
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    async def test_offsets_are_dense_and_start_at_0_in_each_queue(self, store):
+        for n in range(5):
+            assert (await send(store, Q0, draft(f"a{n}"))).offset == n
+            assert (await send(store, Q1, draft(f"b{n}"))).offset == n
+        assert await store.bounds(Q0) == await store.bounds(Q1) == Bounds(0, 5)
+        assert await read_all(store, Q0) == [b"a0", b"a1", b"a2", b"a3", b"a4"]
+
+    async def test_a_batch_has_consecutive_offsets_and_its_place_is_told(self, store):
+        await send(store, Q0, draft("before"))
+        appended = await send(store, Q0, *(draft(f"{n}") for n in range(10)))
+        assert (appended.queue, appended.offset, len(appended.physical_offsets)) == (Q0, 1, 10)
+        found = messages(await store.read(Q0, 1))
+        assert [message.queue_offset for message in found] == list(range(1, 11))
+        assert [message.physical_offset for message in found] == list(appended.physical_offsets)
+        assert sorted(set(appended.physical_offsets)) == list(appended.physical_offsets)
+        assert appended.end > appended.physical_offsets[-1]
+
+    async def test_a_message_comes_back_as_it_was_sent(self, store):
+        sent = Draft(
+            body=bytes(range(256)),
+            properties=b"TAGS\x01TagA\x02KEYS\x01k1 k2\x02name\x01\xe9\xba\xbb\xe9\x9b\x80\x02",
+            flag=7,
+            sys_flag=0,
+            born_ms=1_700_000_000_000,
+            born_host=b"\x0a\0\0\x09\0\0\xc3\x50",
+            reconsume_times=3,
+            prepared_offset=0,
+        )
+        before_ms = clock.now_ms()
+        appended = await send(store, Q1, sent)
+        (message,) = messages(await store.read(Q1, 0))
+        assert (message.topic, message.queue_id, message.queue_offset) == ("TopicTest", 1, 0)
+        assert (message.body, message.flag, message.reconsume_times) == (sent.body, 7, 3)
+        assert message.properties == {"TAGS": "TagA", "KEYS": "k1 k2", "name": "麻雀"}
+        assert (message.born_ms, record.pack_host(message.born_host)) == (sent.born_ms, sent.born_host)
+        assert before_ms <= message.store_ms == appended.store_ms <= clock.now_ms()
+
+    async def test_store_times_do_not_go_back_along_a_queue(self, store):
+        for n in range(20):
+            await send(store, Q0, draft(f"{n}"))
+        times = [message.store_ms for message in messages(await store.read(Q0, 0))]
+        assert times == sorted(times)
+
+    async def test_a_body_may_be_empty(self, store):
+        await send(store, Q0, draft(b""))
+        assert await read_all(store, Q0) == [b""]
+
+    async def test_a_body_may_be_a_view_of_another_buffer(self, store):
+        await send(store, Q0, Draft(body=memoryview(b"--body--")[2:6]))
+        assert await read_all(store, Q0) == [b"body"]
+
+    async def test_an_unknown_topic_takes_no_messages(self, store):
+        with pytest.raises(UnknownTopic):
+            await store.append(Queue("Nowhere", 0), [draft("x")])
+        assert await store.bounds(Queue("Nowhere", 0)) == Bounds(0, 0)
+
+    @pytest.mark.parametrize("queue_id", [-1, 1 << 31])
+    async def test_a_queue_id_is_a_small_number_from_0(self, store, queue_id):
+        with pytest.raises(Refused):
+            await store.append(Queue("TopicTest", queue_id), [draft("x")])
+
+    async def test_an_empty_batch_is_refused(self, store):
+        with pytest.raises(Refused):
+            await store.append(Q0, [])
+        assert (await send(store, Q0, draft("first"))).offset == 0
+
+    async def test_a_batch_with_one_message_too_large_is_refused_whole(self, store):
+        with pytest.raises(TooLarge):
+            await store.append(Q0, [draft("good"), draft(bytes(17 << 20)), draft("good")])
+        with pytest.raises(TooLarge):
+            await store.append(Q0, [draft("good"), Draft(body=b"", properties=b"a\x01" + b"x" * 32767)])
+        assert await store.bounds(Q0) == Bounds(0, 0)
+        assert (await send(store, Q0, draft("next"))).offset == 0
+        assert await read_all(store, Q0) == [b"next"]
+
+    async def test_a_batch_with_properties_that_are_not_text_is_refused_whole(self, store):
+        with pytest.raises(Refused):
+            await store.append(Q0, [draft("good"), Draft(body=b"", properties=b"a\x01\xff\xfe\x02")])
+        assert (await send(store, Q0, draft("next"))).offset == 0
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def test_a_queue_that_never_had_a_message_is_at_its_end_at_0(self, store):
+        for queue in (Q0, Queue("Nowhere", 3)):
+            assert await store.read(queue, 0) == AtEnd(Bounds(0, 0))
+            assert await store.read(queue, 1) == Moved(0, Bounds(0, 0))
+            assert await store.read(queue, -1) == Moved(0, Bounds(0, 0))
+
+    async def test_the_end_of_a_queue_is_a_place_to_wait(self, store):
+        await send(store, Q0, draft("0"), draft("1"))
+        assert await store.read(Q0, 2) == AtEnd(Bounds(0, 2))
+
+    @pytest.mark.parametrize(("asked", "to"), [(-1, 0), (-(1 << 40), 0), (3, 2), (1 << 60, 2)])
+    async def test_an_offset_outside_the_queue_is_moved_to_its_nearer_end(self, store, asked, to):
+        await send(store, Q0, draft("0"), draft("1"))
+        assert await store.read(Q0, asked) == Moved(to, Bounds(0, 2))
+
+    async def test_a_slice_says_where_to_go_on_and_what_there_is(self, store):
+        await send(store, Q0, *(draft(f"{n}") for n in range(10)))
+        found = await store.read(Q0, 3, count_max=4)
+        assert (bodies(found), found.next_offset, found.bounds) == ([b"3", b"4", b"5", b"6"], 7, Bounds(0, 10))
+        assert bodies(await store.read(Q0, 9)) == [b"9"]
+
+    @pytest.mark.parametrize("count_max", [1, 3, 7, 100, 1000])
+    async def test_a_queue_is_read_whole_in_portions_of_any_size(self, store, count_max):
+        sent = [f"{n}" for n in range(40)]
+        for at in range(0, 40, 8):
+            await send(store, Q0, *map(draft, sent[at : at + 8]))
+            await send(store, Q1, draft("between"))
+        assert await read_all(store, Q0, count_max=count_max) == [body.encode() for body in sent]
+
+    async def test_a_slice_keeps_to_bytes_max_but_has_one_record_at_least(self, store):
+        await send(store, Q0, *(draft(bytes(100)) for _ in range(6)))
+        size = (await store.read(Q0, 0, count_max=1)).sizes[0]
+        assert list((await store.read(Q0, 0, bytes_max=3 * size)).sizes) == [size] * 3
+        assert list((await store.read(Q0, 0, bytes_max=3 * size - 1)).sizes) == [size] * 2
+        assert list((await store.read(Q0, 0, bytes_max=1)).sizes) == [size]
+        assert list((await store.read(Q0, 2, bytes_max=0)).sizes) == [size]
+
+    async def test_bytes_max_holds_in_large_portions_too(self, store):
+        for _ in range(10):
+            await send(store, Q0, *(draft(b"x") for _ in range(30)))
+        size = (await store.read(Q0, 0, count_max=1)).sizes[0]
+        found = await store.read(Q0, 0, count_max=300, bytes_max=17 * size + 5)
+        assert (len(found.sizes), found.next_offset) == (17, 17)
+
+    async def test_only_wanted_tags_come_and_the_others_are_passed(self, store):
+        await send(store, Q0, *(draft(f"{n}", tags="ABC"[n % 3]) for n in range(9)))
+        await send(store, Q0, draft("no tag"))
+        wanted = frozenset({tags_code("B")})
+        found = await store.read(Q0, 0, tags_codes=wanted)
+        assert (bodies(found), found.next_offset) == ([b"1", b"4", b"7"], 10)
+        assert await read_all(store, Q0, tags_codes=wanted, count_max=1) == [b"1", b"4", b"7"]
+        both = frozenset({tags_code("A"), tags_code("C")})
+        assert await read_all(store, Q0, tags_codes=both) == [b"0", b"2", b"3", b"5", b"6", b"8"]
+        assert await read_all(store, Q0, tags_codes=frozenset({0})) == [b"no tag"]
+
+    async def test_a_filter_that_lets_nothing_through_still_gets_to_the_end(self, store):
+        await send(store, Q0, *(draft(f"{n}", tags="A") for n in range(9)))
+        found = await store.read(Q0, 2, tags_codes=frozenset({tags_code("B")}))
+        assert isinstance(found, Slice)
+        assert (bodies(found), found.next_offset, found.bounds) == ([], 9, Bounds(0, 9))
+
+    async def test_a_message_read_once_is_read_the_same_ever_after(self, store, reopen):
+        await send(store, Q0, *(draft(f"{n}", keys="k", tags="t") for n in range(10)))
+        before = (await store.read(Q0, 0)).tobytes()
+        for n in range(30):
+            await send(store, Q0, draft(f"later {n}"))
+            await send(store, Q1, draft(bytes(1000)))
+        assert (await store.read(Q0, 0, count_max=10)).tobytes() == before
+        store = await reopen()
+        assert (await store.read(Q0, 0, count_max=10)).tobytes() == before
+
+    async def test_a_slice_stays_as_it_is_while_the_store_goes_on(self, store):
+        await send(store, Q0, draft("first"))
+        found = await store.read(Q0, 0)
+        before = found.tobytes()
+        for _ in range(20):
+            await send(store, Q0, draft(bytes(1000)))
+        assert found.tobytes() == before
+
+    # -- by time ------------------------------------------------------------------------------------------------------
+
+    async def test_offsets_are_found_by_time(self, store):
+        sent = [await send_later(store, Q0, draft(f"{n}"), draft("twin")) for n in range(4)]
+        times = [appended.store_ms for appended in sent]
+        for n, at_ms in enumerate(times):
+            assert await store.offset_at(Q0, at_ms) == 2 * n
+            assert await store.offset_at(Q0, at_ms + 1) == 2 * n + 2
+            assert await store.offset_at(Q0, at_ms, upper=True) == 2 * n + 1
+            assert await store.offset_at(Q0, at_ms + 1, upper=True) == 2 * n + 1
+
+    async def test_a_time_before_the_first_or_after_the_last_gives_the_ends(self, store):
+        sent = await send(store, Q0, *(draft(f"{n}") for n in range(3)))
+        assert await store.offset_at(Q0, sent.store_ms - 1) == 0
+        assert await store.offset_at(Q0, 0) == 0
+        assert await store.offset_at(Q0, sent.store_ms + 1) == 3
+        assert await store.offset_at(Q0, LATEST_MS) == 3
+        assert await store.offset_at(Q0, sent.store_ms - 1, upper=True) == 0
+        assert await store.offset_at(Q0, LATEST_MS, upper=True) == 2
+
+    @pytest.mark.parametrize("upper", [False, True])
+    async def test_in_an_empty_queue_every_time_is_at_0(self, store, upper):
+        for queue in (Q0, Queue("Nowhere", 0)):
+            for time_ms in (0, clock.now_ms(), LATEST_MS):
+                assert await store.offset_at(queue, time_ms, upper=upper) == 0
+
+    # -- by key and by id ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    async def found(store: Store, key: str, topic: str = "TopicTest", **bounds: int) -> list[bytes]:
+        return [record.decode(data).body for data in await store.find_by_key(topic, key, **bounds)]
+
+    async def test_messages_are_found_by_each_of_their_keys_and_by_their_unique_id(self, store):
+        await send(store, Q0, draft("0", keys="order pay", unique="0A01"), draft("1", keys="pay"))
+        await send(store, Q1, draft("2", keys="order"), draft("3"))
+        assert await self.found(store, "order") == [b"0", b"2"]
+        assert await self.found(store, "pay") == [b"0", b"1"]
+        assert await self.found(store, "0A01") == [b"0"]
+        for nothing in ("ord", "order pay", "", "nobody"):
+            assert await self.found(store, nothing) == []
+
+    async def test_a_message_that_names_a_key_twice_is_found_once(self, store):
+        await send(store, Q0, draft("0", keys="k k", unique="k"))
+        assert await self.found(store, "k") == [b"0"]
+
+    async def test_keys_of_another_topic_are_not_found(self, store):
+        await send(store, Q0, draft("mine", keys="k"))
+        await send(store, OTHER, draft("theirs", keys="k"))
+        assert await self.found(store, "k") == [b"mine"]
+        assert await self.found(store, "k", topic="Other") == [b"theirs"]
+        assert await self.found(store, "k", topic="Nowhere") == []
+
+    async def test_keys_whose_hashes_collide_are_told_apart(self, store):
+        assert tags_code("TopicTest#Aa") == tags_code("TopicTest#BB")
+        await send(store, Q0, *(draft(f"{key}{n}", keys=key) for n in range(3) for key in ("Aa", "BB")))
+        assert await self.found(store, "Aa") == [b"Aa0", b"Aa1", b"Aa2"]
+        assert await self.found(store, "BB") == [b"BB0", b"BB1", b"BB2"]
+        assert await self.found(store, "Aa", limit=2) == [b"Aa1", b"Aa2"]
+
+    async def test_of_many_the_newest_are_found_oldest_first(self, store):
+        for at in range(0, 40, 5):
+            await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(at, at + 5)))
+        assert await self.found(store, "k", limit=3) == [b"37", b"38", b"39"]
+        assert await self.found(store, "k", limit=100) == [f"{n}".encode() for n in range(40)]
+
+    async def test_keys_are_found_within_a_span_of_time_to_the_millisecond(self, store):
+        times = [(await send_later(store, Q0, draft(f"{n}", keys="k"))).store_ms for n in range(4)]
+        assert await self.found(store, "k", begin_ms=times[1], end_ms=times[2]) == [b"1", b"2"]
+        assert await self.found(store, "k", begin_ms=times[1] + 1, end_ms=times[3] - 1) == [b"2"]
+        assert await self.found(store, "k", begin_ms=times[2]) == [b"2", b"3"]
+        assert await self.found(store, "k", end_ms=times[1]) == [b"0", b"1"]
+        assert await self.found(store, "k", begin_ms=times[3] + 1) == []
+        assert await self.found(store, "k", end_ms=times[0] - 1) == []
+        assert await self.found(store, "k", limit=1, end_ms=times[2]) == [b"2"]
+
+    async def test_a_record_is_found_at_the_offset_its_id_names_and_nowhere_else(self, store):
+        appended = await send(store, Q0, *(draft(f"{n}") for n in range(3)))
+        for n, at in enumerate(appended.physical_offsets):
+            assert record.decode(await store.record_at(at)).body == f"{n}".encode()
+        places = set(appended.physical_offsets)
+        for at in range(appended.physical_offsets[0] + 1, appended.end):
+            if at not in places:
+                assert await store.record_at(at) is None
+        for at in (-1, -(1 << 40), appended.end, appended.end + 1, 1 << 60):
+            assert await store.record_at(at) is None
+
+    # -- topics and groups --------------------------------------------------------------------------------------------
+
+    async def test_topics_are_kept_as_they_were_put(self, empty, reopen):
+        first = Topic(name="A", read_queues=4, write_queues=2, permission=4, is_ordered=True, attributes={"+a": "b"})
+        await empty.put_topic(first)
+        await empty.put_topic(Topic(name="B"))
+        changed = Topic(name="B", read_queues=16)
+        await empty.put_topic(changed)
+        async for found in now_and_reopened(empty, reopen):
+            assert dict(await found.topics()) == {"A": first, "B": changed}
+
+    async def test_what_is_told_of_topics_does_not_change_afterwards(self, store):
+        told = await store.topics()
+        await store.put_topic(Topic(name="New"))
+        assert "New" not in told
+
+    @pytest.mark.parametrize("name", ["", " ", "a b", "a/b", "..", "a.b", "ü", "x" * 128, "a\0", "a\n"])
+    async def test_a_name_that_no_topic_may_have_is_refused(self, empty, name):
+        with pytest.raises(IllegalName):
+            await empty.put_topic(Topic(name=name))
+        assert not await empty.topics()
+
+    async def test_retry_topics_and_long_names_are_legal(self, empty):
+        for name in ("%RETRY%group", "%DLQ%g-1_x|y", "x" * 127):
+            await empty.put_topic(Topic(name=name))
+            await send(empty, Queue(name, 0), draft("x"))
+            assert await read_all(empty, Queue(name, 0)) == [b"x"]
+
+    async def test_a_deleted_topic_is_gone_with_its_messages_and_offsets(self, store, reopen):
+        appended = await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
+        await send(store, OTHER, draft("stays", keys="k"))
+        await store.commit("g", Q0, 3)
+        await store.commit("g", OTHER, 1)
+        await store.delete_topic("TopicTest")
+        async for found in now_and_reopened(store, reopen):
+            assert set(await found.topics()) == {"Other"}
+            assert await found.bounds(Q0) == Bounds(0, 0)
+            assert await found.read(Q0, 0) == AtEnd(Bounds(0, 0))
+            assert await found.read(Q0, 2) == Moved(0, Bounds(0, 0))
+            assert await found.committed("g", Q0) is None
+            assert await found.offset_at(Q0, appended.store_ms) == 0
+            with pytest.raises(UnknownTopic):
+                await found.append(Q0, [draft("x")])
+            assert await read_all(found, OTHER) == [b"stays"]
+            assert await found.committed("g", OTHER) == 1
+
+    async def test_a_deleted_topics_messages_are_found_by_no_key(self, store, reopen):
+        await send(store, Q0, draft("old", keys="k", unique="u"))
+        await store.delete_topic("TopicTest")
+        async for found in now_and_reopened(store, reopen):
+            assert await self.found(found, "k") == await self.found(found, "u") == []
+        await found.put_topic(Topic(name="TopicTest"))
+        await send(found, Q0, draft("new", keys="k"))
+        assert await self.found(found, "k") == [b"new"]
+
+    async def test_a_topic_created_again_starts_at_0(self, store, reopen):
+        await send(store, Q0, *(draft(f"old {n}") for n in range(5)))
+        await store.commit("g", Q0, 3)
+        await store.delete_topic("TopicTest")
+        await store.put_topic(Topic(name="TopicTest", read_queues=2))
+        assert await store.committed("g", Q0) is None
+        assert (await send(store, Q0, draft("new 0"))).offset == 0
+        await send(store, Q0, draft("new 1"))
+        async for found in now_and_reopened(store, reopen):
+            assert await found.bounds(Q0) == Bounds(0, 2)
+            assert await read_all(found, Q0) == [b"new 0", b"new 1"]
+            assert (await found.topics())["TopicTest"].read_queues == 2
+            assert await found.committed("g", Q0) is None
+
+    async def test_deleting_an_unknown_topic_is_refused(self, store):
+        with pytest.raises(UnknownTopic):
+            await store.delete_topic("Nowhere")
+
+    async def test_groups_are_kept_as_they_were_put(self, empty, reopen):
+        first = Group(name="a", may_consume=False, retries_max=3, attributes={"x": "y"})
+        await empty.put_group(first)
+        await empty.put_group(Group(name="b"))
+        await empty.put_group(Group(name="b", retry_queues=4))
+        await empty.put_group(Group(name="c"))
+        await empty.delete_group("c")
+        await empty.delete_group("never there")
+        async for found in now_and_reopened(empty, reopen):
+            assert dict(await found.groups()) == {"a": first, "b": Group(name="b", retry_queues=4)}
+
+    @pytest.mark.parametrize("name", ["", "a b", "x" * 121, "ü"])
+    async def test_a_name_that_no_group_may_have_is_refused(self, empty, name):
+        with pytest.raises(IllegalName):
+            await empty.put_group(Group(name=name))
+
+    # -- committed offsets --------------------------------------------------------------------------------------------
+
+    async def test_a_group_that_said_nothing_has_no_offset(self, store):
+        assert await store.committed("g", Q0) is None
+
+    async def test_offsets_go_forward_and_back_and_the_one_before_is_told(self, store, reopen):
+        assert await store.commit("g", Q0, 5) is None
+        assert await store.commit("g", Q0, 9) == 5
+        assert await store.commit("g", Q0, 9) == 9
+        assert await store.commit("g", Q0, 2) == 9
+        assert await store.commit("g", Q0, 0) == 2
+        await store.commit("g", Q1, 7)
+        await store.commit("other", Q0, 1)
+        async for found in now_and_reopened(store, reopen):
+            assert await found.committed("g", Q0) == 0
+            assert await found.committed("g", Q1) == 7
+            assert await found.committed("other", Q0) == 1
+            assert await found.committed("other", Q1) is None
+            assert await found.committed("g", OTHER) is None
+
+    async def test_a_deleted_groups_offsets_are_gone(self, store, reopen):
+        await store.put_group(Group(name="g"))
+        await store.commit("g", Q0, 5)
+        await store.commit("stays", Q0, 6)
+        await store.delete_group("g")
+        async for found in now_and_reopened(store, reopen):
+            assert await found.committed("g", Q0) is None
+            assert await found.committed("stays", Q0) == 6
+
+    async def test_offsets_below_0_and_of_unknown_topics_are_refused(self, store):
+        with pytest.raises(Refused):
+            await store.commit("g", Q0, -1)
+        with pytest.raises(UnknownTopic):
+            await store.commit("g", Queue("Nowhere", 0), 1)
+        assert await store.committed("g", Q0) is None
+        assert await store.committed("g", Queue("Nowhere", 0)) is None
+
+    # -- closing and opening again ------------------------------------------------------------------------------------
+
+    async def test_everything_survives_being_closed_and_opened(self, store, reopen):
+        appended = [await send_later(store, Q0, draft(f"{n}", keys=f"k{n % 3}", tags="AB"[n % 2])) for n in range(9)]
+        await send(store, Q1, draft("one"))
+        await store.commit("g", Q0, 4)
+        store = await reopen()
+        assert await store.bounds(Q0) == Bounds(0, 9)
+        assert await store.bounds(Q1) == Bounds(0, 1)
+        assert await read_all(store, Q0) == [f"{n}".encode() for n in range(9)]
+        assert await read_all(store, Q0, tags_codes=frozenset({tags_code("B")})) == [b"1", b"3", b"5", b"7"]
+        assert await self.found(store, "k1") == [b"1", b"4", b"7"]
+        assert await store.offset_at(Q0, appended[6].store_ms) == 6
+        assert record.decode(await store.record_at(appended[5].physical_offsets[0])).body == b"5"
+        assert (await send(store, Q0, draft("9"))).offset == 9
+        assert await read_all(store, Q0, 8) == [b"8", b"9"]
+
+    async def test_a_store_may_be_opened_many_times_without_change(self, store, reopen):
+        await send(store, Q0, *(draft(f"{n}", keys="k") for n in range(5)))
+        before = (await store.read(Q0, 0)).tobytes()
+        for _ in range(3):
+            store = await reopen()
+            assert (await store.read(Q0, 0)).tobytes() == before
+            assert len(await store.find_by_key("TopicTest", "k")) == 5
+
+    async def test_an_empty_store_opens_empty(self, empty, reopen):
+        store = await reopen()
+        assert not await store.topics()
+        assert not await store.groups()
+
+    async def test_closing_twice_is_closing_once(self, store):
+        await send(store, Q0, draft("x"))
+        await store.close()
+        await store.close()

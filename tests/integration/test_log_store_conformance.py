@@ -1,0 +1,34 @@
+"""The log engine keeps what the store SPI promises, however it flushes."""
+
+import asyncio
+
+import pytest
+from tests.integration.conformance import StoreConformance
+from tests.support.log_stores import small
+
+from sparrow.model.errors import StoreInUse
+from sparrow.store.log import LogStore
+
+POLICIES = {
+    "async": {"flush": "async"},
+    "sync": {"flush": "sync"},
+    "durable": {"flush": "async", "flush_interval_ms": 1, "visible_after": "durable"},
+    # A few bytes count as hot, so that nearly every read is a cold one, checked, in a thread.
+    "cold": {"hot_bytes": 0},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+class TestLogStore(StoreConformance):
+    @pytest.fixture
+    def open_store(self, tmp_path, policy):
+        async def opened():
+            return await asyncio.to_thread(LogStore, tmp_path / "store", small(**POLICIES[policy]))
+
+        return opened
+
+    async def test_a_directory_is_open_once(self, empty, open_store, opened):
+        with pytest.raises(StoreInUse):
+            await open_store()
+        await opened.pop().close()
+        opened.append(await open_store())

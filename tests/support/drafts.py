@@ -1,0 +1,30 @@
+"""Messages to append, and what came back."""
+
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.store.spi import Slice
+from sparrow.wire import properties, record
+
+
+def draft(
+    body: bytes | str = b"", *, tags: str = "", keys: str = "", unique: str = "", flag: int = 0, sys_flag: int = 0
+) -> Draft:
+    named = {"KEYS": keys, "TAGS": tags, "UNIQ_KEY": unique}
+    return Draft(
+        body=body.encode() if isinstance(body, str) else body,
+        properties=properties.encode(named),
+        flag=flag,
+        sys_flag=sys_flag,
+        born_ms=1,
+    )
+
+
+def messages(found: Slice) -> list[StoredMessage]:
+    """The messages of a slice, whose own account of them must be right."""
+    decoded = record.decode_all(found.tobytes())
+    assert sum(found.sizes) == len(found.tobytes())
+    assert len(found.sizes) == len(decoded)
+    return decoded
+
+
+def bodies(found: Slice) -> list[bytes]:
+    return [message.body for message in messages(found)]

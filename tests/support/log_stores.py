@@ -1,0 +1,51 @@
+"""Log stores so small that everything rolls, and what a crash leaves of them."""
+
+import shutil
+from pathlib import Path
+
+from sparrow.settings import LogSettings
+from sparrow.store.log import LogStore
+
+SMALL = LogSettings(
+    segment_bytes=4096,
+    queue_file_entries=8,
+    index_slots=8,
+    index_entries=16,
+    message_bytes_max=2048,
+    warm_bytes=0,
+    flush_interval_ms=5,
+    # Nothing is checkpointed or said behind a test's back.
+    checkpoint_interval_ms=3_600_000,
+    offsets_interval_ms=3_600_000,
+    disk_clean_ratio=1,
+    disk_force_ratio=1,
+    disk_refuse_ratio=1,
+)
+
+
+def small(**changes: object) -> LogSettings:
+    return SMALL.model_copy(update=changes)
+
+
+def crashed_copy(store: LogStore, to: Path) -> Path:
+    """What is on disk at this moment, as a kill would leave it. The store itself goes on, and is to be closed."""
+    with store._keeper.paused(), store._warmer.paused(), store._writer.lock:
+        shutil.copytree(store.path, to)
+    return to
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Change some bytes of a file, as rot or a careless hand would."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def segment_path(store_path: Path, base: int) -> Path:
+    return store_path / "commitlog" / f"{base:020d}"
+
+
+def damage(store_path: Path, physical_offset: int, segment_bytes: int, data: bytes = b"\xff") -> None:
+    """Overwrite a byte of the log, wherever its segment is."""
+    base = physical_offset - physical_offset % segment_bytes
+    overwrite(segment_path(store_path, base), physical_offset - base, data)

@@ -1,0 +1,23 @@
+"""Waiting for a condition, never for a while."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+_LOOK_S = 0.001
+
+
+async def eventually(claim: Callable[[], object], *, within_s: float = 10.0) -> None:
+    """Returns once the claim holds; fails if it never does."""
+    deadline = time.monotonic() + within_s
+    while not claim():
+        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
+        await asyncio.sleep(_LOOK_S)
+
+
+def wait_until(claim: Callable[[], object], *, within_s: float = 10.0) -> None:
+    """The same where there is no event loop."""
+    deadline = time.monotonic() + within_s
+    while not claim():
+        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
+        time.sleep(_LOOK_S)

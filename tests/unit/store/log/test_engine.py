@@ -1,0 +1,499 @@
+"""The log store as a whole: watermarks, cuts, retention, and what a crash leaves."""
+
+import asyncio
+import shutil
+import threading
+
+import pyarrow as pa
+import pytest
+from tests.support.drafts import bodies, draft, messages
+from tests.support.log_stores import SMALL, crashed_copy, damage, overwrite, segment_path, small
+from tests.support.waiting import eventually
+
+from sparrow.model.errors import IllegalName, Refused, SparrowError, UnknownTopic
+from sparrow.model.message import Host
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.log import LogStore
+from sparrow.store.log.views import STATE
+from sparrow.store.spi import AtEnd
+from sparrow.wire import columns, record
+
+A, B = Queue("A", 0), Queue("B", 0)
+HOUR_MS = 3_600_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def opened(path, settings=SMALL, **parts) -> LogStore:
+    store = await asyncio.to_thread(LogStore, path, settings, **parts)
+    for name in ("A", "B"):
+        if name not in await store.topics():
+            await store.put_topic(Topic(name=name))
+    return store
+
+
+async def read_all(store: LogStore, queue: Queue, offset: int | None = None) -> list[bytes]:
+    bounds = await store.bounds(queue)
+    found, offset = [], int(bounds.first) if offset is None else offset
+    while offset < bounds.end:
+        part = await store.read(queue, offset)
+        found, offset = found + bodies(part), part.next_offset
+    return found
+
+
+# -- watermarks -------------------------------------------------------------------------------------------------------
+
+
+async def test_readers_see_at_once_what_is_written_and_are_told_in_order(tmp_path):
+    grown: list[tuple[Queue, int]] = []
+    async with await opened(tmp_path, on_growth=lambda *news: grown.append(news)) as store:
+        grown.clear()
+        store.append_now(A, [draft("0")])
+        store.append_now(B, [draft("0"), draft("1")])
+        store.append_now(A, [draft("1")])
+        assert grown == [(A, 1), (B, 2), (A, 2)]
+        assert store.bounds_now(A) == Bounds(0, 2)
+
+
+async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
+    grown: list[tuple[Queue, int]] = []
+    settings = small(visible_after="durable", flush_interval_ms=HOUR_MS)
+    async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
+        grown.clear()
+        appended = store.append_now(A, [draft("0"), draft("1")])
+        assert store.read_now(A, 0) == AtEnd(Bounds(0, 0))
+        assert grown == []
+        assert store.watermark("durable") < appended.end == store.watermark("written")
+        store._flusher.sync()
+        assert store.watermark("durable") == appended.end
+        assert grown[-1:] == [(A, 2)]
+        assert bodies(store.read_now(A, 0)) == [b"0", b"1"]
+
+
+async def test_readers_wait_for_the_replicas_if_they_are_to(tmp_path):
+    grown: list[tuple[Queue, int]] = []
+    settings = small(visible_after="replicated")
+    async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
+        store.replicated_to(store.written)
+        grown.clear()
+        first = store.append_now(A, [draft("0")])
+        second = store.append_now(A, [draft("1", keys="k")])
+        await eventually(lambda: store.watermark("durable") == store.written)
+        assert store.bounds_now(A) == Bounds(0, 0)
+        store.replicated_to(first.end - 1)
+        assert (store.bounds_now(A), grown) == (Bounds(0, 0), [])
+        store.replicated_to(first.end)
+        assert (store.bounds_now(A), grown) == (Bounds(0, 1), [(A, 1)])
+        assert bodies(await store.read(A, 0)) == [b"0"]
+        assert await store.read(A, 1) == AtEnd(Bounds(0, 1))
+        store.replicated_to(second.end + 1000)
+        assert store.watermark("replicated") == store.written
+        assert (store.bounds_now(A), grown) == (Bounds(0, 2), [(A, 1), (A, 2)])
+
+
+async def test_keys_find_nothing_that_readers_may_not_see_yet(tmp_path):
+    async with await opened(tmp_path, small(visible_after="replicated")) as store:
+        store.replicated_to(store.written)
+        appended = store.append_now(A, [draft("0", keys="k")])
+        assert await store.find_by_key("A", "k") == []
+        store.replicated_to(appended.end)
+        assert len(await store.find_by_key("A", "k")) == 1
+
+
+async def test_a_watermark_never_goes_back(tmp_path):
+    async with await opened(tmp_path, small(visible_after="replicated")) as store:
+        end = store.append_now(A, [draft("0")]).end
+        store.replicated_to(end)
+        store.replicated_to(10)
+        assert store.watermark("replicated") == end
+        assert store.bounds_now(A) == Bounds(0, 1)
+
+
+async def test_what_waited_when_the_store_was_closed_is_seen_after_opening(tmp_path):
+    async with await opened(tmp_path, small(visible_after="replicated")) as store:
+        store.append_now(A, [draft("0")])
+    async with await opened(tmp_path, small(visible_after="replicated")) as store:
+        assert store.bounds_now(A) == Bounds(0, 1)
+
+
+async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
+    grown: list[tuple[Queue, int]] = []
+    settings = small(visible_after="replicated")
+    async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
+        store.append_now(A, [draft("0"), draft("1")])
+        await store.delete_topic("A")
+        grown.clear()
+        store.replicated_to(store.written)
+        assert A not in dict(grown)
+
+
+# -- cutting the log --------------------------------------------------------------------------------------------------
+
+
+async def test_every_view_follows_a_cut(tmp_path):
+    async with await opened(tmp_path) as store:
+        appended = [store.append_now(A, [draft(f"{n}" + "x" * 300, keys="k")]) for n in range(30)]
+        await store.put_topic(Topic(name="C"))
+        await store.put_group(Group(name="g"))
+        store.append_now(B, [draft("b", keys="k")])
+        end = appended[11].end
+        await asyncio.to_thread(store.truncate, end)
+        for _ in range(2):
+            assert store.bounds_now(A) == Bounds(0, 12)
+            assert store.bounds_now(B) == Bounds(0, 0)
+            assert [body[:2].rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(12)]
+            assert [record.decode(d).queue_offset for d in await store.find_by_key("A", "k")] == list(range(12))
+            assert await store.find_by_key("B", "k") == []
+            assert set(await store.topics()) == {"A", "B"}
+            assert not await store.groups()
+            assert await store.record_at(appended[12].physical_offsets[0]) is None
+            await store.close()
+            store = await opened(tmp_path)
+        assert store.append_now(A, [draft("next", keys="k")]).offset == 12
+        assert len(await store.find_by_key("A", "k")) == 13
+        await store.close()
+
+
+async def test_a_cut_takes_what_readers_were_still_waiting_for(tmp_path):
+    async with await opened(tmp_path, small(visible_after="replicated")) as store:
+        store.replicated_to(store.written)
+        first = store.append_now(A, [draft("0")])
+        store.append_now(A, [draft("1")])
+        await asyncio.to_thread(store.truncate, first.end)
+        store.append_now(A, [draft("other 1")])
+        store.replicated_to(store.written)
+        assert await read_all(store, A) == [b"0", b"other 1"]
+
+
+async def test_a_topic_whose_making_is_cut_off_is_gone(tmp_path):
+    async with await opened(tmp_path) as store:
+        end = store.written
+        await store.put_topic(Topic(name="C"))
+        store.append_now(Queue("C", 0), [draft("x")])
+        await asyncio.to_thread(store.truncate, end)
+        assert set(await store.topics()) == {"A", "B"}
+        with pytest.raises(UnknownTopic):
+            store.append_now(Queue("C", 0), [draft("x")])
+    async with await opened(tmp_path) as store:
+        assert set(await store.topics()) == {"A", "B"}
+
+
+async def test_cutting_off_a_topics_deletion_brings_its_messages_back(tmp_path):
+    async with await opened(tmp_path) as store:
+        end = store.append_now(A, [draft("0"), draft("1", keys="k")]).end
+        await store.delete_topic("A")
+        await asyncio.to_thread(store.truncate, end)
+        assert set(await store.topics()) == {"A", "B"}
+        assert await read_all(store, A) == [b"0", b"1"]
+        assert store.append_now(A, [draft("2")]).offset == 2
+
+
+async def test_the_log_can_only_be_cut_where_it_is(tmp_path):
+    async with await opened(tmp_path) as store:
+        for end in (-1, store.written + 1):
+            with pytest.raises(Refused):
+                store.truncate(end)
+
+
+# -- retention --------------------------------------------------------------------------------------------------------
+
+
+async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
+    now = Clock()
+    settings = small(retention_hours=1)
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        await store.put_group(Group(name="g", retries_max=3))
+        await store.commit("g", A, 5)
+        for n in range(40):
+            now.now_ms += HOUR_MS // 10
+            store.append_now(A, [draft(f"{n}" + "x" * 400, keys="k")])
+            await store.trim()
+        first, end = store.bounds_now(A)
+        assert store.first > 0
+        assert 0 < first < end == 40
+        kept = await read_all(store, A)
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        assert store.bounds_now(A) == Bounds(first, end)
+        assert await read_all(store, A) == kept
+        assert [body[:2] for body in kept] == [b"%d" % n for n in range(first, end)]
+        assert set(await store.topics()) == {"A", "B"}
+        assert await store.groups() == {"g": Group(name="g", retries_max=3)}
+        assert await store.committed("g", A) == 5
+        found = [record.decode(data).queue_offset for data in await store.find_by_key("A", "k", limit=100)]
+        assert found == list(range(first, end))
+
+
+async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_path):
+    """Whoever comes between taking the words and saying them must not be overwritten by them."""
+    now = Clock()
+    async with await opened(tmp_path, small(retention_hours=1), now_ms=now) as store:
+        await store.commit("g", A, 1)
+        store._upkeep.say_offsets()
+        for _ in range(8):
+            now.now_ms += HOUR_MS
+            store.append_now(A, [draft(bytes(1500))])
+
+        class Gap:
+            """A lock that, each time it is let go of, lets somebody else in first."""
+
+            def __init__(self, lock) -> None:
+                self.lock, self.depth, self.others = lock, 0, []
+
+            def __enter__(self):
+                self.lock.__enter__()
+                self.depth += 1
+
+            def __exit__(self, *cause):
+                self.depth -= 1
+                self.lock.__exit__(*cause)
+                if self.depth == 0 and self.others:
+                    self.others.pop()()
+
+        gap = Gap(store._writer.lock)
+        said = store._state.say_before
+
+        def say_before(place):
+            words = said(place)
+            gap.others.append(lambda: asyncio.run(store.commit("g", A, 7)))
+            return words
+
+        with store._keeper.paused(), store._writer.lock:
+            store._state.say_before = say_before
+            store._writer.lock = gap
+        trimming = threading.Thread(target=store._trim)
+        trimming.start()
+        await asyncio.to_thread(trimming.join)
+        assert await store.committed("g", A) == 7
+
+
+async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path):
+    now = Clock()
+    settings = small(retention_hours=1)
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        places = [store.append_now(A, [draft(bytes(2000))]).physical_offsets[0] for _ in range(8)]
+    head = next(at for at in places if at and at % 4096 == 0)
+    damage(tmp_path, head, 4096, b"\0\0\0\0\0\0\0\0")
+    now.now_ms += 3 * HOUR_MS
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        assert await store.trim() > 0
+
+
+async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_are_lost(tmp_path):
+    """Offsets never go back: a group that read up to 5 must not be given another message 0."""
+    now = Clock()
+    settings = small(retention_hours=1)
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        store.append_now(A, [draft(f"{n}") for n in range(5)])
+        for _ in range(6):
+            now.now_ms += HOUR_MS
+            store.append_now(B, [draft(bytes(2000))])
+        await store.trim()
+        assert store.bounds_now(A) == Bounds(5, 5)
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        assert store.bounds_now(A) == Bounds(5, 5)
+    shutil.rmtree(tmp_path / "consumequeue")
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        assert store.append_now(A, [draft("next")]).offset == 5
+
+
+# -- stops of every kind ----------------------------------------------------------------------------------------------
+
+
+async def test_store_times_do_not_go_back_over_a_restart_with_a_clock_that_did(tmp_path):
+    now = Clock()
+    async with await opened(tmp_path, now_ms=now) as store:
+        before = store.append_now(A, [draft("0")]).store_ms
+    now.now_ms -= HOUR_MS
+    async with await opened(tmp_path, now_ms=now) as store:
+        assert store.append_now(A, [draft("1")]).store_ms >= before
+
+
+async def test_everything_written_survives_a_kill(tmp_path):
+    store = await opened(tmp_path / "store")
+    for n in range(50):
+        store.append_now(A, [draft(f"{n}" + "x" * 200, keys="k")])
+        if n == 25:
+            store._upkeep.checkpoint()
+    await store.commit("g", A, 30)
+    store._upkeep.say_offsets()
+    copy = crashed_copy(store, tmp_path / "copy")
+    await store.close()
+    async with await opened(copy) as store:
+        assert store.damage == []
+        assert [body.rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(50)]
+        assert len(await store.find_by_key("A", "k", limit=100)) == 50
+        assert await store.committed("g", A) == 30
+
+
+async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
+    async with await opened(tmp_path) as store:
+        store.append_now(A, [draft(f"{n}") for n in range(20)])
+        with pytest.raises(SparrowError):
+            store.append_now(Queue("A", 7), [])  # a queue that was asked for and never had a message
+        store.append_now(Queue("B", 3), [draft("half", sys_flag=record.PREPARED)])
+        end = store.written
+    caplog.clear()
+    async with await opened(tmp_path) as store:
+        assert store._reader.checked_from == end
+    assert "queues and index are built again from the log" not in caplog.messages
+
+
+@pytest.mark.parametrize("lost", ["consumequeue", "index", "sparrow.checkpoint", "sparrow.state", "sparrow.layout"])
+@pytest.mark.parametrize("was_clean", [True, False])
+async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
+    store = await opened(tmp_path / "store")
+    await store.put_topic(Topic(name="Gone"))
+    store.append_now(Queue("Gone", 0), [draft("x", keys="k")])
+    await store.delete_topic("Gone")
+    for n in range(30):
+        store.append_now(A, [draft(f"{n}" + "x" * 200, keys="k")])
+    await store.commit("g", A, 3)
+    store._upkeep.say_offsets()
+    store._upkeep.checkpoint()
+    copy = crashed_copy(store, tmp_path / "copy")
+    await store.close()
+    path = store.path if was_clean else copy
+    if (path / lost).is_dir():
+        shutil.rmtree(path / lost)
+    else:
+        (path / lost).unlink()
+    async with await opened(path) as store:
+        assert [body.rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(30)]
+        assert len(await store.find_by_key("A", "k", limit=100)) == 30
+        assert set(await store.topics()) == {"A", "B"}
+        assert await store.committed("g", A) == 3
+        assert store.bounds_now(Queue("Gone", 0)) == Bounds(0, 0)
+
+
+async def test_a_torn_tail_is_cut_and_what_comes_next_takes_its_place(tmp_path):
+    store = await opened(tmp_path / "store")
+    places = [store.append_now(A, [draft(f"{n}")]).physical_offsets[0] for n in range(3)]
+    copy = crashed_copy(store, tmp_path / "copy")
+    await store.close()
+    overwrite(segment_path(copy, 0), places[2] + 50, bytes(1000))
+    async with await opened(copy) as store:
+        assert await read_all(store, A) == [b"0", b"1"]
+        assert store.append_now(A, [draft("new 2")]).offset == 2
+    async with await opened(copy) as store:
+        assert await read_all(store, A) == [b"0", b"1", b"new 2"]
+
+
+async def test_a_damaged_record_leaves_a_hole_and_the_others_keep_their_offsets(tmp_path):
+    store = await opened(tmp_path / "store")
+    places = [store.append_now(A, [draft(f"{n} body")]).physical_offsets[0] for n in range(10)]
+    copy = crashed_copy(store, tmp_path / "copy")
+    await store.close()
+    damage(copy, places[4] + 90, 4096)
+    async with await opened(copy) as store:
+        (hole,) = store.damage
+        assert (hole.start, hole.end) == (places[4], places[5])
+        assert store.bounds_now(A) == Bounds(0, 10)
+        found = await store.read(A, 0)
+        assert [message.queue_offset for message in messages(found)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert found.next_offset == 10
+
+
+async def test_a_snapshot_of_words_that_were_lost_is_not_believed_later(tmp_path):
+    """The disk kept the snapshot but lost the end of the log; the log then grew past that place with other words."""
+    store = await opened(tmp_path / "store")
+    end = store.written
+    await store.put_topic(Topic(name="Lost"))
+    store._upkeep.checkpoint()
+    copy = crashed_copy(store, tmp_path / "copy")
+    await store.close()
+    (copy / "sparrow.checkpoint").unlink()
+    overwrite(segment_path(copy, 0), end, bytes(4096 - end))
+    store = await opened(copy)
+    assert set(await store.topics()) == {"A", "B"}
+    await store.put_topic(Topic(name="New1"))
+    await store.put_topic(Topic(name="New2"))
+    again = crashed_copy(store, tmp_path / "again")
+    await store.close()
+    async with await opened(again) as store:
+        assert set(await store.topics()) == {"A", "B", "New1", "New2"}
+
+
+async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_kept_out(tmp_path):
+    async with await opened(tmp_path, small(flush="sync")) as store:
+        await store.append(A, [draft("0")])
+        deleting = asyncio.ensure_future(store.delete_topic("A"))
+        refused = 0
+        while not deleting.done():
+            try:
+                store.append_now(A, [draft("late")])
+            except UnknownTopic:
+                refused += 1
+            await asyncio.sleep(0)
+        await deleting
+        with pytest.raises(UnknownTopic):
+            store.append_now(A, [draft("too late")])
+        assert store.bounds_now(A) == Bounds(0, 0)
+    shutil.rmtree(tmp_path / "consumequeue")
+    async with await opened(tmp_path) as store:
+        assert store.damage == []
+
+
+async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
+    """A message there would be taken for a word, and none that makes sense would keep the store from opening."""
+    store = await opened(tmp_path)
+    try:
+        with pytest.raises(Refused):
+            store.append_now(STATE, [draft("not a word")])
+        with pytest.raises((Refused, IllegalName)):
+            await store.put_topic(Topic(name=STATE.topic))
+    finally:
+        await store.close()
+    async with await opened(tmp_path) as store:
+        assert set(await store.topics()) == {"A", "B"}
+
+
+async def test_half_messages_are_in_the_log_but_in_no_queue(tmp_path):
+    store = await opened(tmp_path / "store")
+    half = store.append_now(A, [draft("half", sys_flag=record.PREPARED)])
+    store.append_now(A, [draft("rolled back", sys_flag=record.ROLLED_BACK)])
+    store.append_now(A, [draft("committed", sys_flag=record.COMMITTED)])
+    copy = crashed_copy(store, tmp_path / "copy")
+    for found in (store, await opened(copy)):
+        assert await read_all(found, A) == [b"committed"]
+        assert record.decode(await found.record_at(half.physical_offsets[0])).body == b"half"
+        await found.close()
+
+
+async def test_a_refused_run_of_records_leaves_nothing_in_the_log(tmp_path):
+    """Behind the end nothing may come to life after a crash. Here: records for IPv4, and a store host of IPv6."""
+    store = await opened(tmp_path / "store", store_host=Host(bytes(range(16)), 1))
+    encoded = columns.encode(pa.array([bytes(50)] * 3, pa.binary()), topic="A")
+    with pytest.raises(Refused):
+        store.append_encoded_now(A, encoded.data, encoded.sizes)
+    assert store.bounds_now(A) == Bounds(0, 0)
+    end = store.written
+    assert segment_path(store.path, 0).read_bytes()[end:] == bytes(4096 - end)
+    await store.close()
+
+
+async def test_a_run_of_records_is_appended_whole_or_not_at_all(tmp_path):
+    async with await opened(tmp_path) as store:
+        encoded = columns.encode(pa.array([bytes(50)] * 3, pa.binary()), topic="A")
+        spoilt = bytearray(encoded.data)
+        spoilt[-30] ^= 1
+        for data, sizes, queue in (
+            (bytes(spoilt), encoded.sizes, A),
+            (encoded.data, encoded.sizes, B),
+            (encoded.data, encoded.sizes[:2], A),
+            (bytes(encoded.data)[:-1], encoded.sizes, A),
+            (b"", [], A),
+        ):
+            end = store.written
+            with pytest.raises(Refused):
+                store.append_encoded_now(queue, data, sizes)
+            assert store.written == end
+        appended = store.append_encoded_now(A, encoded.data, encoded.sizes)
+        assert (appended.offset, len(appended.physical_offsets)) == (0, 3)
+        assert await read_all(store, A) == [bytes(50)] * 3

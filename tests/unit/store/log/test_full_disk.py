@@ -1,0 +1,195 @@
+"""A full disk: new messages are refused, reads go on, and room that comes back is used."""
+
+import asyncio
+import errno
+import os
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+from tests.support.drafts import bodies, draft
+from tests.support.log_stores import small
+from tests.support.waiting import eventually
+
+from sparrow.model.errors import SparrowError, StoreFull
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore, pages
+
+Q = Queue("T", 0)
+DISK_BYTES = 256 * 1024
+SEGMENT_BYTES = 16 * 1024
+
+
+class Small:
+    """A filesystem of 256 KiB: a real one where we may mount it, else an allocator that counts."""
+
+    def __init__(self, path, monkeypatch):
+        self.path = path
+        self._limit = None
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)], capture_output=True, check=False
+        )
+        self.is_real = mounted.returncode == 0
+        if not self.is_real:
+            self._limit = DISK_BYTES
+            monkeypatch.setattr(pages, "allocate", self._allocate)
+
+    def _allocate(self, fd: int, size: int) -> None:
+        used = sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file() and "log" in str(file))
+        if used + size > self._limit:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.posix_fallocate(fd, 0, size)
+
+    def fill(self) -> None:
+        """Leave no room for another segment."""
+        if not self.is_real:
+            self._limit = 0
+            return
+        with open(self.path / "ballast", "wb") as file:
+            free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
+            os.posix_fallocate(file.fileno(), 0, free)
+
+    def make_room(self) -> None:
+        self._limit = DISK_BYTES
+        (self.path / "ballast").unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        if self.is_real:
+            subprocess.run(["umount", "--lazy", str(self.path)], check=True)
+
+
+@contextmanager
+def small_disk(path, monkeypatch):
+    disk = Small(path, monkeypatch)
+    try:
+        yield disk
+    finally:
+        disk.leave()
+
+
+async def append_until_full(store: LogStore) -> int:
+    """How many messages went in before the store said it was full."""
+    for n in range(10_000):
+        try:
+            store.append_now(Q, [draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
+        except StoreFull:
+            return n
+    raise AssertionError("a disk of 256 KiB is never full")
+
+
+async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_path, monkeypatch):
+    with small_disk(tmp_path, monkeypatch) as disk:
+        settings = small(segment_bytes=SEGMENT_BYTES)
+        store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
+        try:
+            await store.put_topic(Topic(name="T"))
+            disk.fill()
+            count = await append_until_full(store)
+            assert count > 0
+            with pytest.raises(StoreFull):
+                await store.append(Q, [draft(bytes(2000))])
+            read, offset = [], 0
+            while offset < count:
+                found = await store.read(Q, offset)
+                read, offset = read + bodies(found), found.next_offset
+            assert [int(body[:6]) for body in read] == list(range(count))
+            disk.make_room()
+
+            def is_taken() -> bool:
+                try:
+                    return store.append_now(Q, [draft(b"again" + bytes(2000))]).offset == count
+                except StoreFull:
+                    return False
+
+            await eventually(is_taken)
+            assert bodies(await store.read(Q, count))[0][:5] == b"again"
+        finally:
+            await store.close()
+        with LogStore(tmp_path / "store", settings) as store:
+            assert store.bounds_now(Q).end == count + 1
+            assert len(await store.find_by_key("T", f"k{count - 1}")) == 1
+
+
+async def test_a_store_closed_on_a_full_disk_lets_go_of_its_folder_and_loses_nothing(tmp_path, monkeypatch):
+    with small_disk(tmp_path, monkeypatch) as disk:
+        # Slots are the largest part of an index that was never written out.
+        settings = small(segment_bytes=SEGMENT_BYTES, index_slots=4096, index_entries=64)
+        store = await asyncio.to_thread(LogStore, tmp_path / "store", settings)
+        await store.put_topic(Topic(name="T"))
+        await store.commit("g", Q, 1)
+        disk.fill()
+        count = await append_until_full(store)
+        try:
+            await store.close()
+        except (OSError, SparrowError):
+            pytest.fail("closing is to do what it can")
+        disk.make_room()
+        with LogStore(tmp_path / "store", settings) as store:
+            assert store.bounds_now(Q).end == count
+
+
+class Gauge:
+    """How full the disk claims to be."""
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+
+    def __call__(self, _path) -> float:
+        return self.ratio
+
+
+RATIOS = {"disk_clean_ratio": 0.75, "disk_force_ratio": 0.85, "disk_refuse_ratio": 0.90}
+
+
+async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(tmp_path):
+    gauge = Gauge(0.5)
+    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+        await store.put_topic(Topic(name="T"))
+        for ratio, is_taken in [(0.90, True), (0.91, False), (0.88, False), (0.85, True), (0.88, True), (0.95, False)]:
+            gauge.ratio = ratio
+            store._upkeep.watch_disk()
+            if is_taken:
+                store.append_now(Q, [draft("x")])
+            else:
+                with pytest.raises(StoreFull):
+                    store.append_now(Q, [draft("x")])
+                assert bodies(await store.read(Q, 0))
+        await store.commit("g", Q, 2)
+    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+        assert await store.committed("g", Q) == 2, "what groups said still goes into the log at the end"
+        with pytest.raises(StoreFull):
+            store.append_now(Q, [draft("x")])
+
+
+async def test_the_keeper_watches_the_disk_by_itself(tmp_path):
+    gauge = Gauge(0.5)
+    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+        await store.put_topic(Topic(name="T"))
+        gauge.ratio = 0.95
+
+        def is_refused() -> bool:
+            try:
+                store.append_now(Q, [draft("x")])
+            except StoreFull:
+                return True
+            return False
+
+        await eventually(is_refused)
+        gauge.ratio = 0.5
+        await eventually(lambda: not is_refused())
+
+
+async def test_a_store_too_full_for_writes_may_still_delete_old_segments(tmp_path):
+    """Else it would stay full for ever: the state in the oldest segment must be said again before that one goes."""
+    gauge = Gauge(0.5)
+    with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
+        await store.put_topic(Topic(name="T"))
+        for _ in range(5):
+            store.append_now(Q, [draft(bytes(2000))])
+        gauge.ratio = 0.95
+        store._upkeep.watch_disk()
+        assert await store.trim() == 4096
+        assert set(await store.topics()) == {"T"}
+        with pytest.raises(StoreFull):
+            store.append_now(Q, [draft("x")])

@@ -1,0 +1,76 @@
+"""Reading what is old: from the file, checked, and without what is damaged."""
+
+import logging
+
+import pytest
+from tests.support.drafts import bodies, draft
+from tests.support.log_stores import SMALL, damage, small
+
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+from sparrow.store.spi import AtEnd
+
+Q = Queue("T", 0)
+BODY_AT = 88
+
+
+@pytest.fixture
+async def written(tmp_path):
+    """Ten messages in a closed store: where they lie."""
+    with LogStore(tmp_path, SMALL) as store:
+        await store.put_topic(Topic(name="T"))
+        return [store.append_now(Q, [draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
+
+
+async def test_a_damaged_record_is_not_served_but_the_others_are(tmp_path, written):
+    damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
+    with LogStore(tmp_path, SMALL) as store:
+        assert store.read_now(Q, 0) is None, "old data is not for the event loop"
+        found = await store.read(Q, 0)
+        assert bodies(found) == [b"%d body" % n for n in range(10) if n != 3]
+        assert (found.next_offset, found.bounds) == (10, Bounds(0, 10))
+        found = await store.read(Q, 3, count_max=1)
+        assert (bodies(found), found.next_offset) == ([], 4)
+        assert await store.record_at(written[3]) is None
+        assert await store.find_by_key("T", "k3") == []
+        assert len(await store.find_by_key("T", "k4")) == 1
+
+
+@pytest.mark.parametrize("at", [0, 4, 12, 28, BODY_AT])
+async def test_whatever_is_damaged_of_a_record_it_is_left_out(tmp_path, written, at):
+    damage(tmp_path, written[5] + at, 4096, b"\x7f\x7f\x7f\x7f")
+    with LogStore(tmp_path, SMALL) as store:
+        assert bodies(await store.read(Q, 0)) == [b"%d body" % n for n in range(10) if n != 5]
+
+
+async def test_damage_is_reported_once_however_often_it_is_met(tmp_path, written, caplog):
+    damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
+    with LogStore(tmp_path, SMALL) as store, caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            await store.read(Q, 0)
+    reports = [entry for entry in caplog.records if entry.message == "a damaged record is left out"]
+    assert [entry.physical_offset for entry in reports] == [written[3]]
+
+
+async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is_not(tmp_path):
+    with LogStore(tmp_path, small(hot_bytes=1000)) as store:
+        await store.put_topic(Topic(name="T"))
+        for n in range(20):
+            store.append_now(Q, [draft(f"{n}", tags="t" * 50)])
+        assert bodies(store.read_now(Q, 19)) == [b"19"]
+        assert store.read_now(Q, 0) is None
+        assert bodies(await store.read(Q, 0, count_max=2)) == [b"0", b"1"]
+        assert store.read_now(Q, 20) == AtEnd(Bounds(0, 20))
+
+
+async def test_a_closed_store_does_not_make_up_bytes(tmp_path):
+    store = LogStore(tmp_path, SMALL)
+    await store.put_topic(Topic(name="T"))
+    store.append_now(Q, [draft("real")])
+    store.close_now()
+    try:
+        found = await store.read(Q, 0)
+    except Exception:
+        return
+    assert bodies(found) == [b"real"]

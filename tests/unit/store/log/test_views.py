@@ -1,0 +1,86 @@
+"""State as the sum of words, and what must be said again."""
+
+import pytest
+
+from sparrow.model.errors import CorruptRecord
+from sparrow.model.topic import Group, Topic
+from sparrow.store.log.views import GroupSaid, OffsetsSaid, State, TopicSaid, in_records, words_of
+
+A, B = Topic(name="A"), Topic(name="B", read_queues=2)
+
+
+@pytest.fixture
+def state():
+    state = State()
+    state.hear([TopicSaid("A", A), GroupSaid("g", Group(name="g"))], 100)
+    state.hear([TopicSaid("B", B), OffsetsSaid("A", "g", {0: 5, 1: 6})], 200)
+    return state
+
+
+def test_words_add_up_to_state(state):
+    assert state.topics == {"A": A, "B": B}
+    assert state.groups == {"g": Group(name="g")}
+    assert state.offsets == {("A", "g"): {0: 5, 1: 6}}
+
+
+def test_the_newest_word_on_a_thing_counts(state):
+    changed = Topic(name="A", permission=4)
+    state.hear([TopicSaid("A", changed), OffsetsSaid("A", "g", {0: 1})], 300)
+    assert state.topics["A"] == changed
+    assert state.offsets["A", "g"] == {0: 1}
+
+
+def test_a_thing_that_is_gone_is_gone(state):
+    state.hear([TopicSaid("A", None), OffsetsSaid("A", "g", None), GroupSaid("g", None), GroupSaid("h", None)], 300)
+    assert (state.topics, state.groups, state.offsets) == ({"B": B}, {}, {})
+    assert state.say_before(1000) == [TopicSaid("B", B)]
+
+
+def test_words_come_back_from_their_record():
+    words = [TopicSaid("A", A), TopicSaid("B", None), GroupSaid("g", None), OffsetsSaid("A", "g", {7: 1 << 40})]
+    ((portion, body),) = in_records(words)
+    assert list(portion) == words == words_of(body, 0)
+
+
+def test_many_words_are_said_in_records_of_moderate_size():
+    words = [TopicSaid(f"T{n}", A) for n in range(2500)]
+    portions = list(in_records(words))
+    assert [len(portion) for portion, _ in portions] == [1000, 1000, 500]
+    assert [word for _, body in portions for word in words_of(body, 0)] == words
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"type":"other"}]', b"\xff"])
+def test_a_record_that_says_nothing_we_know_is_damage_at_its_place(body):
+    with pytest.raises(CorruptRecord) as caught:
+        words_of(body, 4711)
+    assert caught.value.physical_offset == 4711
+
+
+def test_only_what_was_last_said_before_a_place_is_said_again(state):
+    assert state.say_before(100) == []
+    assert state.say_before(101) == [TopicSaid("A", A), GroupSaid("g", Group(name="g"))]
+    assert len(state.say_before(201)) == 4
+    state.hear([TopicSaid("A", A)], 300)
+    assert state.say_before(101) == [GroupSaid("g", Group(name="g"))]
+
+
+def test_offsets_are_said_once_for_many_commits(state):
+    state.offsets["A", "g"][0] = 9
+    state.unsaid |= {("A", "g"), ("A", "forgotten")}
+    assert state.say_offsets() == [OffsetsSaid("A", "g", {0: 9, 1: 6})]
+    assert state.say_offsets() == []
+
+
+def test_a_word_does_not_change_with_the_state(state):
+    (word,) = [word for word in state.say_before(1000) if isinstance(word, OffsetsSaid)]
+    state.offsets["A", "g"][0] = 99
+    assert word.offsets == {0: 5, 1: 6}
+
+
+def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
+    state.hear([TopicSaid("B", None)], 300)
+    again = State()
+    again.restore(state.snapshot(7, 400))
+    assert (again.topics, again.groups, again.offsets) == (state.topics, state.groups, state.offsets)
+    for place in (100, 101, 201, 301):
+        assert again.say_before(place) == state.say_before(place)
