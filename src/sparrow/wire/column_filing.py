@@ -36,8 +36,11 @@ from sparrow.wire.record import (
     AT_STORE_TIME,
     AT_SYS_FLAG,
     BORN_IPV6,
+    PREPARED,
+    ROLLED_BACK,
     SMALLEST_BYTES,
     STORE_IPV6,
+    TRANSACTION_MASK,
 )
 from sparrow.wire.tags import java_hash
 
@@ -52,17 +55,18 @@ class Run:
     def __len__(self) -> int:
         return len(self._parts.starts)
 
-    def verify(self, *, topic: bytes, verify_crc: bool) -> None:
-        """`ProtocolError` unless all are of this topic, with text where it belongs and bodies that match their CRC."""
+    def verify(self, *, topic: bytes, store_host_bytes: int, verify_crc: bool) -> None:
+        """`ProtocolError` unless all may go into one queue: of this topic, with room for a store host of this kind,
+        no half messages or roll-backs, text where it belongs, and bodies that match their checksum."""
         parts = self._parts
-        lengths = parts.topic_end - parts.topic_at
-        if not (lengths == len(topic)).all():
-            raise ProtocolError(f"record {int(np.argmax(lengths != len(topic)))} is not of topic {topic!r}")
-        if topic:
-            names = overlapping(parts.view, f"V{len(topic)}")[parts.topic_at].view(np.uint8).reshape(-1, len(topic))
-            is_same = (names == np.frombuffer(topic, np.uint8)).all(axis=1)
-            if not is_same.all():
-                raise ProtocolError(f"record {int(np.argmin(is_same))} is not of topic {topic!r}")
+        flags = parts.sys_flag
+        if (((flags & STORE_IPV6) != 0) != (store_host_bytes == 20)).any():
+            raise ProtocolError("the records were encoded for another kind of store host, IPv4 or IPv6")
+        if np.isin(flags & TRANSACTION_MASK, (PREPARED, ROLLED_BACK)).any():
+            raise ProtocolError("half messages and roll-backs cannot come in a run")
+        is_same = _are_equal(parts.view, parts.topic_at, parts.topic_end, topic)
+        if not is_same.all():
+            raise ProtocolError(f"record {int(np.argmin(is_same))} is not of topic {topic.decode()!r}")
         self._topic = topic
         text(self._property_strings, "properties")
         if verify_crc:
@@ -149,9 +153,9 @@ def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
 # -- recovery ---------------------------------------------------------------------------------------------------------
 
 
-def check(buf: BytesLike, starts: Any, *, base: int | Ints) -> Bools:
-    """Which of the records at `starts` are sound: laid out rightly, at home, with text that is UTF-8, and a body that
-    matches its checksum. No bytes make it raise.
+def check(buf: BytesLike, starts: Any, *, base: int | Ints, topic: bytes | None = None) -> Bools:
+    """Which of the records at `starts` are sound: laid out rightly, at home, with text that is UTF-8, a body that
+    matches its checksum, and of this topic if one is named. No bytes make it raise.
 
     At home: at `base` (of all, or of each) + start lies, by its own word, the record.
     """
@@ -163,12 +167,23 @@ def check(buf: BytesLike, starts: Any, *, base: int | Ints) -> Bools:
     parts = measure(view, starts[is_sound])
     is_right = parts.is_sound & (parts.header["physical_offset"] == home)
     is_right[is_right] = _are_texts(view, parts.topic_at[is_right], parts.topic_end[is_right])
+    if topic is not None:
+        is_right[is_right] = _are_equal(view, parts.topic_at[is_right], parts.topic_end[is_right], topic)
     is_right[is_right] = _are_texts(view, parts.properties_at[is_right], parts.end[is_right])
     has_body = is_right & (parts.topic_length_at > parts.body_at)
     crcs = _crcs(view, parts.body_at[has_body], parts.topic_length_at[has_body])
     is_right[has_body] = crcs == parts.header["crc"][has_body] & 0x7FFF_FFFF
     is_sound[is_sound] = is_right
     return is_sound
+
+
+def _are_equal(view: memoryview, at: Ints, end: Ints, wanted: bytes) -> Bools:
+    """Which of the slices are these bytes."""
+    is_same: Bools = end - at == len(wanted)
+    if wanted and is_same.any():
+        slices = overlapping(view, f"V{len(wanted)}")[at[is_same]].view(np.uint8).reshape(-1, len(wanted))
+        is_same[is_same] = (slices == np.frombuffer(wanted, np.uint8)).all(axis=1)
+    return is_same
 
 
 def _are_texts(view: memoryview, at: Ints, end: Ints) -> Bools:

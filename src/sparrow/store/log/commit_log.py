@@ -85,7 +85,7 @@ class CommitLog:
         elif size + BLANK_BYTES > self.segment_bytes:
             raise AssertionError(f"a run of {size} bytes fits no segment of {self.segment_bytes}")
         else:
-            self._add(self._take_next(self.written - self.written % self.segment_bytes))
+            self._take_next(self.written - self.written % self.segment_bytes)
         return self.segments[-1], self.written
 
     def room(self) -> int:
@@ -112,7 +112,6 @@ class CommitLog:
             at = self.written - active.base
             active.mapping[at : at + BLANK_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
-        self._add(following)
         log.info("segment rolled", extra={"base": following.base})
 
     def _add(self, segment: Segment) -> None:
@@ -122,12 +121,14 @@ class CommitLog:
     def _take_next(self, base: int) -> Segment:
         if time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
-        with self._allocating:
-            segment, self._next = self._next, None
-        if segment is not None and segment.base == base:
-            return segment
         try:
-            return Segment.create(self.directory, base, self.segment_bytes)
+            # Under the lock to its end: the warmer must not make the same file, and later take it for one to spare.
+            with self._allocating:
+                segment, self._next = self._next, None
+                if segment is None or segment.base != base:
+                    segment = Segment.create(self.directory, base, self.segment_bytes)
+                self._add(segment)
+                return segment
         except OSError as cause:
             if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -141,10 +142,8 @@ class CommitLog:
         if not self.segments:
             return
         active = self.segments[-1]
-        if self._next is None and self.written - active.base > self.segment_bytes // 2:
-            with self._allocating:
-                if self._next is None:
-                    self._next = Segment.create(self.directory, active.end, self.segment_bytes)
+        if self.written - active.base > self.segment_bytes // 2:
+            self._allocate_behind(active)
         if self._warm_to < self.written + self._warm_bytes // 2:
             target = self.written + self._warm_bytes
             # Marked first: whoever appends meanwhile must not ask for the same pages again.
@@ -154,6 +153,11 @@ class CommitLog:
                     self._warm(segment, start, target)
             if self._lock_memory:
                 self._unlock_to(max(0, self.written - self._warm_bytes))
+
+    def _allocate_behind(self, active: Segment) -> None:
+        with self._allocating:
+            if self._next is None and self.segments[-1] is active:
+                self._next = Segment.create(self.directory, active.end, self.segment_bytes)
 
     def _warm(self, segment: Segment, start: int, end: int) -> None:
         at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base

@@ -26,6 +26,8 @@ from sparrow.model.queue import Bounds, Queue, QueueOffset
 ENTRY_BYTES = 20
 ENTRY = Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF
+_MISSING = -1
+_FILLER = ENTRY.pack(_MISSING, FILLER_SIZE, 0)
 _ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 
 _RECENT_ENTRIES = 4096
@@ -44,6 +46,7 @@ class ConsumeQueue:
         "first",
         "flushed",
         "is_gone",
+        "is_ours",
         "queue",
         "topic_bytes",
         "unsynced",
@@ -61,6 +64,8 @@ class ConsumeQueue:
         """What readers may see: `end`, or less while messages wait to become durable or replicated."""
         self.flushed = 0
         """Entries below are in the files."""
+        self.is_ours = False
+        """For the store's own words: nobody else may append to it."""
         self.is_gone = False
         """Its topic was deleted: whoever still holds it must not append to it."""
         self.unsynced: set[Path] = set()
@@ -121,40 +126,32 @@ class ConsumeQueue:
         return bool(self._recent[1])
 
     def physical_offset_at(self, offset: int) -> int | None:
+        """Where message `offset` lies; None where that is not known."""
         entry = self.entries(offset, 1)
-        if len(entry) < ENTRY_BYTES:
-            return None
-        physical_offset: int = ENTRY.unpack(entry)[0]
-        return physical_offset
+        at, size, _ = ENTRY.unpack(entry) if entry else (0, FILLER_SIZE, 0)
+        return None if size == FILLER_SIZE else int(at)
 
     def partition_point(self, low: int, high: int, belongs_before: Callable[[int, int], bool]) -> int:
         """The first offset in [low, high) whose (physical offset, size) no longer `belongs_before`, else `high`."""
         while low < high:
             middle = (low + high) // 2
-            entry = self.entries(middle, 1)
-            if len(entry) == ENTRY_BYTES and belongs_before(*ENTRY.unpack(entry)[:2]):
+            at, size, _ = ENTRY.unpack(self.entries(middle, 1))
+            if at != _MISSING and belongs_before(at, size):
                 low = middle + 1
             else:
                 high = middle
         return low
 
     def _from_files(self, offset: int, count: int) -> bytes:
+        """Entries in the files. Where a file is missing or short, fillers stand in: readers pass over them."""
         parts = []
         at, end = offset * ENTRY_BYTES, (offset + count) * ENTRY_BYTES
         while at < end:
             base = at - at % self._file_bytes
             stop = min(end, base + self._file_bytes)
-            try:
-                fd = os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                break
-            try:
-                part = os.pread(fd, stop - at, at - base)
-            finally:
-                os.close(fd)
-            parts.append(part)
-            if len(part) < stop - at:
-                break
+            part = _read(self._path(base), at - base, stop - at)
+            parts.append(part[: len(part) - len(part) % ENTRY_BYTES])
+            parts.append(_FILLER * ((stop - at) // ENTRY_BYTES - len(part) // ENTRY_BYTES))
             at = stop
         return b"".join(parts)
 
@@ -223,20 +220,35 @@ class ConsumeQueue:
             return []
         return sorted(int(name) for name in os.listdir(self.directory) if name.isdigit())
 
-    def load(self, log_first: int, log_end: int) -> None:
+    def load(self, log_first: int, log_end: int, likely_end: int = 0) -> None:
         """Find out what the files hold of the log's range [log_first, log_end)."""
         bases = self.files()
         if not bases:
             return
         low, high = bases[0] // ENTRY_BYTES, (bases[-1] + self._file_bytes) // ENTRY_BYTES
         self._all_in_files(high)
-        self._all_in_files(self.partition_point(low, high, lambda at, size: size > 0 and at < log_end))
-        self.first = QueueOffset(low)
+
+        def is_inside(at: int, size: int) -> bool:
+            return size > 0 and at < log_end
+
+        # Mostly it is where the checkpoint says, and two looks tell.
+        if low < likely_end <= high and self.partition_point(likely_end - 1, likely_end, is_inside) == likely_end:
+            low = likely_end
+            if self.partition_point(likely_end, min(likely_end + 1, high), is_inside) == likely_end:
+                high = likely_end
+        end = self.partition_point(low, high, is_inside)
+        self._all_in_files(end)
+        self.first = QueueOffset(bases[0] // ENTRY_BYTES)
         self.advance_first(log_first)
         self.visible_end = self.end
 
     def is_sound(self) -> bool:
-        """Whether the newest entries in the files look like entries: ascending, and no record inside another."""
+        """Whether no file is missing or short, and the newest entries ascend, with no record inside another."""
+        bases = self.files()
+        if any(base != bases[0] + number * self._file_bytes for number, base in enumerate(bases)):
+            return False
+        if any(self._path(base).stat().st_size != self._file_bytes for base in bases):
+            return False
         start = max(self.first, self.end - 2 * self._file_bytes // ENTRY_BYTES)
         raw = self.entries(start, self.end - start)
         if len(raw) != (self.end - start) * ENTRY_BYTES:
@@ -290,3 +302,14 @@ class ConsumeQueue:
 
     def _path(self, base: int) -> Path:
         return self.directory / f"{base:020d}"
+
+
+def _read(path: Path, at: int, length: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.pread(fd, length, at)
+    finally:
+        os.close(fd)

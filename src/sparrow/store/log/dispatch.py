@@ -8,15 +8,17 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from sparrow.model.errors import CorruptRecord
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
-from sparrow.store.log.consume_queue import FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
 from sparrow.store.log.scan import Starts
 from sparrow.store.log.views import STATE, TopicSaid, words_of
 from sparrow.wire import columns, record
 
 log = logging.getLogger(__name__)
 
+Ints = npt.NDArray[np.int64]
 _COLUMNS = ["topic", "queue_id", "queue_offset", "sys_flag", "store_timestamp"]
 
 
@@ -25,18 +27,16 @@ class Dispatcher:
 
     def __init__(
         self,
+        known_queue: Callable[[Queue], ConsumeQueue | None],
         queue_of: Callable[[Queue], ConsumeQueue],
         drop_topic: Callable[[str], None],
         *,
-        is_whole: bool,
+        log_first: int,
     ) -> None:
-        self._queue_of, self._drop_topic = queue_of, drop_topic
-        self._is_whole = is_whole
-        """The log was never trimmed, so that every queue starts at 0."""
-        self.missing_max = 0
-        """How many records may be missing: raised by whoever finds damage. A larger gap is itself damage."""
+        self._known_queue, self._queue_of, self._drop_topic = known_queue, queue_of, drop_topic
+        self._log_first = log_first
         self.refused: list[int] = []
-        """Physical offsets of records whose queue offset cannot be right."""
+        """Physical offsets of records whose queue or queue offset cannot be right."""
 
     def file(self, view: memoryview, base: int, starts: Starts) -> None:
         """File the sound records at `starts` of a segment that begins at `base`."""
@@ -53,12 +53,7 @@ class Dispatcher:
         """A topic's deletion stands in the log: what was filed for it before goes, what comes after stays."""
         done = 0
         for row in np.flatnonzero(topic_ids == names.index(STATE.topic)).tolist():
-            message = record.decode(view, int(starts[row]))
-            gone = [
-                word.name
-                for word in words_of(message.body, message.physical_offset)
-                if isinstance(word, TopicSaid) and word.topic is None
-            ]
+            gone = _deleted_topics(view, int(starts[row]))
             if gone:
                 part = slice(done, row + 1)
                 self._file_rows(view, base, starts[part], batch.slice(done, row + 1 - done), names, topic_ids[part])
@@ -93,33 +88,70 @@ class Dispatcher:
             if queue_id < 0 or not is_legal_name(topic):
                 self.refused += entries["physical_offset"][rows].tolist()
                 continue
-            queue = self._queue_of(Queue(topic, queue_id))
-            if queue.delay_ms is not None:
-                entries["tags_code"][rows] = store_ms[rows] + queue.delay_ms
-            self._extend(queue, queue_offsets[rows], entries[rows])
+            self._extend(Queue(topic, queue_id), queue_offsets[rows], entries[rows], store_ms[rows])
 
-    def _extend(self, queue: ConsumeQueue, offsets: npt.NDArray[np.int64], entries: npt.NDArray[np.void]) -> None:
-        end = int(queue.end)
-        if end == 0 and not self._is_whole and int(offsets[0]) > 0:
-            queue.start_at(int(offsets[0]))
-            end = int(queue.end)
-        if (
-            int(offsets[0]) == end
-            and int(offsets[-1]) == end + len(offsets) - 1
-            and bool((np.diff(offsets) == 1).all())
-        ):
-            queue.extend(entries.tobytes())
-            return
-        # The usual case is behind us: some are filed already, or some are missing.
-        is_new = offsets >= end
-        offsets, entries = offsets[is_new], entries[is_new]
-        for offset, entry in zip(offsets.tolist(), entries, strict=True):
-            end = int(queue.end)
-            if offset < end or offset - end > self.missing_max:
-                self.refused.append(int(entry["physical_offset"]))
-                self.missing_max += 1
-                continue
-            hole = np.zeros(offset - end, columns.QUEUE_ENTRY)
-            hole["physical_offset"], hole["size"] = entry["physical_offset"], FILLER_SIZE
-            queue.extend(hole.tobytes())
-            queue.extend(entry.tobytes())
+    def _extend(self, name: Queue, offsets: Ints, entries: npt.NDArray[np.void], store_ms: Ints) -> None:
+        known = self._known_queue(name)
+        end = int(known.end) if known is not None else 0
+        is_next = int(offsets[0]) == end and bool((np.diff(offsets) == 1).all())
+        if not is_next:
+            # Some are filed already, some are missing, or some say what cannot be.
+            is_filed = offsets < end
+            is_likely = self._ascending(offsets) & ~is_filed
+            if end == 0 and self._log_first and is_likely.any():
+                end = int(offsets[is_likely][0])  # retention took what was before
+            room = (entries["physical_offset"] - self._reach(known)) // record.SMALLEST_BYTES
+            is_likely &= offsets - end <= room
+            self.refused += entries["physical_offset"][~is_likely & ~is_filed].tolist()
+            offsets, entries, store_ms = offsets[is_likely], entries[is_likely], store_ms[is_likely]
+            if len(offsets) == 0:
+                return
+        queue = self._queue_of(name)
+        if queue.delay_ms is not None:
+            entries["tags_code"] = store_ms + queue.delay_ms
+        if int(queue.end) < end:
+            queue.start_at(end)
+        if not is_next:
+            entries = _with_fillers(entries, offsets - end)
+        queue.extend(entries.tobytes())
+
+    @staticmethod
+    def _ascending(offsets: Ints) -> npt.NDArray[np.bool_]:
+        """Which of the offsets can stand, if they are to ascend as the log does: of two sides the smaller one errs."""
+        can_stand = np.ones(len(offsets), np.bool_)
+        while True:
+            kept = offsets[can_stand]
+            is_high, is_low = np.zeros((2, len(kept)), np.bool_)
+            if len(kept) > 1:
+                is_high[:-1] = kept[:-1] >= np.minimum.accumulate(kept[::-1])[::-1][1:]
+                is_low[1:] = kept[1:] <= np.maximum.accumulate(kept)[:-1]
+            if not is_high.any():
+                return can_stand
+            can_stand[can_stand] = ~(is_high if is_high.sum() <= is_low.sum() else is_low)
+
+    def _reach(self, queue: ConsumeQueue | None) -> int:
+        """Where the queue's last record ends: between there and the next, so many are missing as have room."""
+        raw = queue.entries(queue.end - 1, 1) if queue is not None and queue.end > queue.first else b""
+        if not raw:
+            return self._log_first
+        at, size, _ = ENTRY.unpack(raw)
+        return int(at) if size == FILLER_SIZE else int(at) + int(size)
+
+
+def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np.void]:
+    """The entries at these places, and fillers where none is; a filler points to what comes after it."""
+    following = np.searchsorted(places, np.arange(int(places[-1]) + 1))
+    filled = entries[following].copy()
+    is_filler = places[following] != np.arange(len(filled))
+    filled["size"][is_filler], filled["tags_code"][is_filler] = FILLER_SIZE, 0
+    return filled
+
+
+def _deleted_topics(view: memoryview, at: int) -> list[str]:
+    message = record.decode(view, at, expand=False)
+    try:
+        words = words_of(message.body, message.physical_offset)
+    except CorruptRecord as cause:
+        log.error("a state record is left out", extra={"cause": str(cause)})
+        return []
+    return [word.name for word in words if isinstance(word, TopicSaid) and word.topic is None]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow import clock
-from sparrow.model.errors import Closed, FlushTimeout, Refused, SparrowError, StoreFailed, UnknownTopic
+from sparrow.model.errors import Closed, Refused, SparrowError, StoreFailed, UnknownTopic
 from sparrow.model.message import LOOPBACK, Draft, Host
 from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
@@ -32,10 +32,10 @@ from sparrow.store.log.folder import Folder
 from sparrow.store.log.keeper import Chore, Keeper
 from sparrow.store.log.memory import Memory
 from sparrow.store.log.reader import Reader
-from sparrow.store.log.recovery import recover
+from sparrow.store.log.recovery import rebuild, recover
 from sparrow.store.log.scan import Damage
 from sparrow.store.log.upkeep import Upkeep, disk_ratio
-from sparrow.store.log.views import GroupSaid, OffsetsSaid, TopicSaid, Word
+from sparrow.store.log.views import STATE, GroupSaid, OffsetsSaid, QueuesSaid, TopicSaid, Word
 from sparrow.store.log.writer import Growth, Writer
 from sparrow.store.spi import Appended, ReadResult
 from sparrow.wire import record
@@ -70,6 +70,7 @@ class LogStore:
         there is no archive).
         """
         self.path, self.settings = Path(path), settings or LogSettings()
+        self._is_closed = False
         self._folder = Folder(self.path)
         try:
             self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
@@ -101,7 +102,12 @@ class LogStore:
             on_growth=on_growth,
         )
         self._reader = Reader(self._log, hot_bytes=self.settings.hot_bytes, checked_from=found.checked_from)
-        self._flusher = Flusher(self._writer, interval_s=self.settings.flush_interval_ms / 1000, failed=self._failed)
+        self._flusher = Flusher(
+            self._writer,
+            interval_s=self.settings.flush_interval_ms / 1000,
+            timeout_s=self.settings.flush_timeout_ms / 1000,
+            failed=self._failed,
+        )
         self._memory = Memory(self.path, self._queues, self._writer, self._reader, now_ms)
         self._upkeep = Upkeep(
             self.path,
@@ -117,8 +123,11 @@ class LogStore:
             disk_ratio=disk_ratio,
         )
         self._keeper = Keeper("keeper", self._upkeep.chores())
-        # Its own thread: pages must be ready in time, whatever else there is to do.
-        self._warmer = Keeper("warmer", [Chore("prepare segments", 0.05, self._upkeep.prepare)])
+        # Its own thread: pages must be ready in time, and waiters told, whatever else there is to do.
+        self._warmer = Keeper(
+            "warmer",
+            [Chore("prepare segments", 0.05, self._log.prepare), Chore("expire", 0.05, self._flusher.expire)],
+        )
         self._log.on_low = self._warmer.hurry
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._writer.newest_ms = found.newest_ms
@@ -133,18 +142,16 @@ class LogStore:
 
     def append_now(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
         """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
-        return self._writer.append(self._queues.get(queue) or self._new_queue(queue), drafts)
+        return self._writer.append(self._appendable(queue), drafts)
 
     def append_encoded_now(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> Appended:
         """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
         if self._writer.unfiled.count > _UNFILED_MAX:
-            with self._keeper.paused():
-                self._upkeep.file_keys()
-        found = self._queues.get(queue) or self._new_queue(queue)
+            self._file_keys()
         return self._writer.append_encoded(
-            found, memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
+            self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
 
     def read_now(
@@ -157,6 +164,8 @@ class LogStore:
         tags_codes: frozenset[int] | None = None,
     ) -> ReadResult | None:
         """What `read` answers, if that needs no disk; else None."""
+        if self._is_closed:
+            raise Closed(f"the store {self.path}")
         return self._reader.read(
             self._queues.get(queue),
             offset,
@@ -170,13 +179,22 @@ class LogStore:
         """Done once the log is on disk up to `end`. None: there is nothing to wait for, by policy or because it is."""
         return None if self.settings.flush == "async" else self._flusher.durable(end)
 
-    def _new_queue(self, queue: Queue) -> ConsumeQueue:
-        if queue.topic not in self._memory.state.topics:
-            raise UnknownTopic(queue.topic)
-        if not 0 <= queue.id < 1 << 31:
-            raise Refused(f"{queue.id} is no queue id: they start at 0")
-        with self._writer.lock:
-            return self._queues.of(queue)
+    def _appendable(self, queue: Queue) -> ConsumeQueue:
+        found = self._queues.get(queue)
+        if found is None:
+            if queue.topic not in self._memory.state.topics:
+                raise UnknownTopic(queue.topic)
+            if not 0 <= queue.id < 1 << 31:
+                raise Refused(f"{queue.id} is no queue id: they start at 0")
+            with self._writer.lock:
+                found = self._queues.of(queue)
+        if found.is_ours:
+            raise Refused(f"topic {queue.topic!r} is the store's own")
+        return found
+
+    def _file_keys(self) -> None:
+        with self._keeper.paused():
+            self._upkeep.file_keys()
 
     # -- the store SPI ------------------------------------------------------------------------------------------------
 
@@ -188,6 +206,8 @@ class LogStore:
     async def append_encoded(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> Appended:
+        if self._writer.unfiled.count > _UNFILED_MAX:
+            await self._in_thread(self._file_keys)
         appended = self.append_encoded_now(queue, data, sizes, verify_crc=verify_crc)
         await self._safe(appended.end)
         return appended
@@ -195,10 +215,7 @@ class LogStore:
     async def _safe(self, end: int) -> None:
         future = self.durable(end)
         if future is not None:
-            try:
-                await asyncio.wait_for(future, self.settings.flush_timeout_ms / 1000)
-            except TimeoutError as cause:
-                raise FlushTimeout(self.settings.flush_timeout_ms) from cause
+            await future
 
     async def read(
         self,
@@ -244,9 +261,20 @@ class LogStore:
     def _find_by_key(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
         with self._keeper.paused():
             self._upkeep.file_keys()
-            return search.by_key(self._index, self._reader, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+            return search.by_key(
+                self._index,
+                self._reader,
+                self._queues,
+                topic,
+                key,
+                limit=limit,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+            )
 
     async def record_at(self, physical_offset: int) -> bytes | None:
+        if physical_offset >= self.watermark(self.settings.visible_after):
+            return None
         return await self._in_thread(self._reader.record_at, physical_offset)
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -255,7 +283,8 @@ class LogStore:
         return dict(self._memory.state.topics)
 
     async def put_topic(self, topic: Topic) -> None:
-        checked_topic(topic.name)
+        if checked_topic(topic.name) == STATE.topic:
+            raise Refused(f"topic {topic.name!r} is the store's own")
         await self._say([TopicSaid(topic.name, topic)])
 
     async def delete_topic(self, name: str) -> None:
@@ -263,6 +292,7 @@ class LogStore:
             raise UnknownTopic(name)
         gone: list[Word] = [TopicSaid(name, None)]
         gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if topic == name]
+        gone += [QueuesSaid(topic, None) for topic in self._memory.state.ends if topic == name]
         await self._safe(await self._in_thread(self._drop_topic, name, gone))
 
     def _drop_topic(self, name: str, words: list[Word]) -> int:
@@ -337,12 +367,16 @@ class LogStore:
             self._upkeep.write_queues_out()
             (self.path / files.CHECKPOINT).unlink(missing_ok=True)
             (self.path / files.SNAPSHOT).unlink(missing_ok=True)
+            comes_back = self._memory.deletes_behind(end)
             self._log.truncate(end)
             self._writer.cut(end)
             self._flusher.cut(end)
-            for queue in self._queues:
-                queue.truncate(end)
-            self._index.truncate(end)
+            if comes_back:
+                rebuild(self._log, self._queues, self._index)
+            else:
+                for queue in self._queues:
+                    queue.truncate(end)
+                self._index.truncate(end)
             self._memory.recall()
             self._upkeep.is_cut()
             self._upkeep.checkpoint()
@@ -360,8 +394,9 @@ class LogStore:
 
     def close_now(self) -> None:
         """Everything written is on disk when this returns, and the next start has nothing to repair."""
-        if isinstance(self._writer.refusing, Closed):
+        if self._is_closed:
             return
+        self._is_closed = True
         self._keeper.stop()
         self._warmer.stop()
         self._threads.shutdown()
@@ -373,21 +408,19 @@ class LogStore:
             in_order = False
             log.error("the store could not be closed in order", extra={"cause": str(cause)})
         finally:
-            with self._writer.lock:
-                self._writer.refusing = Closed(f"the store {self.path}")
+            self._writer.refusing = Closed(f"the store {self.path}")
             self._flusher.stop()
-            self._index.close()
             self._log.close()
             self._folder.left(in_order=in_order)
 
     def _finish(self) -> None:
         with self._writer.lock:
-            refusing, self._writer.refusing = self._writer.refusing, None  # a full disk may still take this little
-        self._memory.say_offsets()
-        with self._writer.lock:
-            self._writer.refusing = refusing or Closed(f"the store {self.path}")
+            with self._writer.even_if_full():
+                self._memory.say_offsets()
+            self._writer.refusing = Closed(f"the store {self.path}")
         self._flusher.sync()
         self._upkeep.checkpoint()
+        self._index.close()
 
     def __enter__(self) -> LogStore:
         return self
@@ -402,6 +435,6 @@ class LogStore:
         await self.close()
 
     async def _in_thread(self, work: Callable[..., _Result], *args: object, **named: object) -> _Result:
-        if isinstance(self._writer.refusing, Closed):
-            raise self._writer.refusing
+        if self._is_closed:
+            raise Closed(f"the store {self.path}")
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *args, **named))

@@ -34,6 +34,7 @@ HEADER_BYTES = 40
 ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES = ENTRY.itemsize
 _SECONDS_MAX = 2**31 - 1
+_ENTRIES_AT_ONCE = 1 << 18
 _WALK_MAX = 100_000
 """Links of one chain that a query follows at most; a file damaged into a circle must not hold it for ever."""
 
@@ -67,6 +68,11 @@ class IndexFile:
     def bytes(self) -> int:
         return HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * self.entries_max
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file has the size it was made with."""
+        return os.fstat(self.fd).st_size == self.bytes
+
     def open_for_writing(self, *, count: int | None = None) -> None:
         """Take the slots into memory. With `count`, after a crash: neither slots nor entries from there on count."""
         if os.fstat(self.fd).st_size < self.bytes:
@@ -79,23 +85,40 @@ class IndexFile:
 
     def cut(self, count: int) -> None:
         """Keep the entries below number `count`."""
-        self.count = max(1, min(count, self.entries_max))
         self.slots = np.zeros(self.slot_count, np.int32)
-        entries = self.read(1, self.count - 1)
-        # Of several values for one slot the last stays, which is the newest entry.
-        self.slots[entries["hash"] % self.slot_count] = np.arange(1, 1 + len(entries), dtype=np.int32)
-        self.count = 1 + len(entries)
-        if len(entries):
-            self.end_offset = int(entries["physical_offset"][-1])
-            self.end_ms = self.begin_ms + int(entries["seconds"][-1]) * 1000
+        self.count = 1
+        last = None
+        while self.count < min(count, self.entries_max):
+            entries = self.read(self.count, min(_ENTRIES_AT_ONCE, count - self.count))
+            if len(entries) == 0:
+                break
+            # Of several values for one slot the last stays, which is the newest entry.
+            numbers = np.arange(self.count, self.count + len(entries), dtype=np.int32)
+            self.slots[entries["hash"] % self.slot_count] = numbers
+            self.count += len(entries)
+            last = entries[-1]
+        if last is None:
+            self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
         else:
-            self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = self.slots_used = 0
+            self.end_offset = int(last["physical_offset"])
+            self.end_ms = self.begin_ms + int(last["seconds"]) * 1000
         self.slots_used = int(np.count_nonzero(self.slots))
 
     def read(self, number: int, count: int) -> npt.NDArray[np.void]:
         """Entries [number, number + count), as far as the file has them."""
         raw = os.pread(self.fd, ENTRY_BYTES * count, HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * number)
         return np.frombuffer(raw[: len(raw) - len(raw) % ENTRY_BYTES], ENTRY)
+
+    def first_behind(self, log_end: int) -> int:
+        """The number of the first entry that points behind the log's end. They ascend."""
+        low, high = 1, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.read(middle, 1)["physical_offset"][0]) < log_end:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def put(
         self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
@@ -197,8 +220,11 @@ class KeyIndex:
         self.directory, self._slots, self._entries = directory, slots, entries
         self.files: list[IndexFile] = []
 
-    def load(self, mark: IndexMark | None, *, trust: bool) -> None:
-        """Open what is on disk. `trust`: the last stop was clean, else only what `mark` names counts."""
+    def load(self, mark: IndexMark | None, *, trust: bool) -> bool:
+        """Open what is on disk; False if that is not what `mark` says, and has to be built again.
+
+        `trust`: the last stop was clean, else only what `mark` names counts.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = sorted(path for path in self.directory.iterdir() if path.name.isdigit())
         if not trust:
@@ -207,10 +233,16 @@ class KeyIndex:
                 path.unlink()
             paths = known
         self.files = [IndexFile(path, self._slots, self._entries) for path in paths]
+        if mark is not None and not self._is_as_marked(mark):
+            return False
         if self.files:
-            newest = self.files[-1]
-            is_marked = mark is not None and newest.path.name == mark.file
-            newest.open_for_writing(count=mark.count if not trust and mark is not None and is_marked else None)
+            self.files[-1].open_for_writing(count=mark.count if mark is not None and not trust else None)
+        return True
+
+    def _is_as_marked(self, mark: IndexMark) -> bool:
+        if not self.files or self.files[-1].path.name != mark.file or self.files[-1].count < mark.count:
+            return False
+        return all(file.count > 1 and file.is_whole for file in self.files[:-1]) and self.files[-1].is_whole
 
     @property
     def end_offset(self) -> int:
@@ -234,9 +266,11 @@ class KeyIndex:
                 # A record's keys stay together, so that the last offset filed tells where to go on.
                 while end > at and offsets[end] == offsets[end - 1]:
                     end -= 1
-                if end == at:
+                if end == at and file.count > 1:
                     self._leave(file)
                     continue
+                if end == at:  # one record has more keys than a file holds
+                    end = at + file.entries_max - file.count
             file.put(hashes[at:end], offsets[at:end], store_ms[at:end])
             at = min(end, len(hashes))
 
@@ -282,9 +316,8 @@ class KeyIndex:
         if not self.files:
             return
         newest = self.files[-1]
-        entries = newest.read(1, newest.count - 1)
         newest.entries_max = self._entries
-        newest.open_for_writing(count=1 + int(np.searchsorted(entries["physical_offset"].astype(np.int64), log_end)))
+        newest.open_for_writing(count=newest.first_behind(log_end))
         newest.write_slots()
 
     def drop_files_before(self, log_first: int) -> None:

@@ -6,16 +6,26 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sparrow.model.errors import CorruptRecord, Refused, SparrowError, UnknownTopic
+from sparrow.model.errors import CorruptRecord, Refused, UnknownTopic
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.model.topic import Topic
+from sparrow.model.topic import Topic, checked_group
 from sparrow.store.log import checkpoint as files
 from sparrow.store.log import rocketmq
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.queues import Queues
 from sparrow.store.log.reader import Reader
-from sparrow.store.log.views import STATE, OffsetsSaid, Snapshot, State, TopicSaid, Word, in_records, words_of
+from sparrow.store.log.views import (
+    STATE,
+    OffsetsSaid,
+    QueuesSaid,
+    Snapshot,
+    State,
+    TopicSaid,
+    Word,
+    in_records,
+    words_of,
+)
 from sparrow.store.log.writer import Writer
 from sparrow.wire import record
 
@@ -42,6 +52,10 @@ class Memory:
         elif (self._path / "config").is_dir():
             self.say(rocketmq.words_in(self._path / "config"))
         self._name_topics()
+        for topic, ends in self.state.ends.items():
+            for queue_id, end in ends.items():
+                if topic in self.state.topics and self._queues.of(Queue(topic, queue_id)).end == 0:
+                    self._queues.of(Queue(topic, queue_id)).start_at(end)
 
     def _replay(self, queue: ConsumeQueue) -> None:
         snapshot = files.load(self._path / files.SNAPSHOT, Snapshot)
@@ -50,27 +64,46 @@ class Memory:
             self.state.restore(snapshot)
             start = max(start, snapshot.next_offset)
         for offset in range(start, queue.end):
-            at = queue.physical_offset_at(offset)
-            data = self._reader.record_at(at) if at is not None else None
-            if data is None:
-                log.error("a state record is lost", extra={"offset": offset, "physical_offset": at})
-                continue
-            message = record.decode(data)
-            try:
-                self.state.hear(words_of(message.body, message.physical_offset), message.physical_offset)
-            except CorruptRecord as cause:
-                log.error("a state record is left out", extra={"cause": str(cause)})
+            self.state.hear(self._words_at(queue, offset), queue.physical_offset_at(offset) or 0)
 
     def _name_topics(self) -> None:
         """A queue whose topic nobody speaks of (RocketMQ keeps some of its own in no file) gets it back."""
         counts: dict[str, int] = {}
         for queue in self._queues:
             topic, queue_id = queue.queue
-            if topic not in self.state.topics and topic != STATE.topic:
+            if topic in self.state.topics or topic == STATE.topic:
+                continue
+            if queue.end == 0:
+                self._queues.drop(queue)
+            else:
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         if counts:
             log.warning("topics are known by their queues only", extra={"topics": sorted(counts)})
             self.say([TopicSaid(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()])
+
+    def deletes_behind(self, physical_offset: int) -> bool:
+        """Whether a topic is deleted by a word behind the offset: cut there, and the topic is back."""
+        queue = self._queues.get(STATE)
+        if queue is None:
+            return False
+        first = queue.partition_point(queue.first, queue.end, lambda at, _size: at < physical_offset)
+        return any(
+            isinstance(word, TopicSaid) and word.topic is None
+            for offset in range(first, queue.end)
+            for word in self._words_at(queue, offset)
+        )
+
+    def _words_at(self, queue: ConsumeQueue, offset: int) -> list[Word]:
+        at = queue.physical_offset_at(offset)
+        data = self._reader.record_at(at) if at is not None else None
+        if data is None:
+            log.error("a state record is lost", extra={"offset": offset, "physical_offset": at})
+            return []
+        try:
+            return words_of(record.decode(data, expand=False).body, at or 0)
+        except CorruptRecord as cause:
+            log.error("a state record is left out", extra={"cause": str(cause)})
+            return []
 
     # -- saying -------------------------------------------------------------------------------------------------------
 
@@ -91,13 +124,18 @@ class Memory:
             words = self.state.say_offsets()
             try:
                 self.say(words)
-            except SparrowError:
+            except BaseException:
                 self.state.unsaid |= {(word.topic, word.group) for word in words if isinstance(word, OffsetsSaid)}
                 raise
 
-    def say_before(self, physical_offset: int) -> None:
-        """Say again what was last said below the offset: that part of the log is about to go."""
+    def say_before(self, physical_offset: int, emptied: list[ConsumeQueue]) -> None:
+        """That part of the log is about to go: say again what was last said in it, and where emptied queues go on."""
+        ends: dict[str, dict[int, int]] = {}
+        for queue in emptied:
+            topic, queue_id = queue.queue
+            ends.setdefault(topic, dict(self.state.ends.get(topic, {})))[queue_id] = queue.end
         with self._writer.lock:
+            self.say([QueuesSaid(topic, of_topic) for topic, of_topic in ends.items()])
             self.say(self.state.say_before(physical_offset))
 
     def snapshot(self) -> None:
@@ -122,6 +160,8 @@ class Memory:
             raise UnknownTopic(queue.topic)
         if offset < 0:
             raise Refused(f"{offset} is no offset: they start at 0")
+        if (queue.topic, group) not in self.state.offsets:
+            checked_group(group)
         with self._writer.lock:
             offsets = self.state.offsets.setdefault((queue.topic, group), {})
             previous = offsets.get(queue.id)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.log.views import STATE
 
 
 class Queues:
@@ -29,19 +30,22 @@ class Queues:
         if found is None:
             assert is_legal_name(queue.topic), "a topic is also the name of a folder"
             found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
+            found.is_ours = queue.topic == STATE.topic
             self._queues[queue] = found
         return found
 
-    def load(self, log_first: int, log_end: int) -> None:
-        """Find all queues on disk, and in them what points into [log_first, log_end)."""
+    def load(self, log_first: int, log_end: int, ends: Mapping[str, Mapping[int, int]] | None = None) -> None:
+        """Find all queues on disk, and in them what points into [log_first, log_end). `ends`: where that is likely."""
         for topic, queue_id in _folders(self.directory):
-            self.of(Queue(topic, queue_id)).load(log_first, log_end)
+            likely_end = (ends or {}).get(topic, {}).get(queue_id, 0)
+            self.of(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
 
     def ends(self) -> dict[str, dict[int, int]]:
-        """topic -> id -> end."""
+        """topic -> id -> end, of those that ever had a message."""
         ends: dict[str, dict[int, int]] = {}
         for queue in self:
-            ends.setdefault(queue.queue.topic, {})[queue.queue.id] = queue.end
+            if queue.end:
+                ends.setdefault(queue.queue.topic, {})[queue.queue.id] = queue.end
         return ends
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
@@ -49,8 +53,11 @@ class Queues:
 
     def drop_topic(self, topic: str) -> None:
         for queue in self.of_topic(topic):
-            del self._queues[queue.queue]
-            queue.delete()
+            self.drop(queue)
+
+    def drop(self, queue: ConsumeQueue) -> None:
+        del self._queues[queue.queue]
+        queue.delete()
 
     def clear(self) -> None:
         for queue in self:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,17 @@ from sparrow.wire import columns
 
 log = logging.getLogger(__name__)
 
-Ints = npt.NDArray[np.int64]
-
 _EMPTY = Bounds(QueueOffset(0), QueueOffset(0))
 _EXAMINED_MIN = 800
 """Entries one read looks at, at least, when a tag filter lets few through."""
+
+
+class Place(NamedTuple):
+    """What a queue entry says of a record."""
+
+    physical_offset: int
+    size: int
+    offset: int
 
 
 class Reader:
@@ -60,48 +67,46 @@ class Reader:
         chosen, next_offset = _choose(raw, offset, count_max, bytes_max, tags_codes)
         if not chosen:
             return Slice((), (), QueueOffset(next_offset), bounds)
-        if chosen[0][0] >= max(self.checked_from, self._log.written - self._hot_bytes):
+        oldest = chosen[0].physical_offset
+        if oldest < self._log.first:  # retention is just taking it
+            return Moved(queue.bounds.first, queue.bounds)
+        if oldest >= max(self.checked_from, self._log.written - self._hot_bytes):
             return self._hot(chosen, next_offset, bounds)
         if hot_only:
             return None
-        return self._cold(queue.queue, chosen, next_offset, bounds)
+        return self._cold(queue, chosen, next_offset, bounds)
 
-    def _hot(self, chosen: list[tuple[int, int]], next_offset: int, bounds: Bounds) -> ReadResult:
+    def _hot(self, chosen: list[Place], next_offset: int, bounds: Bounds) -> ReadResult:
         runs = []
         for start, end in _runs(chosen):
             segment = self._log.segment_at(start)
-            if segment is None:
-                return _gone(bounds)
+            assert segment is not None, "what this process wrote lies in a segment it has"
             runs.append(segment.view[start - segment.base : end - segment.base])
-        return Slice(runs, [size for _, size in chosen], QueueOffset(next_offset), bounds)
+        return Slice(runs, [place.size for place in chosen], QueueOffset(next_offset), bounds)
 
-    def _cold(self, queue: Queue, chosen: list[tuple[int, int]], next_offset: int, bounds: Bounds) -> ReadResult:
+    def _cold(self, queue: ConsumeQueue, chosen: list[Place], next_offset: int, bounds: Bounds) -> ReadResult:
         pieces = []
         for start, end in _runs(chosen):
             segment = self._log.segment_at(start)
-            if segment is None:
-                return _gone(bounds)
-            pieces.append(segment.pread(start - segment.base, end - start))
+            piece = segment.pread(start - segment.base, end - start) if segment is not None else b""
+            pieces.append(piece.ljust(end - start, b"\0"))  # what is not there is not sound
         data = b"".join(pieces)
-        places, sizes = np.array(chosen, np.int64).T
+        places, sizes, offsets = np.array(chosen, np.int64).T
         starts = columns.starts_of(sizes)
-        is_sound = self._check(data, starts, sizes, places, queue)
+        is_sound = columns.check(data, starts, base=places - starts, topic=queue.topic_bytes)
+        rows = np.flatnonzero(is_sound)
+        head = columns.overlapping(data, columns.HEADER)[starts[rows]]
+        is_sound[rows] = (
+            (head["size"] == sizes[rows])
+            & (head["queue_id"] == queue.queue.id)
+            & (head["queue_offset"] == offsets[rows])
+        )
         if is_sound.all():
             return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
-        self._report(queue, places[~is_sound])
+        self._report(queue.queue, places[~is_sound])
         kept = np.flatnonzero(is_sound)
         runs = [memoryview(data)[starts[row] : starts[row] + sizes[row]] for row in kept.tolist()]
         return Slice(runs, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
-
-    @staticmethod
-    def _check(data: bytes, starts: Ints, sizes: Ints, places: Ints, queue: Queue) -> npt.NDArray[np.bool_]:
-        """Sound, as large as the queue said, and of this queue."""
-        is_sound = columns.check(data, starts, base=places - starts)
-        rows = np.flatnonzero(is_sound)
-        totals = columns.overlapping(data, ">i4")[starts[rows]]
-        queue_ids = columns.overlapping(data, ">i4", 12)[starts[rows]]
-        is_sound[rows] = (totals == sizes[rows]) & (queue_ids == queue.id)
-        return is_sound
 
     def _report(self, queue: Queue, physical_offsets: npt.NDArray[np.int64]) -> None:
         for at in physical_offsets.tolist():
@@ -122,44 +127,40 @@ class Reader:
 
 def _choose(
     raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
-) -> tuple[list[tuple[int, int]], int]:
-    """(physical offset, size) of the entries that are wanted and fit, and the offset behind the last one looked at."""
+) -> tuple[list[Place], int]:
+    """The entries that are wanted and fit, and the offset behind the last one looked at."""
     if tags_codes is None and len(raw) > 256 * ENTRY_BYTES:
         return _choose_many(raw, offset, bytes_max)
-    chosen: list[tuple[int, int]] = []
+    chosen: list[Place] = []
     taken = 0
-    for at, size, code in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+    for at, size, code in ENTRY.iter_unpack(raw):
         if size != FILLER_SIZE and (tags_codes is None or code in tags_codes):
             if chosen and (taken + size > bytes_max or len(chosen) == count_max):
                 break
-            chosen.append((at, size))
+            chosen.append(Place(at, size, offset))
             taken += size
         offset += 1
     return chosen, offset
 
 
-def _choose_many(raw: bytes, offset: int, bytes_max: int) -> tuple[list[tuple[int, int]], int]:
+def _choose_many(raw: bytes, offset: int, bytes_max: int) -> tuple[list[Place], int]:
     entries = np.frombuffer(raw, columns.QUEUE_ENTRY)
     is_record = entries["size"] != FILLER_SIZE
     taken = np.cumsum(np.where(is_record, entries["size"], 0), dtype=np.int64)
     count = max(1, int(np.searchsorted(taken, bytes_max, side="right")))
-    entries, is_record = entries[:count], is_record[:count]
-    kept = entries[is_record]
-    return list(zip(kept["physical_offset"].tolist(), kept["size"].tolist(), strict=True)), offset + count
+    kept = entries[:count][is_record[:count]]
+    offsets = np.flatnonzero(is_record[:count]) + offset
+    places = zip(kept["physical_offset"].tolist(), kept["size"].tolist(), offsets.tolist(), strict=True)
+    return list(map(Place._make, places)), offset + count
 
 
-def _runs(chosen: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _runs(chosen: list[Place]) -> Iterator[tuple[int, int]]:
     """Stretches of the log in which the chosen records lie back to back."""
-    start, size = chosen[0]
+    start, size, _ = chosen[0]
     end = start + size
-    for at, size in chosen[1:]:
+    for at, size, _ in chosen[1:]:
         if at != end:
             yield start, end
             start = at
         end = at + size
     yield start, end
-
-
-def _gone(bounds: Bounds) -> Moved:
-    """Retention took the segment while we were reading: go on behind what it took."""
-    return Moved(bounds.first, bounds)

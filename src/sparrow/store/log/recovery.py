@@ -25,7 +25,6 @@ from sparrow.store.log.queues import Queues
 from sparrow.store.log.scan import Damage, Scan, Starts
 from sparrow.store.log.segment import Segment
 from sparrow.wire import columns
-from sparrow.wire.record import SMALLEST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
     mark = files.load(path / files.CHECKPOINT, Checkpoint)
     if mark is None or mark.views_offset < first:
         return _start_over(found, first, "there is no checkpoint")
-    found.queues.load(first, mark.views_offset)
+    found.queues.load(first, mark.views_offset, mark.queue_ends)
     for topic, ends in mark.queue_ends.items():
         for queue_id, end in ends.items():
             queue = found.queues.get(Queue(topic, queue_id))
@@ -156,11 +155,11 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
         log.warning("the log lost a record that a queue knows of", extra={"physical_offset": newest})
         found.index.load(mark.index, trust=False)
         return _base_of(segments, newest)
-    if mark.index is not None and not (found.index.directory / mark.index.file).exists():
+    if not found.index.load(mark.index, trust=was_clean):
         # The queues are right; reading everything again files only keys.
-        found.index.load(None, trust=False)
+        log.warning("the key index is built again from the log")
+        found.index.clear()
         return first
-    found.index.load(mark.index, trust=was_clean)
     return mark.views_offset
 
 
@@ -230,28 +229,41 @@ def first_store_ms(segment: Segment) -> int:
 
 
 def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
-    is_whole = not segments or segments[0].base == 0
-    dispatcher = Dispatcher(found.queues.of, found.queues.drop_topic, is_whole=is_whole)
-    scan = Scan(segments, start)
-    indexed = found.index.end_offset
-    unwritten = 0
-    for part in scan:
-        dispatcher.missing_max = sum((hole.end - hole.start) // SMALLEST_BYTES + 1 for hole in scan.damage)
-        dispatcher.file(part.segment.view, part.segment.base, part.starts)
-        file_keys(found.index, part.segment, part.starts[part.starts + part.segment.base > indexed])
-        unwritten += part.end - part.segment.base - int(part.starts[0])
-        if unwritten > _WRITE_OUT_BYTES:
-            unwritten = 0
-            _write_out(found.queues)
-    found.damage = scan.damage + [Damage(at, at) for at in dispatcher.refused]
+    end, found.damage = _file_again(segments, start, found.queues, found.index)
     # Queues may still point into damage; what lies before its end is read with care.
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
         log.warning("damaged part of the log left out", extra={"start": damage.start, "end": damage.end})
-    _cut_behind(found, segments, scan.end)
+    _cut_behind(found, segments, end)
     for segment in found.log.segments:
         if segment.end > start:
             segment.sync()  # what a killed process wrote counts as durable from here on
+
+
+def rebuild(commit_log: CommitLog, queues: Queues, index: KeyIndex) -> None:
+    """Throw the views away and build them again from the whole log."""
+    queues.clear()
+    index.clear()
+    _file_again(commit_log.segments, commit_log.first, queues, index)
+    for queue in queues:
+        queue.visible_end = queue.end
+
+
+def _file_again(segments: list[Segment], start: int, queues: Queues, index: KeyIndex) -> tuple[int, list[Damage]]:
+    """Read the log from `start` on and file every sound record; where the log ends, and what had to be left out."""
+    dispatcher = Dispatcher(queues.get, queues.of, queues.drop_topic, log_first=segments[0].base if segments else 0)
+    scan = Scan(segments, start)
+    indexed = index.end_offset
+    unwritten = 0
+    for part in scan:
+        dispatcher.file(part.segment.view, part.segment.base, part.starts)
+        file_keys(index, part.segment, part.starts[part.starts + part.segment.base > indexed])
+        unwritten += part.end - part.segment.base - int(part.starts[0])
+        if unwritten > _WRITE_OUT_BYTES:
+            unwritten = 0
+            _write_out(queues)
+    _write_out(queues)
+    return scan.end, scan.damage + [Damage(at, at) for at in dispatcher.refused]
 
 
 def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
@@ -266,7 +278,6 @@ def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
         queue.truncate(end)
         queue.erase_behind()
         queue.visible_end = queue.end
-    _write_out(found.queues)
 
 
 def _write_out(queues: Queues) -> None:

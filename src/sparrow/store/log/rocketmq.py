@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparrow.model.errors import ProtocolError
-from sparrow.model.topic import Group, Topic, is_legal_name
+from sparrow.model.errors import ProtocolError, Refused
+from sparrow.model.topic import Group, Topic, checked_group, checked_topic
 from sparrow.store.log.views import GroupSaid, OffsetsSaid, TopicSaid, Word
 from sparrow.wire import dialect
 
@@ -18,10 +18,18 @@ log = logging.getLogger(__name__)
 def words_in(config: Path) -> list[Word]:
     """What topics, groups and offsets there are, by RocketMQ's files."""
     return [
-        *_topics(_table(config / "topics.json", "topicConfigTable")),
-        *_groups(_table(config / "subscriptionGroup.json", "subscriptionGroupTable")),
-        *_offsets(_table(config / "consumerOffset.json", "offsetTable")),
+        *_words(config / "topics.json", "topicConfigTable", _topic),
+        *_words(config / "subscriptionGroup.json", "subscriptionGroupTable", _group),
+        *_words(config / "consumerOffset.json", "offsetTable", _offsets),
     ]
+
+
+def _words(path: Path, table: str, word_of: Callable[[str, Any], Word]) -> Iterator[Word]:
+    for name, value in _table(path, table).items():
+        try:
+            yield word_of(name, value)
+        except (TypeError, ValueError, AttributeError, Refused) as cause:
+            log.warning("an entry is left aside", extra={"path": str(path), "entry": name, "why": str(cause)})
 
 
 def _table(path: Path, name: str) -> dict[str, Any]:
@@ -40,37 +48,33 @@ def _table(path: Path, name: str) -> dict[str, Any]:
     return {}
 
 
-def _topics(table: dict[str, Any]) -> Iterator[Word]:
-    for name, config in table.items():
-        if is_legal_name(name) and isinstance(config, dict):
-            topic = Topic(
-                name=name,
-                read_queues=int(config.get("readQueueNums", 8)),
-                write_queues=int(config.get("writeQueueNums", 8)),
-                permission=int(config.get("perm", 6)),
-                is_ordered=bool(config.get("order", False)),
-                sys_flag=int(config.get("topicSysFlag", 0)),
-                attributes={str(key): str(value) for key, value in (config.get("attributes") or {}).items()},
-            )
-            yield TopicSaid(name, topic)
+def _topic(name: str, config: dict[str, Any]) -> Word:
+    topic = Topic(
+        name=checked_topic(name),
+        read_queues=int(config.get("readQueueNums", 8)),
+        write_queues=int(config.get("writeQueueNums", 8)),
+        permission=int(config.get("perm", 6)),
+        is_ordered=bool(config.get("order", False)),
+        sys_flag=int(config.get("topicSysFlag", 0)),
+        attributes={str(key): str(value) for key, value in (config.get("attributes") or {}).items()},
+    )
+    return TopicSaid(name, topic)
 
 
-def _groups(table: dict[str, Any]) -> Iterator[Word]:
-    for name, config in table.items():
-        if is_legal_name(name) and isinstance(config, dict):
-            group = Group(
-                name=name,
-                may_consume=bool(config.get("consumeEnable", True)),
-                may_broadcast=bool(config.get("consumeBroadcastEnable", True)),
-                is_ordered=bool(config.get("consumeMessageOrderly", False)),
-                retry_queues=int(config.get("retryQueueNums", 1)),
-                retries_max=int(config.get("retryMaxTimes", 16)),
-            )
-            yield GroupSaid(name, group)
+def _group(name: str, config: dict[str, Any]) -> Word:
+    group = Group(
+        name=checked_group(name),
+        may_consume=bool(config.get("consumeEnable", True)),
+        may_broadcast=bool(config.get("consumeBroadcastEnable", True)),
+        is_ordered=bool(config.get("consumeMessageOrderly", False)),
+        retry_queues=int(config.get("retryQueueNums", 1)),
+        retries_max=int(config.get("retryMaxTimes", 16)),
+    )
+    return GroupSaid(name, group)
 
 
-def _offsets(table: dict[str, Any]) -> Iterator[Word]:
-    for name, offsets in table.items():
-        topic, _, group = name.partition("@")
-        if topic and group and isinstance(offsets, dict):
-            yield OffsetsSaid(topic, group, {int(queue_id): int(offset) for queue_id, offset in offsets.items()})
+def _offsets(name: str, offsets: dict[str, Any]) -> Word:
+    topic, _, group = name.partition("@")
+    return OffsetsSaid(
+        checked_topic(topic), checked_group(group), {int(queue_id): int(at) for queue_id, at in offsets.items()}
+    )

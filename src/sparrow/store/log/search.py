@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sparrow.model.message import KEYS, UNIQUE_KEY
+from sparrow.model.message import KEYS, UNIQUE_KEY, StoredMessage
 from sparrow.model.queue import QueueOffset
 from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.key_index import KeyIndex
+from sparrow.store.log.queues import Queues
 from sparrow.store.log.reader import Reader
 from sparrow.wire import record
 from sparrow.wire.tags import index_hash
@@ -38,8 +39,24 @@ def _store_ms(log: CommitLog, physical_offset: int) -> int | None:
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
+def _is_visible(queues: Queues, message: StoredMessage) -> bool:
+    """Whether its queue shows it: the topic may have been deleted since, or the message not be safe enough yet."""
+    queue = queues.get(message.queue)
+    if queue is None or not queue.bounds.first <= message.queue_offset < queue.visible_end:
+        return False
+    return queue.physical_offset_at(message.queue_offset) == message.physical_offset
+
+
 def by_key(
-    index: KeyIndex, reader: Reader, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int
+    index: KeyIndex,
+    reader: Reader,
+    queues: Queues,
+    topic: str,
+    key: str,
+    *,
+    limit: int,
+    begin_ms: int,
+    end_ms: int,
 ) -> list[bytes]:
     """The newest records that carry the key, oldest first. Hashes collide, so each is looked at."""
     found: dict[int, bytes] = {}
@@ -52,6 +69,7 @@ def by_key(
         message = record.decode(data, expand=False)
         names = message.properties
         has_key = names.get(UNIQUE_KEY) == key or key in names.get(KEYS, "").split(" ")
-        if has_key and message.topic == topic and begin_ms <= message.store_ms <= end_ms:
+        is_wanted = has_key and message.topic == topic and begin_ms <= message.store_ms <= end_ms
+        if is_wanted and _is_visible(queues, message):
             found[at] = data
     return [found[at] for at in sorted(found)]

@@ -89,15 +89,6 @@ class Upkeep:
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        try:
-            self._log.prepare()
-        except OSError as cause:
-            # Not fatal yet: appends are refused when the active segment is full, and it is tried again.
-            if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            log.warning("no room for the next segment", extra={"path": str(self._path)})
-
     def watch_disk(self) -> None:
         """Refuse writes before the disk is full to the brim; take them again once there is room."""
         ratio = self._disk_ratio(self._path)
@@ -206,7 +197,8 @@ class Upkeep:
         if keep is None:
             return 0
         # State whose newest word goes with those segments is said again first, and must be safe before they go.
-        self._memory.say_before(keep)
+        with self._writer.lock, self._writer.even_if_full():
+            self._memory.say_before(keep, self._emptied_by(keep))
         self._sync_log()
         self.checkpoint()
         with self._writer.lock:
@@ -220,6 +212,14 @@ class Upkeep:
         self._index.drop_files_before(self._log.first)
         log.info("old segments deleted", extra={"from": first, "to": self._log.first})
         return self._log.first - first
+
+    def _emptied_by(self, keep: int) -> list[ConsumeQueue]:
+        """Queues of which nothing will be left: their ends would be forgotten with their last message."""
+        return [
+            queue
+            for queue in self._queues
+            if queue.end and (queue.end == queue.first or (queue.physical_offset_at(queue.end - 1) or 0) < keep)
+        ]
 
     def _ages(self) -> list[retention.SegmentAge]:
         """Of the segments behind the active one. A segment is as young as the first record after it."""

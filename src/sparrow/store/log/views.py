@@ -44,7 +44,14 @@ class OffsetsSaid(msgspec.Struct, tag="offsets", frozen=True):
     offsets: dict[int, int] | None
 
 
-Word = TopicSaid | GroupSaid | OffsetsSaid
+class QueuesSaid(msgspec.Struct, tag="queues", frozen=True):
+    """Queues of a topic go on at these offsets, though retention took all their messages."""
+
+    topic: str
+    ends: dict[int, int] | None
+
+
+Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid
 _Subject = tuple[str, str, str]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -86,6 +93,8 @@ class State:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         """(topic, group) -> queue id -> offset."""
+        self.ends: dict[str, dict[int, int]] = {}
+        """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
         self.unsaid: set[tuple[str, str]] = set()
         """Offsets that changed since they were last said: commits are frequent and are said together."""
         self._said_at: dict[_Subject, int] = {}
@@ -95,6 +104,7 @@ class State:
         self.topics.clear()
         self.groups.clear()
         self.offsets.clear()
+        self.ends.clear()
         self.unsaid.clear()
         self._said_at.clear()
 
@@ -111,6 +121,9 @@ class State:
                 case OffsetsSaid(topic_name, group_name, offsets):
                     subject = ("offsets", topic_name, group_name)
                     _set(self.offsets, (topic_name, group_name), None if offsets is None else dict(offsets))
+                case QueuesSaid(topic_name, ends):
+                    subject = ("queues", topic_name, "")
+                    _set(self.ends, topic_name, None if ends is None else dict(ends))
             if self._is_there(word):
                 self._said_at[subject] = physical_offset
             else:
@@ -123,6 +136,8 @@ class State:
                 return value is not None
             case OffsetsSaid(_, _, offsets):
                 return offsets is not None
+            case QueuesSaid(_, ends):
+                return ends is not None
 
     def say_offsets(self) -> list[Word]:
         """Words for the offsets that changed since the last call."""
@@ -147,6 +162,8 @@ class State:
             return TopicSaid(name, self.topics[name])
         if kind == "group":
             return GroupSaid(name, self.groups[name])
+        if kind == "queues":
+            return QueuesSaid(name, dict(self.ends[name]))
         return self._offsets_word((name, group))
 
     def _offsets_word(self, key: tuple[str, str]) -> Word:

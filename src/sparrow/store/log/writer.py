@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.model.errors import ProtocolError, Refused, SparrowError, TooLarge, UnknownTopic
+from sparrow.model.errors import ProtocolError, Refused, SparrowError, StoreFull, TooLarge, UnknownTopic
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
@@ -58,6 +59,8 @@ class Writer:
         self.unfiled = Unfiled()
         self.touched: set[ConsumeQueue] = set()
         """Queues with entries that are not in their files yet."""
+        self.cuts = 0
+        """How often the log was cut: what was on its way to disk before may not count after."""
         self.newest_ms = 0
         """The store time given out last."""
         self._store_host = store_host
@@ -143,7 +146,7 @@ class Writer:
         starts = columns.starts_of(sizes)
         try:
             run = columns.Run(data, starts)
-            run.verify(topic=queue.topic_bytes, verify_crc=verify_crc)
+            run.verify(topic=queue.topic_bytes, store_host_bytes=len(self._store_host), verify_crc=verify_crc)
         except ProtocolError as cause:
             raise Refused(f"the run of records is refused: {cause}") from cause
         entries = np.empty(len(starts), columns.QUEUE_ENTRY)
@@ -177,6 +180,17 @@ class Writer:
 
     # -- what both do -------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def even_if_full(self) -> Iterator[None]:
+        """Under the lock: a full disk still takes the little that makes room, or that closes the store in order."""
+        refusing = self.refusing
+        if isinstance(refusing, StoreFull):
+            self.refusing = None
+        try:
+            yield
+        finally:
+            self.refusing = refusing
+
     def _may_append(self, queue: ConsumeQueue) -> None:
         if self.refusing is not None:
             raise self.refusing
@@ -209,14 +223,16 @@ class Writer:
             if watermark == self._visible_after:
                 while self._held and self._held[0][0] <= offset:
                     _, queue, end = self._held.popleft()
-                    queue.visible_end = end
-                    grown[queue.queue] = end
+                    if not queue.is_gone:
+                        queue.visible_end = end
+                        grown[queue.queue] = end
         if self._on_growth is not None:
             for name, end in grown.items():
                 self._on_growth(name, end)
 
     def cut(self, end: int) -> None:
         """The log was cut at `end`: what lay behind it is neither held nor waiting for its keys to be filed."""
+        self.cuts += 1
         self.durable = PhysicalOffset(min(self.durable, end))
         self.replicated = PhysicalOffset(min(self.replicated, end))
         self._held = deque(item for item in self._held if item[0] <= end)
