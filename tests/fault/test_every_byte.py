@@ -94,7 +94,7 @@ async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> N
             await store.commit("group-9", queue, number)
         if number == checkpoint_at:
             store._upkeep.checkpoint()
-    store._upkeep.say_offsets()  # else closing would add a record that the test does not know of
+    store._memory.say_offsets()  # else closing would add a record that the test does not know of
 
 
 async def records_in(store: LogStore) -> list[Laid]:

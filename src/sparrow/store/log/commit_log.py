@@ -189,6 +189,13 @@ class CommitLog:
             return None
         return int(size)
 
+    def read(self, physical_offset: int, length: int) -> bytes:
+        """A stretch that lies in one segment, read without the interpreter lock. Zeros where retention just took it."""
+        segment = self.segment_at(physical_offset)
+        if segment is None:
+            return bytes(length)
+        return segment.pread(physical_offset - segment.base, length).ljust(length, b"\0")
+
     def raw(self, physical_offset: int, length_max: int) -> bytes:
         """Bytes as they lie, from one segment: what a replica is sent. Empty at the end of the log."""
         segment = self.segment_at(physical_offset)

@@ -97,7 +97,8 @@ class Dispatcher:
         if not is_next:
             # Some are filed already, some are missing, or some say what cannot be.
             is_filed = offsets < end
-            is_likely = self._ascending(offsets) & ~is_filed
+            is_likely = ~is_filed
+            is_likely[is_likely] = self._ascending(offsets[is_likely])
             if end == 0 and self._log_first and is_likely.any():
                 end = int(offsets[is_likely][0])  # retention took what was before
             room = (entries["physical_offset"] - self._reach(known)) // record.SMALLEST_BYTES

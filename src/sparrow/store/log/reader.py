@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.wire import columns
+from sparrow.wire.record import SMALLEST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ class Reader:
         if not bounds.first <= offset < bounds.end:
             return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
         assert queue is not None, "an unknown queue holds nothing"
-        if hot_only and not queue.is_recent(offset):
+        is_ours = queue.is_recent(offset)  # an entry in memory is what this process put there
+        if hot_only and not is_ours:
             return None
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         raw = queue.entries(offset, min(examined, bounds.end - offset))
@@ -68,9 +69,9 @@ class Reader:
         if not chosen:
             return Slice((), (), QueueOffset(next_offset), bounds)
         oldest = chosen[0].physical_offset
-        if oldest < self._log.first:  # retention is just taking it
+        if 0 <= oldest < self._log.first and queue.bounds.first > offset:  # retention is just taking it
             return Moved(queue.bounds.first, queue.bounds)
-        if oldest >= max(self.checked_from, self._log.written - self._hot_bytes):
+        if is_ours and oldest >= max(self.checked_from, self._log.written - self._hot_bytes):
             return self._hot(chosen, next_offset, bounds)
         if hot_only:
             return None
@@ -85,12 +86,13 @@ class Reader:
         return Slice(runs, [place.size for place in chosen], QueueOffset(next_offset), bounds)
 
     def _cold(self, queue: ConsumeQueue, chosen: list[Place], next_offset: int, bounds: Bounds) -> ReadResult:
-        pieces = []
-        for start, end in _runs(chosen):
-            segment = self._log.segment_at(start)
-            piece = segment.pread(start - segment.base, end - start) if segment is not None else b""
-            pieces.append(piece.ljust(end - start, b"\0"))  # what is not there is not sound
-        data = b"".join(pieces)
+        lost = [place.physical_offset for place in chosen if not self._is_in_log(place)]
+        if lost:
+            self._report(queue.queue, lost)
+            chosen = [place for place in chosen if self._is_in_log(place)]
+            if not chosen:
+                return Slice((), (), QueueOffset(next_offset), bounds)
+        data = b"".join(self._log.read(start, end - start) for start, end in _runs(chosen))
         places, sizes, offsets = np.array(chosen, np.int64).T
         starts = columns.starts_of(sizes)
         is_sound = columns.check(data, starts, base=places - starts, topic=queue.topic_bytes)
@@ -103,13 +105,19 @@ class Reader:
         )
         if is_sound.all():
             return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
-        self._report(queue.queue, places[~is_sound])
+        self._report(queue.queue, places[~is_sound].tolist())
         kept = np.flatnonzero(is_sound)
         runs = [memoryview(data)[starts[row] : starts[row] + sizes[row]] for row in kept.tolist()]
         return Slice(runs, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
 
-    def _report(self, queue: Queue, physical_offsets: npt.NDArray[np.int64]) -> None:
-        for at in physical_offsets.tolist():
+    def _is_in_log(self, place: Place) -> bool:
+        """Whether a record can lie there at all: an entry of a damaged queue file may say anything."""
+        segment = self._log.segment_at(place.physical_offset)
+        end = place.physical_offset + place.size
+        return segment is not None and place.size >= SMALLEST_BYTES and end <= min(segment.end, self._log.written)
+
+    def _report(self, queue: Queue, physical_offsets: list[int]) -> None:
+        for at in physical_offsets:
             if at not in self.damaged:
                 self.damaged.add(at)
                 log.error("a damaged record is left out", extra={"queue": str(queue), "physical_offset": at})

@@ -53,7 +53,7 @@ class Recovered:
 def recover(path: Path, settings: LogSettings) -> Recovered:
     """Open the files of a store, and repair whatever the last stop left undone."""
     layout = _layout(path, settings)
-    segments, whole_to = _open_segments(path / "commitlog", layout.segment_bytes)
+    segments, whole_to, missing = _open_segments(path / "commitlog", layout.segment_bytes)
     first = segments[0].base if segments else 0
     found = Recovered(
         layout=layout,
@@ -75,6 +75,7 @@ def recover(path: Path, settings: LogSettings) -> Recovered:
         start = _load_rocketmq_views(path, found, segments, was_clean=was_clean)
     start = max(first, min(start, whole_to))
     _read_again(found, segments, start)
+    found.damage = sorted({*found.damage, *missing})
     newest = _newest_entry(found)
     segment = found.log.segment_at(newest) if newest is not None else None
     if newest is not None and segment is not None:
@@ -117,10 +118,10 @@ def _rocketmq_layout(path: Path, wanted: Layout) -> Layout:
     return Layout(segment_bytes, queue_file_entries or wanted.queue_file_entries, slots, entries)
 
 
-def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int]:
-    """The segments in order, and the offset up to which no file is known to have lost bytes."""
+def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list[Damage]]:
+    """The segments in order, the offset up to which no file is known to have lost bytes, and what is missing whole."""
     directory.mkdir(parents=True, exist_ok=True)
-    whole_to = _BEYOND
+    whole_to, missing = _BEYOND, []
     segments: list[Segment] = []
     for path in sorted(directory.iterdir()):
         if not (path.name.isdigit() and len(path.name) == 20):
@@ -128,11 +129,12 @@ def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int]:
         base = int(path.name)
         if segments and base != segments[-1].end:
             log.error("segments are missing", extra={"after": segments[-1].end, "before": base})
+            missing.append(Damage(segments[-1].end, base))
         if path.stat().st_size < size:
             log.warning("a segment lost its end", extra={"path": str(path), "bytes": path.stat().st_size})
             whole_to = min(whole_to, base)
         segments.append(Segment.open(path, size))
-    return segments, whole_to
+    return segments, whole_to, missing
 
 
 # -- how far the views can be trusted ---------------------------------------------------------------------------------
@@ -210,19 +212,22 @@ def _load_rocketmq_views(path: Path, found: Recovered, segments: list[Segment], 
         start = first
         safe_ms = min(times.log_ms, times.queues_ms) - _ROCKETMQ_MARGIN_MS if times else 0
         for segment in segments:
-            if first_store_ms(segment) <= safe_ms:
+            born_ms = first_store_ms(segment)
+            if born_ms is not None and born_ms <= safe_ms:
                 start = segment.base
         found.queues.load(first, start)
     found.index.load(None, trust=was_clean)
     return start if found.index.files or start == first else first
 
 
-def first_store_ms(segment: Segment) -> int:
-    """The store time of a segment's first record; where that is damaged, the time the file was last written."""
+def first_store_ms(segment: Segment) -> int | None:
+    """The store time of a segment's first sound record, if it has one."""
     start = np.zeros(1, np.int64)
-    if not columns.check(segment.view, start, base=segment.base)[0]:
-        return int(segment.path.stat().st_mtime * 1000)
-    return int(store_times(segment.view, start)[0])
+    if columns.check(segment.view, start, base=segment.base)[0]:
+        return int(store_times(segment.view, start)[0])
+    for part in Scan([segment], segment.base):
+        return int(store_times(segment.view, part.starts[:1])[0])
+    return None
 
 
 # -- reading the log again --------------------------------------------------------------------------------------------

@@ -222,13 +222,11 @@ class Upkeep:
         ]
 
     def _ages(self) -> list[retention.SegmentAge]:
-        """Of the segments behind the active one. A segment is as young as the first record after it."""
+        """Of the segments behind the active one. A segment is no younger than the first record after it."""
         ages = []
-        segments = self._log.segments
-        for segment, following in pairwise(segments):
-            if following.base >= self._log.written:
-                newest_ms = self._writer.newest_ms
-            else:
-                newest_ms = first_store_ms(following)
+        newest_ms = self._writer.newest_ms
+        for segment, following in reversed(list(pairwise(self._log.segments))):
+            born_ms = first_store_ms(following) if following.base < self._log.written else None
+            newest_ms = newest_ms if born_ms is None else born_ms
             ages.append(retention.SegmentAge(segment.base, segment.end, newest_ms))
-        return ages
+        return ages[::-1]

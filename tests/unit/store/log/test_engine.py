@@ -235,7 +235,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
     now = Clock()
     async with await opened(tmp_path, small(retention_hours=1), now_ms=now) as store:
         await store.commit("g", A, 1)
-        store._upkeep.say_offsets()
+        store._memory.say_offsets()
         for _ in range(8):
             now.now_ms += HOUR_MS
             store.append_now(A, [draft(bytes(1500))])
@@ -257,7 +257,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
                     self.others.pop()()
 
         gap = Gap(store._writer.lock)
-        said = store._state.say_before
+        said = store._memory.state.say_before
 
         def say_before(place):
             words = said(place)
@@ -265,7 +265,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
             return words
 
         with store._keeper.paused(), store._writer.lock:
-            store._state.say_before = say_before
+            store._memory.state.say_before = say_before
             store._writer.lock = gap
         trimming = threading.Thread(target=store._trim)
         trimming.start()
@@ -322,7 +322,7 @@ async def test_everything_written_survives_a_kill(tmp_path):
         if n == 25:
             store._upkeep.checkpoint()
     await store.commit("g", A, 30)
-    store._upkeep.say_offsets()
+    store._memory.say_offsets()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     async with await opened(copy) as store:
@@ -355,7 +355,7 @@ async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
     for n in range(30):
         store.append_now(A, [draft(f"{n}" + "x" * 200, keys="k")])
     await store.commit("g", A, 3)
-    store._upkeep.say_offsets()
+    store._memory.say_offsets()
     store._upkeep.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
