@@ -214,11 +214,11 @@ def test_written_columns_are_the_records_of_the_object_codec(
         rest = properties.encode({name: value for name, value in (more or {}).items() if value})
         draft = record.Draft(body=payload or b"", properties=own + rest, born_ms=i)
         host = b"\x7f\0\0\1\0\0\0\0"
-        size = record.size_of(draft, topic.encode(), host)
+        size = record.size_of(draft, record.topic_field(topic.encode()), host)
         expected.append(
             record.encode(
                 draft,
-                topic.encode(),
+                record.topic_field(topic.encode()),
                 size=size,
                 queue_id=0,
                 queue_offset=0,

@@ -9,16 +9,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.topic import Group, Topic
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Where a batch came to lie."""
 
     queue: Queue
@@ -30,8 +30,7 @@ class Appended:
     store_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """Records as they lie in the store. `runs` may be sent as they are, one after the other."""
 
     runs: Sequence[memoryview]
@@ -45,15 +44,13 @@ class Slice:
         return b"".join(self.runs)
 
 
-@dataclass(frozen=True, slots=True)
-class AtEnd:
+class AtEnd(msgspec.Struct, frozen=True):
     """Nothing there yet: wait for the queue to grow."""
 
     bounds: Bounds
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """The offset is not, or no longer, in the queue; reading may go on at `to`."""
 
     to: QueueOffset

@@ -41,6 +41,7 @@ TRANSACTION_MASK, PREPARED, COMMITTED, ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
 FIXED_BYTES = 88
 """Everything before the body, with two IPv4 hosts."""
 SMALLEST_BYTES = FIXED_BYTES + 3
+_WITHOUT_HOSTS = FIXED_BYTES - 16 + 2
 AT_QUEUE_OFFSET, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, AT_STORE_TIME = 20, 28, 36, 56
 
 _LAYOUT = {
@@ -70,16 +71,9 @@ def unpack_host(packed: bytes) -> Host:
 
 
 def size_of(draft: Draft, topic: bytes, store_host: bytes) -> int:
-    """How many bytes the draft's record will take."""
-    return (
-        FIXED_BYTES
-        + 3
-        + len(draft.body)
-        + len(topic)
-        + len(draft.properties)
-        + (len(draft.born_host) - 8)
-        + (len(store_host) - 8)
-    )
+    """How many bytes the draft's record will take. `topic` is what `topic_field` made."""
+    hosts = len(draft.born_host) + len(store_host)
+    return _WITHOUT_HOSTS + hosts + len(draft.body) + len(topic) + len(draft.properties)
 
 
 def encode(
@@ -93,7 +87,7 @@ def encode(
     store_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """The V1 record of a draft that is given its place. `size` is what `size_of` said."""
+    """The V1 record of a draft that is given its place, from what `topic_field` made and `size_of` said."""
     body, props = draft.body, draft.properties
     sys_flag = draft.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
     pack = _pack_ipv4
@@ -117,7 +111,7 @@ def encode(
         draft.prepared_offset,
         len(body),
     )
-    return b"".join((fixed, body, topic_field(topic), _pack_properties_length(len(props)), props))
+    return b"".join((fixed, body, topic, _pack_properties_length(len(props)), props))
 
 
 def topic_field(topic: bytes) -> bytes:
@@ -139,7 +133,7 @@ def encode_message(message: StoredMessage) -> bytes:
         reconsume_times=message.reconsume_times,
         prepared_offset=message.prepared_offset,
     )
-    topic, store_host = message.topic.encode(), pack_host(message.store_host)
+    topic, store_host = topic_field(message.topic.encode()), pack_host(message.store_host)
     return encode(
         draft,
         topic,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from sparrow.wire.properties import value_of
+
 
 @lru_cache(maxsize=8192)
 def java_hash(text: str) -> int:
@@ -21,6 +23,22 @@ def java_hash(text: str) -> int:
 def tags_code(tags: str | None) -> int:
     """What a consume queue keeps for a tag; 0 stands for no tag."""
     return java_hash(tags) if tags else 0
+
+
+def tags_code_in(properties: bytes) -> int:
+    """The tags code of a record with these properties: the broker's quick look, without decoding them."""
+    at = properties.find(b"TAGS\x01")
+    if at < 0:
+        return 0
+    if (at == 0 or properties[at - 1] == 2) and properties.find(b"TAGS\x01", at + 5) < 0:
+        end = properties.find(b"\x02", at + 5)
+        return _code_of(properties[at + 5 :] if end < 0 else properties[at + 5 : end])
+    return tags_code(value_of(properties, b"TAGS"))
+
+
+@lru_cache(maxsize=8192)
+def _code_of(tags: bytes) -> int:
+    return tags_code(tags.decode())
 
 
 def index_hash(topic: str, key: str) -> int:

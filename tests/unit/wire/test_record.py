@@ -53,7 +53,7 @@ def test_the_smallest_record_has_91_bytes():
     assert len(smallest) == record.SMALLEST_BYTES == 91
     assert record.decode(smallest).body == b""
     draft = Draft(body=b"")
-    assert record.size_of(draft, b"", draft.born_host) == 91
+    assert record.size_of(draft, record.topic_field(b""), draft.born_host) == 91
 
 
 @pytest.mark.parametrize(

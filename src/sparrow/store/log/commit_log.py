@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
+import numpy as np
+import numpy.typing as npt
+
 from sparrow.model.errors import StoreFull
 from sparrow.model.queue import PhysicalOffset
 from sparrow.store.log import pages
@@ -24,6 +27,8 @@ from sparrow.store.log.segment import Segment
 from sparrow.wire.record import MAGIC_BLANK, SMALLEST_BYTES
 
 log = logging.getLogger(__name__)
+
+Ints = npt.NDArray[np.int64]
 
 BLANK_BYTES = 8
 _BLANK = Struct(">ii")
@@ -188,6 +193,17 @@ class CommitLog:
         if size < SMALLEST_BYTES or physical_offset + size > min(self.written, segment.end):
             return None
         return int(size)
+
+    def holds(self, places: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these stretches can be records at all: inside one segment, and written. Any numbers will do."""
+        bases = np.array(self._bases, np.int64)
+        if len(bases) == 0:
+            return np.zeros(len(places), np.bool_)
+        base = bases[np.maximum(np.searchsorted(bases, places, side="right") - 1, 0)]
+        at = places - base
+        fits = (at >= 0) & (sizes >= SMALLEST_BYTES) & (at <= self.segment_bytes - sizes)
+        is_written: npt.NDArray[np.bool_] = fits & (places <= self.written - sizes)
+        return is_written
 
     def read(self, physical_offset: int, length: int) -> bytes:
         """A stretch that lies in one segment, read without the interpreter lock. Zeros where retention just took it."""

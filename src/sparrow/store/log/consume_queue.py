@@ -22,6 +22,7 @@ import numpy as np
 
 from sparrow.model.delay import level_delay_ms
 from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.wire.record import topic_field
 
 ENTRY_BYTES = 20
 ENTRY = Struct(">qiq")
@@ -43,12 +44,14 @@ class ConsumeQueue:
         "_recent",
         "delay_ms",
         "directory",
+        "end",
         "first",
         "flushed",
         "is_gone",
         "is_ours",
         "queue",
         "topic_bytes",
+        "topic_field",
         "unsynced",
         "visible_end",
     )
@@ -56,10 +59,13 @@ class ConsumeQueue:
     def __init__(self, queue: Queue, directory: Path, file_entries: int) -> None:
         self.queue = queue
         self.topic_bytes = queue.topic.encode()
+        self.topic_field = topic_field(self.topic_bytes)
         self.delay_ms = level_delay_ms(*queue)
         """Of a queue of delayed messages: there the tags code is the time of delivery."""
         self.directory = directory
         self.first = QueueOffset(0)
+        self.end = QueueOffset(0)
+        """The next offset to be given out."""
         self.visible_end = QueueOffset(0)
         """What readers may see: `end`, or less while messages wait to become durable or replicated."""
         self.flushed = 0
@@ -75,21 +81,15 @@ class ConsumeQueue:
         self._end_seen = 0
 
     @property
-    def end(self) -> QueueOffset:
-        start, recent = self._recent
-        return QueueOffset(start + len(recent) // ENTRY_BYTES)
-
-    @property
     def bounds(self) -> Bounds:
         return Bounds(min(self.first, self.visible_end), self.visible_end)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
-    def put(self, physical_offset: int, size: int, tags_code: int) -> None:
-        self._recent[1].extend(ENTRY.pack(physical_offset, size, tags_code))
-
     def extend(self, entries: bytes | memoryview) -> None:
+        """Entries of new messages."""
         self._recent[1].extend(entries)
+        self.end = QueueOffset(self.end + len(entries) // ENTRY_BYTES)
 
     def start_at(self, offset: int) -> None:
         """An empty queue whose first message is not number 0: older ones were dropped by retention."""
@@ -100,6 +100,7 @@ class ConsumeQueue:
 
     def _all_in_files(self, end: int) -> None:
         self.flushed = self._end_seen = end
+        self.end = QueueOffset(end)
         self._recent = (end, bytearray())
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -273,6 +274,7 @@ class ConsumeQueue:
         recent_from, recent = self._recent
         kept = max(0, end - recent_from) * ENTRY_BYTES
         self._recent = (min(end, recent_from), recent[:kept])
+        self.end = QueueOffset(end)
         self.flushed = min(self.flushed, end)
         self.first = QueueOffset(min(self.first, end))
         self.visible_end = QueueOffset(min(self.visible_end, end))

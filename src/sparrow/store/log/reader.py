@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.wire import columns
-from sparrow.wire.record import SMALLEST_BYTES
 
 log = logging.getLogger(__name__)
 
 _EMPTY = Bounds(QueueOffset(0), QueueOffset(0))
+Ints = npt.NDArray[np.int64]
+
+_FEW_ENTRIES = 1024
 _EXAMINED_MIN = 800
 """Entries one read looks at, at least, when a tag filter lets few through."""
-
-
-class Place(NamedTuple):
-    """What a queue entry says of a record."""
-
-    physical_offset: int
-    size: int
-    offset: int
 
 
 class Reader:
@@ -65,56 +59,72 @@ class Reader:
             return None
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
         raw = queue.entries(offset, min(examined, bounds.end - offset))
-        chosen, next_offset = _choose(raw, offset, count_max, bytes_max, tags_codes)
-        if not chosen:
-            return Slice((), (), QueueOffset(next_offset), bounds)
-        oldest = chosen[0].physical_offset
-        if 0 <= oldest < self._log.first and queue.bounds.first > offset:  # retention is just taking it
-            return Moved(queue.bounds.first, queue.bounds)
-        if is_ours and oldest >= max(self.checked_from, self._log.written - self._hot_bytes):
-            return self._hot(chosen, next_offset, bounds)
+        if is_ours and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
+            places, sizes, next_offset = _choose_few(raw, offset, count_max, bytes_max, tags_codes)
+            if not places or places[0] >= self._hot_from:
+                return Slice(self._views(places, sizes), sizes, QueueOffset(next_offset), bounds)
         if hot_only:
             return None
-        return self._cold(queue, chosen, next_offset, bounds)
+        return self._checked(queue, raw, offset, count_max, bytes_max, tags_codes)
 
-    def _hot(self, chosen: list[Place], next_offset: int, bounds: Bounds) -> ReadResult:
-        runs = []
-        for start, end in _runs(chosen):
-            segment = self._log.segment_at(start)
-            assert segment is not None, "what this process wrote lies in a segment it has"
-            runs.append(segment.view[start - segment.base : end - segment.base])
-        return Slice(runs, [place.size for place in chosen], QueueOffset(next_offset), bounds)
+    @property
+    def _hot_from(self) -> int:
+        return max(self.checked_from, self._log.written - self._hot_bytes)
 
-    def _cold(self, queue: ConsumeQueue, chosen: list[Place], next_offset: int, bounds: Bounds) -> ReadResult:
-        lost = [place.physical_offset for place in chosen if not self._is_in_log(place)]
-        if lost:
-            self._report(queue.queue, lost)
-            chosen = [place for place in chosen if self._is_in_log(place)]
-            if not chosen:
-                return Slice((), (), QueueOffset(next_offset), bounds)
-        data = b"".join(self._log.read(start, end - start) for start, end in _runs(chosen))
-        places, sizes, offsets = np.array(chosen, np.int64).T
+    def _views(self, places: list[int], sizes: list[int]) -> list[memoryview]:
+        """The records as they lie in memory, those that lie back to back as one view."""
+        views = []
+        start = end = -1
+        for at, size in zip(places, sizes, strict=True):
+            if at != end:
+                if end >= 0:
+                    views.append(self._view(start, end))
+                start = at
+            end = at + size
+        if end >= 0:
+            views.append(self._view(start, end))
+        return views
+
+    def _view(self, start: int, end: int) -> memoryview:
+        segment = self._log.segment_at(start)
+        assert segment is not None, "what this process wrote lies in a segment it has"
+        return segment.view[start - segment.base : end - segment.base]
+
+    def _checked(
+        self,
+        queue: ConsumeQueue,
+        raw: bytes,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        tags_codes: frozenset[int] | None,
+    ) -> ReadResult:
+        """Read from the files and leave out what is not sound, not as large as the queue said, or not of this queue."""
+        bounds = queue.bounds
+        rows, next_offset = _choose_many(raw, offset, count_max, bytes_max, tags_codes)
+        entries = np.frombuffer(raw, columns.QUEUE_ENTRY)[rows]
+        places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        if len(places) and 0 <= places[0] < self._log.first and bounds.first > offset:
+            return Moved(bounds.first, bounds)  # retention is just taking it
+        is_there = self._log.holds(places, sizes)
+        self._report(queue.queue, places[~is_there].tolist())
+        places, sizes, offsets = places[is_there], sizes[is_there], (rows + offset)[is_there]
+        data = b"".join(self._log.read(start, end - start) for start, end in _runs(places, sizes))
         starts = columns.starts_of(sizes)
         is_sound = columns.check(data, starts, base=places - starts, topic=queue.topic_bytes)
-        rows = np.flatnonzero(is_sound)
-        head = columns.overlapping(data, columns.HEADER)[starts[rows]]
-        is_sound[rows] = (
-            (head["size"] == sizes[rows])
+        found = np.flatnonzero(is_sound)
+        head = columns.overlapping(data, columns.HEADER)[starts[found]]
+        is_sound[found] = (
+            (head["size"] == sizes[found])
             & (head["queue_id"] == queue.queue.id)
-            & (head["queue_offset"] == offsets[rows])
+            & (head["queue_offset"] == offsets[found])
         )
         if is_sound.all():
             return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
         self._report(queue.queue, places[~is_sound].tolist())
         kept = np.flatnonzero(is_sound)
-        runs = [memoryview(data)[starts[row] : starts[row] + sizes[row]] for row in kept.tolist()]
-        return Slice(runs, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
-
-    def _is_in_log(self, place: Place) -> bool:
-        """Whether a record can lie there at all: an entry of a damaged queue file may say anything."""
-        segment = self._log.segment_at(place.physical_offset)
-        end = place.physical_offset + place.size
-        return segment is not None and place.size >= SMALLEST_BYTES and end <= min(segment.end, self._log.written)
+        views = [memoryview(data)[starts[row] : starts[row] + sizes[row]] for row in kept.tolist()]
+        return Slice(views, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
 
     def _report(self, queue: Queue, physical_offsets: list[int]) -> None:
         for at in physical_offsets:
@@ -133,42 +143,44 @@ class Reader:
         return data if len(data) == size and bool(is_sound[0]) else None
 
 
-def _choose(
+def _choose_few(
     raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
-) -> tuple[list[Place], int]:
-    """The entries that are wanted and fit, and the offset behind the last one looked at."""
-    if tags_codes is None and len(raw) > 256 * ENTRY_BYTES:
-        return _choose_many(raw, offset, bytes_max)
-    chosen: list[Place] = []
+) -> tuple[list[int], list[int], int]:
+    """Places and sizes of the records that are wanted and fit, and the offset behind the last entry looked at."""
+    places: list[int] = []
+    sizes: list[int] = []
     taken = 0
     for at, size, code in ENTRY.iter_unpack(raw):
         if size != FILLER_SIZE and (tags_codes is None or code in tags_codes):
-            if chosen and (taken + size > bytes_max or len(chosen) == count_max):
-                break
-            chosen.append(Place(at, size, offset))
             taken += size
+            if places and (taken > bytes_max or len(places) == count_max):
+                break
+            places.append(at)
+            sizes.append(size)
         offset += 1
-    return chosen, offset
+    return places, sizes, offset
 
 
-def _choose_many(raw: bytes, offset: int, bytes_max: int) -> tuple[list[Place], int]:
+def _choose_many(
+    raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
+) -> tuple[Ints, int]:
+    """The same for any number: which entries, and the offset behind the last one looked at."""
     entries = np.frombuffer(raw, columns.QUEUE_ENTRY)
-    is_record = entries["size"] != FILLER_SIZE
-    taken = np.cumsum(np.where(is_record, entries["size"], 0), dtype=np.int64)
-    count = max(1, int(np.searchsorted(taken, bytes_max, side="right")))
-    kept = entries[:count][is_record[:count]]
-    offsets = np.flatnonzero(is_record[:count]) + offset
-    places = zip(kept["physical_offset"].tolist(), kept["size"].tolist(), offsets.tolist(), strict=True)
-    return list(map(Place._make, places)), offset + count
+    is_wanted = entries["size"] != FILLER_SIZE
+    if tags_codes is not None:
+        is_wanted &= np.isin(entries["tags_code"], np.fromiter(tags_codes, np.int64, len(tags_codes)))
+    rows = np.flatnonzero(is_wanted)
+    # A size of a damaged entry may be anything; as none at all it costs no room, and is found out later.
+    taken = np.cumsum(np.maximum(entries["size"][rows], 0), dtype=np.int64)
+    count = max(1, min(count_max, int(np.searchsorted(taken, bytes_max, side="right"))))
+    looked_at = int(rows[count]) if count < len(rows) else len(entries)
+    return rows[:count], offset + looked_at
 
 
-def _runs(chosen: list[Place]) -> Iterator[tuple[int, int]]:
-    """Stretches of the log in which the chosen records lie back to back."""
-    start, size, _ = chosen[0]
-    end = start + size
-    for at, size, _ in chosen[1:]:
-        if at != end:
-            yield start, end
-            start = at
-        end = at + size
-    yield start, end
+def _runs(places: Ints, sizes: Ints) -> Iterator[tuple[int, int]]:
+    """Stretches of the log in which the records lie back to back."""
+    if not len(places):
+        return
+    ends = places + sizes
+    cuts = np.flatnonzero(places[1:] != ends[:-1])
+    yield from zip(places[np.append(0, cuts + 1)].tolist(), ends[np.append(cuts, len(ends) - 1)].tolist(), strict=True)

@@ -21,16 +21,17 @@ from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
 from sparrow.store.log.commit_log import BLANK_BYTES, CommitLog
-from sparrow.store.log.consume_queue import ConsumeQueue
+from sparrow.store.log.consume_queue import ENTRY, ConsumeQueue
 from sparrow.store.log.unfiled import Keys, Unfiled
 from sparrow.store.spi import Appended
 from sparrow.wire import columns, record
-from sparrow.wire.properties import PROPERTIES_BYTES_MAX, value_of
-from sparrow.wire.tags import tags_code
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX
+from sparrow.wire.tags import tags_code_in
 
 Growth = Callable[[Queue, QueueOffset], None]
 """Told that readers may now see a queue up to an offset."""
 
+_pack_entry = ENTRY.pack
 _HIDDEN = (record.PREPARED, record.ROLLED_BACK)
 """Transaction states whose records are in the log only."""
 
@@ -74,21 +75,20 @@ class Writer:
 
     def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> Appended:
         """Append a batch: all of it, back to back in one segment, or nothing."""
-        topic = queue.topic_bytes
-        host = self._store_host
+        topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
         sizes = []
         for draft in drafts:
             self._check(draft)
             sizes.append(record.size_of(draft, topic, host))
-        total = sizes[0] if len(sizes) == 1 else sum(sizes)
-        if total + BLANK_BYTES > self.log.segment_bytes or not drafts:
+        total = sum(sizes)
+        if total + BLANK_BYTES > self.log.segment_bytes or not sizes:
             raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_BYTES)
         with self.lock:
             self._may_append(queue)
             segment, at = self.log.make_room(total)
             store_ms = self._store_ms()
             first = offset = queue.end
-            encoded, places, filed = [], [], []
+            encoded, places, entries = [], [], []
             for draft, size in zip(drafts, sizes, strict=True):
                 is_hidden = draft.sys_flag & record.TRANSACTION_MASK in _HIDDEN
                 encoded.append(
@@ -96,7 +96,7 @@ class Writer:
                         draft,
                         topic,
                         size=size,
-                        queue_id=queue.queue.id,
+                        queue_id=queue_id,
                         queue_offset=0 if is_hidden else offset,
                         physical_offset=at,
                         store_ms=store_ms,
@@ -105,15 +105,14 @@ class Writer:
                 )
                 places.append(at)
                 if not is_hidden:
-                    code = tags_code(value_of(draft.properties, b"TAGS"))
-                    filed.append((at, size, code if queue.delay_ms is None else store_ms + queue.delay_ms))
+                    code = tags_code_in(draft.properties) if queue.delay_ms is None else store_ms + queue.delay_ms
+                    entries.append(_pack_entry(at, size, code))
                     offset = QueueOffset(offset + 1)
                 at = PhysicalOffset(at + size)
-            self.log.write(segment, encoded[0] if len(encoded) == 1 else b"".join(encoded))
-            for entry in filed:
-                queue.put(*entry)
+            self.log.write(segment, b"".join(encoded))
             self.unfiled.add_places(places)
-            if filed:
+            if entries:
+                queue.extend(b"".join(entries))
                 self._grown(queue, at)
         return Appended(queue.queue, first, places, at, store_ms)
 

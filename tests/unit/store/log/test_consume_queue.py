@@ -27,7 +27,7 @@ def queue(folder):
 def fill(queue: ConsumeQueue, count: int) -> None:
     """Message n lies at 100 n and has 100 bytes and the tags code -n."""
     for n in range(queue.end, queue.end + count):
-        queue.put(100 * n, 100, -n)
+        queue.extend(ENTRY.pack(100 * n, 100, -n))
     queue.visible_end = queue.end
 
 
@@ -42,7 +42,7 @@ def reloaded(queue: ConsumeQueue, log_first: int = 0, log_end: int = 1 << 40) ->
 
 
 def test_an_entry_has_rocketmqs_20_bytes(queue, folder):
-    queue.put(123456, 124, tags_code("TagA"))
+    queue.extend(ENTRY.pack(123456, 124, tags_code("TagA")))
     queue.write_out()
     assert (folder / f"{0:020d}").read_bytes()[:20].hex() == "000000000001e2400000007c000000000027a807"
 
@@ -214,7 +214,7 @@ def test_ten_thousand_idle_queues_are_cheap(tmp_path):
     queues = Queues(tmp_path, 300_000)
     tracemalloc.start()
     for n in range(10_000):
-        queues.of(Queue("T", n)).put(0, 100, 0)
+        queues.of(Queue("T", n)).extend(ENTRY.pack(0, 100, 0))
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used / 10_000 < 2_000, "bytes a queue"
