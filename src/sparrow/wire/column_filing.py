@@ -36,11 +36,9 @@ from sparrow.wire.record import (
     AT_STORE_TIME,
     AT_SYS_FLAG,
     BORN_IPV6,
-    PREPARED,
-    ROLLED_BACK,
+    HIDDEN,
     SMALLEST_BYTES,
     STORE_IPV6,
-    TRANSACTION_MASK,
 )
 from sparrow.wire.tags import java_hash
 
@@ -55,6 +53,11 @@ class Run:
     def __len__(self) -> int:
         return len(self._parts.starts)
 
+    @property
+    def held_bytes(self) -> int:
+        """How much memory it keeps from being freed."""
+        return len(self._parts.view)
+
     def verify(self, *, topic: bytes, store_host_bytes: int, verify_crc: bool) -> None:
         """`ProtocolError` unless all may go into one queue: of this topic, with room for a store host of this kind,
         no half messages or roll-backs, text where it belongs, and bodies that match their checksum."""
@@ -62,7 +65,7 @@ class Run:
         flags = parts.sys_flag
         if (((flags & STORE_IPV6) != 0) != (store_host_bytes == 20)).any():
             raise ProtocolError("the records were encoded for another kind of store host, IPv4 or IPv6")
-        if np.isin(flags & TRANSACTION_MASK, (PREPARED, ROLLED_BACK)).any():
+        if (flags & HIDDEN).any():
             raise ProtocolError("half messages and roll-backs cannot come in a run")
         is_same = _are_equal(parts.view, parts.topic_at, parts.topic_end, topic)
         if not is_same.all():
@@ -244,21 +247,22 @@ def stamp(
     if store_host is not None and (((hosts & STORE_IPV6) != 0) != (len(store_host) == 20)).any():
         raise Refused("the store host is not of the kind, IPv4 or IPv6, that the records were encoded for")
     late = starts + np.where(hosts & BORN_IPV6, IPV6_EXTRA, 0) if (hosts & BORN_IPV6).any() else starts
-
     offsets = np.empty(len(starts), _TWO_OFFSETS)
     offsets["queue_offset"] = queue_offset
     offsets["physical_offset"] = physical_offset
     overlapping(buf, _OPAQUE_16, AT_QUEUE_OFFSET)[starts] = offsets.view(_OPAQUE_16)
-    stored = np.empty(len(starts), ">i8")
-    stored[:] = store_ms
-    overlapping(buf, _OPAQUE_8, AT_STORE_TIME)[late] = stored.view(_OPAQUE_8)
     if queue_id is not None:
         overlapping(buf, ">i4", _AT_QUEUE_ID)[starts] = queue_id
+    # Time and host lie side by side.
+    stored = np.empty(len(starts), np.dtype([("ms", ">i8"), ("host", f"V{len(store_host or b'')}")]))
+    stored["ms"] = store_ms
     if store_host is not None:
-        overlapping(buf, f"V{len(store_host)}", AT_STORE_TIME + 8)[late] = np.void(store_host)
+        stored["host"] = np.void(store_host)
+    opaque = np.dtype(f"V{stored.itemsize}")
+    overlapping(buf, opaque, AT_STORE_TIME)[late] = stored.view(opaque)
 
 
 _TWO_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 # Bytes as bytes: NumPy scatters them quicker than numbers in a foreign order.
-_OPAQUE_16, _OPAQUE_8 = np.dtype("V16"), np.dtype("V8")
+_OPAQUE_16 = np.dtype("V16")
 _AT_QUEUE_ID = 12

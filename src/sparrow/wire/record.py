@@ -37,6 +37,8 @@ MAGIC_BLANK = 0xCBD43194 - 0x1_0000_0000
 
 BORN_IPV6, STORE_IPV6 = 0x10, 0x20
 TRANSACTION_MASK, PREPARED, COMMITTED, ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
+HIDDEN = 0x4
+"""Set in half messages and roll-backs, and in nothing else: they are in the log only, consumers never see them."""
 
 FIXED_BYTES = 88
 """Everything before the body, with two IPv4 hosts."""

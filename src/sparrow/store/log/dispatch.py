@@ -68,14 +68,13 @@ class Dispatcher:
             return
         queue_ids = batch.column(1).to_numpy()
         queue_offsets = batch.column(2).to_numpy()
-        transaction = batch.column(3).to_numpy() & record.TRANSACTION_MASK
+        sys_flags = batch.column(3).to_numpy()
         store_ms = batch.column(4).cast("int64").to_numpy() // 1000
         entries = np.empty(len(starts), columns.QUEUE_ENTRY)
         entries["physical_offset"] = starts + base
         entries["size"] = columns.overlapping(view, ">i4")[starts]
         entries["tags_code"] = columns.tags_codes(view, starts)
-        # Half messages and roll-backs are in the log only; consumers never see them.
-        is_filed = (transaction == 0) | (transaction == record.COMMITTED)
+        is_filed = sys_flags & record.HIDDEN == 0
         key = (topic_ids.astype(np.int64) << 32) | (queue_ids.astype(np.int64) & 0xFFFFFFFF)
         order = np.argsort(key, kind="stable")
         order = order[is_filed[order]]

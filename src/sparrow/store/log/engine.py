@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _COLD_READERS = 4
 _NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
-_UNFILED_MAX = 1 << 20
-"""Keys the index may lag behind; past it, whoever appends helps it to catch up."""
+_UNFILED_BYTES = 64 << 20
+"""Runs that may wait for the key index; past it, whoever appends helps it to catch up."""
 
 
 class LogStore:
@@ -128,7 +128,7 @@ class LogStore:
             "warmer",
             [Chore("prepare segments", 0.05, self._log.prepare), Chore("expire", 0.05, self._flusher.expire)],
         )
-        self._log.on_low = self._warmer.hurry
+        self._log.on_low = functools.partial(self._warmer.hurry, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._writer.newest_ms = found.newest_ms
         if found.is_as_left:
@@ -148,8 +148,7 @@ class LogStore:
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> Appended:
         """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
-        if self._writer.unfiled.count > _UNFILED_MAX:
-            self._file_keys()
+        self._hurry_keys()
         return self._writer.append_encoded(
             self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
@@ -192,6 +191,14 @@ class LogStore:
             raise Refused(f"topic {queue.topic!r} is the store's own")
         return found
 
+    def _hurry_keys(self) -> None:
+        """Runs wait for the key index in memory: call the keeper in time, and help when it cannot follow."""
+        held_bytes = self._writer.unfiled.held_bytes
+        if held_bytes > _UNFILED_BYTES:
+            self._file_keys()
+        elif held_bytes:
+            self._keeper.hurry("file keys")
+
     def _file_keys(self) -> None:
         with self._keeper.paused():
             self._upkeep.file_keys()
@@ -206,7 +213,7 @@ class LogStore:
     async def append_encoded(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> Appended:
-        if self._writer.unfiled.count > _UNFILED_MAX:
+        if self._writer.unfiled.held_bytes > _UNFILED_BYTES:
             await self._in_thread(self._file_keys)
         appended = self.append_encoded_now(queue, data, sizes, verify_crc=verify_crc)
         await self._safe(appended.end)

@@ -28,7 +28,7 @@ class Keeper:
         self._due = {chore: time.monotonic() + chore.every_s for chore in chores}
         self._working = threading.RLock()
         self._wake = threading.Event()
-        self._hurry = False
+        self._hurried: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sparrow-{name}", daemon=True)
         self._failing: set[str] = set()
@@ -40,10 +40,11 @@ class Keeper:
         """A lock: while it is held no chore runs."""
         return self._working
 
-    def hurry(self) -> None:
-        """Do everything now, due or not."""
-        self._hurry = True
-        self._wake.set()
+    def hurry(self, name: str) -> None:
+        """Do this chore next, due or not."""
+        if name not in self._hurried:
+            self._hurried.add(name)
+            self._wake.set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -55,11 +56,11 @@ class Keeper:
         while not self._stopping.is_set():
             self._wake.wait(_BEAT_S)
             self._wake.clear()
-            is_hurried, self._hurry = self._hurry, False
             for chore, due in self._due.items():
                 if self._stopping.is_set():
                     return
-                if is_hurried or time.monotonic() >= due:
+                if chore.name in self._hurried or time.monotonic() >= due:
+                    self._hurried.discard(chore.name)
                     with self._working:
                         self._try(chore)
                     self._due[chore] = time.monotonic() + chore.every_s

@@ -4,60 +4,69 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 import numpy as np
 import numpy.typing as npt
 
+from sparrow.wire import columns
 
-class Keys(NamedTuple):
-    """Keys of a run of records, already hashed: the run was read anyway when it was appended."""
 
-    hashes: npt.NDArray[np.int32]
-    physical_offsets: npt.NDArray[np.int64]
+class FiledRun(NamedTuple):
+    """A run of records that was read when it was appended: its keys are hashed from there, not from the log."""
+
+    run: columns.Run
+    places: npt.NDArray[np.int64]
+    """Physical offsets of its records."""
     store_ms: int
 
 
-class Unfiled:
-    """Portions in order: places of single records, whose keys are read later and together, and keys of runs.
+Portion = Union["array[int]", FiledRun]
+"""Places of single records, whose keys are read later and together; or a run."""
 
-    Grown under the store's lock by whoever appends, emptied by the keeper.
-    """
+
+class Unfiled:
+    """Grown under the store's lock by whoever appends, emptied by the keeper."""
 
     def __init__(self) -> None:
-        self._portions: list[array[int] | Keys] = []
+        self._portions: list[Portion] = []
         self.count = 0
+        """Records whose keys are not filed."""
+        self.held_bytes = 0
+        """What the runs among them keep in memory."""
 
     def add_places(self, physical_offsets: Iterable[int]) -> None:
-        if not self._portions or isinstance(self._portions[-1], Keys):
+        if not self._portions or isinstance(self._portions[-1], FiledRun):
             self._portions.append(array("q"))
         places = self._portions[-1]
-        assert not isinstance(places, Keys)
+        assert not isinstance(places, FiledRun)
         before = len(places)
         places.extend(physical_offsets)
         self.count += len(places) - before
 
-    def add_keys(self, keys: Keys) -> None:
-        self._portions.append(keys)
-        self.count += len(keys.hashes)
+    def add_run(self, run: columns.Run, places: npt.NDArray[np.int64], store_ms: int) -> None:
+        self._portions.append(FiledRun(run, places, store_ms))
+        self.count += len(places)
+        self.held_bytes += run.held_bytes
 
-    def take(self) -> list[array[int] | Keys]:
+    def take(self) -> list[Portion]:
         """Everything, handed over."""
-        taken, self._portions, self.count = self._portions, [], 0
+        taken, self._portions, self.count, self.held_bytes = self._portions, [], 0, 0
         return taken
 
-    def put_back(self, portions: list[array[int] | Keys]) -> None:
+    def put_back(self, portions: list[Portion]) -> None:
         """What could not be filed goes first next time."""
         self._portions = portions + self._portions
-        self.count = sum(len(part.hashes) if isinstance(part, Keys) else len(part) for part in self._portions)
+        self.count = sum(len(part.places) if isinstance(part, FiledRun) else len(part) for part in self._portions)
+        self.held_bytes = sum(part.run.held_bytes for part in self._portions if isinstance(part, FiledRun))
 
     def cut(self, end: int) -> None:
-        """The log was cut at `end`: what lay behind it will not be filed."""
-        kept: list[array[int] | Keys] = []
+        """The log was cut at `end`: what lay behind it will not be filed. The rest of a run is read from the log."""
+        kept: list[Portion] = []
         for part in self.take():
-            if isinstance(part, Keys):
-                count = int(np.searchsorted(part.physical_offsets, end))
-                kept.append(Keys(part.hashes[:count], part.physical_offsets[:count], part.store_ms))
+            if isinstance(part, FiledRun) and len(part.places) and int(part.places[-1]) < end:
+                kept.append(part)
             else:
-                kept.append(array("q", [at for at in part if at < end]))
+                places = part.places.tolist() if isinstance(part, FiledRun) else part
+                kept.append(array("q", [at for at in places if at < end]))
         self.put_back(kept)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
-from array import array
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,7 @@ from sparrow.store.log.key_index import KeyIndex
 from sparrow.store.log.memory import Memory
 from sparrow.store.log.queues import Queues
 from sparrow.store.log.recovery import file_keys, first_store_ms
-from sparrow.store.log.unfiled import Keys
+from sparrow.store.log.unfiled import FiledRun, Portion
 from sparrow.store.log.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -139,10 +138,10 @@ class Upkeep:
                     self._writer.unfiled.put_back(portions[number:])
                 raise
 
-    def _file_portion(self, part: array[int] | Keys) -> None:
-        if isinstance(part, Keys):
-            times = np.broadcast_to(np.int64(part.store_ms), len(part.hashes))
-            self._index.put(part.hashes, part.physical_offsets, times)
+    def _file_portion(self, part: Portion) -> None:
+        if isinstance(part, FiledRun):
+            rows, hashes = part.run.index_keys()
+            self._index.put(hashes, part.places[rows], np.broadcast_to(np.int64(part.store_ms), len(rows)))
             return
         places = np.frombuffer(part, np.int64) if part else np.empty(0, np.int64)
         while len(places):

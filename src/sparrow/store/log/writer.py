@@ -22,7 +22,7 @@ from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
 from sparrow.store.log.commit_log import BLANK_BYTES, CommitLog
 from sparrow.store.log.consume_queue import ENTRY, ConsumeQueue
-from sparrow.store.log.unfiled import Keys, Unfiled
+from sparrow.store.log.unfiled import Unfiled
 from sparrow.store.spi import Appended
 from sparrow.wire import columns, record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
@@ -32,8 +32,6 @@ Growth = Callable[[Queue, QueueOffset], None]
 """Told that readers may now see a queue up to an offset."""
 
 _pack_entry = ENTRY.pack
-_HIDDEN = (record.PREPARED, record.ROLLED_BACK)
-"""Transaction states whose records are in the log only."""
 
 
 class Writer:
@@ -90,7 +88,7 @@ class Writer:
             first = offset = queue.end
             encoded, places, entries = [], [], []
             for draft, size in zip(drafts, sizes, strict=True):
-                is_hidden = draft.sys_flag & record.TRANSACTION_MASK in _HIDDEN
+                is_hidden = draft.sys_flag & record.HIDDEN
                 encoded.append(
                     record.encode(
                         draft,
@@ -150,14 +148,14 @@ class Writer:
             raise Refused(f"the run of records is refused: {cause}") from cause
         entries = np.empty(len(starts), columns.QUEUE_ENTRY)
         entries["size"], entries["tags_code"] = sizes, run.tags_codes()
-        rows, hashes = run.index_keys()
         with self.lock:
             self._may_append(queue)
             segment, at = self.log.make_room(total)
             store_ms, first = self._store_ms(), queue.end
             places = starts + at
             laid = segment.view[at - segment.base : at - segment.base + total]
-            laid[:] = data
+            # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
+            np.copyto(np.frombuffer(laid, np.uint8), np.frombuffer(data, np.uint8))
             columns.stamp(
                 laid,
                 starts,
@@ -172,7 +170,7 @@ class Writer:
             if queue.delay_ms is not None:
                 entries["tags_code"] = store_ms + queue.delay_ms
             queue.extend(entries.view(np.uint8).data)
-            self.unfiled.add_keys(Keys(hashes, places[rows], store_ms))
+            self.unfiled.add_run(run, places, store_ms)
             end = self.log.written
             self._grown(queue, end)
         return Appended(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def test_no_chore_runs_while_the_keeper_is_paused(started):
     wait_until(lambda: done)
     with keeper.paused():
         count = len(done)
-        keeper.hurry()
+        keeper.hurry("count")
         assert len(done) == count
     wait_until(lambda: len(done) > count)
 
@@ -75,7 +75,7 @@ def test_no_chore_runs_while_the_keeper_is_paused(started):
 def test_a_keeper_in_a_hurry_does_what_is_not_due_yet(started):
     done = threading.Event()
     keeper = started(Chore("rarely", 3600.0, done.set))
-    keeper.hurry()
+    keeper.hurry("rarely")
     assert done.wait(10)
 
 
