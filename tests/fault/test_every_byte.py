@@ -144,8 +144,8 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(params=["closed", "abandoned", "rebuilt"])
 def log(request: pytest.FixtureRequest, scale: str) -> Iterator[Log]:
-    # Where the last segment begins, 80 or 240 appends end well inside it.
-    appends = 80 if scale == "smoke" else 240
+    # So many that the records to be hurt lie in the last segment.
+    appends = 80 if scale == "smoke" else 260
     with folder_in_memory() as folder:
         yield made(folder, request.param, appends, tail=4 if scale == "smoke" else 40)
 
