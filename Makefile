@@ -24,7 +24,7 @@ run: $(STAMP)  ## run the demo
 test: SCALE ?= smoke
 test: $(STAMP)  ## unit and property tests first, then the slower folders at smoke scale
 	$(if $(FAST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 2 $(FAST_TESTS) $(NONE_IS_FINE),@echo "no fast tests yet")
-	$(if $(REST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q $(REST_TESTS) $(NONE_IS_FINE),@echo "no slower tests yet")
+	$(if $(REST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 2 $(REST_TESTS) $(NONE_IS_FINE),@echo "no slower tests yet")
 
 lint: $(STAMP)  ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check .
@@ -46,7 +46,7 @@ interop: $(STAMP)  ## official Java, Go and C++ clients and mqadmin against our 
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale
-	SPARROW_SCALE=$(SCALE) $(BIN)/pytest tests/fault
+	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -n 2 tests/fault
 
 install: $(STAMP)  ## make .venv and install the locked packages and this project into it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,37 @@ log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 _COLUMNS = ["topic", "queue_id", "queue_offset", "sys_flag", "store_timestamp"]
+
+
+class _Rows(NamedTuple):
+    """What the records themselves say, a row each."""
+
+    names: list[str]
+    """The distinct topics."""
+    starts: Starts
+    topic_ids: npt.NDArray[np.int32]
+    queue_ids: npt.NDArray[np.int32]
+    queue_offsets: Ints
+    sys_flags: npt.NDArray[np.int32]
+    store_ms: Ints
+
+    @classmethod
+    def of(cls, view: memoryview, starts: Starts) -> _Rows:
+        batch = columns.decode(view, starts, columns=_COLUMNS, expand=False)
+        topics = batch.column(0).dictionary_encode()
+        ids, offsets, flags, stored = (batch.column(number) for number in range(1, 5))
+        return cls(
+            topics.dictionary.to_pylist(),
+            starts,
+            topics.indices.to_numpy(),
+            ids.to_numpy(),
+            offsets.to_numpy(),
+            flags.to_numpy(),
+            stored.cast("int64").to_numpy() // 1000,
+        )
+
+    def part(self, first: int, stop: int) -> _Rows:
+        return _Rows._make((self.names, *(column[first:stop] for column in self[1:])))
 
 
 class Dispatcher:
@@ -40,54 +72,36 @@ class Dispatcher:
 
     def file(self, view: memoryview, base: int, starts: Starts) -> None:
         """File the sound records at `starts` of a segment that begins at `base`."""
-        batch = columns.decode(view, starts, columns=_COLUMNS, expand=False)
-        topics = batch.column(0).dictionary_encode()
-        names: list[str] = topics.dictionary.to_pylist()
-        topic_ids = topics.indices.to_numpy()
-        if STATE.topic in names:
-            self._file_between_deletions(view, base, starts, batch, names, topic_ids)
-        else:
-            self._file_rows(view, base, starts, batch, names, topic_ids)
-
-    def _file_between_deletions(self, view, base, starts, batch, names, topic_ids) -> None:  # type: ignore[no-untyped-def]
-        """A topic's deletion stands in the log: what was filed for it before goes, what comes after stays."""
+        rows = _Rows.of(view, starts)
         done = 0
-        for row in np.flatnonzero(topic_ids == names.index(STATE.topic)).tolist():
-            gone = _deleted_topics(view, int(starts[row]))
-            if gone:
-                part = slice(done, row + 1)
-                self._file_rows(view, base, starts[part], batch.slice(done, row + 1 - done), names, topic_ids[part])
-                done = row + 1
-                for name in gone:
+        if STATE.topic in rows.names:
+            # A topic's deletion stands in the log: what was filed for it before goes, what comes after stays.
+            for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE.topic)).tolist():
+                for name in _deleted_topics(view, int(starts[row])):
+                    self._file_rows(view, base, rows.part(done, row + 1))
+                    done = row + 1
                     self._drop_topic(name)
-        part = slice(done, len(starts))
-        self._file_rows(view, base, starts[part], batch.slice(done), names, topic_ids[part])
+        self._file_rows(view, base, rows.part(done, len(starts)))
 
-    def _file_rows(self, view, base, starts, batch, names, topic_ids) -> None:  # type: ignore[no-untyped-def]
-        if len(starts) == 0:
+    def _file_rows(self, view: memoryview, base: int, rows: _Rows) -> None:
+        if len(rows.starts) == 0:
             return
-        queue_ids = batch.column(1).to_numpy()
-        queue_offsets = batch.column(2).to_numpy()
-        sys_flags = batch.column(3).to_numpy()
-        store_ms = batch.column(4).cast("int64").to_numpy() // 1000
-        entries = np.empty(len(starts), columns.QUEUE_ENTRY)
-        entries["physical_offset"] = starts + base
-        entries["size"] = columns.overlapping(view, ">i4")[starts]
-        entries["tags_code"] = columns.tags_codes(view, starts)
-        is_filed = sys_flags & record.HIDDEN == 0
-        key = (topic_ids.astype(np.int64) << 32) | (queue_ids.astype(np.int64) & 0xFFFFFFFF)
+        entries = np.empty(len(rows.starts), columns.QUEUE_ENTRY)
+        entries["physical_offset"] = rows.starts + base
+        entries["size"] = columns.overlapping(view, ">i4")[rows.starts]
+        entries["tags_code"] = columns.tags_codes(view, rows.starts)
+        key = (rows.topic_ids.astype(np.int64) << 32) | (rows.queue_ids.astype(np.int64) & 0xFFFFFFFF)
         order = np.argsort(key, kind="stable")
-        order = order[is_filed[order]]
+        order = order[rows.sys_flags[order] & record.HIDDEN == 0]
         if len(order) == 0:
             return
-        cuts = np.flatnonzero(np.diff(key[order])) + 1
-        for rows in np.split(order, cuts):
-            first = rows[0]
-            topic, queue_id = names[topic_ids[first]], int(queue_ids[first])
+        for of_queue in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+            topic, queue_id = rows.names[rows.topic_ids[of_queue[0]]], int(rows.queue_ids[of_queue[0]])
             if queue_id < 0 or not is_legal_name(topic):
-                self.refused += entries["physical_offset"][rows].tolist()
+                self.refused += entries["physical_offset"][of_queue].tolist()
                 continue
-            self._extend(Queue(topic, queue_id), queue_offsets[rows], entries[rows], store_ms[rows])
+            queue = Queue(topic, queue_id)
+            self._extend(queue, rows.queue_offsets[of_queue], entries[of_queue], rows.store_ms[of_queue])
 
     def _extend(self, name: Queue, offsets: Ints, entries: npt.NDArray[np.void], store_ms: Ints) -> None:
         known = self._known_queue(name)
