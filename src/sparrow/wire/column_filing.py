@@ -53,11 +53,6 @@ class Run:
     def __len__(self) -> int:
         return len(self._parts.starts)
 
-    @property
-    def held_bytes(self) -> int:
-        """How much memory it keeps from being freed."""
-        return len(self._parts.view)
-
     def verify(self, *, topic: bytes, store_host_bytes: int, verify_crc: bool) -> None:
         """`ProtocolError` unless all may go into one queue: of this topic, with room for a store host of this kind,
         no half messages or roll-backs, text where it belongs, and bodies that match their checksum."""
@@ -82,30 +77,10 @@ class Run:
         """What the consume queue keeps for each record's tag: its hash, 0 without one."""
         return java_hashes(self._properties.get(TAGS)).astype(np.int64)
 
-    def index_keys(self) -> tuple[Ints, NDArray[np.int32]]:
-        """What the key index files them under: (which record, hash), a record's unique key before its other keys."""
-        unique, several = self._properties.get(UNIQUE_KEY), self._properties.get(KEYS)
-        unique_rows, unique = _present(unique)
-        token_rows, tokens = _tokens(several)
-        hashes = np.empty((len(unique_rows) + len(token_rows)), np.int32)
-        hashes[: len(unique_rows)] = self._filed_hashes(unique_rows, unique)
-        hashes[len(unique_rows) :] = self._filed_hashes(token_rows, tokens)
-        if len(unique_rows) == len(token_rows) == len(self):  # one of each, the usual case: they only interleave
-            return np.repeat(unique_rows, 2), hashes.reshape(2, -1).T.reshape(-1)
-        rows = np.concatenate((unique_rows, token_rows))
-        order = np.argsort(rows, kind="stable")
-        return rows[order], hashes[order]
+    def keys(self) -> RunKeys:
+        """What the key index files them under."""
+        return RunKeys(self._properties, *self._topic_hashes())
 
-    def _filed_hashes(self, rows: Ints, keys: pa.Array) -> NDArray[np.int32]:
-        """The hash of `topic#key` for keys of these records, without joining the two."""
-        key_hashes, key_units = hashes_and_units(keys)
-        prefixes, topic_of = self._topic_hashes
-        prefix = prefixes if len(prefixes) == 1 else prefixes[topic_of[rows]]
-        # NumPy's abs, like Java's, leaves -2^31 as it is; the index files it under 0.
-        hashes: NDArray[np.int32] = np.abs(joined_hashes(prefix, key_hashes, key_units).view(np.int32))
-        return np.maximum(hashes, 0)
-
-    @cached_property
     def _topic_hashes(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """The hash of `topic#` for each distinct topic, and which of them each record has."""
         parts = self._parts
@@ -123,6 +98,39 @@ class Run:
     @cached_property
     def _properties(self) -> Properties:
         return Properties(self._property_strings)
+
+
+class RunKeys:
+    """The keys of a run, in a copy of its properties: they can be hashed later, when the run's bytes are long gone."""
+
+    def __init__(self, properties: Properties, prefixes: NDArray[np.uint32], topic_of: NDArray[np.int32]) -> None:
+        self._properties, self._prefixes, self._topic_of = properties, prefixes, topic_of
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory it keeps from being freed."""
+        return self._properties.held_bytes
+
+    def hashes(self) -> tuple[Ints, NDArray[np.int32]]:
+        """(which record, hash) for each key, a record's unique key before its other keys."""
+        unique_rows, unique = _present(self._properties.get(UNIQUE_KEY))
+        token_rows, tokens = _tokens(self._properties.get(KEYS))
+        hashes = np.empty(len(unique_rows) + len(token_rows), np.int32)
+        hashes[: len(unique_rows)] = self._filed_under(unique_rows, unique)
+        hashes[len(unique_rows) :] = self._filed_under(token_rows, tokens)
+        if len(unique_rows) == len(token_rows) == len(self._properties):  # one of each: they only interleave
+            return np.repeat(unique_rows, 2), hashes.reshape(2, -1).T.reshape(-1)
+        rows = np.concatenate((unique_rows, token_rows))
+        order = np.argsort(rows, kind="stable")
+        return rows[order], hashes[order]
+
+    def _filed_under(self, rows: Ints, keys: pa.Array) -> NDArray[np.int32]:
+        """The hash of `topic#key` for keys of these records, without joining the two."""
+        key_hashes, key_units = hashes_and_units(keys)
+        prefix = self._prefixes if len(self._prefixes) == 1 else self._prefixes[self._topic_of[rows]]
+        # NumPy's abs, like Java's, leaves -2^31 as it is; the index files it under 0.
+        hashes: NDArray[np.int32] = np.abs(joined_hashes(prefix, key_hashes, key_units).view(np.int32))
+        return np.maximum(hashes, 0)
 
 
 def _present(values: pa.Array) -> tuple[Ints, pa.Array]:
@@ -149,8 +157,8 @@ def tags_codes(buf: BytesLike, starts: Any) -> Ints:
 
 
 def index_keys(buf: BytesLike, starts: Any) -> tuple[Ints, NDArray[np.int32]]:
-    """`Run.index_keys`, where nothing else is asked."""
-    return Run(buf, starts).index_keys()
+    """The hashes of `Run.keys`, where nothing else is asked."""
+    return Run(buf, starts).keys().hashes()
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------

@@ -32,6 +32,13 @@ class Properties:
         self._rows = len(strings)
         self._name_at, self._name_end, self._value_end, self._first = _entries(self._data, bounds)
 
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._data)
+
     def get(self, name: str) -> pa.Array:
         """The value of one property in each string, as binary; null where it is absent."""
         if self._regular_names is not None:

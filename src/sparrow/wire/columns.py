@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
 from sparrow.wire.column_encoding import Encoded, crcs_of, encode
-from sparrow.wire.column_filing import Run, check, index_keys, stamp, tags_codes
+from sparrow.wire.column_filing import Run, RunKeys, check, index_keys, stamp, tags_codes
 from sparrow.wire.column_hashes import java_hashes
 from sparrow.wire.column_parts import (
     BATCH_BYTES_MAX,
@@ -51,6 +51,7 @@ __all__ = [
     "QUEUE_ENTRY",
     "Encoded",
     "Run",
+    "RunKeys",
     "check",
     "decode",
     "encode",

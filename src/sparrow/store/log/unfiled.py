@@ -12,16 +12,16 @@ import numpy.typing as npt
 from sparrow.wire import columns
 
 
-class FiledRun(NamedTuple):
-    """A run of records that was read when it was appended: its keys are hashed from there, not from the log."""
+class KeyedRun(NamedTuple):
+    """A run of records that was read when it was appended: its keys need not be read from the log again."""
 
-    run: columns.Run
+    keys: columns.RunKeys
     places: npt.NDArray[np.int64]
     """Physical offsets of its records."""
     store_ms: int
 
 
-Portion = Union["array[int]", FiledRun]
+Portion = Union["array[int]", KeyedRun]
 """Places of single records, whose keys are read later and together; or a run."""
 
 
@@ -36,18 +36,18 @@ class Unfiled:
         """What the runs among them keep in memory."""
 
     def add_places(self, physical_offsets: Iterable[int]) -> None:
-        if not self._portions or isinstance(self._portions[-1], FiledRun):
+        if not self._portions or isinstance(self._portions[-1], KeyedRun):
             self._portions.append(array("q"))
         places = self._portions[-1]
-        assert not isinstance(places, FiledRun)
+        assert not isinstance(places, KeyedRun)
         before = len(places)
         places.extend(physical_offsets)
         self.count += len(places) - before
 
-    def add_run(self, run: columns.Run, places: npt.NDArray[np.int64], store_ms: int) -> None:
-        self._portions.append(FiledRun(run, places, store_ms))
+    def add_run(self, keys: columns.RunKeys, places: npt.NDArray[np.int64], store_ms: int) -> None:
+        self._portions.append(KeyedRun(keys, places, store_ms))
         self.count += len(places)
-        self.held_bytes += run.held_bytes
+        self.held_bytes += keys.held_bytes
 
     def take(self) -> list[Portion]:
         """Everything, handed over."""
@@ -57,16 +57,16 @@ class Unfiled:
     def put_back(self, portions: list[Portion]) -> None:
         """What could not be filed goes first next time."""
         self._portions = portions + self._portions
-        self.count = sum(len(part.places) if isinstance(part, FiledRun) else len(part) for part in self._portions)
-        self.held_bytes = sum(part.run.held_bytes for part in self._portions if isinstance(part, FiledRun))
+        self.count = sum(len(part.places) if isinstance(part, KeyedRun) else len(part) for part in self._portions)
+        self.held_bytes = sum(part.keys.held_bytes for part in self._portions if isinstance(part, KeyedRun))
 
     def cut(self, end: int) -> None:
         """The log was cut at `end`: what lay behind it will not be filed. The rest of a run is read from the log."""
         kept: list[Portion] = []
         for part in self.take():
-            if isinstance(part, FiledRun) and len(part.places) and int(part.places[-1]) < end:
+            if isinstance(part, KeyedRun) and len(part.places) and int(part.places[-1]) < end:
                 kept.append(part)
             else:
-                places = part.places.tolist() if isinstance(part, FiledRun) else part
+                places = part.places.tolist() if isinstance(part, KeyedRun) else part
                 kept.append(array("q", [at for at in places if at < end]))
         self.put_back(kept)

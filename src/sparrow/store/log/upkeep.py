@@ -23,7 +23,7 @@ from sparrow.store.log.key_index import KeyIndex
 from sparrow.store.log.memory import Memory
 from sparrow.store.log.queues import Queues
 from sparrow.store.log.recovery import file_keys, first_store_ms
-from sparrow.store.log.unfiled import FiledRun, Portion
+from sparrow.store.log.unfiled import KeyedRun, Portion
 from sparrow.store.log.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -139,8 +139,8 @@ class Upkeep:
                 raise
 
     def _file_portion(self, part: Portion) -> None:
-        if isinstance(part, FiledRun):
-            rows, hashes = part.run.index_keys()
+        if isinstance(part, KeyedRun):
+            rows, hashes = part.keys.hashes()
             self._index.put(hashes, part.places[rows], np.broadcast_to(np.int64(part.store_ms), len(rows)))
             return
         places = np.frombuffer(part, np.int64) if part else np.empty(0, np.int64)

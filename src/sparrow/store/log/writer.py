@@ -148,6 +148,7 @@ class Writer:
             raise Refused(f"the run of records is refused: {cause}") from cause
         entries = np.empty(len(starts), columns.QUEUE_ENTRY)
         entries["size"], entries["tags_code"] = sizes, run.tags_codes()
+        keys = run.keys()
         with self.lock:
             self._may_append(queue)
             segment, at = self.log.make_room(total)
@@ -170,7 +171,7 @@ class Writer:
             if queue.delay_ms is not None:
                 entries["tags_code"] = store_ms + queue.delay_ms
             queue.extend(entries.view(np.uint8).data)
-            self.unfiled.add_run(run, places, store_ms)
+            self.unfiled.add_run(keys, places, store_ms)
             end = self.log.written
             self._grown(queue, end)
         return Appended(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
