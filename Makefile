@@ -42,7 +42,7 @@ bench: $(STAMP)  ## run every bench/*.py in order; results in build/bench/NAME.j
 
 interop: SCALE ?= full
 interop: $(STAMP)  ## official Java, Go and C++ clients and mqadmin against our broker, ours against theirs
-	SPARROW_SCALE=$(SCALE) $(BIN)/pytest tests/interop -m interop
+	$(if $(wildcard tests/interop),SPARROW_SCALE=$(SCALE) $(BIN)/pytest tests/interop -m interop,@echo "nothing to run yet: these tests come with the broker")
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale

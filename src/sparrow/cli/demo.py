@@ -39,7 +39,7 @@ def run(
         try:
             asyncio.run(_flow(store, seconds))
         except KeyboardInterrupt:
-            typer.echo("stopping: everything written goes to disk")
+            typer.echo("\nstopping: everything written goes to disk")
 
 
 async def _flow(store: LogStore, seconds: float) -> None:

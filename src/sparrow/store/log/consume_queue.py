@@ -219,7 +219,7 @@ class ConsumeQueue:
         """The bases of the files on disk, in bytes, ascending."""
         if not self.directory.is_dir():
             return []
-        return sorted(int(name) for name in os.listdir(self.directory) if name.isdigit())
+        return sorted(int(name) for name in os.listdir(self.directory) if name.isascii() and name.isdecimal())
 
     def load(self, log_first: int, log_end: int, likely_end: int = 0) -> None:
         """Find out what the files hold of the log's range [log_first, log_end)."""

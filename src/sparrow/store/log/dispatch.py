@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from sparrow.wire import columns, record
 log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
+_NAME_MAX = 255
+"""What a V1 record, and a file system, can take."""
 _COLUMNS = ["topic", "queue_id", "queue_offset", "sys_flag", "store_timestamp"]
 
 
@@ -97,7 +100,7 @@ class Dispatcher:
             return
         for of_queue in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
             topic, queue_id = rows.names[rows.topic_ids[of_queue[0]]], int(rows.queue_ids[of_queue[0]])
-            if queue_id < 0 or not is_legal_name(topic):
+            if queue_id < 0 or not is_legal_name(topic) or len(topic) > _NAME_MAX:
                 self.refused += entries["physical_offset"][of_queue].tolist()
                 continue
             queue = Queue(topic, queue_id)
@@ -107,16 +110,17 @@ class Dispatcher:
         known = self._known_queue(name)
         end = int(known.end) if known is not None else 0
         is_next = int(offsets[0]) == end and bool((np.diff(offsets) == 1).all())
+        reach = self._reach(known)
         if not is_next:
             # Some are filed already, some are missing, or some say what cannot be.
-            is_filed = offsets < end
-            is_likely = ~is_filed
-            is_likely[is_likely] = self._ascending(offsets[is_likely])
+            is_new = entries["physical_offset"] >= reach
+            is_likely = is_new & (offsets >= end)
+            is_likely[is_likely] = _ascending(offsets[is_likely])
             if end == 0 and self._log_first and is_likely.any():
                 end = int(offsets[is_likely][0])  # retention took what was before
-            room = (entries["physical_offset"] - self._reach(known)) // record.SMALLEST_BYTES
-            is_likely &= offsets - end <= room
-            self.refused += entries["physical_offset"][~is_likely & ~is_filed].tolist()
+            # Between the last record of the queue and this one, so many can be missing as have room.
+            is_likely &= offsets - end <= (entries["physical_offset"] - reach) // record.SMALLEST_BYTES
+            self.refused += entries["physical_offset"][is_new & ~is_likely].tolist()
             offsets, entries, store_ms = offsets[is_likely], entries[is_likely], store_ms[is_likely]
             if len(offsets) == 0:
                 return
@@ -129,27 +133,34 @@ class Dispatcher:
             entries = _with_fillers(entries, offsets - end)
         queue.extend(entries.tobytes())
 
-    @staticmethod
-    def _ascending(offsets: Ints) -> npt.NDArray[np.bool_]:
-        """Which of the offsets can stand, if they are to ascend as the log does: of two sides the smaller one errs."""
-        can_stand = np.ones(len(offsets), np.bool_)
-        while True:
-            kept = offsets[can_stand]
-            is_high, is_low = np.zeros((2, len(kept)), np.bool_)
-            if len(kept) > 1:
-                is_high[:-1] = kept[:-1] >= np.minimum.accumulate(kept[::-1])[::-1][1:]
-                is_low[1:] = kept[1:] <= np.maximum.accumulate(kept)[:-1]
-            if not is_high.any():
-                return can_stand
-            can_stand[can_stand] = ~(is_high if is_high.sum() <= is_low.sum() else is_low)
-
     def _reach(self, queue: ConsumeQueue | None) -> int:
-        """Where the queue's last record ends: between there and the next, so many are missing as have room."""
+        """Where the last record of the queue ends. What lies before it is filed, or of a topic deleted since."""
         raw = queue.entries(queue.end - 1, 1) if queue is not None and queue.end > queue.first else b""
         if not raw:
             return self._log_first
         at, size, _ = ENTRY.unpack(raw)
         return int(at) if size == FILLER_SIZE else int(at) + int(size)
+
+
+def _ascending(offsets: Ints) -> npt.NDArray[np.bool_]:
+    """The most offsets that ascend as the log does; the others must be wrong. (Patience sorting.)"""
+    ends: list[int] = []  # ends[n]: the smallest offset that a run of n + 1 can end with
+    rows: list[int] = []  # which row that is
+    before = np.full(len(offsets), -1, np.int64)
+    for row, offset in enumerate(offsets.tolist()):
+        length = bisect_left(ends, offset)
+        if length == len(ends):
+            ends.append(offset)
+            rows.append(row)
+        else:
+            ends[length], rows[length] = offset, row
+        before[row] = rows[length - 1] if length else -1
+    can_stand = np.zeros(len(offsets), np.bool_)
+    row = rows[-1] if rows else -1
+    while row >= 0:
+        can_stand[row] = True
+        row = int(before[row])
+    return can_stand
 
 
 def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np.void]:

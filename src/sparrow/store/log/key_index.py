@@ -226,7 +226,7 @@ class KeyIndex:
         `trust`: the last stop was clean, else only what `mark` names counts.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        paths = sorted(path for path in self.directory.iterdir() if path.name.isdigit())
+        paths = sorted(path for path in self.directory.iterdir() if path.name.isascii() and path.name.isdecimal())
         if not trust:
             known = [path for path in paths if mark is not None and path.name <= mark.file]
             for path in paths[len(known) :]:

@@ -71,5 +71,5 @@ def _folders(directory: Path) -> Iterator[tuple[str, int]]:
     for topic in sorted(os.listdir(directory)):
         if is_legal_name(topic) and (directory / topic).is_dir():
             for queue_id in os.listdir(directory / topic):
-                if queue_id.isdigit():
+                if queue_id.isascii() and queue_id.isdecimal():
                     yield topic, int(queue_id)

@@ -124,7 +124,7 @@ def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list
     whole_to, missing = _BEYOND, []
     segments: list[Segment] = []
     for path in sorted(directory.iterdir()):
-        if not (path.name.isdigit() and len(path.name) == 20):
+        if not (path.name.isascii() and path.name.isdecimal() and len(path.name) == 20):
             continue
         base = int(path.name)
         if segments and base != segments[-1].end:

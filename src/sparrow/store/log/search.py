@@ -24,7 +24,9 @@ def offset_at(log: CommitLog, queue: ConsumeQueue, time_ms: int, *, upper: bool)
         return at is not None and (at <= time_ms if upper else at < time_ms)
 
     point = queue.partition_point(first, end, is_older)
-    return QueueOffset(max(point - 1, 0) if upper else point)
+    if upper:
+        return QueueOffset(point - 1 if point > first else 0)  # 0 where all are newer, as RocketMQ answers
+    return QueueOffset(point)
 
 
 def _store_ms(log: CommitLog, physical_offset: int) -> int | None:

@@ -143,7 +143,7 @@ class Upkeep:
             rows, hashes = part.keys.hashes()
             self._index.put(hashes, part.places[rows], np.broadcast_to(np.int64(part.store_ms), len(rows)))
             return
-        places = np.frombuffer(part, np.int64) if part else np.empty(0, np.int64)
+        places = np.array(part, np.int64)  # a copy: an array that is looked into cannot grow, and this one may have to
         while len(places):
             segment = self._log.segment_at(int(places[0]))
             count = len(places) if segment is None else int(np.searchsorted(places, segment.end))
