@@ -4,6 +4,8 @@
    (4 bytes rest of the file, 4 bytes magic) and counts as written.
 2. At least 8 bytes stay free behind every record, so that a blank record always fits.
 3. Past `written` everything is zero.
+4. The first 8 bytes of what is appended together are written last. A process killed in between leaves zeros there, and
+   recovery takes that for the end: of a batch all is there, or nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 Ints = npt.NDArray[np.int64]
 
 BLANK_BYTES = 8
+MARK_BYTES = 8
+"""Size and magic: without them no record starts here."""
 _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
 _ALLOCATION_PAUSE_S = 1.0
@@ -101,7 +105,8 @@ class CommitLog:
         """Copy records to where `make_room` said. They count from here on."""
         at = self.written - segment.base
         end = at + len(data)
-        segment.mapping[at:end] = data
+        segment.mapping[at + MARK_BYTES : end] = data[MARK_BYTES:]
+        segment.mapping[at : at + MARK_BYTES] = data[:MARK_BYTES]
         self.written = PhysicalOffset(segment.base + end)
 
     def advance(self, size: int) -> None:

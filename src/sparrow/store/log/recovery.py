@@ -45,6 +45,8 @@ class Recovered:
     """Records from here on were checked just now."""
     newest_ms: int = 0
     """The store time of the last record that a queue points to."""
+    torn_from: int = _BEYOND
+    """What lies below was safe when the checkpoint was written; an append may have been interrupted only behind it."""
     is_as_left: bool = False
     """The last stop was clean, and nothing had to be read or repaired."""
     damage: list[Damage] = field(default_factory=list)
@@ -146,6 +148,7 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
     mark = files.load(path / files.CHECKPOINT, Checkpoint)
     if mark is None or mark.views_offset < first:
         return _start_over(found, first, "there is no checkpoint")
+    found.torn_from = mark.views_offset
     found.queues.load(first, mark.views_offset, mark.queue_ends)
     for topic, ends in mark.queue_ends.items():
         for queue_id, end in ends.items():
@@ -234,7 +237,7 @@ def first_store_ms(segment: Segment) -> int | None:
 
 
 def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
-    end, found.damage = _file_again(segments, start, found.queues, found.index)
+    end, found.damage = _file_again(segments, start, found.queues, found.index, torn_from=found.torn_from)
     # Queues may still point into damage; what lies before its end is read with care.
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
@@ -254,10 +257,12 @@ def rebuild(commit_log: CommitLog, queues: Queues, index: KeyIndex) -> None:
         queue.visible_end = queue.end
 
 
-def _file_again(segments: list[Segment], start: int, queues: Queues, index: KeyIndex) -> tuple[int, list[Damage]]:
+def _file_again(
+    segments: list[Segment], start: int, queues: Queues, index: KeyIndex, *, torn_from: int = _BEYOND
+) -> tuple[int, list[Damage]]:
     """Read the log from `start` on and file every sound record; where the log ends, and what had to be left out."""
     dispatcher = Dispatcher(queues.get, queues.of, queues.drop_topic, log_first=segments[0].base if segments else 0)
-    scan = Scan(segments, start)
+    scan = Scan(segments, start, torn_from=torn_from)
     indexed = index.end_offset
     unwritten = 0
     for part in scan:

@@ -25,6 +25,8 @@ _CHUNK_BYTES = 32 << 20
 _SALVAGE_BYTES = 32 << 20
 """How far behind damage a sound record is looked for: the same."""
 
+_NEVER = 1 << 62
+
 Starts = npt.NDArray[np.int64]
 
 
@@ -48,8 +50,10 @@ class Found(NamedTuple):
 class Scan:
     """Reads sound records from `start` on. Once done, `end` is where the log ends and `damage` what was passed over."""
 
-    def __init__(self, segments: Sequence[Segment], start: int) -> None:
+    def __init__(self, segments: Sequence[Segment], start: int, *, torn_from: int = _NEVER) -> None:
+        """From `torn_from` on, zeros are where an append was interrupted, not damage: nothing behind them counts."""
         self.end = start
+        self._torn_from = torn_from
         self.damage: list[Damage] = []
         self._segments = [segment for segment in segments if segment.end > start]
         self._start = start
@@ -76,10 +80,13 @@ class Scan:
                 if self.end == segment.base + at:
                     self.end = segment.end
                 return
-            following = _resync(segment, at)
+            following = None if self._is_torn(segment, at) else _resync(segment, at)
             if following is None:
                 return
             at = following
+
+    def _is_torn(self, segment: Segment, at: int) -> bool:
+        return segment.base + at >= self._torn_from and segment.view[at : at + 8] == bytes(8)
 
     def _reached(self, segment: Segment, at: int) -> None:
         """A sound record starts here: whatever lies between the last one and this is damage."""

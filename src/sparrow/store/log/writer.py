@@ -20,7 +20,7 @@ from sparrow.model.errors import ProtocolError, Refused, SparrowError, StoreFull
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
-from sparrow.store.log.commit_log import BLANK_BYTES, CommitLog
+from sparrow.store.log.commit_log import BLANK_BYTES, MARK_BYTES, CommitLog
 from sparrow.store.log.consume_queue import ENTRY, ConsumeQueue
 from sparrow.store.log.unfiled import Unfiled
 from sparrow.store.spi import Appended
@@ -156,7 +156,7 @@ class Writer:
             places = starts + at
             laid = segment.view[at - segment.base : at - segment.base + total]
             # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
-            np.copyto(np.frombuffer(laid, np.uint8), np.frombuffer(data, np.uint8))
+            np.copyto(np.frombuffer(laid[MARK_BYTES:], np.uint8), np.frombuffer(data[MARK_BYTES:], np.uint8))
             columns.stamp(
                 laid,
                 starts,
@@ -166,6 +166,7 @@ class Writer:
                 queue_id=queue.queue.id,
                 store_host=self._store_host,
             )
+            laid[:MARK_BYTES] = data[:MARK_BYTES]
             self.log.advance(total)
             entries["physical_offset"] = places
             if queue.delay_ms is not None:

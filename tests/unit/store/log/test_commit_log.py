@@ -76,7 +76,7 @@ def test_the_next_segment_is_prepared_once_the_active_one_is_half_full(log, tmp_
     write(log, SIZE // 2)
     log.prepare()
     assert len(list(tmp_path.iterdir())) == 1
-    write(log, 1)
+    write(log, 91)
     log.prepare()
     log.prepare()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{0:020d}", f"{SIZE:020d}"]
