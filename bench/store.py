@@ -37,6 +37,8 @@ QUEUE = Queue("bench", 0)
 BATCH_RECORDS = 8192
 """As the Spark source and sink make them."""
 APPENDERS = 64
+NO_DISK = {"flush_interval_ms": 3_600_000, "checkpoint_interval_ms": 3_600_000, "checkpoint_bytes": 1 << 40}
+"""Nothing is synced while it runs, as nothing is after a plain write."""
 
 
 class Spent(NamedTuple):
@@ -104,8 +106,7 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
             return spent(partial(plain, folder / "plain"))
 
     def our_cost(verify_crc: bool) -> Spent:
-        # Neither side waits for the disk.
-        with folder_on_disk() as folder, new_store(folder, flush_interval_ms=3_600_000) as store:
+        with folder_on_disk() as folder, new_store(folder, **NO_DISK) as store:
             cost = spent(partial(ours, store, verify_crc))
             assert store.bounds_now(QUEUE).end == turns * sum(len(each.sizes) for each in batches)
             return cost

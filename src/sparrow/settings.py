@@ -30,7 +30,7 @@ class LogSettings(BaseModel):
     flush_timeout_ms: int = Field(default=5_000, ge=1, description="How long a synchronous flush may take.")
     visible_after: Watermark = Field(default="written", description="How safe a message must be before readers see it.")
 
-    warm_bytes: int = Field(default=32 * MIB, ge=0, description="How far ahead of the tail pages are made ready.")
+    warm_bytes: int = Field(default=64 * MIB, ge=0, description="How far ahead of the tail pages are made ready.")
     lock_memory: bool = Field(default=False, description="Keep the pages near the tail from being swapped out (mlock).")
     hot_bytes: int = Field(default=GIB, ge=0, description="How far behind the tail reads are served on the event loop.")
 

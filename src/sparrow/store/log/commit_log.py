@@ -44,7 +44,15 @@ _ALLOCATION_PAUSE_S = 1.0
 class CommitLog:
     """Written by one thread at a time (its owner's lock sees to that); read by any."""
 
-    def __init__(self, directory: Path, segment_bytes: int, *, warm_bytes: int = 0, lock_memory: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        segment_bytes: int,
+        *,
+        warm_bytes: int = 0,
+        lock_memory: bool = False,
+        is_synced: bool = False,
+    ) -> None:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
@@ -54,6 +62,7 @@ class CommitLog:
         self._allocating = threading.Lock()
         self._warm_bytes = warm_bytes
         self._lock_memory = lock_memory
+        self._is_synced = is_synced
         self._warm_to = 0
         self._unlocked_to = 0
         self.on_low: Callable[[], None] = lambda: None
@@ -173,7 +182,8 @@ class CommitLog:
         at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base
         if to <= at:
             return
-        pages.populate(segment.mapping, at, to - at)
+        # Pages made ready for writing are dirty. Where every append waits for the disk, it would wait for them too.
+        pages.populate(segment.mapping, at, to - at, dirty=not self._is_synced)
         if self._lock_memory:
             self._lock_memory = pages.lock(segment.mapping, at, to - at)
             if not self._lock_memory:

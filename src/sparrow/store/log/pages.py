@@ -11,7 +11,7 @@ import mmap
 import os
 import sys
 
-_MADV_POPULATE_WRITE = 23  # Linux 5.14: fault pages in for writing, now
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14: fault pages in, now
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -22,9 +22,9 @@ if _libc is not None:
     _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-def populate(mapping: mmap.mmap, at: int, length: int) -> bool:
-    """Have the pages ready for writing. False where the kernel cannot."""
-    return _on_pages("madvise", mapping, at, length, _MADV_POPULATE_WRITE)
+def populate(mapping: mmap.mmap, at: int, length: int, *, dirty: bool = True) -> bool:
+    """Have the pages ready for writing, or (not `dirty`) nearly so. False where the kernel cannot."""
+    return _on_pages("madvise", mapping, at, length, _MADV_POPULATE_WRITE if dirty else _MADV_POPULATE_READ)
 
 
 def lock(mapping: mmap.mmap, at: int, length: int) -> bool:

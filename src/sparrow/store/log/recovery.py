@@ -64,6 +64,7 @@ def recover(path: Path, settings: LogSettings) -> Recovered:
             layout.segment_bytes,
             warm_bytes=settings.warm_bytes,
             lock_memory=settings.lock_memory,
+            is_synced=settings.flush == "sync",
         ),
         queues=Queues(path / "consumequeue", layout.queue_file_entries),
         index=KeyIndex(path / "index", layout.index_slots, layout.index_entries),
