@@ -62,8 +62,6 @@ class Upkeep:
         self._checkpointed = -1
         self._busy: set[ConsumeQueue] = set()
         """Queues that hold entries in memory."""
-        self._unsynced: set[ConsumeQueue] = set()
-        """Queues whose files are not known to be on disk."""
         self._queues_full: StoreFull | None = None
 
     def is_as_left(self) -> None:
@@ -112,7 +110,6 @@ class Upkeep:
             for queue in list(self._busy):
                 if queue.is_dirty:
                     queue.write_out()
-                    self._unsynced.add(queue)
                 with self._writer.lock:
                     queue.forget_recent()
                     if not queue.has_recent:
@@ -166,8 +163,8 @@ class Upkeep:
         self._sync_log()
         self.file_keys()
         self.write_queues_out()
-        while self._unsynced:
-            self._unsynced.pop().sync()
+        for queue in self._queues:
+            queue.sync()
         mark = self._index.mark()
         self._memory.snapshot()
         files.save(self._path / files.CHECKPOINT, Checkpoint(end, ends, mark))
