@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -60,6 +60,17 @@ class Moved(msgspec.Struct, frozen=True):
 ReadResult = Slice | AtEnd | Moved
 
 
+class Limits(TypedDict, total=False):
+    """How much one read may answer."""
+
+    count_max: int
+    """Messages; 32 unless told."""
+    bytes_max: int
+    """256 KiB unless told; one message is always answered, whatever its size."""
+    tags_codes: frozenset[int] | None
+    """Only messages with one of these tags codes; None for all."""
+
+
 class Store(Protocol):
     """One store of messages and of the state that goes with them."""
 
@@ -67,15 +78,7 @@ class Store(Protocol):
         """Append a batch to a queue of an existing topic (`UnknownTopic`, `TooLarge`, `StoreFull`, `FlushTimeout`)."""
         ...
 
-    async def read(
-        self,
-        queue: Queue,
-        offset: int,
-        *,
-        count_max: int = 32,
-        bytes_max: int = 256 * 1024,
-        tags_codes: frozenset[int] | None = None,
-    ) -> ReadResult:
+    async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
         """Records from `offset` on; at least one if there is one, whatever `bytes_max` says."""
         ...
 

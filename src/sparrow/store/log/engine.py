@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ from sparrow.store.log.scan import Damage
 from sparrow.store.log.upkeep import Upkeep, disk_ratio
 from sparrow.store.log.views import STATE, GroupSaid, OffsetsSaid, QueuesSaid, TopicSaid, Word
 from sparrow.store.log.writer import Growth, Writer
-from sparrow.store.spi import Appended, ReadResult
+from sparrow.store.spi import Appended, Limits, ReadResult, Store
 from sparrow.wire import record
 
 log = logging.getLogger(__name__)
@@ -153,26 +153,11 @@ class LogStore:
             self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
 
-    def read_now(
-        self,
-        queue: Queue,
-        offset: int,
-        *,
-        count_max: int = 32,
-        bytes_max: int = 256 * 1024,
-        tags_codes: frozenset[int] | None = None,
-    ) -> ReadResult | None:
+    def read_now(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult | None:
         """What `read` answers, if that needs no disk; else None."""
         if self._is_closed:
             raise Closed(f"the store {self.path}")
-        return self._reader.read(
-            self._queues.get(queue),
-            offset,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            tags_codes=tags_codes,
-            hot_only=True,
-        )
+        return self._reader.read(self._queues.get(queue), offset, hot_only=True, **limits)
 
     def durable(self, end: int) -> asyncio.Future[None] | None:
         """Done once the log is on disk up to `end`. None: there is nothing to wait for, by policy or because it is."""
@@ -224,26 +209,11 @@ class LogStore:
         if future is not None:
             await future
 
-    async def read(
-        self,
-        queue: Queue,
-        offset: int,
-        *,
-        count_max: int = 32,
-        bytes_max: int = 256 * 1024,
-        tags_codes: frozenset[int] | None = None,
-    ) -> ReadResult:
-        result = self.read_now(queue, offset, count_max=count_max, bytes_max=bytes_max, tags_codes=tags_codes)
+    async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
+        result = self.read_now(queue, offset, **limits)
         if result is None:
-            result = await self._in_thread(
-                self._reader.read,
-                self._queues.get(queue),
-                offset,
-                count_max=count_max,
-                bytes_max=bytes_max,
-                tags_codes=tags_codes,
-                hot_only=False,
-            )
+            cold = functools.partial(self._reader.read, self._queues.get(queue), offset, hot_only=False, **limits)
+            result = await self._in_thread(cold)
         assert result is not None, "only a hot read may decline"
         return result
 
@@ -445,3 +415,6 @@ class LogStore:
         if self._is_closed:
             raise Closed(f"the store {self.path}")
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *args, **named))
+
+
+_KEEPS_THE_SPI: type[Store] = LogStore

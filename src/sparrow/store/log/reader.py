@@ -42,10 +42,10 @@ class Reader:
         queue: ConsumeQueue | None,
         offset: int,
         *,
-        count_max: int,
-        bytes_max: int,
-        tags_codes: frozenset[int] | None,
         hot_only: bool,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
     ) -> ReadResult | None:
         """Records from `offset` on. With `hot_only`, None means: not without waiting for the disk."""
         bounds = queue.bounds if queue is not None else _EMPTY
