@@ -14,7 +14,6 @@ from sparrow.settings import LogSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.wire import record
-from sparrow.wire.record import unpack_host
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text())
@@ -123,8 +122,3 @@ async def test_delayed_messages_keep_their_time_of_delivery_in_the_queue(directo
         entry = (directory / "consumequeue/SCHEDULE_TOPIC_XXXX/0/00000000000000000000").read_bytes()[:20]
         assert int.from_bytes(entry[12:20], "big") == want["storeTimestamp"] + 1000
         assert store.damage == []
-
-
-def test_the_fixture_is_what_it_says() -> None:
-    assert unpack_host(bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])).port == 10911
-    assert EXPECTED["layout"]["brokerVersion"] == "V4_9_7"
