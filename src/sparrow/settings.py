@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -12,10 +18,62 @@ FlushPolicy = Literal["async", "sync"]
 Watermark = Literal["written", "durable", "replicated"]
 
 
-class LogSettings(BaseModel):
-    """The log store."""
-
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NetSettings(_Section):
+    """Connections to a server."""
+
+    frame_bytes_max: int = Field(default=16 * MIB, ge=KIB, le=16 * MIB, description="Largest frame a peer may send.")
+    idle_close_ms: int = Field(default=120_000, ge=1, description="A connection silent for so long is closed.")
+    connections_max: int = Field(default=65_536, ge=1, description="Connections at a time.")
+    stop_grace_ms: int = Field(default=5_000, ge=0, description="How long requests in hand may take when we stop.")
+
+
+class NamingSettings(_Section):
+    """The name server."""
+
+    host: str = Field(default="127.0.0.1", description="Where it listens; `0.0.0.0` is everywhere.")
+    port: int = Field(default=9876, ge=0, le=65_535, description="Its port; 0 takes a free one.")
+    broker_silence_ms: int = Field(default=120_000, ge=1, description="A broker silent for so long is dropped.")
+    scan_interval_ms: int = Field(default=10_000, ge=1, description="How often silent brokers are looked for.")
+    net: NetSettings = NetSettings()
+
+
+class BrokerSettings(_Section):
+    """The broker."""
+
+    name: str = Field(default="sparrow", min_length=1, description="The broker's name in routes.")
+    cluster: str = Field(default="DefaultCluster", min_length=1, description="The cluster it belongs to.")
+    host: str = Field(default="127.0.0.1", description="Where it listens; `0.0.0.0` is everywhere.")
+    port: int = Field(default=10911, ge=0, le=65_535, description="Its port; 0 takes a free one.")
+    advertised_host: str | None = Field(
+        default=None, description="The address clients are told to connect to; by default the one it listens on."
+    )
+    name_servers: str = Field(default="", description="Where to register: `host:port`, several parted by `;`.")
+    register_interval_ms: int = Field(default=30_000, ge=1, description="How often it registers.")
+    name_server_timeout_ms: int = Field(default=6_000, ge=1, description="How long a name server may take to answer.")
+
+    auto_create_topics: bool = Field(default=True, description="A send to an unknown topic creates it.")
+    auto_create_groups: bool = Field(default=True, description="An unknown consumer group is created.")
+    topic_queues: int = Field(default=8, ge=1, le=65_536, description="Queues of a topic created by a send, at most.")
+
+    pull_messages_max: int = Field(default=131_072, ge=1, description="Messages in one answer, at most.")
+    pull_bytes_max: int = Field(
+        default=8 * MIB, ge=1, le=15 * MIB, description="Bytes in one answer for those who ask for more than 256 KiB."
+    )
+    held_pulls_max: int = Field(default=200_000, ge=1, description="Pulls that wait for messages at a time.")
+    hold_ms_max: int = Field(default=60_000, ge=0, description="How long a pull may wait, whatever it asks for.")
+
+    client_silence_ms: int = Field(default=120_000, ge=1, description="A client silent for so long is dropped.")
+    scan_interval_ms: int = Field(default=10_000, ge=1, description="How often silent clients are looked for.")
+    lock_ms: int = Field(default=60_000, ge=1, description="How long a queue lock holds unless renewed.")
+    net: NetSettings = NetSettings()
+
+
+class LogSettings(_Section):
+    """The log store."""
 
     # -- fixed for a store's life: kept in it, and what is kept wins over what is set --------------------------------
     segment_bytes: int = Field(default=GIB, ge=4 * KIB, le=GIB, description="Size of a commit-log file.")
@@ -51,3 +109,31 @@ class LogSettings(BaseModel):
         default=0.85, gt=0, le=1, description="Fuller than this, segments go before their time."
     )
     disk_refuse_ratio: float = Field(default=0.90, gt=0, le=1, description="Fuller than this, writes are refused.")
+
+
+class Settings(BaseSettings):
+    """All sections: defaults < `sparrow.toml` < `SPARROW_*` (as in `SPARROW_BROKER__PORT`) < what the caller says."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",  # other programs may have variables that start like ours
+        env_prefix="SPARROW_",
+        env_nested_delimiter="__",
+        toml_file="sparrow.toml",
+        nested_model_default_partial_update=True,
+    )
+
+    naming: NamingSettings = NamingSettings()
+    broker: BrokerSettings = BrokerSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparrow import __version__
-from sparrow.cli import demo, store
+from sparrow.cli import demo, store, up
 from sparrow.model.errors import SparrowError
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.command("up")(up.up)
+app.command("broker")(up.broker)
+app.command("name-server")(up.name_server)
 app.command("demo")(demo.run)
 app.add_typer(store.app, name="store")
 

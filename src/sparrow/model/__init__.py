@@ -1,6 +1,7 @@
 """Values: messages, topics, queues, errors. No I/O, and no other room is known here."""
 
 from sparrow.model.message import Draft, Host, Message, StoredMessage
+from sparrow.model.outcome import SendResult, SendStatus
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.topic import Group, Topic
 
@@ -13,6 +14,8 @@ __all__ = [
     "PhysicalOffset",
     "Queue",
     "QueueOffset",
+    "SendResult",
+    "SendStatus",
     "StoredMessage",
     "Topic",
 ]

@@ -59,6 +59,24 @@ class TooLarge(Refused):
         return f"{self.what} has {self.size_bytes} bytes, {self.limit_bytes} are allowed: send less, or raise the limit"
 
 
+class NotPermitted(Refused):
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what} is not permitted: {self.why}"
+
+
+class UnknownGroup(Refused):
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} does not exist: create it, or switch on automatic creation"
+
+
 class OffsetUnknown(Refused):
     def __init__(self, group: str, queue: object) -> None:
         super().__init__(group, queue)
@@ -82,6 +100,26 @@ class Busy(Unavailable):
 
     def __str__(self) -> str:
         return f"busy, try again: {self.why}"
+
+
+class ConnectionLost(Unavailable):
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(address, why)
+        self.address, self.why = address, why
+
+    def __str__(self) -> str:
+        return f"no connection to {self.address}: {self.why}"
+
+
+class RequestTimeout(Unavailable):
+    """No answer in time. What was asked may have been done all the same."""
+
+    def __init__(self, address: str, what: str, timeout_ms: int) -> None:
+        super().__init__(address, what, timeout_ms)
+        self.address, self.what, self.timeout_ms = address, what, timeout_ms
+
+    def __str__(self) -> str:
+        return f"{self.address} did not answer {self.what} within {self.timeout_ms} ms"
 
 
 class FlushTimeout(Unavailable):

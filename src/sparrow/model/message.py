@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
@@ -36,6 +38,23 @@ class Message(msgspec.Struct, kw_only=True):
     body: bytes = b""
     properties: dict[str, str] = {}
     flag: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] = (),
+        **properties: str,
+    ) -> Message:
+        """A message with a tag, keys to find it by, and properties of its own. Text becomes UTF-8."""
+        if tags:
+            properties[TAGS] = tags
+        if keys:
+            properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        return Message(topic=topic, body=body.encode() if isinstance(body, str) else body, properties=properties)
 
     @property
     def tags(self) -> str | None:

@@ -115,6 +115,10 @@ class Store(Protocol):
         """The offset the group should read next, if it ever said."""
         ...
 
+    async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
+        """Everything committed, as of now: (topic, group) to queue id to the offset to be read next."""
+        ...
+
     async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Going backwards is allowed: it is how a group is rewound. Returns what stood there before."""
         ...

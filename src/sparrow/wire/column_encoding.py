@@ -2,6 +2,7 @@
 
 Arrow keeps the bytes of an array without gaps. So when the sources (headers, bodies, keys, ...) are strung into one
 array and taken back in the order header 0, body 0, ..., header 1, body 1, ..., the bytes of the result are the records.
+`column_batch` lays out the members of a batch in the same way.
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ from sparrow.wire.record import BORN_IPV6, FIXED_BYTES, MAGIC_V1, STORE_IPV6, to
 
 LOOPBACK = b"\x7f\0\0\1\0\0\0\0"
 
-_CONSTANTS_BYTES_MAX = 4096
-"""Room kept for the names of properties among the sources, which have 32-bit offsets too."""
-
 
 class Encoded(NamedTuple):
     """Records laid end to end, with offsets and store time still 0: see `columns.stamp`."""
@@ -37,14 +35,15 @@ class Encoded(NamedTuple):
     sizes: NDArray[np.int32]
 
 
-class _Choice(NamedTuple):
-    """A part that is one of a few constants in each row."""
+class Pick(NamedTuple):
+    """A part that is some item of a source in each row. Several may share a source, which is then copied once."""
 
-    constants: list[bytes]
-    which: Ints
+    source: pa.Array
+    which: NDArray[np.int32]
 
 
-_Part: TypeAlias = "bytes | pa.Array | _Choice"
+Part: TypeAlias = bytes | pa.Array | Pick
+"""What stands at one place in every row: the same bytes, an item a row, or one of a few."""
 
 
 def encode(
@@ -68,26 +67,17 @@ def encode(
     A null or empty key, tag, id, property name or value is not written. `properties` is a map column and is written
     last, so it wins where it names KEYS, TAGS or UNIQ_KEY again. The same is refused as by `properties.encode`.
     """
-    name = _topic_bytes(topic)
+    name = topic_bytes(topic)
     for host in (born_host, store_host):
         if len(host) != 8:
             raise Refused(f"a batch is encoded for IPv4 hosts, 8 packed bytes each, not {len(host)}")
-    body = _column("body", body, pa.binary(), None)
+    body = column("body", body, pa.binary(), None)
     rows = len(body)
     body_bytes = np.diff(window(body)[1]).astype(np.int64)
-    parts, properties_bytes = _property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, msg_ids)), properties)
-    if rows and properties_bytes.max() > PROPERTIES_BYTES_MAX:
-        raise TooLarge("the property string", int(properties_bytes.max()), PROPERTIES_BYTES_MAX)
-
-    middle = topic_field(name) + b"\0\0"
-    length_at = len(middle) - 2
-    sizes = body_bytes + properties_bytes + (FIXED_BYTES + len(middle))
-    if isinstance(first := parts[0], bytes):  # the same in all rows, and the fewer parts the quicker
-        middle += first
-        del parts[0]
-    if not rows:
-        return Encoded(pa.py_buffer(b""), sizes.astype(np.int32))
-    header = _repeated(
+    parts, properties_bytes = property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, msg_ids)), properties)
+    field = topic_field(name)
+    sizes = body_bytes + properties_bytes + (FIXED_BYTES + len(field) + 2)
+    header = repeated(
         HEADER,
         rows,
         size=sizes,
@@ -101,13 +91,10 @@ def encode(
         store_host=np.void(store_host),
         body_bytes=body_bytes,
     )
-    length = np.dtype({"names": ["length"], "formats": [">u2"], "offsets": [length_at], "itemsize": len(middle)})
-    middles = _repeated(length, rows, template=middle, length=properties_bytes)
-    records = _interleaved(rows, [_fixed(header), body, _fixed(middles), *parts])
-    return Encoded(records.buffers()[2], sizes.astype(np.int32))
+    return Encoded(laid(sizes, header, body, field, parts, properties_bytes), sizes.astype(np.int32))
 
 
-def _topic_bytes(topic: str) -> bytes:
+def topic_bytes(topic: str) -> bytes:
     try:
         name = topic.encode()
     except UnicodeEncodeError as cause:
@@ -117,21 +104,21 @@ def _topic_bytes(topic: str) -> bytes:
     return name
 
 
-def _column(what: str, column: Any, kind: pa.DataType, rows: int | None) -> pa.Array:
+def column(what: str, given: Any, kind: pa.DataType, rows: int | None) -> pa.Array:
     """An array of just this type and length. Null texts become empty, since neither is written."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if not isinstance(column, pa.Array):
-        column = pa.array(column, kind)
+    if isinstance(given, pa.ChunkedArray):
+        given = given.combine_chunks()
+    if not isinstance(given, pa.Array):
+        given = pa.array(given, kind)
     try:
-        column = column if column.type == kind else column.cast(kind)
+        given = given if given.type == kind else given.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         raise Refused(f"the column of {what} cannot be read as {kind}: {cause}") from cause
-    if rows is not None and len(column) != rows:
-        raise Refused(f"the column of {what} has {len(column)} rows; there are {rows} bodies")
-    if column.null_count and kind is not MAP:
-        column = column.fill_null(b"" if kind == pa.binary() else "")
-    return column
+    if rows is not None and len(given) != rows:
+        raise Refused(f"the column of {what} has {len(given)} rows; there are {rows} bodies")
+    if given.null_count and kind is not MAP:
+        given = given.fill_null(b"" if kind == pa.binary() else "")
+    return given
 
 
 def crcs_of(body: pa.Array) -> NDArray[np.uint32]:
@@ -149,15 +136,15 @@ _BODIES_AT_ONCE = 256
 # -- the property string of each row, as parts -----------------------------------------------------
 
 
-def _property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: Any) -> tuple[list[_Part], Ints]:
+def property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: Any) -> tuple[list[Part], Ints]:
     """What to write after the length of the properties, and that length."""
-    parts: list[_Part] = []
+    parts: list[Part] = []
     written = np.zeros(rows, np.int64)
     was_there = np.zeros(rows, np.bool_)
-    for name, column in columns:
-        if column is None:
+    for name, given in columns:
+        if given is None:
             continue
-        values = _column(name, column, pa.string(), rows)
+        values = column(name, given, pa.string(), rows)
         data, offsets = window(values)
         if (data == 2).any():
             raise _holds_separator(name)
@@ -169,18 +156,24 @@ def _property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: A
         was_there = is_there
     parts.append(_joint(b"", was_there, was_there))
     if properties is not None:
-        strings = _map_strings(_column("properties", properties, MAP, rows))
+        strings = _map_strings(column("properties", properties, MAP, rows))
         parts.append(strings)
         written += np.diff(window(strings)[1])
+    check_properties_bytes(written)
     return parts, written
 
 
-def _joint(opening: bytes, was_there: Bools, is_there: Bools) -> _Part:
+def check_properties_bytes(lengths: Ints) -> None:
+    if (longest := int(lengths.max(initial=0))) > PROPERTIES_BYTES_MAX:
+        raise TooLarge("the property string", longest, PROPERTIES_BYTES_MAX)
+
+
+def _joint(opening: bytes, was_there: Bools, is_there: Bools) -> Part:
     """What stands between two values: the end of the first if it is there, the name of the second if that is."""
     constants = [b"", opening, b"\x02", b"\x02" + opening]
     if (was_there.all() or not was_there.any()) and (is_there.all() or not is_there.any()):
         return constants[2 * was_there.any() + is_there.any()]
-    return _Choice(constants, 2 * was_there.astype(np.int64) + is_there)
+    return Pick(pa.array(constants, pa.binary()), 2 * was_there.astype(np.int32) + is_there)
 
 
 def _map_strings(maps: pa.Array) -> pa.Array:
@@ -203,6 +196,9 @@ def _map_strings(maps: pa.Array) -> pa.Array:
         for separator in separators:
             if (hits := np.flatnonzero(data == separator)).size:
                 raise _holds_separator(names[int(np.searchsorted(offsets, hits[0], "right")) - 1].as_py())
+    written = len(window(names)[0]) + len(window(values)[0]) + 2 * len(names)
+    if written > BATCH_BYTES_MAX:
+        raise TooLarge("the run of properties", written, BATCH_BYTES_MAX)
     entries = _interleaved(len(names), [retyped(names, pa.binary()), b"\x01", retyped(values, pa.binary()), b"\x02"])
     _, offsets = window(entries)
     return binary(entries.buffers()[2], offsets[::4][first])
@@ -215,7 +211,7 @@ def _holds_separator(name: str) -> Refused:
 # -- laying parts end to end -----------------------------------------------------------------------
 
 
-def _repeated(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None, **fields: Any) -> NDArray[Any]:
+def repeated(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None, **fields: Any) -> NDArray[Any]:
     """So many items, alike but for the fields given as arrays."""
     one = np.frombuffer(bytearray(template or dtype.itemsize), dtype)
     for name, value in fields.items():
@@ -228,30 +224,52 @@ def _repeated(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None,
     return items
 
 
+def laid(
+    sizes: Ints, headers: NDArray[Any], body: Part, field: bytes, properties: Sequence[Part], properties_bytes: Ints
+) -> pa.Buffer:
+    """Header, body, `field`, length of the properties and properties of row 0, then of row 1, and so on: rows of these
+    sizes, end to end."""
+    total = int(sizes.sum())
+    if total > BATCH_BYTES_MAX:
+        raise TooLarge("the run of messages", total, BATCH_BYTES_MAX)
+    middle = field + b"\0\0"
+    if properties and isinstance(properties[0], bytes):  # the same in all rows, and the fewer parts the quicker
+        middle += properties[0]
+        properties = properties[1:]
+    length = np.dtype({"names": ["length"], "formats": [">u2"], "offsets": [len(field)], "itemsize": len(middle)})
+    middles = repeated(length, len(headers), template=middle, length=properties_bytes)
+    rows = _interleaved(len(headers), [_fixed(headers), body, _fixed(middles), *properties]).buffers()[2]
+    assert rows.size == total
+    return rows
+
+
 def _fixed(items: NDArray[Any]) -> pa.Array:
     """Items of one size as a binary array, without a copy."""
     width = items.dtype.itemsize
     return binary(pa.py_buffer(items.data), np.arange(0, (len(items) + 1) * width, width, dtype=np.int32))
 
 
-def _interleaved(rows: int, parts: Sequence[_Part]) -> pa.Array:
-    """All parts of row 0, then all of row 1, and so on: rows * len(parts) items in one binary array."""
-    columns = [part for part in parts if isinstance(part, pa.Array)]
-    constants: list[bytes] = []
+def _interleaved(rows: int, parts: Sequence[Part]) -> pa.Array:
+    """All parts of row 0, then all of row 1, and so on: rows * len(parts) items in one binary array.
+
+    That this many bytes can be counted with 32 bits is for the caller to know.
+    """
+    sources: list[pa.Array] = []
+    first_of: dict[int, int] = {}
     places = np.empty((rows, len(parts)), np.int32)
-    column_at, constant_at = 0, rows * len(columns)
-    most = sum(len(window(column)[0]) for column in columns)
+    items = 0
+    every_row = np.arange(rows, dtype=np.int32)
     for i, part in enumerate(parts):
         if isinstance(part, bytes):
-            part = _Choice([part], np.zeros(1, np.int64))
-        if isinstance(part, _Choice):
-            places[:, i] = part.which + (constant_at + len(constants))
-            constants += part.constants
-            most += rows * max(map(len, part.constants))
-        else:
-            places[:, i] = np.arange(column_at, column_at + rows)
-            column_at += rows
-    if most > BATCH_BYTES_MAX - _CONSTANTS_BYTES_MAX:
-        raise TooLarge("the batch of records", most, BATCH_BYTES_MAX - _CONSTANTS_BYTES_MAX)
-    sources = pa.concat_arrays([*columns, pa.array(constants, pa.binary())])
-    return pc.take(sources, pa.array(places.reshape(-1)), boundscheck=False)
+            part = Pick(pa.array([part], pa.binary()), np.zeros(1, np.int32))
+        source, which = part if isinstance(part, Pick) else Pick(part, every_row)
+        if id(source) not in first_of:
+            first_of[id(source)] = items
+            sources.append(source)
+            items += len(source)
+        places[:, i] = which + np.int32(first_of[id(source)])
+    try:
+        strung = pa.concat_arrays(sources)
+    except pa.ArrowInvalid as cause:  # what is left out of the rows may be a little too much
+        raise TooLarge("the run of messages", sum(source.nbytes for source in sources), BATCH_BYTES_MAX) from cause
+    return pc.take(strung, pa.array(places.reshape(-1)), boundscheck=False)

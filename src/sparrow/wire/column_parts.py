@@ -11,6 +11,7 @@ Two ideas carry the columnar codec:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from mmap import mmap
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -30,26 +31,33 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 Items: TypeAlias = NDArray[Any]
 
-HEADER = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_ms", ">i8"),
-        ("born_host", "V8"),
-        ("store_ms", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"),
-        ("body_bytes", ">i4"),
-    ]
-)
-"""The fixed bytes of a record whose hosts are IPv4: the table in `record`, as NumPy reads it."""
+
+@cache
+def header_of(born_host_bytes: int = 8, store_host_bytes: int = 8) -> np.dtype[Any]:
+    """The fixed bytes of a record with hosts so long: the table in `record`, as NumPy reads it."""
+    return np.dtype(
+        [
+            ("size", ">i4"),
+            ("magic", ">i4"),
+            ("crc", ">u4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("physical_offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_ms", ">i8"),
+            ("born_host", f"V{born_host_bytes}"),
+            ("store_ms", ">i8"),
+            ("store_host", f"V{store_host_bytes}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_offset", ">i8"),
+            ("body_bytes", ">i4"),
+        ]
+    )
+
+
+HEADER = header_of()
+"""The header of a record whose hosts are IPv4."""
 assert HEADER.itemsize == FIXED_BYTES
 
 QUEUE_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])

@@ -127,15 +127,16 @@ def encode(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes
     return b"".join((start, command.body)) if command.body else start
 
 
-def encode_start(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-    """The frame up to its body. Who sends records as they lie on disk writes those behind it, uncopied."""
+def encode_start(command: Command, *, body_bytes: int | None = None, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+    """The frame up to its body, of `body_bytes` if the command does not hold it: who sends records as they lie on disk
+    writes those behind it."""
     try:
         header = _json_out(command) if command.serialization is _JSON else _binary_out(command)
     except UnicodeEncodeError as cause:
         raise Refused("the header holds half of a surrogate pair, which is not text") from cause
     except StructError as cause:
         raise Refused(f"a number of the header does not fit its bytes: {cause}") from cause
-    length = 4 + len(header) + len(command.body)
+    length = 4 + len(header) + (len(command.body) if body_bytes is None else body_bytes)
     if length + 4 > frame_bytes_max:
         raise TooLarge("the frame", length + 4, frame_bytes_max)
     return _pack_start(length, len(header) if command.serialization is _JSON else 1 << 24 | len(header)) + header

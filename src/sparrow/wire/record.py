@@ -20,6 +20,7 @@ All integers are big-endian and signed. A host is 4 or 16 bytes of address and a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 
 from sparrow.model.errors import ProtocolError, TooLarge
@@ -239,3 +240,17 @@ def _checked_start(buffer: bytes | memoryview, at: int) -> tuple[int, int, int]:
     if size < SMALLEST_BYTES or size > len(buffer) - at:
         raise ProtocolError(f"the record at byte {at} claims {size} bytes of the {len(buffer) - at} there are")
     return size, magic, _INT.unpack_from(buffer, at + AT_SYS_FLAG)[0]
+
+
+def decode_sound(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
+    """The messages of records laid end to end, without those that cannot be read, as far as sizes can be followed."""
+    at, end = 0, len(buffer)
+    while end - at >= SMALLEST_BYTES:
+        size = _INT.unpack_from(buffer, at)[0]
+        if not SMALLEST_BYTES <= size <= end - at:
+            return
+        try:
+            yield decode(buffer, at)
+        except ProtocolError:
+            pass
+        at += size

@@ -34,6 +34,9 @@ _ENTRIES = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _RECENT_ENTRIES = 4096
 """How many written-out entries a busy queue keeps in memory for its readers; an idle one keeps none."""
 
+_WARM_ENTRIES = 1 << 20
+"""So far behind the end, entries are taken to be in the kernel's memory still: 20 MiB of a file just written."""
+
 
 class ConsumeQueue:
     """Appended to by the store's writer; `entries` may be called by any thread."""
@@ -47,6 +50,7 @@ class ConsumeQueue:
         "end",
         "first",
         "flushed",
+        "found_end",
         "is_gone",
         "is_ours",
         "queue",
@@ -70,6 +74,8 @@ class ConsumeQueue:
         """What readers may see: `end`, or less while messages wait to become durable or replicated."""
         self.flushed = 0
         """Entries below are in the files."""
+        self.found_end = 0
+        """Entries below were found in the files when the store was opened; all others this process made."""
         self.is_ours = False
         """For the store's own words: nobody else may append to it."""
         self.is_gone = False
@@ -120,6 +126,10 @@ class ConsumeQueue:
     def is_recent(self, offset: int) -> bool:
         """Whether `entries` needs no file for it."""
         return offset >= self._recent[0]
+
+    def is_warm(self, offset: int) -> bool:
+        """Whether `entries` gives what this process made itself, and most likely without waiting for the disk."""
+        return offset >= self._recent[0] or (offset >= self.found_end and self.end - offset <= _WARM_ENTRIES)
 
     @property
     def has_recent(self) -> bool:
@@ -239,6 +249,7 @@ class ConsumeQueue:
                 high = likely_end
         end = self.partition_point(low, high, is_inside)
         self._all_in_files(end)
+        self.found_end = end
         self.first = QueueOffset(bases[0] // ENTRY_BYTES)
         self.advance_first(log_first)
         self.visible_end = self.end
@@ -276,6 +287,7 @@ class ConsumeQueue:
         self._recent = (min(end, recent_from), recent[:kept])
         self.end = QueueOffset(end)
         self.flushed = min(self.flushed, end)
+        self.found_end = min(self.found_end, end)
         self.first = QueueOffset(min(self.first, end))
         self.visible_end = QueueOffset(min(self.visible_end, end))
         self.erase_behind()

@@ -299,8 +299,18 @@ class LogStore:
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         return self._memory.committed(group, queue)
 
+    async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
+        with self._writer.lock:  # a topic may be going away in another thread
+            return {
+                of: {queue_id: QueueOffset(at) for queue_id, at in kept.items()}
+                for of, kept in self._memory.state.offsets.items()
+            }
+
     async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
+        return self._memory.commit(group, queue, offset)
+
+    def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         return self._memory.commit(group, queue, offset)
 
     # -- retention and replication ------------------------------------------------------------------------------------

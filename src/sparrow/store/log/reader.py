@@ -54,7 +54,7 @@ class Reader:
         if not bounds.first <= offset < bounds.end:
             return Moved(bounds.first if offset < bounds.first else bounds.end, bounds)
         assert queue is not None, "an unknown queue holds nothing"
-        is_ours = queue.is_recent(offset)  # an entry in memory is what this process put there
+        is_ours = queue.is_warm(offset)
         if hot_only and not is_ours:
             return None
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
@@ -73,17 +73,16 @@ class Reader:
 
     def _views(self, places: list[int], sizes: list[int]) -> list[memoryview]:
         """The records as they lie in memory, those that lie back to back as one view."""
-        views = []
-        start = end = -1
-        for at, size in zip(places, sizes, strict=True):
-            if at != end:
-                if end >= 0:
-                    views.append(self._view(start, end))
-                start = at
-            end = at + size
-        if end >= 0:
-            views.append(self._view(start, end))
-        return views
+        if not places:
+            return []
+        first, end = places[0], places[-1] + sizes[-1]
+        if end - first == sum(sizes):  # nothing in between
+            return [self._view(first, end)]
+        segment = self._log.segment_at(first)
+        if segment is not None and end <= segment.end:
+            view, base = segment.view, segment.base
+            return [view[at - base : at - base + size] for at, size in zip(places, sizes, strict=True)]
+        return [self._view(at, at + size) for at, size in zip(places, sizes, strict=True)]
 
     def _view(self, start: int, end: int) -> memoryview:
         segment = self._log.segment_at(start)

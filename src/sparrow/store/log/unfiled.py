@@ -44,6 +44,13 @@ class Unfiled:
         places.extend(physical_offsets)
         self.count += len(places) - before
 
+    def add_place(self, physical_offset: int) -> None:
+        portions = self._portions
+        if not portions or portions[-1].__class__ is KeyedRun:
+            portions.append(array("q"))
+        portions[-1].append(physical_offset)  # type: ignore[union-attr]
+        self.count += 1
+
     def add_run(self, keys: columns.RunKeys, places: npt.NDArray[np.int64], store_ms: int) -> None:
         self._portions.append(KeyedRun(keys, places, store_ms))
         self.count += len(places)

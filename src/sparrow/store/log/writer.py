@@ -73,6 +73,8 @@ class Writer:
 
     def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> Appended:
         """Append a batch: all of it, back to back in one segment, or nothing."""
+        if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN:
+            return self._append_one(queue, drafts[0])
         topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
         sizes = []
         for draft in drafts:
@@ -113,6 +115,38 @@ class Writer:
                 queue.extend(b"".join(entries))
                 self._grown(queue, at)
         return Appended(queue.queue, first, places, at, store_ms)
+
+    def _append_one(self, queue: ConsumeQueue, draft: Draft) -> Appended:
+        """The same for a single message that readers may see: what a broker does all day, without the lists."""
+        self._check(draft)
+        topic, host, properties = queue.topic_field, self._store_host, draft.properties
+        size = record.size_of(draft, topic, host)
+        if size + BLANK_BYTES > self.log.segment_bytes:
+            raise TooLarge("the message", size, self.log.segment_bytes - BLANK_BYTES)
+        code = tags_code_in(properties) if queue.delay_ms is None else 0
+        with self.lock:
+            self._may_append(queue)
+            segment, at = self.log.make_room(size)
+            store_ms = self._store_ms()
+            offset = queue.end
+            data = record.encode(
+                draft,
+                topic,
+                size=size,
+                queue_id=queue.queue.id,
+                queue_offset=offset,
+                physical_offset=at,
+                store_ms=store_ms,
+                store_host=host,
+            )
+            self.log.write(segment, data)
+            self.unfiled.add_place(at)
+            if queue.delay_ms is not None:
+                code = store_ms + queue.delay_ms
+            queue.extend(_pack_entry(at, size, code))
+            end = PhysicalOffset(at + size)
+            self._grown(queue, end)
+        return Appended(queue.queue, offset, (at,), end, store_ms)
 
     def _check(self, draft: Draft) -> None:
         if len(draft.body) > self._message_bytes_max:

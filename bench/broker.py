@@ -1,0 +1,148 @@
+"""What a broker costs a message: its own CPU time, so that the load on the machine matters little.
+
+The broker runs in a process of its own; this one is the load. Frames are made beforehand and answers only counted.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from _harness import Row, folder_on_disk, is_smoke, report
+from sparrow.wire import headers
+from sparrow.wire.codes import Code
+from sparrow.wire.frame import Command, encode
+from sparrow.wire.headers import PullMessage, SendMessageV2
+from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
+
+BODY = b"x" * 100
+PROPERTIES = "UNIQ_KEY\x017F0000010A2B18B4AAC20000000{:05d}\x02TAGS\x01paid\x02KEYS\x01order-{}\x02WAIT\x01true\x02"
+IN_FLIGHT = 128
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[tuple[int, int]]:
+    """A broker in a process of its own: its pid and its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sparrow", "up", "--data", str(folder), "--port", "0", "--name-server-port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        port = 0
+        for line in process.stdout:
+            if found := re.match(r"broker \S+ \S+:(\d+)", line):
+                port = int(found.group(1))
+            if line.startswith("ready"):
+                break
+        yield process.pid, port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def cpu_of(pid: int) -> float:
+    """User and system time of all threads, from the scheduler's own count (ns) where there is one."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return total / 1e9
+
+
+def send_frame(opaque: int) -> bytes:
+    header = SendMessageV2(
+        "bench", "bench", "TBW102", 4, opaque % 4, 0, 1_700_000_000_000, 0, PROPERTIES.format(opaque % 99_999, opaque)
+    )
+    return encode(Command(Code.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
+
+
+def pull_frame(opaque: int, offset: int) -> bytes:
+    header = PullMessage("bench", "bench", opaque % 4, offset, 32, HAS_SUBSCRIPTION, 0, 0, 0, "*", "TAG")
+    return encode(Command(Code.PULL_MESSAGE, opaque, ext=headers.write(header)))
+
+
+class Load:
+    """A connection that sends frames and counts the answers."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._rest = b""
+
+    def round(self, frames: list[bytes]) -> bytes:
+        """Send all at once and wait for as many answers; gives back the last bytes read."""
+        self._socket.sendall(b"".join(frames))
+        data, missing = self._rest, len(frames)
+        while missing:
+            data += self._socket.recv(1 << 20)
+            at = 0
+            while len(data) - at >= 4 and len(data) - at >= (size := 4 + int.from_bytes(data[at : at + 4], "big")):
+                last, at, missing = data[at : at + size], at + size, missing - 1
+            data = data[at:]
+        self._rest = data
+        assert b'"code":0' in last[:200], last[:300]
+        return last
+
+
+def cost_us(pid: int, load: Load, frames: list[bytes], in_flight: int, rounds: int) -> float:
+    """The broker's CPU time a frame: the quickest of several rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        begun = cpu_of(pid)
+        for start in range(0, len(frames), in_flight):
+            load.round(frames[start : start + in_flight])
+        best = min(best, (cpu_of(pid) - begun) / len(frames) * 1e6)
+    return best
+
+
+def elapsed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    count = 2_000 if is_smoke() else 40_000
+    rounds = 1 if is_smoke() else 5
+    with folder_on_disk() as folder, broker(folder) as (pid, port):
+        load = Load(port)
+        sends = [send_frame(number) for number in range(count)]
+        load.round(sends[:1])  # makes the topic
+        load.round(sends[:1000])
+        pipelined = cost_us(pid, load, sends, IN_FLIGHT, rounds)
+        alone = cost_us(pid, load, sends[: count // 4], 1, rounds)
+        pulls = [pull_frame(number, number % 200) for number in range(count // 10)]
+        last = load.round(pulls[:1])
+        assert len(last) > 32 * 200, "a pull of 32 was meant"
+        pulled_alone = cost_us(pid, load, pulls, 1, rounds)
+        pulled = cost_us(pid, load, pulls, 16, rounds)
+        report(
+            "broker",
+            [
+                Row("send, pipelined: broker CPU", pipelined, "µs", None if is_smoke() else 15, at_most=True),
+                Row("send, one at a time: broker CPU", alone, "µs", None if is_smoke() else 50, at_most=True),
+                Row(
+                    "pull of 32, one at a time: broker CPU",
+                    pulled_alone,
+                    "µs",
+                    None if is_smoke() else 60,
+                    at_most=True,
+                ),
+                Row("pull of 32, pipelined: broker CPU", pulled, "µs", None if is_smoke() else 60, at_most=True),
+            ],
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Who is connected, as operators' tools show it."""
+
+from __future__ import annotations
+
+from sparrow.broker.context import Broker
+from sparrow.broker.members import Member
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire import bodies
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import ConsumerConnections, Done, ProducerConnections
+
+
+async def consumers(request: ConsumerConnections, broker: Broker, _: Call) -> Answer:
+    group = broker.members.consumers(request.group)
+    if group is None:
+        remark = f"no consumer of group {request.group!r} is online"
+        return Answer(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
+    return Answer.of(
+        bodies.ConsumerConnections(
+            connection_set=[_connection(member) for member in group.members.values()],
+            subscription_table={topic: found.data for topic, found in group.subscriptions.items()},
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+    )
+
+
+async def producers(request: ProducerConnections, broker: Broker, _: Call) -> Answer:
+    members = broker.members.producers(request.group)
+    if not members:
+        return Answer(code=Response.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online")
+    return Answer.of(bodies.ProducerConnections([_connection(member) for member in members]))
+
+
+async def all_producers(_: Done, broker: Broker, __: Call) -> Answer:
+    return Answer.of(
+        bodies.ProducerTable(
+            {
+                group: [_entry(member) for member in members]
+                for group, members in broker.members.producer_groups().items()
+            }
+        )
+    )
+
+
+def _connection(member: Member) -> bodies.Connection:
+    return bodies.Connection(member.client_id, member.channel.address, member.language.name, member.version)
+
+
+def _entry(member: Member) -> bodies.ProducerEntry:
+    return bodies.ProducerEntry(
+        client_id=member.client_id,
+        remote_ip=member.channel.address,
+        language=member.language.name,
+        version=member.version,
+        last_update_timestamp=member.seen_ms,
+    )
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.GET_CONSUMER_CONNECTION_LIST: consumers,
+    Code.GET_PRODUCER_CONNECTION_LIST: producers,
+    Code.GET_ALL_PRODUCER_INFO: all_producers,
+}

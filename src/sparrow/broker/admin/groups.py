@@ -1,0 +1,100 @@
+"""Consumer groups as operators see them: made and changed, listed, dropped."""
+
+from __future__ import annotations
+
+from sparrow.broker.context import Broker
+from sparrow.broker.groups import SYSTEM_GROUPS
+from sparrow.model.errors import Refused
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, checked_group
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire.bodies import GroupConfig, GroupConfigList, GroupTable
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import AskGroup, DeleteGroup, Done, ForbidGroup, ListGroups
+
+RETRY_QUEUES_MAX = 1024
+RETRIES_MAX = 65_536
+UNLIMITED = -1
+
+
+async def put(_request: Done, broker: Broker, call: Call) -> Done:
+    """Create a group or change it."""
+    await broker.groups.put(_checked(call.body(GroupConfig)))
+    return Done()
+
+
+async def put_all(_request: Done, broker: Broker, call: Call) -> Done:
+    """The same for a list; nothing is changed unless all of it can be."""
+    wanted = call.body(GroupConfigList).group_config_list
+    if not wanted:
+        raise Refused("the list names no group")
+    for group in [_checked(config) for config in wanted]:
+        await broker.groups.put(group)
+    return Done()
+
+
+def _checked(config: GroupConfig) -> Group:
+    """The group as it is to be, or `Refused`."""
+    name = checked_group(config.group_name)
+    if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
+        raise Refused(
+            f"group {name!r} cannot have {config.retry_queue_nums} retry queues: 0 to {RETRY_QUEUES_MAX} are possible"
+        )
+    if not UNLIMITED <= config.retry_max_times <= RETRIES_MAX:
+        raise Refused(
+            f"group {name!r} cannot have {config.retry_max_times} retries: 0 to {RETRIES_MAX} are possible, "
+            f"and {UNLIMITED} for no limit"
+        )
+    return config.group()
+
+
+async def get(request: AskGroup, broker: Broker, _call: Call) -> Answer:
+    return Answer.of(GroupConfig.of(broker.groups[request.group]))
+
+
+async def list_all(_request: ListGroups, broker: Broker, _call: Call) -> Answer:
+    """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
+    table = {group.name: GroupConfig.of(group) for group in broker.groups}
+    return Answer.of(GroupTable(table, broker.groups.version))
+
+
+async def delete(request: DeleteGroup, broker: Broker, _call: Call) -> Done:
+    """Offsets stay unless they are to go too: made again, the group goes on where it was, as RocketMQ's do."""
+    name = checked_group(request.group)
+    if name in SYSTEM_GROUPS:
+        raise Refused(f"group {name!r} is one of the broker's own: it stays")
+    broker.counters.forget_group(name)
+    offsets = await broker.store.offsets()
+    await broker.groups.delete(name)
+    if request.clean_offsets or request.remove_offsets:
+        # They may be all that is left of a group that was deleted before.
+        if any(group == name for _, group in offsets):
+            await broker.store.delete_group(name)
+        return Done()
+    for (topic, group), committed in offsets.items():
+        for queue_id, offset in committed.items():
+            # A consumer that is still online may have committed again already, and knows better.
+            if group == name and await broker.store.committed(name, Queue(topic, queue_id)) is None:
+                await broker.store.commit(name, Queue(topic, queue_id), offset)
+    return Done()
+
+
+async def forbid(request: ForbidGroup, broker: Broker, _call: Call) -> Answer:
+    """Pulls look at the group and at the topic, not at the pair of them: a table of pairs would be a false promise."""
+    return Answer(
+        code=Response.REQUEST_CODE_NOT_SUPPORTED,
+        remark=(
+            f"group {request.group!r} cannot be forbidden to read topic {request.topic!r} alone: "
+            "switch consuming off for the group, or take the topic's read permission"
+        ),
+    )
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: put_all,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: get,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: list_all,
+    Code.DELETE_SUBSCRIPTIONGROUP: delete,
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: forbid,
+}

@@ -1,0 +1,244 @@
+"""How the broker itself is doing: its figures, its settings, and chores done on request.
+
+RocketMQ's tools read these tables by name, so the names are RocketMQ's. A number is the real one or it is not there;
+what RocketMQ measures of its thread pools is 0, because a request here waits for none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping
+
+from sparrow.broker.context import Broker
+from sparrow.broker.counters import Counters, Figure, Figures, Rates, Totals, Traffic
+from sparrow.broker.query import store_ms_of
+from sparrow.model.errors import Refused
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.settings import GIB
+from sparrow.store.log.upkeep import disk_ratio
+from sparrow.wire import bodies
+from sparrow.wire.bodies import DataVersion, KvTable
+from sparrow.wire.codes import OUR_VERSION, Code, Response, Version
+from sparrow.wire.headers import BrokerConfig, BrokerStats, Done
+
+_QUEUE_ENTRY_BYTES = 20
+_NO_THREAD_POOLS = {
+    f"{pool}ThreadPoolQueue{figure}": "0"
+    for pool in ("send", "pull", "query", "ack")
+    for figure in ("Size", "HeadWaitTimeMills")
+}
+_NO_TIMER = {
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+}
+"""Messages for an arbitrary time are refused, so none can be late."""
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+async def figures(_request: Done, broker: Broker, _call: Call) -> Answer:
+    table = {
+        "brokerActive": "true",
+        "brokerVersion": str(OUR_VERSION),
+        "brokerVersionDesc": Version(OUR_VERSION).name,
+        "bootTimestamp": str(broker.started_ms),
+        "runtime": _duration(broker.now_ms() - broker.started_ms),
+        **_traffic(broker.counters, broker.now_ms()),
+        **await _storage(broker),
+        **_NO_THREAD_POOLS,
+        **_NO_TIMER,
+        "pageCacheLockTimeMills": "0",
+        "heldPulls": str(broker.hold.count),  # a name of our own; tools show whatever there is
+    }
+    return Answer.of(KvTable(dict(sorted(table.items()))))
+
+
+def _traffic(counters: Counters, now_ms: int) -> dict[str, str]:
+    def rates(of: Callable[[Totals], int]) -> str:
+        return _spaced(counters.rates(now_ms, of))
+
+    totals, mornings = counters.totals, counters.mornings
+    return {
+        "putTps": rates(lambda totals: totals.messages_sent),
+        "getFoundTps": rates(lambda totals: totals.pulls_found),
+        "getMissTps": rates(lambda totals: totals.pulls_missed),
+        "getTotalTps": rates(lambda totals: totals.pulls_found + totals.pulls_missed),
+        "getTransferredTps": rates(lambda totals: totals.messages_pulled),
+        "putMessageTimesTotal": str(totals.messages_sent),
+        "putMessageSizeTotal": str(totals.bytes_sent),
+        "putMessageAverageSize": str(totals.bytes_sent / totals.messages_sent if totals.messages_sent else 0.0),
+        "msgPutTotalYesterdayMorning": str(mornings.yesterday.messages_sent),
+        "msgPutTotalTodayMorning": str(mornings.today.messages_sent),
+        "msgPutTotalTodayNow": str(totals.messages_sent),
+        "msgGetTotalYesterdayMorning": str(mornings.yesterday.messages_pulled),
+        "msgGetTotalTodayMorning": str(mornings.today.messages_pulled),
+        "msgGetTotalTodayNow": str(totals.messages_pulled),
+    }
+
+
+async def _storage(broker: Broker) -> dict[str, str]:
+    store = broker.store
+    ratio = str(await asyncio.to_thread(disk_ratio, store.path))
+    disk = await asyncio.to_thread(shutil.disk_usage, store.path)
+    oldest = await store.record_at(store.first)
+    written = store.written
+    return {
+        "commitLogMinOffset": str(store.first),
+        "commitLogMaxOffset": str(written),
+        "commitLogDiskRatio": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": f"Total : {disk.total / GIB:.1f} GiB, Free : {disk.free / GIB:.1f} GiB.",
+        "earliestMessageTimeStamp": str(store_ms_of(oldest) if oldest is not None else -1),
+        "remainHowManyDataToFlush": f"{written - store.watermark('durable')} B",
+        "dispatchBehindBytes": "0",  # queues grow together with the log
+    }
+
+
+def _spaced(rates: Rates) -> str:
+    return " ".join(map(str, rates))
+
+
+def _duration(passed_ms: int) -> str:
+    minutes, seconds = divmod(passed_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+# -- figures of a topic or a group ------------------------------------------------------------------------------------
+
+Measured = Callable[[Counters, str, int], Figures | None]
+
+
+def _of_topic(pick: Callable[[Traffic], Figures]) -> Measured:
+    def measured(counters: Counters, key: str, now_ms: int) -> Figures | None:
+        found = counters.sent_to(key, now_ms)
+        return pick(found) if found is not None else None
+
+    return measured
+
+
+def _of_group(ask: Callable[[Counters, str, str, int], Traffic | None], pick: Callable[[Traffic], Figures]) -> Measured:
+    def measured(counters: Counters, key: str, now_ms: int) -> Figures | None:
+        topic, _, group = key.partition("@")
+        found = ask(counters, group, topic, now_ms)
+        return pick(found) if found is not None else None
+
+    return measured
+
+
+STATISTICS: Mapping[str, Measured] = {
+    "TOPIC_PUT_NUMS": _of_topic(lambda traffic: traffic.messages),
+    "TOPIC_PUT_SIZE": _of_topic(lambda traffic: traffic.bytes),
+    "GROUP_GET_NUMS": _of_group(Counters.pulled_by, lambda traffic: traffic.messages),
+    "GROUP_GET_SIZE": _of_group(Counters.pulled_by, lambda traffic: traffic.bytes),
+    "SNDBCK_PUT_NUMS": _of_group(Counters.sent_back_by, lambda traffic: traffic.messages),
+}
+
+
+async def statistic(request: BrokerStats, broker: Broker, _call: Call) -> Answer:
+    """A topic is asked for by its name, a group as `topic@group`."""
+    measured = STATISTICS.get(request.name)
+    if measured is None:
+        remark = f"there is no statistic {request.name[:80]!r}: {', '.join(STATISTICS)} are"
+        return Answer(code=Response.SYSTEM_ERROR, remark=remark)
+    found = measured(broker.counters, request.key, broker.now_ms())
+    if found is None:
+        remark = f"{request.name} of {request.key[:255]!r} is not known: nothing was counted for a day"
+        return Answer(code=Response.SYSTEM_ERROR, remark=remark)
+    return Answer.of(bodies.BrokerStats(*map(_shown, found)))
+
+
+def _shown(figure: Figure) -> bodies.Figures:
+    return bodies.Figures(figure.sum, figure.rate, figure.average)
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+async def settings(_request: Done, broker: Broker, _call: Call) -> Answer:
+    """What of RocketMQ's configuration has a meaning here, as Java properties."""
+    text = "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(_settings(broker).items()))
+    # Nothing changes while the broker runs, so the version is that of its start.
+    version = bodies.write(DataVersion(0, broker.started_ms)).decode()
+    return Answer(BrokerConfig(version), text.encode())
+
+
+def _settings(broker: Broker) -> dict[str, str]:
+    own, store = broker.settings, broker.store
+    kept = store.settings
+    return {
+        "brokerName": own.name,
+        "brokerClusterName": own.cluster,
+        "brokerId": "0",
+        "brokerIP1": broker.address.host,
+        "listenPort": str(broker.address.port),
+        "namesrvAddr": own.name_servers,
+        "autoCreateTopicEnable": _word(own.auto_create_topics),
+        "autoCreateSubscriptionGroup": _word(own.auto_create_groups),
+        "defaultTopicQueueNums": str(own.topic_queues),
+        "registerNameServerPeriod": str(own.register_interval_ms),
+        "storePathRootDir": str(store.path),
+        "mappedFileSizeCommitLog": str(kept.segment_bytes),
+        "mappedFileSizeConsumeQueue": str(kept.queue_file_entries * _QUEUE_ENTRY_BYTES),
+        "maxHashSlotNum": str(kept.index_slots),
+        "maxIndexNum": str(kept.index_entries),
+        "maxMessageSize": str(kept.message_bytes_max),
+        "flushDiskType": "SYNC_FLUSH" if kept.flush == "sync" else "ASYNC_FLUSH",
+        "flushIntervalCommitLog": str(kept.flush_interval_ms),
+        "syncFlushTimeout": str(kept.flush_timeout_ms),
+        "fileReservedTime": f"{kept.retention_hours:g}",
+        "deleteWhen": f"{kept.retention_hour_of_day:02d}",
+        "diskMaxUsedSpaceRatio": f"{kept.disk_clean_ratio * 100:g}",
+    }
+
+
+def _word(claim: bool) -> str:
+    return "true" if claim else "false"
+
+
+def _escaped(value: str) -> str:
+    """As Java's `Properties` reads it: ASCII, a backslash before what would end or bend the value."""
+    units = memoryview(value.encode("utf-16-be", "surrogatepass"))
+    escaped = []
+    for at in range(0, len(units), 2):
+        unit = units[at] << 8 | units[at + 1]
+        if unit == 0x5C or (unit == 0x20 and at == 0):
+            escaped.append("\\" + chr(unit))
+        else:
+            escaped.append(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04X}")
+    return "".join(escaped)
+
+
+async def change_settings(_request: Done, broker: Broker, _call: Call) -> Done:
+    raise Refused("no setting can be changed while the broker runs: change its configuration and start it again")
+
+
+# -- chores -----------------------------------------------------------------------------------------------------------
+
+
+async def delete_expired(_request: Done, broker: Broker, _call: Call) -> Done:
+    """Delete now what is older than it need be, whatever the hour."""
+    await broker.store.trim()
+    return Done()
+
+
+async def nothing_left(_request: Done, _broker: Broker, _call: Call) -> Done:
+    """Queue files go with the log they point into, and queues with their topic: there is never anything to clean."""
+    return Done()
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.GET_BROKER_RUNTIME_INFO: figures,
+    Code.VIEW_BROKER_STATS_DATA: statistic,
+    Code.GET_BROKER_CONFIG: settings,
+    Code.UPDATE_BROKER_CONFIG: change_settings,
+    Code.DELETE_EXPIRED_COMMITLOG: delete_expired,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: nothing_left,
+    Code.CLEAN_UNUSED_TOPIC: nothing_left,
+}

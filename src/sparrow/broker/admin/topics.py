@@ -1,0 +1,194 @@
+"""Topics as operators see them: made and changed, listed, dropped, counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from sparrow.broker.context import Broker
+from sparrow.broker.query import store_ms_at
+from sparrow.model.errors import Refused
+from sparrow.model.queue import Queue
+from sparrow.model.topic import PRIORITY, Topic, checked_topic
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire.bodies import (
+    BrokerQueue,
+    DataVersion,
+    GroupList,
+    QueueBounds,
+    TopicConfig,
+    TopicConfigList,
+    TopicList,
+    TopicStats,
+    TopicTable,
+)
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import AskTopic, DeleteTopic, Done, ListTopics, UpdateTopic
+
+QUEUES_MAX = 65_536
+QUEUES_AT_ONCE = 256
+"""After so many queues, whoever goes through a long list lets others have a turn."""
+
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+SYS_FLAGS = range(4)
+ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+    "queue.type": frozenset({"SimpleCQ"}),
+    "cleanup.policy": frozenset({"DELETE"}),
+    "reserve.time": frozenset({"-1"}),
+}
+"""What a topic may say of itself. Values that would promise what the broker does not do are not among them."""
+
+_Change = tuple[str, str | None]
+"""An attribute, and the value it gets; None takes it away."""
+
+
+async def put(request: UpdateTopic, broker: Broker, _call: Call) -> Done:
+    """Create a topic or change it. Saying the same again changes nothing."""
+    config = TopicConfig(
+        topic_name=request.topic,
+        read_queue_nums=request.read_queues,
+        write_queue_nums=request.write_queues,
+        perm=request.permission,
+        topic_filter_type=request.filter_type,
+        topic_sys_flag=request.sys_flag or 0,
+        order=request.is_ordered,
+    )
+    await broker.topics.put(_checked(broker, config, _changes(request.attributes or "")))
+    return Done()
+
+
+async def put_all(_request: Done, broker: Broker, call: Call) -> Done:
+    """The same for a list; nothing is changed unless all of it can be."""
+    wanted = call.body(TopicConfigList).topic_config_list
+    if not wanted:
+        raise Refused("the list names no topic")
+    topics = [_checked(broker, config, _keyed_changes(config.attributes)) for config in wanted]
+    for topic in topics:
+        await broker.topics.put(topic)
+    return Done()
+
+
+async def static(request: UpdateTopic, broker: Broker, _call: Call) -> Answer:
+    return Answer(
+        code=Response.REQUEST_CODE_NOT_SUPPORTED,
+        remark=f"topic {request.topic!r} cannot be a static one: this broker has none, make it an ordinary topic",
+    )
+
+
+def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) -> Topic:
+    """The topic as it is to be, or `Refused`."""
+    name = checked_topic(config.topic_name)
+    if broker.topics.is_system(name):
+        raise Refused(f"topic {name!r} is one of the broker's own: choose another name")
+    for kind, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
+        if not 1 <= count <= QUEUES_MAX:
+            raise Refused(f"topic {name!r} cannot have {count} {kind} queues: 1 to {QUEUES_MAX} are possible")
+    if not 0 <= config.perm < PRIORITY:
+        raise Refused(f"{config.perm} is no permission: add up 4 to read, 2 to write, 1 to be inherited from")
+    if config.topic_filter_type not in FILTER_TYPES:
+        raise Refused(f"{config.topic_filter_type[:80]!r} is no filter type: use {' or '.join(FILTER_TYPES)}")
+    if config.topic_sys_flag not in SYS_FLAGS:
+        raise Refused(f"{config.topic_sys_flag} is no topic flag: 0 to {SYS_FLAGS[-1]} are")
+    known = broker.topics.get(name)
+    attributes = dict(known.attributes) if known is not None else {}
+    for key, value in changes:
+        if key not in ATTRIBUTES:
+            raise Refused(f"{key[:80]!r} is no attribute of a topic: {', '.join(ATTRIBUTES)} are")
+        if value is None:
+            attributes.pop(key, None)
+        elif value not in ATTRIBUTES[key]:
+            possible = ", ".join(sorted(ATTRIBUTES[key]))
+            raise Refused(f"the attribute {key!r} cannot be {value[:80]!r} here: {possible} would do")
+        else:
+            attributes[key] = value
+    return msgspec.structs.replace(config.topic(), attributes=attributes)
+
+
+def _changes(text: str) -> list[_Change]:
+    """`+message.type=FIFO,-reserve.time` taken apart."""
+    changes: list[_Change] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, _, value = part.partition("=")
+        if part[0] == "+" and value:
+            changes.append((key[1:].strip(), value.strip()))
+        elif part[0] == "-" and not value:
+            changes.append((key[1:].strip(), None))
+        else:
+            raise Refused(f"{part[:80]!r} changes no attribute: write +name=value, or -name to take it away")
+    return changes
+
+
+def _keyed_changes(attributes: Mapping[str, str]) -> list[_Change]:
+    """In a list, tools keep the sign in the key; a plain key is a value to be set."""
+    return [
+        (key[1:], None) if key.startswith("-") else (key.removeprefix("+"), value) for key, value in attributes.items()
+    ]
+
+
+async def delete(request: DeleteTopic, broker: Broker, _call: Call) -> Done:
+    """Messages, queues and offsets go with it. Deleting what is not there is fine: tools repeat themselves."""
+    name = checked_topic(request.topic)
+    if broker.topics.is_system(name):
+        raise Refused(f"topic {name!r} is one of the broker's own: it stays")
+    await broker.topics.delete(name)
+    broker.counters.forget_topic(name)
+    return Done()
+
+
+async def get(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+    return Answer.of(TopicConfig.of(broker.topics[request.topic]))
+
+
+async def list_all(_request: ListTopics, broker: Broker, _call: Call) -> Answer:
+    """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
+    table = {topic.name: TopicConfig.of(topic) for topic in broker.topics}
+    return Answer.of(
+        TopicTable(
+            topic_config_table=table,
+            data_version=broker.topics.version,
+            mapping_data_version=DataVersion(),
+            topic_queue_mapping_detail_map={},
+        )
+    )
+
+
+async def list_system(_request: Done, broker: Broker, _call: Call) -> Answer:
+    return Answer.of(TopicList(broker.topics.system_names))
+
+
+async def stats(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+    """Where each queue begins and ends, and how fast the topic grows."""
+    topic = broker.topics[request.topic]
+    table = {}
+    for queue_id in range(max(topic.read_queues, topic.write_queues)):
+        queue = Queue(topic.name, queue_id)
+        first, end = broker.store.bounds_now(queue)
+        newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
+        table[BrokerQueue(topic.name, broker.name, queue_id)] = QueueBounds(first, end, newest_ms or 0)
+        if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    sent = broker.counters.sent_to(topic.name, broker.now_ms())
+    return Answer.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
+
+
+async def consumed_by(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+    """Groups that subscribe to the topic now, or have read it before."""
+    groups = set(broker.members.groups_of_topic(request.topic))
+    groups.update(group for topic, group in await broker.store.offsets() if topic == request.topic)
+    return Answer.of(GroupList(sorted(groups)))
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.UPDATE_AND_CREATE_TOPIC: put,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: put_all,
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC: static,
+    Code.DELETE_TOPIC_IN_BROKER: delete,
+    Code.GET_TOPIC_CONFIG: get,
+    Code.GET_ALL_TOPIC_CONFIG: list_all,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: list_system,
+    Code.GET_TOPIC_STATS_INFO: stats,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: consumed_by,
+}

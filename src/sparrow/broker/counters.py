@@ -1,0 +1,261 @@
+"""What has been sent and pulled, and how fast. Counting is a few additions; everything else waits for a question.
+
+1. Totals never go back while the broker runs, whatever is forgotten.
+2. Of a topic or group we keep what was added in each stretch of time. An idle one costs a comparison a tick, and after
+   a day without a message nothing at all: it is dropped.
+3. Time comes in as an argument. `tick` wants to be called every `SAMPLE_MS`; oftener does no harm, and what was counted
+   since the last call counts for the moment of the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from operator import add, sub
+from typing import Generic, NamedTuple, TypeVar
+
+SAMPLE_MS = 10_000
+WINDOWS_MS = (10_000, 60_000, 600_000)
+"""RocketMQ's tools show three rates side by side."""
+
+_STRETCHES = ((10_000, 6), (600_000, 6), (3_600_000, 24))
+"""Length and number of the stretches that make up a minute, an hour and a day."""
+_DAY_MS = 86_400_000
+
+Tally = list[int]
+"""Messages, bytes and calls so far. A plain list: adding to its items is the quickest there is."""
+Rates = tuple[float, ...]
+"""A second, one for each of `WINDOWS_MS`."""
+K = TypeVar("K")
+
+
+class Totals(NamedTuple):
+    """Since the broker started."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    sends: int = 0
+    messages_pulled: int = 0
+    bytes_pulled: int = 0
+    pulls_found: int = 0
+    pulls_missed: int = 0
+
+
+class Mornings(NamedTuple):
+    """Totals as they were at the last two midnights, local time; nothing, where the broker did not run yet."""
+
+    yesterday: Totals = Totals()
+    today: Totals = Totals()
+
+
+class Figure(NamedTuple):
+    """What was added in a while."""
+
+    sum: int
+    calls: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """A second."""
+        return self.sum / self.seconds
+
+    @property
+    def average(self) -> float:
+        """A call."""
+        return self.sum / self.calls if self.calls else 0.0
+
+
+class Figures(NamedTuple):
+    minute: Figure
+    hour: Figure
+    day: Figure
+
+
+class Traffic(NamedTuple):
+    """Of one topic, or of one group on one topic."""
+
+    messages: Figures
+    bytes: Figures
+
+
+class Counters:
+    """Of one broker. Used on its event loop only."""
+
+    def __init__(self) -> None:
+        self._by_topic: _Table[str] = _Table()
+        self._by_group: _Table[tuple[str, str]] = _Table()
+        self._back_by_group: _Table[tuple[str, str]] = _Table()
+        self._sent, self._pulled = self._by_topic.tallies, self._by_group.tallies
+        self._missed = 0
+        self._samples: deque[tuple[int, Totals]] = deque(maxlen=WINDOWS_MS[-1] // SAMPLE_MS + 1)
+        self._day: tuple[int, int] | None = None
+        self.mornings = Mornings()
+
+    # -- the hot path -------------------------------------------------------------------------------------------------
+
+    def sent(self, topic: str, count: int, size_bytes: int) -> None:
+        """One send put `count` messages into a topic."""
+        tally = self._sent.get(topic)
+        if tally is None:
+            tally = self._sent[topic] = [0, 0, 0]
+        tally[0] += count
+        tally[1] += size_bytes
+        tally[2] += 1
+
+    def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+        """One pull was answered with `count` messages."""
+        tally = self._pulled.get((topic, group))
+        if tally is None:
+            tally = self._pulled[topic, group] = [0, 0, 0]
+        tally[0] += count
+        tally[1] += size_bytes
+        tally[2] += 1
+
+    def missed(self, group: str, topic: str) -> None:
+        """One pull found nothing. Who it was is not kept: nobody asks."""
+        self._missed += 1
+
+    def sent_back(self, group: str, topic: str, count: int = 1) -> None:
+        """A consumer gave messages back, to have them again later."""
+        tally = self._back_by_group.tallies.setdefault((topic, group), [0, 0, 0])
+        tally[0] += count
+        tally[2] += 1
+
+    # -- time passes, topics and groups go ----------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Take note of what was counted since the last time."""
+        self._sample(now_ms)
+        for table in (self._by_topic, self._by_group, self._back_by_group):
+            table.tick(now_ms)
+
+    def _sample(self, now_ms: int) -> None:
+        day = time.localtime(now_ms / 1000)
+        if (day.tm_year, day.tm_yday) != self._day:
+            if self._day is not None:
+                self.mornings = Mornings(self.mornings.today, self.totals)
+            self._day = day.tm_year, day.tm_yday
+        if self._samples and now_ms < self._samples[-1][0]:
+            self._samples.clear()  # the clock was set back: begin again
+        if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_MS:
+            self._samples.append((now_ms, self.totals))
+
+    def forget_topic(self, topic: str) -> None:
+        self._by_topic.forget(lambda key: key == topic)
+        self._by_group.forget(lambda key: key[0] == topic)
+        self._back_by_group.forget(lambda key: key[0] == topic)
+
+    def forget_group(self, group: str) -> None:
+        self._by_group.forget(lambda key: key[1] == group)
+        self._back_by_group.forget(lambda key: key[1] == group)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> Totals:
+        sent, sent_bytes, sends = self._by_topic.total()
+        pulled, pulled_bytes, found = self._by_group.total()
+        return Totals(sent, sent_bytes, sends, pulled, pulled_bytes, found, self._missed)
+
+    def rates(self, now_ms: int, of: Callable[[Totals], int]) -> Rates:
+        """How fast a total grows: `counters.rates(now_ms, lambda totals: totals.sends)`."""
+        self._sample(now_ms)
+        current = of(self.totals)
+        return tuple(self._rate(now_ms, window_ms, current, of) for window_ms in WINDOWS_MS)
+
+    def _rate(self, now_ms: int, window_ms: int, current: int, of: Callable[[Totals], int]) -> float:
+        """Over the window or a little more, since samples are rare; over less while the broker is younger than that."""
+        begun_ms, begun = self._samples[0]
+        for sampled_ms, totals in self._samples:
+            if sampled_ms <= now_ms - window_ms:
+                begun_ms, begun = sampled_ms, totals
+        passed_ms = now_ms - begun_ms
+        return (current - of(begun)) * 1000 / passed_ms if passed_ms > 0 else 0.0
+
+    def sent_to(self, topic: str, now_ms: int) -> Traffic | None:
+        """None for a topic that had no message for a day, or ever."""
+        return self._by_topic.traffic(topic, now_ms)
+
+    def pulled_by(self, group: str, topic: str, now_ms: int) -> Traffic | None:
+        return self._by_group.traffic((topic, group), now_ms)
+
+    def sent_back_by(self, group: str, topic: str, now_ms: int) -> Traffic | None:
+        return self._back_by_group.traffic((topic, group), now_ms)
+
+
+class _Table(Generic[K]):
+    """Tallies by key, and what each has added when."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[K, Tally] = {}
+        self._histories: dict[K, _History] = {}
+        self._forgotten: Tally = [0, 0, 0]
+        self._ticked_ms: int | None = None
+
+    def total(self) -> Tally:
+        return [sum(column) for column in zip(self._forgotten, *self.tallies.values(), strict=True)]
+
+    def tick(self, now_ms: int) -> None:
+        for key, tally in self.tallies.items():
+            self._noted(key, tally, now_ms)
+        self._ticked_ms = now_ms
+        self.forget(lambda key: now_ms - self._histories[key].changed_ms >= _DAY_MS)
+
+    def traffic(self, key: K, now_ms: int) -> Traffic | None:
+        tally = self.tallies.get(key)
+        return self._noted(key, tally, now_ms).traffic(now_ms) if tally is not None else None
+
+    def _noted(self, key: K, tally: Tally, now_ms: int) -> _History:
+        history = self._histories.get(key)
+        if history is None:
+            # Whatever it has was added after the last tick, or it would have a history already.
+            begun_ms = now_ms if self._ticked_ms is None else self._ticked_ms
+            history = self._histories[key] = _History(begun_ms)
+        history.note(tally, now_ms)
+        return history
+
+    def forget(self, is_gone: Callable[[K], bool]) -> None:
+        for key in [key for key in self.tallies if is_gone(key)]:
+            self._forgotten = list(map(add, self._forgotten, self.tallies.pop(key)))
+            self._histories.pop(key, None)
+
+
+class _History:
+    """What one tally added in each stretch of time; stretches without anything are left out."""
+
+    __slots__ = ("_begun_ms", "_noted", "_stretches", "changed_ms")
+
+    def __init__(self, begun_ms: int) -> None:
+        self._begun_ms = self.changed_ms = begun_ms
+        self._noted: Tally = [0, 0, 0]
+        self._stretches: tuple[deque[tuple[int, Tally]], ...] = tuple(deque(maxlen=count) for _, count in _STRETCHES)
+
+    def note(self, tally: Tally, now_ms: int) -> None:
+        if tally == self._noted:
+            return
+        added = list(map(sub, tally, self._noted))
+        self._noted, self.changed_ms = tally.copy(), now_ms
+        for (length_ms, _), stretches in zip(_STRETCHES, self._stretches, strict=True):
+            number = now_ms // length_ms
+            if stretches and stretches[-1][0] == number:
+                number, so_far = stretches.pop()
+                stretches.append((number, list(map(add, so_far, added))))
+            else:
+                stretches.append((number, added))
+
+    def traffic(self, now_ms: int) -> Traffic:
+        spans = [self._span(which, now_ms) for which in range(len(_STRETCHES))]
+        messages = Figures(*(Figure(count, calls, seconds) for count, _, calls, seconds in spans))
+        return Traffic(messages, Figures(*(Figure(size, calls, seconds) for _, size, calls, seconds in spans)))
+
+    def _span(self, which: int, now_ms: int) -> tuple[int, int, int, float]:
+        """Messages, bytes and calls, and the seconds they took: at least those of one sample, or one message a moment
+        after the last tick would look like a flood."""
+        length_ms, count = _STRETCHES[which]
+        first = now_ms // length_ms - count + 1
+        kept = [added for number, added in self._stretches[which] if number >= first]
+        passed_ms = now_ms - max(self._begun_ms, first * length_ms)
+        messages, size_bytes, calls = (sum(column) for column in zip([0, 0, 0], *kept, strict=True))
+        return messages, size_bytes, calls, max(passed_ms, SAMPLE_MS) / 1000

@@ -1,0 +1,76 @@
+"""The consumer groups of a broker: what is configured, kept in the store and at hand without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sparrow.model.errors import UnknownGroup
+from sparrow.model.topic import Group, checked_group
+from sparrow.settings import BrokerSettings
+from sparrow.store.spi import Store
+from sparrow.wire.bodies import DataVersion
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+SYSTEM_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Always there, though kept nowhere: tools consume in the name of the first."""
+
+
+class Groups:
+    """All consumer groups of one broker."""
+
+    def __init__(self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
+        self._store, self._settings, self._now_ms = store, settings, now_ms
+        self._known: dict[str, Group] = {}
+        self.version = DataVersion(0, now_ms())
+
+    async def load(self) -> None:
+        self._known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(await self._store.groups())
+        self._turn()
+
+    def get(self, name: str) -> Group | None:
+        return self._known.get(name)
+
+    def __getitem__(self, name: str) -> Group:
+        """The group, or `UnknownGroup`."""
+        group = self._known.get(name)
+        if group is None:
+            raise UnknownGroup(name)
+        return group
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._known.values()))
+
+    async def found_or_created(self, name: str) -> Group:
+        """The group of somebody who consumes: made on the spot unless that is switched off."""
+        group = self._known.get(name)
+        if group is None:
+            checked_group(name)
+            if not self._settings.auto_create_groups:
+                raise UnknownGroup(name)
+            group = Group(name=name)
+            await self.put(group)
+        return group
+
+    async def put(self, group: Group) -> None:
+        checked_group(group.name)
+        await self._store.put_group(group)
+        self._known[group.name] = group
+        self._turn()
+
+    async def delete(self, name: str) -> None:
+        if name in self._known:
+            await self._store.delete_group(name)
+            del self._known[name]
+            self._turn()
+
+    def _turn(self) -> None:
+        self.version = DataVersion(self.version.counter + 1, self._now_ms())

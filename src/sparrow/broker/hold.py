@@ -1,0 +1,120 @@
+"""Pulls that found nothing wait here for their queue to grow, or for their time to run out. None costs a task.
+
+1. A queue that grows wakes its pulls once, in the next turn of the loop, however many messages came.
+2. A woken pull says whether it is done; if not (nothing matched its tags) it goes on waiting.
+3. Deadlines are kept in slots of 100 ms, and one timer stands for the next slot that is not empty.
+4. A pull whose connection is gone is dropped when it is next looked at, at its deadline at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from collections.abc import Callable
+
+from sparrow.model.errors import Busy
+from sparrow.model.queue import Queue, QueueOffset
+
+_SLOTS_A_SECOND = 10
+
+
+class Held:
+    """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting."""
+
+    __slots__ = ("offset", "queue", "resume", "slot")
+
+    def __init__(self, queue: Queue, offset: int, resume: Callable[[Held, bool], bool]) -> None:
+        self.queue, self.offset, self.resume = queue, offset, resume
+        self.slot = 0
+
+
+class Hold:
+    """All waiting pulls of a broker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, pulls_max: int) -> None:
+        self._loop, self._pulls_max = loop, pulls_max
+        self._thread = threading.get_ident()
+        self._waiting: dict[Queue, dict[Held, None]] = {}
+        self._slots: dict[int, set[Held]] = {}
+        self._slot_order: list[int] = []
+        self._grown: set[Queue] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_slot = 0
+        self.count = 0
+
+    def park(self, held: Held, hold_ms: int) -> None:
+        """Wait. The caller looks at the queue once more afterwards: it may have grown in another thread meanwhile."""
+        if self.count >= self._pulls_max:
+            raise Busy(f"{self.count} pulls are waiting already")
+        self.count += 1
+        self._waiting.setdefault(held.queue, {})[held] = None
+        # Rounded up: a pull is never cut short.
+        slot = held.slot = int((self._loop.time() + hold_ms / 1000) * _SLOTS_A_SECOND) + 1
+        members = self._slots.get(slot)
+        if members is None:
+            members = self._slots[slot] = set()
+            heapq.heappush(self._slot_order, slot)
+            if self._timer is None or slot < self._timer_slot:
+                self._watch(slot)
+        members.add(held)
+
+    def grew(self, queue: Queue, _end: QueueOffset) -> None:
+        """Readers may see more of this queue. Any thread may say so."""
+        if queue not in self._waiting:
+            return
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.wake, queue)
+        else:
+            self.wake(queue)
+
+    def wake(self, queue: Queue) -> None:
+        """Let the pulls of this queue look again, at the end of this turn."""
+        if not self._grown:
+            self._loop.call_soon(self._look_again)
+        self._grown.add(queue)
+
+    def _look_again(self) -> None:
+        grown, self._grown = self._grown, set()
+        for queue in grown:
+            for held in list(self._waiting.get(queue, ())):
+                if held.resume(held, False):
+                    self._forget(held)
+
+    def _forget(self, held: Held) -> None:
+        waiting = self._waiting.get(held.queue)
+        if waiting is None or waiting.pop(held, self) is self:
+            return
+        self.count -= 1
+        if not waiting:
+            del self._waiting[held.queue]
+        slot = self._slots.get(held.slot)
+        if slot is not None:
+            slot.discard(held)  # the slot itself goes when its time comes
+
+    def _watch(self, slot: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_slot = slot
+        self._timer = self._loop.call_at(slot / _SLOTS_A_SECOND, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time() * _SLOTS_A_SECOND
+        while self._slot_order and self._slot_order[0] <= now:
+            for held in list(self._slots.get(self._slot_order[0], ())):
+                held.resume(held, True)
+                self._forget(held)
+            self._slots.pop(heapq.heappop(self._slot_order), None)
+        if self._slot_order:
+            self._watch(self._slot_order[0])
+
+    def release_all(self) -> None:
+        """Answer everybody: the broker is stopping."""
+        for waiting in list(self._waiting.values()):
+            for held in list(waiting):
+                held.resume(held, True)
+                self._forget(held)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

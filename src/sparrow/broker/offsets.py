@@ -1,0 +1,75 @@
+"""How far each consumer group has read each queue, and where queues begin and end."""
+
+from __future__ import annotations
+
+from sparrow.broker.context import Broker
+from sparrow.model.errors import OffsetUnknown, Refused
+from sparrow.net.serving import Call, Handler
+from sparrow.store.spi import Slice
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import (
+    AskQueue,
+    CommitOffset,
+    Done,
+    OffsetFound,
+    QueryOffset,
+    SearchOffset,
+    StoreTimeFound,
+)
+from sparrow.wire.record import decode
+
+
+async def query(request: QueryOffset, broker: Broker, _call: Call) -> OffsetFound:
+    """The offset the group should read next."""
+    committed = await broker.store.committed(request.group, request.queue)
+    if committed is not None:
+        return OffsetFound(committed)
+    # A new group starts at 0 while message 0 is still there, as RocketMQ does for a young topic: any answer but
+    # "unknown" overrides the consumer's own policy (first, last, time).
+    if request.zero_if_unknown:
+        first, end = await broker.store.bounds(request.queue)
+        if first == 0 and end > 0:
+            return OffsetFound(0)
+    raise OffsetUnknown(request.group, request.queue)
+
+
+async def commit(request: CommitOffset, broker: Broker, _call: Call) -> Done:
+    """Going backwards is allowed: it is how a group is rewound."""
+    if request.offset < 0:
+        raise Refused(f"{request.offset} is no offset: they start at 0")
+    broker.topics[request.topic]
+    await broker.groups.found_or_created(request.group)
+    await broker.store.commit(request.group, request.queue, request.offset)
+    return Done()
+
+
+async def newest(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
+    """The next offset to be given out, as consumers see it."""
+    return OffsetFound((await broker.store.bounds(request.queue)).end)
+
+
+async def oldest(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
+    return OffsetFound((await broker.store.bounds(request.queue)).first)
+
+
+async def at_time(request: SearchOffset, broker: Broker, _call: Call) -> OffsetFound:
+    return OffsetFound(await broker.store.offset_at(request.queue, request.time_ms, upper=request.wants_upper))
+
+
+async def oldest_time(request: AskQueue, broker: Broker, _call: Call) -> StoreTimeFound:
+    """When the oldest message of the queue was stored; -1 if it has none."""
+    first, _ = await broker.store.bounds(request.queue)
+    found = await broker.store.read(request.queue, first, count_max=1)
+    if not isinstance(found, Slice) or not found.sizes:
+        return StoreTimeFound(-1)
+    return StoreTimeFound(decode(found.tobytes(), verify_crc=False, expand=False).store_ms)
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.QUERY_CONSUMER_OFFSET: query,
+    Code.UPDATE_CONSUMER_OFFSET: commit,
+    Code.GET_MAX_OFFSET: newest,
+    Code.GET_MIN_OFFSET: oldest,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: at_time,
+    Code.GET_EARLIEST_MSG_STORETIME: oldest_time,
+}

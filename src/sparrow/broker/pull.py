@@ -1,0 +1,193 @@
+"""Pulling: records go out as they lie in the store; where there are none yet, the request waits in the hold.
+
+A plain function. Only what needs the disk, or makes a group, becomes a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from sparrow.broker.context import Broker
+from sparrow.broker.hold import Held
+from sparrow.broker.subscriptions import Filter, parse
+from sparrow.model.errors import NotPermitted, Refused
+from sparrow.model.queue import Queue
+from sparrow.net.channel import Channel
+from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.store.spi import AtEnd, Moved, ReadResult
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import Pulled, PullMessage
+
+_USUAL_BYTES = 256 * 1024
+"""What an answer holds when the client names no limit of its own (4.9 does not)."""
+
+_FOUND, _NOT_FOUND, _AGAIN, _MOVED = (
+    int(Response.SUCCESS),
+    int(Response.PULL_NOT_FOUND),
+    int(Response.PULL_RETRY_IMMEDIATELY),
+    int(Response.PULL_OFFSET_MOVED),
+)
+_REMARKS = {
+    _FOUND: "FOUND",
+    _NOT_FOUND: "NO_NEW_MSG",
+    _AGAIN: "NO_MATCHED_MSG",
+    _MOVED: "OFFSET_ILLEGAL",
+}
+
+
+class Pulling:
+    """Serves pulls (11) and lite pulls (361): on the wire they are the same."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._store, self._hold = broker, broker.store, broker.hold
+        self._groups, self._topics, self._members = broker.groups, broker.topics, broker.members
+        self._settings = broker.settings
+
+    def handlers(self) -> dict[int, Plain]:
+        return {Code.PULL_MESSAGE: self.pull, Code.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+        request = headers.read(PullMessage, command.ext)
+        if self._groups.get(request.group) is None:
+            return self._in_new_group(request, command, channel)
+        self._check(request)
+        said = self._filter_of(request)
+        if isinstance(said, Answer):
+            return reply(command, said)
+        queue = Queue(request.topic, request.queue_id)
+        if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
+            self._store.commit_now(request.group, queue, request.commit_offset)
+        found = self._store.read_now(
+            queue,
+            request.offset,
+            count_max=self._count_max(request),
+            bytes_max=self._bytes_max(request),
+            tags_codes=said.tags_codes,
+        )
+        if found is None:
+            return self._from_disk(request, command, channel, queue, said)
+        return self._answer(request, command, channel, queue, said, found)
+
+    async def _in_new_group(self, request: PullMessage, command: Command, channel: Channel) -> bytes | None:
+        await self._broker.groups.found_or_created(request.group)
+        again = self.pull(command, channel)
+        return again if isinstance(again, bytes) or again is None else await again
+
+    def _check(self, request: PullMessage) -> None:
+        group, topic = self._groups[request.group], self._topics[request.topic]
+        if not group.may_consume:
+            raise NotPermitted(f"consuming in group {group.name!r}", "the group's configuration forbids it")
+        if not topic.is_readable:
+            raise NotPermitted(f"reading topic {topic.name!r}", "the topic has no read permission")
+        if not 0 <= request.queue_id < topic.read_queues:
+            raise Refused(
+                f"topic {topic.name!r} has no queue {request.queue_id}: its queues are 0 to {topic.read_queues - 1}"
+            )
+        if request.messages_max < 1:
+            raise Refused(f"a pull of at most {request.messages_max} messages makes no sense: ask for 1 or more")
+
+    def _filter_of(self, request: PullMessage) -> Filter | Answer:
+        if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
+            return parse(request.topic, request.subscription or "*", request.expression_type or "TAG")
+        found = self._members.filter_of(request.group, request.topic)
+        if found is None:
+            # A heartbeat may be on its way (the broker restarted, say): clients try again.
+            return Answer(
+                code=Response.SUBSCRIPTION_NOT_EXIST,
+                remark=f"group {request.group!r} has not subscribed to {request.topic!r}: no heartbeat said so yet",
+            )
+        if found.version < request.sub_version:
+            return Answer(
+                code=Response.SUBSCRIPTION_NOT_LATEST,
+                remark=f"an older subscription of group {request.group!r} to {request.topic!r} is known here",
+            )
+        return found
+
+    def _count_max(self, request: PullMessage) -> int:
+        return min(request.messages_max, self._settings.pull_messages_max)
+
+    def _bytes_max(self, request: PullMessage) -> int:
+        if request.bytes_max is None or request.bytes_max <= 0:
+            return _USUAL_BYTES
+        return min(request.bytes_max, self._settings.pull_bytes_max)
+
+    async def _from_disk(
+        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter
+    ) -> bytes | None:
+        found = await self._store.read(
+            queue,
+            request.offset,
+            count_max=self._count_max(request),
+            bytes_max=self._bytes_max(request),
+            tags_codes=wanted.tags_codes,
+        )
+        return self._answer(request, command, channel, queue, wanted, found)
+
+    def _answer(
+        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter, found: ReadResult
+    ) -> bytes | None:
+        first, end = found.bounds
+        if isinstance(found, AtEnd):
+            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0:
+                self._park(request, command, channel, queue, wanted)
+                return None
+            self._broker.counters.missed(request.group, request.topic)
+            return _said(command, _NOT_FOUND, request.offset, first, end)
+        if isinstance(found, Moved):
+            return _said(command, _MOVED, found.to, first, end)
+        if not found.sizes:
+            return _said(command, _AGAIN, found.next_offset, first, end)
+        self._broker.counters.pulled(request.group, request.topic, len(found.sizes), sum(found.sizes))
+        return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _park(self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter) -> None:
+        def resume(held: Held, is_over: bool) -> bool:
+            if not channel.is_open:
+                return True
+            try:
+                frame = self._look_again(request, command, held, wanted, is_over)
+            except Exception as error:
+                frame = failure(command, error)
+            if frame is None:
+                return False
+            channel.write(frame)
+            return True
+
+        held = Held(queue, request.offset, resume)
+        self._hold.park(held, min(request.hold_ms, self._settings.hold_ms_max))
+        # Between the read and the parking another thread may have made more visible (synchronous flush does).
+        if self._store.bounds_now(queue).end > request.offset:
+            self._hold.wake(queue)
+
+    def _look_again(
+        self, request: PullMessage, command: Command, held: Held, wanted: Filter, is_over: bool
+    ) -> bytes | None:
+        """The answer, or None to go on waiting."""
+        while True:
+            found = self._store.read_now(
+                held.queue,
+                held.offset,
+                count_max=self._count_max(request),
+                bytes_max=self._bytes_max(request),
+                tags_codes=wanted.tags_codes,
+            )
+            if found is None:  # what it waited for has left memory already: the next pull reads the disk
+                bounds = self._store.bounds_now(held.queue)
+                return _said(command, _AGAIN, held.offset, *bounds)
+            first, end = found.bounds
+            if isinstance(found, AtEnd):
+                return _said(command, _NOT_FOUND, held.offset, first, end) if is_over else None
+            if isinstance(found, Moved):
+                return _said(command, _MOVED, found.to, first, end)
+            if found.sizes:
+                self._broker.counters.pulled(request.group, request.topic, len(found.sizes), sum(found.sizes))
+                return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+            held.offset = found.next_offset
+
+
+def _said(command: Command, code: int, next_offset: int, first: int, end: int, body: object = b"") -> bytes | None:
+    return reply(command, Answer(Pulled(0, next_offset, first, end), body, code, _REMARKS[code]))  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""Tells every name server which topics this broker has: every 30 s, and at once when they change.
+
+A name server that cannot be reached is tried again at the next turn; the others do not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sparrow.broker.context import Broker
+from sparrow.model.errors import SparrowError
+from sparrow.net.address import Address, parse_list
+from sparrow.net.channel import Channel, connect
+from sparrow.wire.bodies import Registration as RegistrationBody
+from sparrow.wire.bodies import TopicConfig, TopicTable, write_registration
+from sparrow.wire.checksum import body_crc
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import error_of
+from sparrow.wire.headers import Header, RegisterBroker, UnregisterBroker
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 1.0
+"""Whoever made a topic waits so long for the name servers to hear of it: a send has 3 s in all."""
+
+
+class Registration:
+    """This broker's words to all its name servers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._settings = broker, broker.settings
+        self._name_servers = parse_list(broker.settings.name_servers)
+        self._channels: dict[Address, Channel] = {}
+        self._dialing = {address: asyncio.Lock() for address in self._name_servers}
+        self._unreachable: set[Address] = set()
+        self._telling: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register now, and from now on."""
+        await self.register()
+        self._task = asyncio.create_task(self._keep_registering())
+
+    async def _keep_registering(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.register_interval_ms / 1000)
+            await self.register()
+
+    async def changed(self) -> None:
+        """Topics changed: register, and wait for the name servers, though not for long for those that are away."""
+        task = asyncio.create_task(self.register())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        await asyncio.wait([task], timeout=_PATIENCE_S)
+
+    async def register(self) -> None:
+        """Tell all name servers what there is; returns when those that answer have."""
+        body = write_registration(self._body(), is_compressed=True)
+        header = RegisterBroker(
+            broker_name=self._broker.name,
+            broker_address=str(self._broker.address),
+            cluster=self._settings.cluster,
+            ha_address=str(self._broker.address),
+            broker_id=0,
+            is_compressed=True,
+            body_crc=body_crc(body),
+        )
+        await self._tell_all(Code.REGISTER_BROKER, header, body)
+
+    def _body(self) -> RegistrationBody:
+        topics = {topic.name: TopicConfig.of(topic) for topic in self._broker.topics}
+        return RegistrationBody(TopicTable(topic_config_table=topics, data_version=self._broker.topics.version))
+
+    async def _tell_all(self, code: Code, header: Header, body: bytes = b"") -> None:
+        await asyncio.gather(*(self._tell(address, code, header, body) for address in self._name_servers))
+
+    async def _tell(self, address: Address, code: Code, header: Header, body: bytes) -> None:
+        timeout_ms = self._settings.name_server_timeout_ms
+        try:
+            async with self._dialing[address]:
+                channel = self._channels.get(address)
+                if channel is None or not channel.is_open:
+                    channel = self._channels[address] = await connect(address, timeout_ms=timeout_ms)
+            answer = await channel.request(code, header, body, timeout_ms=timeout_ms)
+            if answer.code != Response.SUCCESS:
+                raise error_of(answer.code, answer.remark)
+        except SparrowError as error:
+            if address not in self._unreachable:
+                log.warning("a name server does not know of us", extra={"address": str(address), "why": str(error)})
+            self._unreachable.add(address)
+        else:
+            self._unreachable.discard(address)
+
+    async def stop(self) -> None:
+        """Take this broker out of the routes."""
+        if self._task is not None:
+            self._task.cancel()
+        header = UnregisterBroker(
+            broker_name=self._broker.name,
+            broker_address=str(self._broker.address),
+            cluster=self._settings.cluster,
+            broker_id=0,
+        )
+        reached = [address for address in self._name_servers if address not in self._unreachable]
+        await asyncio.gather(*(self._tell(address, Code.UNREGISTER_BROKER, header, b"") for address in reached))
+        for channel in self._channels.values():
+            channel.close()

@@ -1,0 +1,86 @@
+"""What a group wants of a topic, as a broker looks at it: everything, or messages whose tag has one of some hashes.
+
+Hashes are made here and never taken over from a client: Go hashes bytes where Java, and so the consume queue, hashes
+UTF-16 units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from sparrow.wire.bodies import SubscriptionData
+from sparrow.wire.codes import Response
+from sparrow.wire.faults import AnsweredNo
+from sparrow.wire.tags import java_hash
+
+ALL = "*"
+TAG = "TAG"
+_KEPT_MAX = 4096
+_KEPT_CHARS_MAX = 1024
+"""Longer expressions are read anew each time: what is kept must not grow with what somebody sends."""
+
+
+class BadExpression(AnsweredNo):
+    """Whoever subscribes must write something else."""
+
+    def __init__(self, topic: str, expression: str, why: str) -> None:
+        super().__init__(
+            Response.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} to topic {topic!r} {why}"
+        )
+
+
+class FilterNotBuilt(AnsweredNo):
+    """A kind of expression that this broker cannot evaluate. Java's broker answers the same code when SQL92 is off."""
+
+    def __init__(self, topic: str, expression_type: str) -> None:
+        super().__init__(
+            Response.SYSTEM_ERROR,
+            f"the broker cannot filter topic {topic!r} by {expression_type}: subscribe by {TAG}, such as 'a || b'",
+        )
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which messages of a topic go to a group."""
+
+    version: int
+    """Of two subscriptions to a topic, the one with the higher version counts."""
+    tags_codes: frozenset[int] | None
+    """None: everything."""
+    data: SubscriptionData
+
+
+def filter_of(data: SubscriptionData) -> Filter:
+    """The filter of a subscription, or `BadExpression`, or `FilterNotBuilt`."""
+    if data.expression_type not in ("", TAG):
+        return _by_property(data)
+    return Filter(data.sub_version, _codes_of(data), data)
+
+
+def parse(topic: str, expression: str | None, expression_type: str | None) -> Filter:
+    """The filter of a pull that carries its subscription with it. These come by the thousand, and differ little."""
+    read = _parsed if len(expression or "") <= _KEPT_CHARS_MAX else _parsed.__wrapped__
+    return read(topic, expression or ALL, expression_type or TAG)
+
+
+@lru_cache(maxsize=_KEPT_MAX)
+def _parsed(topic: str, expression: str, expression_type: str) -> Filter:
+    return filter_of(SubscriptionData(topic, expression, expression_type))
+
+
+def _by_property(data: SubscriptionData) -> Filter:
+    """SQL92, and whatever else looks at more than the tag."""
+    raise FilterNotBuilt(data.topic, data.expression_type)
+
+
+def _codes_of(data: SubscriptionData) -> frozenset[int] | None:
+    # In class filter mode somebody else filters, and asks for all there is.
+    if data.sub_string.strip() in ("", ALL) or data.class_filter_mode:
+        return None
+    tags: Sequence[str] = data.tags_set or list(filter(None, map(str.strip, data.sub_string.split("||"))))
+    if not tags:
+        # Taken literally it would be a subscription to nothing here, and to everything in Java's client.
+        raise BadExpression(data.topic, data.sub_string, "names no tag: use '*', or tags such as 'a || b'")
+    return frozenset(map(java_hash, tags))

@@ -1,0 +1,139 @@
+"""The topics of a broker: what is configured, kept in the store and at hand without waiting.
+
+A change is told to `on_change`, which registers it with the name servers; `version` tells two states apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from random import randrange
+
+from sparrow.model.delay import SCHEDULE_TOPIC
+from sparrow.model.errors import NotPermitted, UnknownTopic
+from sparrow.model.topic import INHERIT, READ, WRITE, Topic, checked_topic
+from sparrow.settings import BrokerSettings
+from sparrow.store.spi import Store
+from sparrow.wire.bodies import DataVersion
+
+TEMPLATE_TOPIC = "TBW102"
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC = "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"
+SYSTEM_PREFIX = "rmq_sys_"
+
+NOT_FOR_SENDERS = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+"""Topics that only the broker itself writes to."""
+
+
+class Topics:
+    """All topics of one broker."""
+
+    def __init__(self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
+        self._store, self._settings, self._now_ms = store, settings, now_ms
+        self._known: dict[str, Topic] = {}
+        self.version = DataVersion(0, now_ms())
+        self.on_change: Callable[[], Awaitable[None]] = _nobody
+        """Awaited after every change, so that whoever made it can count on the name servers knowing."""
+        self._system = {topic.name: topic for topic in _system_topics(settings)}
+
+    async def load(self) -> None:
+        """Take over what the store has. System topics that are missing are added."""
+        for name, topic in self._system.items():
+            if name not in await self._store.topics():
+                await self._store.put_topic(topic)
+        self._known = dict(await self._store.topics())
+        self._turn()
+
+    def get(self, name: str) -> Topic | None:
+        return self._known.get(name)
+
+    def __getitem__(self, name: str) -> Topic:
+        """The topic, or `UnknownTopic`."""
+        topic = self._known.get(name)
+        if topic is None:
+            raise UnknownTopic(name)
+        return topic
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._known.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def is_system(self, name: str) -> bool:
+        return name in self._system or name in NOT_FOR_SENDERS or name.startswith(SYSTEM_PREFIX)
+
+    @property
+    def system_names(self) -> list[str]:
+        return sorted({*self._system, *NOT_FOR_SENDERS})
+
+    async def put(self, topic: Topic) -> None:
+        """Create or change a topic."""
+        checked_topic(topic.name)
+        if self._known.get(topic.name) == topic:
+            return
+        await self._store.put_topic(topic)
+        self._known[topic.name] = topic
+        self._turn()
+        await self.on_change()
+
+    async def delete(self, name: str) -> None:
+        """Its messages, queues and offsets go with it. To delete what is not there is no error: tools repeat it."""
+        if name in self._system:
+            raise NotPermitted(f"deleting topic {name!r}", "the broker needs it")
+        if name in self._known:
+            await self._store.delete_topic(name)
+            del self._known[name]
+            self._turn()
+            await self.on_change()
+
+    async def create_for_send(self, name: str, *, template: str, queues: int) -> Topic:
+        """The topic a first message is sent to, made after a template topic that may be inherited from."""
+        checked_topic(name)
+        pattern = self._known.get(template)
+        if pattern is None or not pattern.permission & INHERIT or not self._settings.auto_create_topics:
+            raise UnknownTopic(name)
+        count = max(1, min(queues, pattern.write_queues))
+        await self.put(
+            Topic(name=name, read_queues=count, write_queues=count, permission=pattern.permission & ~INHERIT)
+        )
+        return self[name]
+
+    async def create_for_group(self, prefix: str, group: str, queues: int = 1) -> Topic:
+        """The retry or dead-letter topic of a group."""
+        name = prefix + group
+        if name not in self._known:
+            await self.put(Topic(name=name, read_queues=queues, write_queues=queues))
+        return self[name]
+
+    def any_queue(self, topic: Topic) -> int:
+        return randrange(topic.write_queues)
+
+    def _turn(self) -> None:
+        self.version = DataVersion(self.version.counter + 1, self._now_ms())
+
+
+async def _nobody() -> None:
+    pass
+
+
+def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
+    """Topics that tools and clients expect to find in routes."""
+    all_permissions = READ | WRITE | INHERIT
+
+    def topic(name: str, queues: int, permission: int = READ | WRITE) -> Topic:
+        return Topic(name=name, read_queues=queues, write_queues=queues, permission=permission)
+
+    if settings.auto_create_topics:
+        yield topic(TEMPLATE_TOPIC, settings.topic_queues, all_permissions)
+    yield topic(settings.cluster, 16, all_permissions)  # mqadmin finds all brokers of a cluster by this topic
+    yield topic(settings.name, 1, all_permissions)
+    yield topic(SELF_TEST_TOPIC, 1)
+    yield topic(OFFSET_MOVED_TOPIC, 1)
+    yield topic(SCHEDULE_TOPIC, 18)
+    yield topic(HALF_TOPIC, 1)
+    yield topic(OP_TOPIC, 1)
+    yield topic(f"{settings.cluster}_REPLY_TOPIC", 1)

@@ -1,0 +1,371 @@
+"""What an operator asks for: topics, groups, routes, how far groups are, and messages by key, id or time.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("orders", queues=16)
+        print((await admin.progress("billing")).lag)
+
+Questions about state are put to masters; a wish is a success once every broker it concerns has granted it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from sparrow.client.aio.lookup import by_key, by_offset_id, by_unique_key
+from sparrow.client.aio.session import TEMPLATE_TOPIC, Session
+from sparrow.client.routes import MASTER, Route
+from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
+from sparrow.model.message import StoredMessage
+from sparrow.model.queue import Bounds, QueueOffset
+from sparrow.model.topic import READ, WRITE, Group, checked_group, checked_topic
+from sparrow.wire import bodies, headers
+from sparrow.wire.bodies import BrokerQueue, ClusterTable
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import error_of
+from sparrow.wire.headers import (
+    AskQueue,
+    AskTopic,
+    CommitOffset,
+    ConsumerConnections,
+    ConsumeStats,
+    DeleteGroup,
+    DeleteTopic,
+    OffsetFound,
+    QueryOffset,
+    ResetOffset,
+    SearchOffset,
+    UpdateTopic,
+)
+
+NEWEST_MS = -1
+"""For a time: the end of a queue."""
+_LOOK_S = 0.01
+"""How often a route is looked at that should appear any moment."""
+
+T = TypeVar("T")
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    name: str
+    brokers: Mapping[str, Mapping[int, str]]
+    """Broker name to member number to `host:port`. Member 0 is the master."""
+
+    @property
+    def masters(self) -> dict[str, str]:
+        return {name: members[MASTER] for name, members in self.brokers.items() if MASTER in members}
+
+
+class QueueProgress(msgspec.Struct, frozen=True):
+    committed: int
+    """The offset the group reads next."""
+    end: int
+    """The offset the next message will have."""
+    read_ms: int
+    """When the last message the group has read was stored; 0 if that is not known."""
+
+    @property
+    def lag(self) -> int:
+        return self.end - self.committed
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a group is."""
+
+    group: str
+    queues: Mapping[BrokerQueue, QueueProgress]
+    messages_per_s: float
+
+    @property
+    def lag(self) -> int:
+        """Messages the group has still to read."""
+        return sum(queue.lag for queue in self.queues.values())
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One consumer of a group that is online."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+class Admin:
+    def __init__(self, name_servers: str = "127.0.0.1:9876", *, session: Session | None = None) -> None:
+        self.session = session or Session(name_servers)
+        self._owns_session = session is None
+
+    async def open(self) -> None:
+        await self.session.open()
+
+    async def close(self) -> None:
+        if self._owns_session:
+            await self.session.close()
+
+    async def __aenter__(self) -> Admin:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- clusters and topics ------------------------------------------------------------------------------------------
+
+    async def clusters(self) -> dict[str, Cluster]:
+        answer = await self.session.ask_name_server(Code.GET_BROKER_CLUSTER_INFO)
+        table = bodies.read(ClusterTable, answer.body)
+        return {
+            name: Cluster(
+                name,
+                {broker: table.broker_addr_table[broker].broker_addrs for broker in sorted(brokers)},
+            )
+            for name, brokers in sorted(table.cluster_addr_table.items())
+        }
+
+    async def topics(self) -> list[str]:
+        """Every topic any broker has, the brokers' own among them."""
+        answer = await self.session.ask_name_server(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(bodies.read(bodies.TopicList, answer.body).topic_list)
+
+    async def route(self, topic: str) -> Route:
+        """Where the topic lives, asked now."""
+        return await self.session.route(topic, is_fresh=True)
+
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        permission: int = READ | WRITE,
+    ) -> Route:
+        """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either.
+        Producers and consumers find it when this returns."""
+        checked_topic(name)
+        masters = await self._masters(cluster, brokers)
+        header = UpdateTopic(name, TEMPLATE_TOPIC, queues, queues, permission, "SINGLE_TAG", False, 0)
+        await _all(self.session.ask(address, Code.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values())
+        return await self._registered(name, masters)
+
+    async def _registered(self, topic: str, masters: Mapping[str, str]) -> Route:
+        """Brokers tell the name server on their own; this waits until it knows."""
+        try:
+            async with asyncio.timeout(self.session.timeout_ms / 1000):
+                while True:
+                    try:
+                        route = await self.route(topic)
+                        if masters.keys() <= route.masters.keys():
+                            return route
+                    except UnknownTopic:
+                        pass
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as cause:
+            raise Unavailable(
+                f"topic {topic!r} was made, but the name server did not hear of it on all of {', '.join(masters)} "
+                f"within {self.session.timeout_ms} ms"
+            ) from cause
+
+    async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
+        """Messages and offsets go with it. Deleting what is not there is fine."""
+        masters = await self._masters(cluster, None)
+        await _all(
+            self.session.ask(address, Code.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)) for address in masters.values()
+        )
+        header = DeleteTopic(name, cluster)
+        await _all(
+            self.session.ask(address, Code.DELETE_TOPIC_IN_NAMESRV, header) for address in self.session.name_servers
+        )
+
+    async def topic_bounds(self, topic: str) -> dict[BrokerQueue, Bounds]:
+        """What each queue of the topic holds."""
+        route = await self.route(topic)
+        answers = await _all(
+            self.session.ask(address, Code.GET_TOPIC_STATS_INFO, AskTopic(topic)) for address in _readable(route)
+        )
+        found: dict[BrokerQueue, Bounds] = {}
+        for answer in answers:
+            for queue, bounds in bodies.read(bodies.TopicStats, answer.body).offset_table.items():
+                found[queue] = Bounds(QueueOffset(max(bounds.min_offset, 0)), QueueOffset(bounds.max_offset))
+        return dict(sorted(found.items()))
+
+    async def offset_at(self, queue: BrokerQueue, time_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after that time; with `upper` the last one stored at or before it."""
+        return await self._offset_at(await self._address_of(queue), queue, time_ms, upper=upper)
+
+    async def _offset_at(self, address: str, queue: BrokerQueue, time_ms: int, *, upper: bool = False) -> int:
+        if time_ms == NEWEST_MS:
+            ask = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
+            answer = await self.session.ask(address, Code.GET_MAX_OFFSET, ask)
+        else:
+            boundary = "UPPER" if upper else "LOWER"
+            search = SearchOffset(queue.topic, queue.queue_id, time_ms, boundary, queue.broker_name)
+            answer = await self.session.ask(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, search)
+        return headers.read(OffsetFound, answer.ext).offset
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    async def groups(self) -> dict[str, Group]:
+        """Every group any master knows."""
+        masters = await self._masters(None, None)
+        answers = await _all(
+            self.session.ask(address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) for address in masters.values()
+        )
+        tables = [bodies.read(bodies.GroupTable, answer.body).subscription_group_table for answer in answers]
+        return {name: config.group() for table in tables for name, config in sorted(table.items())}
+
+    async def put_group(self, group: Group, *, cluster: str | None = None) -> None:
+        """Make a group, or change it."""
+        checked_group(group.name)
+        body = bodies.write(bodies.GroupConfig.of(group))
+        masters = await self._masters(cluster, None)
+        await _all(
+            self.session.ask(address, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+            for address in masters.values()
+        )
+
+    async def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
+        masters = await self._masters(None, None)
+        header = DeleteGroup(name, clean_offsets, clean_offsets)
+        await _all(self.session.ask(address, Code.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values())
+
+    async def progress(self, group: str, topic: str | None = None) -> Progress:
+        """How far the group is on a topic, or on all it reads."""
+        masters = await self._masters(None, None)
+        header = ConsumeStats(group, topic)
+        answers = await _all(self.session.ask(address, Code.GET_CONSUME_STATS, header) for address in masters.values())
+        found = [bodies.read(bodies.ConsumeStats, answer.body) for answer in answers]
+        queues = {
+            queue: QueueProgress(told.consumer_offset, told.broker_offset, told.last_timestamp)
+            for stats in found
+            for queue, told in stats.offset_table.items()
+        }
+        return Progress(group, dict(sorted(queues.items())), sum(stats.consume_tps for stats in found))
+
+    async def members(self, group: str) -> list[Member]:
+        """Who consumes for the group now, by client id; nobody is an answer too."""
+        masters = await self._masters(None, None)
+        answers = await _all(
+            self.session.ask_any(address, Code.GET_CONSUMER_CONNECTION_LIST, ConsumerConnections(group))
+            for address in masters.values()
+        )
+        found: dict[str, Member] = {}
+        for answer in answers:
+            if answer.code == Response.CONSUMER_NOT_ONLINE:
+                continue
+            if answer.code != Response.SUCCESS:
+                raise error_of(answer.code, answer.remark)
+            for one in bodies.read(bodies.ConsumerConnections, answer.body).connection_set:
+                found[one.client_id] = Member(one.client_id, one.client_addr, one.language, one.version)
+        return [found[client_id] for client_id in sorted(found)]
+
+    async def reset_offsets(
+        self, group: str, topic: str, time_ms: int, *, force: bool = True
+    ) -> dict[BrokerQueue, int]:
+        """Make the group read on from that time; -1 is the newest message. Where each queue goes on is the answer.
+
+        Members that are online are told; for a group that is not, the offsets are committed here. Without `force`
+        a group is only set back, never forward.
+        """
+        route = await self.route(topic)
+        parts = await _all(
+            self._reset_on(broker_name, address, route, ResetOffset(topic, group, time_ms, force))
+            for broker_name, address in route.masters.items()
+        )
+        return dict(sorted((queue, offset) for part in parts for queue, offset in part.items()))
+
+    async def _reset_on(
+        self, broker_name: str, address: str, route: Route, wish: ResetOffset
+    ) -> dict[BrokerQueue, int]:
+        answer = await self.session.ask_any(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, wish)
+        if answer.code == Response.SUCCESS:
+            return bodies.read(bodies.ResetOffsets, answer.body).offset_table
+        if answer.code != Response.CONSUMER_NOT_ONLINE:
+            raise error_of(answer.code, answer.remark)
+        queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
+        offsets = await _all(self._recommit(address, queue, wish) for queue in queues)
+        return dict(zip(queues, offsets, strict=True))
+
+    async def _recommit(self, address: str, queue: BrokerQueue, wish: ResetOffset) -> int:
+        offset = await self._offset_at(address, queue, wish.time_ms)
+        if not wish.is_forced:
+            ask = QueryOffset(wish.group, queue.topic, queue.queue_id, False, queue.broker_name)
+            answer = await self.session.ask_any(address, Code.QUERY_CONSUMER_OFFSET, ask)
+            if answer.code == Response.SUCCESS:
+                offset = min(offset, headers.read(OffsetFound, answer.ext).offset)
+        commit = CommitOffset(wish.group, queue.topic, queue.queue_id, offset, queue.broker_name)
+        await self.session.ask(address, Code.UPDATE_CONSUMER_OFFSET, commit)
+        return offset
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    async def find_by_key(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
+    ) -> list[StoredMessage]:
+        """The newest messages of the topic that carry the key, oldest first."""
+        route = await self.session.route(topic)
+        return await by_key(self.session, route, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+
+    async def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
+        """The message with that id. An offset id says itself where to look; a unique id, the one its sender gave it,
+        is found only with its topic. `Refused` when there is none."""
+        if topic is None:
+            return await by_offset_id(self.session, message_id)
+        found = await by_unique_key(self.session, await self.session.route(topic), message_id)
+        if found is not None:
+            return found
+        addresses = {address for some in (await self.clusters()).values() for address in _addresses(some)}
+        try:
+            # Both kinds of id look alike: only one that names a broker we know is worth a connection.
+            return await by_offset_id(self.session, message_id, only=addresses)
+        except SparrowError as cause:
+            raise Refused(f"topic {topic!r} has no message with the id {message_id!r}, or no longer") from cause
+
+    # -- brokers ------------------------------------------------------------------------------------------------------
+
+    async def _masters(self, cluster: str | None, brokers: Iterable[str] | None) -> dict[str, str]:
+        """Broker names and the addresses that take writes; at least one."""
+        clusters = await self.clusters()
+        if cluster is not None and cluster not in clusters:
+            raise Refused(f"there is no cluster {cluster!r}, only {', '.join(map(repr, clusters)) or 'none'}")
+        masters = {
+            name: address
+            for some in clusters.values()
+            if cluster in (None, some.name)
+            for name, address in some.masters.items()
+        }
+        if brokers is not None:
+            wanted = list(brokers)
+            missing = [name for name in wanted if name not in masters]
+            if missing:
+                known = ", ".join(map(repr, masters)) or "none"
+                raise Refused(f"there is no master of {', '.join(map(repr, missing))}, only of {known}")
+            masters = {name: masters[name] for name in wanted}
+        if not masters:
+            raise Unavailable("the name server knows no broker with a master: is one running, and registered there?")
+        return masters
+
+    async def _address_of(self, queue: BrokerQueue) -> str:
+        route = await self.session.route(queue.topic)
+        address = route.address_of(queue.broker_name)
+        if address is None:
+            raise Refused(f"topic {queue.topic!r} is not on broker {queue.broker_name!r}")
+        return address
+
+
+def _readable(route: Route) -> list[str]:
+    """One member of each broker that has the topic."""
+    found = (route.address_of(broker_name) for broker_name in route.addresses)
+    return [address for address in found if address is not None]
+
+
+def _addresses(cluster: Cluster) -> list[str]:
+    return [address for members in cluster.brokers.values() for address in members.values()]
+
+
+async def _all(asked: Iterable[Awaitable[T]]) -> list[T]:
+    return list(await asyncio.gather(*asked))

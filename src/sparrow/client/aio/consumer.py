@@ -1,0 +1,496 @@
+"""The consumer: subscribes, shares queues with the other members of its group, delivers, commits.
+
+Three ways to take messages, one of them for a consumer's life: a handler (`start`), `async for`, or `poll`.
+
+Delivery is at least once: a message may come again after a crash, or when a queue moves to another member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from sparrow import clock
+from sparrow.client.aio import remote
+from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, OnRequest
+from sparrow.client.aio.feed import Appetite, Feed
+from sparrow.client.aio.offsets import BrokerOffsets, LocalOffsets, Offsets
+from sparrow.client.aio.pulling import PullAnswer, pull
+from sparrow.client.aio.session import Session
+from sparrow.client.aio.sharing import RETRY_PREFIX, Sharing, Start
+from sparrow.client.allocate import Strategy, averagely
+from sparrow.client.subscription import ALL, TAG, Subscription
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.message import StoredMessage
+from sparrow.model.topic import checked_group, checked_topic
+from sparrow.wire.bodies import BrokerQueue, ConsumerData
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import SendBack, UnregisterClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+SHARE_INTERVAL_S = 20.0
+"""How often queues are shared out anew when nobody says that something changed."""
+SEEK_TOPIC_S = 1.0
+"""The same while a topic is not there yet."""
+_LOCK_INTERVAL_S = 20.0
+
+Mode = Literal["cluster", "broadcast"]
+_FROM_WHERE = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+
+
+class Consumer:
+    """A member of a consumer group.
+
+    ```python
+    async with Consumer("billing") as consumer:
+        await consumer.subscribe("orders", "paid || shipped")
+        async for message in consumer:
+            print(message.body)
+    ```
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str = "127.0.0.1:9876",
+        *,
+        mode: Mode = "cluster",
+        start: Start = "first",
+        strategy: Strategy = averagely,
+        appetite: Appetite | None = None,
+        commit_interval_ms: int = 5_000,
+        offsets_path: Path | str | None = None,
+        timeout_ms: int = 3_000,
+        instance: str | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress."""
+        self.group = checked_group(group)
+        self.mode, self._start, self._strategy = mode, start, strategy
+        self._appetite = appetite or Appetite()
+        self._commit_interval_s = commit_interval_ms / 1000
+        self._owns_session = session is None
+        self.session = session or Session(name_servers, instance=instance, timeout_ms=timeout_ms)
+        self._offsets: Offsets
+        if mode == "broadcast":
+            self._offsets = LocalOffsets(Path(offsets_path) if offsets_path is not None else None)
+        else:
+            self._offsets = BrokerOffsets(self.session, group)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._feeds: dict[BrokerQueue, Feed] = {}
+        self._assigned: set[BrokerQueue] | None = None
+        self._delivery: Delivery | None = None
+        self._sharing: Sharing | None = None
+        self._is_orderly = False
+        self.started_ms = 0
+        self._share_again = asyncio.Event()
+        self._shared = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changing = asyncio.Lock()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.session.open()
+
+    async def close(self, grace_s: float = 10.0) -> None:
+        """Finish what is being handled, commit, say good-bye to the group."""
+        if self._delivery is not None:
+            await self._leave(grace_s)
+        if self._owns_session:
+            await self.session.close()
+
+    async def __aenter__(self) -> Consumer:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+        """Read a topic: all of it, or messages with some tags (`"a || b"`)."""
+        if self._assigned is not None:
+            raise Refused("a consumer that was assigned queues by hand cannot subscribe as well")
+        checked_topic(topic)
+        self._subscriptions[topic] = Subscription.of(
+            topic, expression, expression_type=expression_type, version_ms=clock.now_ms()
+        )
+        await self._subscriptions_changed()
+
+    async def unsubscribe(self, topic: str) -> None:
+        self._subscriptions.pop(topic, None)
+        await self._subscriptions_changed()
+
+    async def _subscriptions_changed(self) -> None:
+        if self._delivery is not None:
+            await self.session.heartbeat()
+            self._share_again.set()
+
+    async def assign(self, queues: Iterable[BrokerQueue], expression: str = ALL) -> None:
+        """Read exactly these queues, whoever else is in the group. Progress is committed as usual."""
+        if self._subscriptions and self._assigned is None:
+            raise Refused("a consumer that has subscribed shares its queues with the group: assign before, or instead")
+        self._assigned = set(queues)
+        for queue in self._assigned:
+            self._subscriptions[queue.topic] = Subscription.of(queue.topic, expression, version_ms=clock.now_ms())
+        await self._subscriptions_changed()
+
+    # -- taking messages ----------------------------------------------------------------------------------------------
+
+    async def start(
+        self, handler: Handler, *, workers: int = 20, batch: int | None = None, orderly: bool = False
+    ) -> None:
+        """Hand messages to an async function as they come; returns at once.
+
+        With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
+        A handler that raises gets the message again later.
+        """
+        if orderly:
+            await self._join(InOrder(handler, batch=batch), is_orderly=True)
+        else:
+            await self._join(Concurrently(handler, workers=workers, batch=batch, give_back=self._give_back))
+
+    async def poll(self, count_max: int = 32, *, timeout_ms: int = 1_000) -> list[StoredMessage]:
+        """Some messages, or none when the time is up. Those of the polls before count as dealt with."""
+        delivery = await self._on_request()
+        delivery.finish()
+        return await delivery.take(count_max, timeout_ms / 1000)
+
+    async def __anext__(self) -> StoredMessage:
+        """The next message. The one before counts as dealt with."""
+        delivery = await self._on_request()
+        delivery.finish()
+        while True:
+            taken = await delivery.take(1, None)
+            if taken:
+                return taken[0]
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def commit(self) -> None:
+        """Everything taken so far is dealt with; the brokers have it when this returns."""
+        if isinstance(self._delivery, OnRequest):
+            self._delivery.finish()
+        await self._commit(is_last=True)
+
+    async def _on_request(self) -> OnRequest:
+        if self._delivery is None:
+            await self._join(OnRequest())
+        if not isinstance(self._delivery, OnRequest):
+            raise Refused("this consumer hands its messages to a handler: take them there")
+        return self._delivery
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def queues(self) -> list[BrokerQueue]:
+        """The queues this consumer reads just now."""
+        return sorted(self._feeds)
+
+    async def shared(self) -> None:
+        """Returns once the queues have been shared out for the first time."""
+        await self._shared.wait()
+
+    async def seek(self, queue: BrokerQueue, offset: int) -> None:
+        """Go on from another place."""
+        async with self._changing:
+            feed = self._feeds.get(queue)
+            if feed is None:
+                raise Refused(f"{queue} is not read here: seek where it is")
+            await self._drop(feed, commits=False)
+            await self._offsets.save({queue: offset}, is_last=True)
+            self._feed(queue, offset)
+
+    async def seek_to_time(self, queue: BrokerQueue, time_ms: int) -> None:
+        await self.seek(queue, await self._sharer.offset_at(queue, time_ms))
+
+    def pause(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+        """Pull no more, until `resume`. What is here already is still delivered."""
+        self._set_paused(queues, True)
+
+    def resume(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+        self._set_paused(queues, False)
+
+    def _set_paused(self, queues: Iterable[BrokerQueue] | None, is_paused: bool) -> None:
+        for feed in self._feeds.values() if queues is None else [self._feeds[q] for q in queues if q in self._feeds]:
+            feed.is_paused = is_paused
+            feed.stir()
+
+    async def pull(
+        self, queue: BrokerQueue, offset: int, *, count_max: int = 32, expression: str = ALL, hold_ms: int = 0
+    ) -> PullAnswer:
+        """One pull, by hand: no group, no progress."""
+        subscription = Subscription.of(queue.topic, expression, version_ms=clock.now_ms())
+        return await pull(
+            self.session,
+            queue,
+            offset,
+            group=self.group,
+            subscription=subscription,
+            count_max=count_max,
+            hold_ms=hold_ms,
+            tells_subscription=True,
+        )
+
+    async def read_table(
+        self,
+        topic: str,
+        start: Start | int = "first",
+        end: Start | int = "last",
+        *,
+        expression: str = ALL,
+        columns: Iterable[str] | None = None,
+    ) -> pa.Table:
+        """The messages of a topic as an Arrow table, from a time (or `"first"`) up to another (or `"last"`)."""
+        from sparrow.client.aio.reading import read_table
+
+        return await read_table(self.session, self.group, topic, start, end, expression=expression, columns=columns)
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    async def _join(self, delivery: Delivery, *, is_orderly: bool = False) -> None:
+        if self._delivery is not None:
+            raise Refused("this consumer has started already")
+        if not self._subscriptions:
+            raise Refused("nothing is subscribed to: call subscribe first")
+        await self.open()
+        self._delivery, self._is_orderly = delivery, is_orderly
+        if self.mode == "cluster" and self._assigned is None:
+            retry = RETRY_PREFIX + self.group
+            self._subscriptions[retry] = Subscription.of(retry, version_ms=clock.now_ms())
+        self._sharing = Sharing(
+            self.session,
+            self.group,
+            strategy=self._strategy,
+            is_broadcast=self.mode == "broadcast",
+            is_orderly=is_orderly,
+            offsets=self._offsets,
+            start=self._start,
+        )
+        self.started_ms = clock.now_ms()
+        self.session.consumers[self.group] = self
+        self.session.handlers.update(remote.HANDLERS)
+        self.session.on_routes_changed.append(self._route_changed)
+        await self.session.refresh(self._subscriptions)
+        await self.session.heartbeat()
+        self._tasks = [
+            asyncio.create_task(self._keep_sharing(), name=f"share {self.group}"),
+            asyncio.create_task(self._keep_committing(), name=f"commit {self.group}"),
+        ]
+        if is_orderly:
+            self._tasks.append(asyncio.create_task(self._keep_locks(), name=f"lock {self.group}"))
+
+    def described(self) -> ConsumerData:
+        is_push = not isinstance(self._delivery, OnRequest)
+        return ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
+            message_model="BROADCASTING" if self.mode == "broadcast" else "CLUSTERING",
+            consume_from_where=_FROM_WHERE.get(str(self._start), "CONSUME_FROM_TIMESTAMP"),
+            subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
+        )
+
+    def _route_changed(self, topic: str) -> None:
+        if topic in self._subscriptions:
+            self._share_again.set()
+
+    def members_changed(self) -> None:
+        """A broker says that somebody came or went."""
+        self._share_again.set()
+
+    async def _keep_sharing(self) -> None:
+        while True:
+            self._share_again.clear()
+            is_complete = False
+            try:
+                is_complete = await self._share()
+                self._shared.set()
+            except SparrowError as error:
+                log.info("sharing failed", extra={"group": self.group, "why": str(error)})
+            except Exception:
+                log.exception("sharing failed", extra={"group": self.group})
+            try:
+                async with asyncio.timeout(SHARE_INTERVAL_S if is_complete else SEEK_TOPIC_S):
+                    await self._share_again.wait()
+            except TimeoutError:
+                pass
+
+    async def _share(self) -> bool:
+        """Start and drop feeds until they are what we should read. False: some of it must be tried again soon."""
+        is_complete = True
+        async with self._changing:
+            for feed in [feed for feed in self._feeds.values() if feed.queue.topic not in self._subscriptions]:
+                await self._drop(feed)
+            for subscription in list(self._subscriptions.values()):
+                wanted = await self._wanted(subscription)
+                if wanted is None:
+                    is_complete &= subscription.topic.startswith(RETRY_PREFIX)
+                    continue
+                for queue in [queue for queue in self._feeds if queue.topic == subscription.topic]:
+                    if queue not in wanted or self._feeds[queue].subscription != subscription:
+                        await self._drop(self._feeds[queue])
+                fresh = [queue for queue in wanted if queue not in self._feeds]
+                held = await self._sharer.locked(fresh)
+                for queue in held:
+                    self._feed(queue, await self._sharer.start_of(queue))
+                is_complete &= len(held) == len(fresh)
+        return is_complete
+
+    async def _wanted(self, subscription: Subscription) -> list[BrokerQueue] | None:
+        if self._assigned is None:
+            return await self._sharer.queues_of(subscription)
+        await self.session.route(subscription.topic)
+        return [queue for queue in self._assigned if queue.topic == subscription.topic]
+
+    @property
+    def _sharer(self) -> Sharing:
+        if self._sharing is None:
+            raise Refused("this consumer has not started yet: take messages first")
+        return self._sharing
+
+    def _feed(self, queue: BrokerQueue, start: int) -> None:
+        assert self._delivery is not None
+        self._feeds[queue] = Feed(
+            self.session,
+            queue,
+            group=self.group,
+            subscription=self._subscriptions[queue.topic],
+            start=start,
+            appetite=self._appetite,
+            arrived=self._delivery.arrived,
+            commits_with_pulls=self.mode == "cluster",
+        )
+
+    async def _drop(self, feed: Feed, *, commits: bool = True) -> None:
+        committable = feed.window.committable
+        feed.drop()
+        del self._feeds[feed.queue]
+        if self._delivery is not None:
+            self._delivery.dropped(feed)
+        if commits and committable is not None:
+            try:
+                await self._offsets.save({feed.queue: committable}, is_last=True)
+            except SparrowError as error:
+                log.info("offset not committed", extra={"queue": str(feed.queue), "why": str(error)})
+        await self._sharer.unlock([feed.queue])
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    async def _keep_committing(self) -> None:
+        while True:
+            await asyncio.sleep(self._commit_interval_s)
+            try:
+                await self._commit(is_last=False)
+            except SparrowError as error:
+                log.info("offsets not committed", extra={"group": self.group, "why": str(error)})
+
+    async def _commit(self, *, is_last: bool) -> None:
+        fresh = {}
+        for queue, feed in self._feeds.items():
+            committable = feed.window.committable
+            if committable is not None and (is_last or committable != feed.committed):
+                fresh[queue] = feed.committed = committable
+        if fresh:
+            await self._offsets.save(fresh, is_last=is_last)
+
+    async def _keep_locks(self) -> None:
+        while True:
+            await asyncio.sleep(_LOCK_INTERVAL_S)
+            feeds = dict(self._feeds)
+            held = await self._sharer.locked(feeds)
+            for queue, feed in feeds.items():
+                feed.is_locked = queue in held
+                feed.stir()
+
+    async def rewind(self, offsets: dict[BrokerQueue, int]) -> None:
+        """Go on from these places: an operator reset the group."""
+        async with self._changing:
+            for queue, offset in offsets.items():
+                feed = self._feeds.get(queue)
+                if feed is not None:
+                    await self._drop(feed, commits=False)
+                    await self._offsets.save({queue: offset}, is_last=True)
+                    self._feed(queue, offset)
+
+    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
+        """How far each queue is dealt with."""
+        return {
+            queue: committable
+            for queue, feed in self._feeds.items()
+            if (topic is None or queue.topic == topic) and (committable := feed.window.committable) is not None
+        }
+
+    def in_hand(self) -> dict[BrokerQueue, tuple[int, int]]:
+        return {queue: (feed.window.committable or 0, feed.window.count) for queue, feed in self._feeds.items()}
+
+    @property
+    def is_orderly(self) -> bool:
+        return self._is_orderly
+
+    async def handle_now(self, message: StoredMessage) -> None:
+        """Handle a message that an operator sent, beside the usual ones."""
+        if self._delivery is None:
+            raise Refused("this consumer has not started")
+        await self._delivery.handle_now(message)
+
+    async def _give_back(self, feed: Feed, message: StoredMessage) -> bool:
+        """Ask the broker to bring it again later. In broadcast mode nobody keeps it for us."""
+        if self.mode == "broadcast":
+            return False
+        route = self.session.route_now(feed.queue.topic)
+        address = route.address_of(feed.queue.broker_name) if route is not None else None
+        if address is None:
+            return False
+        header = SendBack(
+            physical_offset=message.physical_offset,
+            group=self.group,
+            delay_level=0,
+            origin_message_id=message.unique_key,
+            origin_topic=message.topic,
+            broker_name=feed.queue.broker_name,
+        )
+        try:
+            await self.session.ask(address, Code.CONSUMER_SEND_MSG_BACK, header)
+        except SparrowError as error:
+            log.info("message not given back", extra={"queue": str(feed.queue), "why": str(error)})
+            return False
+        return True
+
+    async def _leave(self, grace_s: float) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        feeds = list(self._feeds.values())
+        for feed in feeds:
+            feed.is_paused = True
+        assert self._delivery is not None
+        await self._delivery.stop(grace_s)
+        try:
+            await self._commit(is_last=True)
+        except SparrowError as error:
+            log.warning("last offsets not committed", extra={"group": self.group, "why": str(error)})
+        for feed in feeds:
+            feed.drop()
+        await asyncio.gather(*(feed.stopped() for feed in feeds))
+        await self._sharer.unlock(self._feeds)
+        self._feeds.clear()
+        self.session.consumers.pop(self.group, None)
+        self.session.on_routes_changed.remove(self._route_changed)
+        header = UnregisterClient(self.session.client_id, consumer_group=self.group)
+        for address in self.session.broker_addresses(masters_only=False):
+            try:
+                await self.session.ask(address, Code.UNREGISTER_CLIENT, header)
+            except SparrowError as error:
+                log.info("not unregistered", extra={"broker": address, "why": str(error)})
+        self._delivery = None

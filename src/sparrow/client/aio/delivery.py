@@ -1,0 +1,225 @@
+"""How messages reach the application: many at a time, in order, or one by one when it asks.
+
+1. A message is done when its handler returned. One that failed is given back to the broker to come again later; where
+   that cannot be had, it is tried again here after a while. Until then it holds back what may be committed.
+2. In order: of one queue, one batch at a time, and only while the broker holds the queue for us. One that failed is
+   tried again in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
+
+from sparrow.client.aio.feed import Feed
+from sparrow.model.errors import Refused
+from sparrow.model.message import StoredMessage
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Awaitable[object]]
+"""Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
+
+GiveBack = Callable[[Feed, StoredMessage], Awaitable[bool]]
+"""Asks the broker to bring a message again later. False: it cannot."""
+
+TRY_AGAIN_S = 5.0
+SUSPEND_S = 1.0
+
+
+class Delivery(Protocol):
+    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None: ...
+    def dropped(self, feed: Feed) -> None: ...
+    async def handle_now(self, message: StoredMessage) -> None:
+        """Out of turn, and only once."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Nothing new is begun; what is being handled gets a while to finish."""
+        ...
+
+
+class _InHand:
+    """Counts what is being handled; one may wait until nothing is."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._none.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._none.set()
+
+    async def none(self, grace_s: float) -> None:
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._none.wait()
+        except TimeoutError:
+            pass
+
+
+class Concurrently:
+    """Some workers, each with a message (or a batch) in hand; no order."""
+
+    def __init__(self, handler: Handler, *, workers: int, batch: int | None, give_back: GiveBack) -> None:
+        self._handler, self._batch, self._give_back = handler, batch, give_back
+        self._line: asyncio.Queue[tuple[Feed, list[StoredMessage]]] = asyncio.Queue()
+        self._is_stopping = False
+        self._in_hand = _InHand()
+        self._workers = [asyncio.create_task(self._work(), name=f"consume {number}") for number in range(workers)]
+
+    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
+        for chunk in _chunks(messages, self._batch or 1):
+            self._line.put_nowait((feed, chunk))
+
+    def dropped(self, feed: Feed) -> None:
+        """What is in line of it is passed over when its turn comes."""
+
+    async def handle_now(self, message: StoredMessage) -> None:
+        await self._handler(message if self._batch is None else [message])
+
+    async def _work(self) -> None:
+        while True:
+            feed, messages = await self._line.get()
+            if feed.is_dropped or self._is_stopping:
+                continue
+            with self._in_hand:
+                await self._handle(feed, messages)
+
+    async def _handle(self, feed: Feed, messages: list[StoredMessage]) -> None:
+        try:
+            await self._handler(messages[0] if self._batch is None else messages)
+        except Exception as error:
+            log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(error)}, exc_info=error)
+            messages = [message for message in messages if await self._given_back(feed, message)]
+        feed.done([message.queue_offset for message in messages])
+
+    async def _given_back(self, feed: Feed, message: StoredMessage) -> bool:
+        if feed.is_dropped or await self._give_back(feed, message):
+            return True
+        later = asyncio.get_running_loop().call_later
+        later(TRY_AGAIN_S, self._line.put_nowait, (feed, [message]))
+        return False
+
+    async def stop(self, grace_s: float) -> None:
+        self._is_stopping = True
+        await self._in_hand.none(grace_s)
+        await _cancelled(self._workers)
+
+
+class InOrder:
+    """One runner a queue."""
+
+    def __init__(self, handler: Handler, *, batch: int | None) -> None:
+        self._handler, self._batch = handler, batch
+        self._lines: dict[Feed, deque[StoredMessage]] = {}
+        self._runners: dict[Feed, asyncio.Task[None]] = {}
+        self._is_stopping = False
+        self._in_hand = _InHand()
+
+    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
+        self._lines.setdefault(feed, deque()).extend(messages)
+        if feed not in self._runners and not self._is_stopping:
+            self._runners[feed] = asyncio.create_task(self._run(feed), name=f"consume {feed.queue}")
+
+    def dropped(self, feed: Feed) -> None:
+        self._lines.pop(feed, None)
+
+    async def handle_now(self, message: StoredMessage) -> None:
+        await self._handler(message if self._batch is None else [message])
+
+    async def _run(self, feed: Feed) -> None:
+        """Until nothing is in line. A new runner is started by what arrives then."""
+        try:
+            while (line := self._lines.get(feed)) and not feed.is_dropped and not self._is_stopping:
+                if not feed.is_locked:
+                    await asyncio.sleep(SUSPEND_S / 10)
+                    continue
+                chunk = [line[place] for place in range(min(self._batch or 1, len(line)))]
+                if await self._handled(feed, chunk):
+                    for _ in chunk:
+                        line.popleft()
+                    feed.done([message.queue_offset for message in chunk])
+                else:
+                    await asyncio.sleep(SUSPEND_S)
+        finally:
+            self._runners.pop(feed, None)
+
+    async def _handled(self, feed: Feed, chunk: list[StoredMessage]) -> bool:
+        with self._in_hand:
+            try:
+                await self._handler(chunk[0] if self._batch is None else chunk)
+                return True
+            except Exception as error:
+                log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(error)}, exc_info=error)
+                return False
+
+    async def stop(self, grace_s: float) -> None:
+        self._is_stopping = True
+        await self._in_hand.none(grace_s)
+        await _cancelled(list(self._runners.values()))
+
+
+class OnRequest:
+    """Messages wait here until the application takes them."""
+
+    def __init__(self) -> None:
+        self._line: deque[tuple[Feed, StoredMessage]] = deque()
+        self._taken: list[tuple[Feed, StoredMessage]] = []
+        self._there_are_some = asyncio.Event()
+
+    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
+        self._line.extend([(feed, message) for message in messages])
+        self._there_are_some.set()
+
+    def dropped(self, feed: Feed) -> None:
+        self._line = deque(item for item in self._line if item[0] is not feed)
+
+    async def handle_now(self, message: StoredMessage) -> None:
+        raise Refused("this consumer has no handler that a message could be given to")
+
+    async def take(self, count_max: int, timeout_s: float | None) -> list[StoredMessage]:
+        """Some messages, or none when the time is up. They are in hand until `finish`."""
+        if not self._line:
+            self._there_are_some.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._there_are_some.wait()
+            except TimeoutError:
+                return []
+        line = self._line
+        taken = [line.popleft() for _ in range(min(count_max, len(line)))]
+        self._taken += taken
+        return [message for _, message in taken]
+
+    def finish(self) -> None:
+        """Everything taken so far is dealt with."""
+        taken, self._taken = self._taken, []
+        offsets: dict[Feed, list[int]] = {}
+        for feed, message in taken:
+            offsets.setdefault(feed, []).append(message.queue_offset)
+        for feed, some in offsets.items():
+            feed.done(some)
+
+    async def stop(self, grace_s: float) -> None:
+        """What was not taken is not ours to finish."""
+
+
+def _chunks(messages: list[StoredMessage], size: int) -> Iterator[list[StoredMessage]]:
+    for start in range(0, len(messages), size):
+        yield messages[start : start + size]
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

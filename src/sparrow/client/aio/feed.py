@@ -1,0 +1,160 @@
+"""One queue being read: pulls ahead of its consumer, as far as the limits allow, and knows what may be committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from sparrow.client.aio.pulling import PullAnswer, Status, pull
+from sparrow.client.aio.session import Session
+from sparrow.client.subscription import Subscription
+from sparrow.client.window import Window
+from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
+from sparrow.model.message import StoredMessage
+from sparrow.wire import record
+from sparrow.wire.bodies import BrokerQueue
+
+log = logging.getLogger(__name__)
+
+_AFTER_ERROR_S = 1.0
+"""A pull that failed is tried again after so long: the broker may be restarting."""
+
+
+class Appetite(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a consumer reads ahead, for each queue."""
+
+    count_max: int = 1_000
+    bytes_max: int = 64 << 20
+    span_max: int = 20_000
+    """Between the first and the last message in hand: so many may come again after a crash."""
+    pull_count_max: int = 32
+    pull_bytes_max: int = 256 << 10
+    hold_ms: int = 15_000
+
+
+Arrived = Callable[["Feed", list[StoredMessage]], None]
+
+
+class Feed:
+    """A queue this consumer has been given. Once dropped, it delivers and commits nothing more."""
+
+    def __init__(
+        self,
+        session: Session,
+        queue: BrokerQueue,
+        *,
+        group: str,
+        subscription: Subscription,
+        start: int,
+        appetite: Appetite,
+        arrived: Arrived,
+        commits_with_pulls: bool,
+    ) -> None:
+        self.queue, self.subscription = queue, subscription
+        self.window = Window(start)
+        self.is_dropped = False
+        self.is_paused = False
+        self.is_locked = True
+        """Whether the broker holds the queue for us; always, unless messages must come in order."""
+        self.committed: int | None = None
+        self._session, self._group = session, group
+        self._appetite, self._arrived = appetite, arrived
+        self._commits_with_pulls = commits_with_pulls
+        self._room = asyncio.Event()
+        self._broker_id = 0
+        self._task = asyncio.create_task(self._run(), name=f"feed {queue.topic}/{queue.broker_name}/{queue.queue_id}")
+
+    # -- for whoever consumes -----------------------------------------------------------------------------------------
+
+    def done(self, offsets: Iterable[int]) -> None:
+        """These messages are dealt with."""
+        if not self.is_dropped:
+            self.window.done(offsets)
+            self._room.set()
+
+    def stir(self) -> None:
+        """Something changed that the feed may be waiting for: a lock, a pause."""
+        self._room.set()
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        self._task.cancel()
+
+    async def stopped(self) -> None:
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- pulling ------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self.is_dropped:
+            await self._has_room()
+            try:
+                answer = await self._pull()
+                self._take(answer)
+            except RequestTimeout:
+                continue
+            except SparrowError as error:
+                log.info("pull failed", extra={"queue": str(self.queue), "why": str(error)})
+                await asyncio.sleep(_AFTER_ERROR_S)
+            except Exception:
+                log.exception("pull failed", extra={"queue": str(self.queue)})
+                await asyncio.sleep(_AFTER_ERROR_S)
+
+    async def _has_room(self) -> None:
+        appetite = self._appetite
+        while (
+            self.is_paused
+            or not self.is_locked
+            or self.window.is_full(
+                count_max=appetite.count_max, bytes_max=appetite.bytes_max, span_max=appetite.span_max
+            )
+        ):
+            self._room.clear()
+            await self._room.wait()
+
+    async def _pull(self) -> PullAnswer:
+        offset, committable = self.window.next_offset, self.window.committable
+        assert offset is not None, "a feed starts somewhere"
+        return await pull(
+            self._session,
+            self.queue,
+            offset,
+            group=self._group,
+            subscription=self.subscription,
+            count_max=self._appetite.pull_count_max,
+            bytes_max=self._appetite.pull_bytes_max,
+            hold_ms=self._appetite.hold_ms,
+            commit_offset=committable if self._commits_with_pulls and committable else None,
+            broker_id=self._broker_id,
+        )
+
+    def _take(self, answer: PullAnswer) -> None:
+        self._broker_id = answer.suggested_broker_id
+        if answer.status is Status.MOVED:
+            log.warning(
+                "offset moved",
+                extra={"queue": str(self.queue), "from": self.window.next_offset, "to": answer.next_offset},
+            )
+            self.window.restart(answer.next_offset)
+            return
+        if answer.status is not Status.FOUND:
+            self.window.add((), answer.next_offset)
+            return
+        messages = self._decoded(answer)
+        subscription = self.subscription
+        if subscription.tags:
+            messages = [message for message in messages if subscription.matches(message.tags)]
+        self.window.add([(message.queue_offset, len(message.body)) for message in messages], answer.next_offset)
+        if messages:
+            self._arrived(self, messages)
+
+    def _decoded(self, answer: PullAnswer) -> list[StoredMessage]:
+        try:
+            return record.decode_all(answer.records)
+        except ProtocolError as error:
+            # One that cannot be read must not hold up the rest for ever.
+            log.error("unreadable records are left out", extra={"queue": str(self.queue), "why": str(error)})
+            return list(record.decode_sound(answer.records))

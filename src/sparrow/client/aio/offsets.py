@@ -1,0 +1,93 @@
+"""Where a group's progress is kept: with the brokers when its members share queues, here when each reads them all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Protocol
+
+from sparrow.client.aio.session import Session
+from sparrow.model.errors import SparrowError, Unavailable
+from sparrow.wire import headers
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import error_of
+from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
+
+
+class Offsets(Protocol):
+    async def load(self, queue: BrokerQueue) -> int | None:
+        """What was committed last, if anything was."""
+        ...
+
+    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+        """Commit. Only `is_last` waits for the brokers' word."""
+        ...
+
+
+class BrokerOffsets:
+    """Kept by each queue's broker."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session, self._group = session, group
+
+    async def load(self, queue: BrokerQueue) -> int | None:
+        header = QueryOffset(self._group, queue.topic, queue.queue_id, zero_if_unknown=False)
+        answer = await self._session.ask_any(self._address(queue), Code.QUERY_CONSUMER_OFFSET, header)
+        if answer.code == Response.QUERY_NOT_FOUND:
+            return None
+        if answer.code != Response.SUCCESS:
+            raise error_of(answer.code, answer.remark)
+        return headers.read(OffsetFound, answer.ext).offset
+
+    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+        await asyncio.gather(*(self._save(queue, offset, is_last) for queue, offset in offsets.items()))
+
+    async def _save(self, queue: BrokerQueue, offset: int, is_last: bool) -> None:
+        header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
+        address = self._address(queue)
+        if is_last:
+            await self._session.ask(address, Code.UPDATE_CONSUMER_OFFSET, header)
+        else:
+            (await self._session.channel(address)).tell(Code.UPDATE_CONSUMER_OFFSET, header)
+
+    def _address(self, queue: BrokerQueue) -> str:
+        route = self._session.route_now(queue.topic)
+        address = route.address_of(queue.broker_name) if route is not None else None
+        if address is None:
+            raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+        return address
+
+
+class LocalOffsets:
+    """Kept in a file of this machine, or only in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, int] = {}
+        if path is not None and path.exists():
+            try:
+                self._known = {str(name): int(offset) for name, offset in json.loads(path.read_text()).items()}
+            except (ValueError, AttributeError, OSError) as cause:
+                raise SparrowError(f"the offsets in {path} cannot be read: mend or delete the file") from cause
+
+    async def load(self, queue: BrokerQueue) -> int | None:
+        return self._known.get(_name_of(queue))
+
+    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+        self._known.update({_name_of(queue): offset for queue, offset in offsets.items()})
+        if self._path is not None:
+            await asyncio.to_thread(self._write, self._path, json.dumps(self._known, indent=1))
+
+    def _write(self, path: Path, text: str) -> None:
+        """Whole or not at all: the old file stays until the new one is complete."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+        fresh.write_text(text)
+        fresh.replace(path)
+
+
+def _name_of(queue: BrokerQueue) -> str:
+    return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"

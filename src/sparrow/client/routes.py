@@ -1,0 +1,95 @@
+"""Where a topic lives, as producers and consumers use it.
+
+1. `write_queues` are in the order in which Java lists them, so that a hash of a key finds the same queue from either
+   client: by broker and number, or as the order of the topic (`orderTopicConf`) says.
+2. A producer needs a master; a consumer reads on without one.
+3. Two routes are equal when nothing changed for a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from sparrow.model.errors import ProtocolError
+from sparrow.model.topic import READ, WRITE
+from sparrow.wire.bodies import BrokerQueue, QueueData, RouteData
+
+MASTER = 0
+"""The number of the member that takes writes."""
+
+QUEUES_MAX = 65_536
+"""Queues of one topic on one broker; a route that claims more is not believed."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    topic: str
+    write_queues: tuple[BrokerQueue, ...]
+    read_queues: tuple[BrokerQueue, ...]
+    addresses: dict[str, dict[int, str]]
+    """Broker name to member number to `host:port`. Member 0 is the master."""
+    masters: dict[str, str]
+    """Broker name to the address that takes writes; a broker without a master is missing."""
+
+    @classmethod
+    def of(cls, topic: str, data: RouteData) -> Route:
+        """The route of a topic that exists."""
+        addresses: dict[str, dict[int, str]] = {}
+        for broker in data.broker_datas:
+            addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
+        masters = {name: members[MASTER] for name, members in addresses.items() if MASTER in members}
+        if data.order_topic_conf:
+            # Exactly these, in this order and whether or not a master is there: an ordered topic would rather
+            # fail than send a key to another queue. Consumers take no notice of it.
+            writes = list(_ordered(topic, data.order_topic_conf))
+        else:
+            writes = sorted(
+                queue
+                for some in data.queue_datas
+                if some.perm & WRITE and some.broker_name in masters
+                for queue in _queues(topic, some.broker_name, some.write_queue_nums)
+            )
+        reads = sorted(
+            queue
+            for some in data.queue_datas
+            if some.perm & READ
+            for queue in _queues(topic, some.broker_name, some.read_queue_nums)
+        )
+        return cls(topic, tuple(dict.fromkeys(writes)), tuple(dict.fromkeys(reads)), addresses, masters)
+
+    @classmethod
+    def inherited(cls, topic: str, template: RouteData, queues: int) -> Route:
+        """The route of a topic that the first message will create, after the template's (TBW102).
+
+        The broker makes the topic with the same number of queues, so whatever is sent now finds its queue.
+        """
+        fewer = [_narrowed(some, queues) for some in template.queue_datas]
+        return cls.of(topic, msgspec.structs.replace(template, queue_datas=fewer, order_topic_conf=None))
+
+    def address_of(self, broker_name: str, broker_id: int = MASTER) -> str | None:
+        """Where to read: that member, or the one with the lowest number if it is gone. None: no such broker."""
+        members = self.addresses.get(broker_name)
+        if not members:
+            return None
+        return members.get(broker_id) or members[min(members)]
+
+
+def _queues(topic: str, broker_name: str, count: int) -> Iterator[BrokerQueue]:
+    if count > QUEUES_MAX:
+        raise ProtocolError(f"a route gives {topic!r} {count} queues on {broker_name!r}; {QUEUES_MAX} are believed")
+    return (BrokerQueue(topic, broker_name, number) for number in range(count))
+
+
+def _ordered(topic: str, conf: str) -> Iterator[BrokerQueue]:
+    """`broker-a:4;broker-b:4`"""
+    for part in filter(None, conf.split(";")):
+        broker_name, colon, count = part.partition(":")
+        if not colon or not count.isascii() or not count.isdigit():
+            raise ProtocolError(f"the order of topic {topic!r} makes no sense: {conf!r}")
+        yield from _queues(topic, broker_name, int(count))
+
+
+def _narrowed(some: QueueData, queues: int) -> QueueData:
+    count = min(queues, some.read_queue_nums)
+    return msgspec.structs.replace(some, read_queue_nums=count, write_queue_nums=count)

@@ -1,0 +1,34 @@
+"""What became of a message that was sent."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class SendStatus(Enum):
+    """Stored in every case; only the first kept all of the broker's promise."""
+
+    OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """Where a message lies."""
+
+    status: SendStatus
+    message_id: str
+    """The id the sender gave it, which consumers see."""
+    offset_id: str
+    """The id that says where it lies: tools find it by this one."""
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status is SendStatus.OK

@@ -1,0 +1,8 @@
+"""Sockets: a listener and a channel that speak frames, and the table that finds a request's handler."""
+
+from sparrow.net.address import Address
+from sparrow.net.channel import Channel, connect
+from sparrow.net.listener import Listener
+from sparrow.net.serving import Answer, Call, Serving
+
+__all__ = ["Address", "Answer", "Call", "Channel", "Listener", "Serving", "connect"]

@@ -1,0 +1,157 @@
+"""From a request to its answer: one table finds the handler, one place turns errors into codes.
+
+Handlers come in two kinds. Most are coroutines, `async (request, context, call)`; each runs as a task. The few on the
+hot path are plain functions, `(command, channel)`, which answer at once, or give back an awaitable when they cannot.
+
+1. Every request that wants an answer gets exactly one, whatever its handler does.
+2. One-way requests get none, not even errors.
+3. A peer may have only so many requests in hand; past that it is told to try again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from sparrow.model.errors import Busy, Closed, SparrowError
+from sparrow.net.channel import Channel
+from sparrow.wire import bodies, headers
+from sparrow.wire.codes import GO_AWAY_AFTER, Response
+from sparrow.wire.faults import response_of
+from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode, encode_start
+from sparrow.wire.headers import Header
+
+log = logging.getLogger(__name__)
+
+IN_HAND_MAX = 4096
+"""Requests of one peer that may be worked on at a time."""
+
+C = TypeVar("C")
+B = TypeVar("B")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a handler says when it has more to say than a header."""
+
+    header: Header | None = None
+    body: bytes | Sequence[bytes | memoryview] = b""
+    code: int = Response.SUCCESS
+    remark: str | None = None
+
+    @classmethod
+    def of(cls, body: object, header: Header | None = None) -> Answer:
+        """With a body struct, as JSON."""
+        return cls(header, bodies.write(body))
+
+
+class Call(msgspec.Struct, frozen=True):
+    """The frame a request came in, and who sent it."""
+
+    command: Command
+    channel: Channel
+
+    def body(self, kind: type[B]) -> B:
+        return bodies.read(kind, self.command.body)
+
+
+Said = Header | Answer | None
+Handler = Callable[[Any, C, Call], Coroutine[Any, Any, Said]]
+Plain = Callable[[Command, Channel], "bytes | Awaitable[bytes | None] | None"]
+"""Gives back the frame of the answer, an awaitable of it, or None when it has parked the request or needs no answer."""
+
+
+class Serving(Generic[C]):
+    """Serves a context (a broker, a name server) to channels, by tables of handlers."""
+
+    def __init__(
+        self, context: C, handlers: Mapping[int, Handler[C]], plain: Mapping[int, Plain] | None = None
+    ) -> None:
+        self._context, self._handlers = context, handlers
+        self._plain = {int(code): handler for code, handler in (plain or {}).items()}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_stopping = False
+
+    def __call__(self, command: Command, channel: Channel) -> None:
+        plain = self._plain.get(command.code)
+        if plain is None or self.is_stopping or channel.in_hand >= IN_HAND_MAX:
+            self._start(command, channel, self._handled(command, channel))
+            return
+        try:
+            said = plain(command, channel)
+        except Exception as error:
+            said = failure(command, error)
+        if said is None:
+            return
+        if isinstance(said, bytes):
+            channel.write(said)
+        else:
+            assert isawaitable(said)
+            self._start(command, channel, said)
+
+    def _start(self, command: Command, channel: Channel, work: Awaitable[bytes | None]) -> None:
+        channel.in_hand += 1
+        task = asyncio.ensure_future(self._finish(command, channel, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, command: Command, channel: Channel, work: Awaitable[bytes | None]) -> None:
+        try:
+            said = await work
+        except asyncio.CancelledError:
+            said = failure(command, Closed("the server"))
+        except Exception as error:
+            said = failure(command, error)
+        finally:
+            channel.in_hand -= 1
+        if said is not None:
+            channel.write(said)
+
+    async def _handled(self, command: Command, channel: Channel) -> bytes | None:
+        if self.is_stopping:
+            if command.version > GO_AWAY_AFTER:
+                return reply(command, Answer(code=Response.GO_AWAY, remark="the server is stopping: go elsewhere"))
+            raise Closed("the server")
+        if channel.in_hand > IN_HAND_MAX:
+            raise Busy(f"{channel.in_hand} requests of this connection are in hand")
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            # The leading blank is RocketMQ's; somebody may be matching it.
+            remark = f" request type {command.code} not supported"
+            return reply(command, Answer(code=Response.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+        request = headers.read(headers.request_type(command.code), command.ext)
+        said = await handler(request, self._context, Call(command, channel))
+        return reply(command, said if isinstance(said, Answer) else Answer(said))
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse what is new, and give what is in hand a while to finish."""
+        self.is_stopping = True
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while self._tasks and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left)
+        for task in self._tasks:
+            task.cancel()
+
+
+def reply(command: Command, said: Answer) -> bytes | None:
+    """The frame that answers a request; None if it wants no answer."""
+    if command.flag & IS_ONE_WAY:
+        return None
+    ext = headers.write(said.header) if said.header is not None else None
+    if isinstance(said.body, bytes | bytearray | memoryview):
+        return encode(answer(command, said.code, ext, said.body, said.remark))
+    size = sum(map(len, said.body))
+    start = encode_start(answer(command, said.code, ext, b"", said.remark), body_bytes=size)
+    return b"".join((start, *said.body))
+
+
+def failure(command: Command, error: BaseException) -> bytes | None:
+    """The frame that tells a peer what went wrong with its request."""
+    if not isinstance(error, SparrowError):
+        log.error("a handler failed", extra={"code": command.code}, exc_info=error)
+    code, remark = response_of(error)
+    return reply(command, Answer(code=code, remark=remark))
