@@ -3,11 +3,15 @@
 The columnar side works through batches of 8192 records. The goals are set against a decode loop that keeps the rows it
 made, as one does who wants them; shown besides is one that drops its rows after each batch, which spares the garbage
 collector. The goal for encoding is set without the checksum: that is one C call a body on both sides.
+
+Batches (request 320) are compared with the loop of `wire/batch` and what a sender or a broker does around it. Their
+bodies are all of one size, as often; "mixed sizes" has those of the rest of this bench.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from struct import Struct
 from typing import Any
 
@@ -15,12 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from _harness import Row, cpu_seconds, is_smoke, report
-from sparrow.wire import columns, tags
+from sparrow.model.message import Draft
+from sparrow.wire import batch, column_batch, columns, ids, record, tags
 from sparrow.wire.checksum import crc32
 from sparrow.wire.record import MAGIC_V1
 
 TOPIC = "bench_topic"
 HOST = b"\x7f\0\0\1\0\0\0\0"
+CLUSTER = b"CLUSTER\x01DefaultCluster\x02"
 BATCH = 1024 if is_smoke() else 8192
 RAW = (*columns.DEFAULT_COLUMNS[:5], "body", "properties_raw")
 
@@ -184,12 +190,95 @@ def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float])
     return rows
 
 
+def loop_batch(bodies: list[bytes], keys: list[str], marks: list[str]) -> bytes:
+    return batch.encode(
+        (0, body, f"KEYS\x01{key}\x02TAGS\x01{mark}\x02".encode())
+        for body, key, mark in zip(bodies, keys, marks, strict=True)
+    )
+
+
+def loop_records(received: bytes) -> bytes:
+    topic, out = record.topic_field(TOPIC.encode()), []
+    for flag, body, props in batch.decode(received):
+        draft = Draft(body=body, properties=props + CLUSTER, flag=flag, born_ms=1, born_host=HOST)
+        size = record.size_of(draft, topic, HOST)
+        out.append(
+            record.encode(
+                draft,
+                topic,
+                size=size,
+                queue_id=0,
+                queue_offset=0,
+                physical_offset=0,
+                store_ms=0,
+                store_host=bytes(8),
+            )
+        )
+    return b"".join(out)
+
+
+def columnar_records(received: bytes) -> columns.Encoded:
+    return column_batch.to_records(
+        received, topic=TOPIC, sys_flag=0, born_ms=1, born_host=HOST, extra_properties=CLUSTER
+    )
+
+
+def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[Row]:
+    rows: list[Row] = []
+    mixed = Material(100, batches)
+    count = mixed.count
+    noise = pa.py_buffer(np.random.default_rng(7).bytes(100 * count))
+    same = pa.Array.from_buffers(pa.binary(100), count, [None, noise]).cast(pa.binary())
+    prefix = ids.offset_id_prefix(record.unpack_host(HOST))
+
+    def compare(name: str, columnar: Callable[[], object], loop: Callable[[], object]) -> None:
+        ns, loop_ns = (cpu_seconds(work, rounds) / count * 1e9 for work in (columnar, loop))
+        rows.append(Row(f"{name}, loop", loop_ns, "ns/message"))
+        rows.append(Row(name, ns, "ns/message"))
+        rows.append(Row(name, loop_ns / ns, "x loop", goals.get(name)))
+
+    for what, body in (("", same), (", mixed sizes", mixed.body)):
+        columnar = column_batch.encode_batches(body, keys=mixed.keys, tags=mixed.tags)
+        bounds = np.cumsum([0, *(each.count for each in columnar)]).tolist()
+        lists = [
+            [column[start:stop].to_pylist() for column in (body, mixed.keys, mixed.tags)]
+            for start, stop in pairwise(bounds)
+        ]
+        received = [loop_batch(*each) for each in lists]
+        assert received == [bytes(each.data) for each in columnar]
+        assert all(loop_records(each) == bytes(columnar_records(each).data) for each in received)
+        compare(
+            f"batch: encode{what}",
+            lambda body=body: column_batch.encode_batches(body, keys=mixed.keys, tags=mixed.tags),  # type: ignore[misc]
+            lambda lists=lists: [loop_batch(*each) for each in lists],  # type: ignore[misc]
+        )
+        compare(
+            f"batch: to records{what}",
+            lambda received=received: [columnar_records(each) for each in received],  # type: ignore[misc]
+            lambda received=received: [loop_records(each) for each in received],  # type: ignore[misc]
+        )
+    lists_of_offsets = [starts.tolist() for starts in mixed.cuts]
+
+    def loop_ids(offsets: list[int]) -> str:
+        return ",".join([prefix + f"{offset:016X}" for offset in offsets])
+
+    assert [column_batch.offset_ids(prefix, each) for each in mixed.cuts] == [*map(loop_ids, lists_of_offsets)]
+    compare(
+        "batch: offset ids",
+        lambda: [column_batch.offset_ids(prefix, each) for each in mixed.cuts],
+        lambda: [loop_ids(each) for each in lists_of_offsets],
+    )
+    return rows
+
+
 def main() -> None:
     pa.set_cpu_count(1)
     batches, rounds = (2, 2) if is_smoke() else (25, 7)
     goals = {"decode, 9 columns": 12.0, "decode, raw properties": 40.0, "encode, no checksum": 5.0, "stamp": 4.0}
     rows = measure(100, batches, rounds, {} if is_smoke() else goals)
     rows += measure(1024, max(batches // 2, 1), rounds, {})
+    goals = {"batch: encode": 5.0, "batch: to records": 8.0, "batch: offset ids": 8.0}
+    rows += measure_batches(batches, rounds, {} if is_smoke() else goals)
     report("columns", rows)
 
 

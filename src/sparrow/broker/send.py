@@ -19,15 +19,17 @@ from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Plain, failure, reply
 from sparrow.store.spi import Appended
-from sparrow.wire import batch, headers
+from sparrow.wire import batch, column_batch, headers
 from sparrow.wire.codes import OUR_VERSION, Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 from sparrow.wire.headers import SendMessage, SendMessageV2, Sent
 from sparrow.wire.ids import UniqueIds, offset_id_prefix
 from sparrow.wire.properties import value_of
-from sparrow.wire.record import PREPARED
+from sparrow.wire.record import PREPARED, pack_host
 
 _REGION = "DefaultRegion"
+_MANY = 400
+"""Messages in a batch from which on columns are quicker than objects."""
 _JSON = Serialization.JSON
 _START = Struct(">II")
 _FORM = (
@@ -50,6 +52,7 @@ class Sending:
         self._id_prefix_bytes = self._id_prefix.encode()
         self._unique_ids = UniqueIds(host.ip, host.port, id(self), broker.now_ms)
         self._cluster = f"CLUSTER\x01{broker.settings.cluster}\x02".encode()
+        self._store_host_bytes = len(pack_host(host))
         self._message_bytes_max = broker.store.settings.message_bytes_max
 
     def handlers(self) -> dict[int, Plain]:
@@ -71,15 +74,16 @@ class Sending:
             return self._to_new_topic(request, command, channel)
         queue = self._queue_of(request, topic)
         if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
-            drafts = self._batch(request, command, channel)
+            appended = self._append_batch(request, command, channel, queue)
+            properties = None
         else:
-            drafts = [self._draft(request, command, channel)]
-        appended = self._store.append_now(queue, drafts)
-        self._counters.sent(request.topic, len(drafts), len(command.body))
+            draft = self._draft(request, command, channel)
+            appended, properties = self._store.append_now(queue, (draft,)), draft.properties
+        self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.durable(appended.end)
         if durable is None or "WAIT\x01false" in request.properties:
-            return self._sent(request, command, appended, drafts)
-        self._when_durable(request, command, channel, appended, drafts, durable)
+            return self._sent(command, appended, properties)
+        self._when_durable(command, channel, appended, properties, durable)
         return None
 
     async def _to_new_topic(self, request: SendMessage, command: Command, channel: Channel) -> bytes | None:
@@ -107,9 +111,7 @@ class Sending:
         words = request.properties
         if "DELAY" in words or "TRAN_MSG" in words or "TIMER_" in words or request.sys_flag & PREPARED:
             _refuse_unbuilt(request)
-        properties = words.encode()
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
+        properties = _ended(words.encode())
         if b"UNIQ_KEY\x01" not in properties:
             properties += f"UNIQ_KEY\x01{self._unique_ids.make()}\x02".encode()
         if b"CLUSTER\x01" not in properties:
@@ -124,49 +126,62 @@ class Sending:
             reconsume_times=request.reconsume_times,
         )
 
-    def _batch(self, request: SendMessage, command: Command, channel: Channel) -> list[Draft]:
+    def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Appended:
         if request.topic.startswith(RETRY_PREFIX):
-            raise TooLarge("a batch to a retry topic", len(command.body), 0)
+            raise NotPermitted(f"a batch to {request.topic!r}", "messages are retried one by one")
         if request.sys_flag & PREPARED:
             _refuse_unbuilt(request)
-        if len(command.body) > self._message_bytes_max:
-            raise TooLarge("the batch", len(command.body), self._message_bytes_max)
+        body = command.body
+        if len(body) > self._message_bytes_max:
+            raise TooLarge("the batch", len(body), self._message_bytes_max)
+        if len(body) < batch.SMALLEST_BYTES:
+            raise Refused("the batch holds no message")
         try:
-            members = batch.decode(command.body)
+            if len(body) // max(int.from_bytes(body[:4], "big"), 1) >= _MANY:
+                encoded = column_batch.to_records(
+                    body,
+                    topic=request.topic,
+                    sys_flag=request.sys_flag,
+                    born_ms=request.born_ms,
+                    born_host=channel.packed_host,
+                    extra_properties=self._cluster,
+                    store_host_bytes=self._store_host_bytes,
+                    reconsume_times=request.reconsume_times,
+                )
+                return self._store.append_encoded_now(queue, encoded.data, encoded.sizes, verify_crc=False)
+            return self._store.append_now(queue, self._drafts(request, body, channel))
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
-        if not members:
-            raise Refused("the batch holds no message")
-        cluster, host = self._cluster, channel.packed_host
+
+    def _drafts(self, request: SendMessage, body: bytes | memoryview, channel: Channel) -> list[Draft]:
         return [
             Draft(
                 body=member.body,
-                properties=member.properties
-                + (cluster if not member.properties or member.properties[-1] == 2 else b"\x02" + cluster),
+                properties=_ended(member.properties) + self._cluster,
                 flag=member.flag,
                 sys_flag=request.sys_flag,
                 born_ms=request.born_ms,
-                born_host=host,
+                born_host=channel.packed_host,
                 reconsume_times=request.reconsume_times,
             )
-            for member in members
+            for member in batch.decode(body)
         ]
 
     # -- what is answered ---------------------------------------------------------------------------------------------
 
     def _sent(
         self,
-        request: SendMessage,
         command: Command,
         appended: Appended,
-        drafts: list[Draft],
-        code: int = 0,
+        properties: bytes | None,
+        code: int = Response.SUCCESS,
         remark: str | None = None,
     ) -> bytes | None:
-        if len(drafts) == 1 and not code and command.serialization is _JSON and not command.flag & IS_ONE_WAY:
-            return self._sent_one(command, appended, drafts[0].properties)
-        ids = ",".join([f"{self._id_prefix}{at:016X}" for at in appended.physical_offsets])
-        unique = value_of(drafts[0].properties, b"UNIQ_KEY") if len(drafts) == 1 else None
+        """`properties`: of a single message, None for a batch."""
+        if properties is not None and not code and command.serialization is _JSON and not command.flag & IS_ONE_WAY:
+            return self._sent_one(command, appended, properties)
+        ids = column_batch.offset_ids(self._id_prefix, appended.physical_offsets)
+        unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
         header = Sent(ids, appended.queue.id, appended.offset, unique, _REGION, True)
         return reply(command, Answer(header, code=code, remark=remark))
 
@@ -189,11 +204,10 @@ class Sending:
 
     def _when_durable(
         self,
-        request: SendMessage,
         command: Command,
         channel: Channel,
         appended: Appended,
-        drafts: list[Draft],
+        properties: bytes | None,
         durable: asyncio.Future[None],
     ) -> None:
         channel.in_hand += 1
@@ -202,15 +216,20 @@ class Sending:
             channel.in_hand -= 1
             error = future.exception() if not future.cancelled() else FlushTimeout(0)
             if error is None:
-                frame = self._sent(request, command, appended, drafts)
+                frame = self._sent(command, appended, properties)
             elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
-                frame = self._sent(request, command, appended, drafts, Response.FLUSH_DISK_TIMEOUT, str(error))
+                frame = self._sent(command, appended, properties, Response.FLUSH_DISK_TIMEOUT, str(error))
             else:
                 frame = failure(command, error)
             if frame is not None:
                 channel.write(frame)
 
         durable.add_done_callback(done)
+
+
+def _ended(properties: bytes) -> bytes:
+    """With the separator that stored strings may lack at their end, so that more can follow."""
+    return properties + b"\x02" if properties and properties[-1] != 2 else properties
 
 
 def _refuse_unbuilt(request: SendMessage) -> None:

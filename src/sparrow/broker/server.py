@@ -57,6 +57,7 @@ class BrokerServer:
         self._listener.serve = self._serving
         await self._listener.start()
         await self._registration.start()
+        self.broker.counters.tick(self._now_ms())
         self._scan_later()
 
     async def _open(self) -> Broker:

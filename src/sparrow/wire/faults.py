@@ -145,5 +145,5 @@ def _name_of(code: int) -> str:
 
 def _quoted(remark: str) -> str:
     """The name in a remark: ours has it in quotes, Java's brokers in brackets, its name server after a colon."""
-    found = re.search(r"'([^']+)'|\[([^\]]+)\]|: *([%|a-zA-Z0-9_-]+)\s*$", remark)
+    found = re.search(r"'([^']+)'|\[([^\]]+)\]|: *([%|a-zA-Z0-9_-]+)\s*(?:\n|$)", remark)
     return next(filter(None, found.groups())) if found else remark

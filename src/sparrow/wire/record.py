@@ -21,6 +21,7 @@ All integers are big-endian and signed. A host is 4 or 16 bytes of address and a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct
 
 from sparrow.model.errors import ProtocolError, TooLarge
@@ -222,12 +223,82 @@ def decode(
 
 
 def decode_all(buffer: bytes | memoryview, *, verify_crc: bool = True, expand: bool = True) -> list[StoredMessage]:
-    """The messages of records laid end to end, as a pull answers them."""
-    messages, at, end = [], 0, len(buffer)
+    """The messages of records laid end to end, as a pull answers them.
+
+    The usual kind of record (V1, IPv4, not compressed) is read here, in one loop; every other, and every one that is
+    not sound, by `decode`.
+    """
+    data = bytes(buffer)
+    messages: list[StoredMessage] = []
+    keep = messages.append
+    at, end = 0, len(data)
+    unpack, layout_bytes = _LAYOUT[0].unpack_from, _LAYOUT[0].size
+    unusual = BORN_IPV6 | STORE_IPV6 | (COMPRESSED if expand else 0)
     while at < end:
-        messages.append(decode(buffer, at, verify_crc=verify_crc, expand=expand))
-        at += _INT.unpack_from(buffer, at)[0]
+        if end - at >= SMALLEST_BYTES:
+            (
+                size,
+                magic,
+                crc,
+                queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                reconsume_times,
+                prepared_offset,
+                body_bytes,
+            ) = unpack(data, at)
+            body_at = at + layout_bytes
+            topic_at = body_at + body_bytes
+            record_end = at + size
+            if magic == MAGIC_V1 and not sys_flag & unusual and body_bytes >= 0 and topic_at + 3 <= record_end <= end:
+                name_end = topic_at + 1 + data[topic_at]
+                properties_at = name_end + 2
+                body = data[body_at:topic_at]
+                if (
+                    properties_at <= record_end
+                    and properties_at + (data[name_end] << 8 | data[name_end + 1]) == record_end
+                    and (not verify_crc or not body or body_crc(body) == crc & 0x7FFFFFFF)
+                ):
+                    keep(
+                        StoredMessage(
+                            topic=_topic_of(data[topic_at + 1 : name_end]),
+                            body=body,
+                            properties=properties.decode(data[properties_at:record_end]),
+                            flag=flag,
+                            queue_id=queue_id,
+                            queue_offset=queue_offset,
+                            physical_offset=physical_offset,
+                            sys_flag=sys_flag,
+                            born_ms=born_ms,
+                            born_host=_host_of(born_host),
+                            store_ms=store_ms,
+                            store_host=_host_of(store_host),
+                            reconsume_times=reconsume_times,
+                            prepared_offset=prepared_offset,
+                        )
+                    )
+                    at = record_end
+                    continue
+        keep(decode(data, at, verify_crc=verify_crc, expand=expand))
+        at += _INT.unpack_from(data, at)[0]
     return messages
+
+
+@lru_cache(maxsize=4096)
+def _topic_of(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as cause:
+        raise ProtocolError("the topic of a record is not UTF-8") from cause
+
+
+_host_of = lru_cache(maxsize=4096)(unpack_host)
 
 
 def _checked_start(buffer: bytes | memoryview, at: int) -> tuple[int, int, int]:
