@@ -1,10 +1,19 @@
 """The command line, run as a user runs it."""
 
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from sparrow.client.aio.producer import Producer
+from sparrow.model import Message
 
 SPARROW = [sys.executable, "-m", "sparrow"]
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store"
@@ -15,29 +24,113 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_plain_sparrow_and_help_explain_themselves(tmp_path: Path) -> None:
-    for words in ([], ["--help"], ["demo", "--help"], ["store", "info", "--help"]):
+    for words in (
+        [],
+        ["--help"],
+        ["demo", "--help"],
+        ["up", "--help"],
+        ["broker", "--help"],
+        ["name-server", "--help"],
+        ["store", "info", "--help"],
+    ):
         done = run(*words, cwd=tmp_path)
         assert "Usage" in done.stdout + done.stderr
     assert "Example" in run("demo", "--help", cwd=tmp_path).stdout
 
 
-def test_the_demo_writes_reads_back_and_leaves_the_store_in_order(tmp_path: Path) -> None:
-    done = run("demo", "--seconds", "1", cwd=tmp_path)
+FREE_PORTS = ("--port", "0", "--name-server-port", "0")
+
+
+@contextmanager
+def running(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A server that has said that it is ready, and what it said until then."""
+    with subprocess.Popen([*SPARROW, *words], cwd=cwd, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            said = []
+            for line in child.stdout:
+                said.append(line.strip())
+                if "Ctrl-C" in line:
+                    break
+            assert child.poll() is None, said
+            yield child, said
+        finally:
+            child.kill()
+
+
+def test_the_demo_sends_receives_and_leaves_the_store_in_order(tmp_path: Path) -> None:
+    done = run("demo", "--seconds", "3", *FREE_PORTS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "orders read back as Arrow" in done.stdout
-    assert not (tmp_path / "sparrow-data" / "abort").exists()
-    assert "demo_orders" in run("store", "info", "sparrow-data", cwd=tmp_path).stdout
+    assert "Traceback" not in done.stderr
+    found = re.search(r"([\d,]+)\s+orders\s+sent,\s+([\d,]+)\s+received", " ".join(done.stdout.split()))
+    assert found, done.stdout
+    assert int(found.group(2).replace(",", "")) > 100, done.stdout
+    assert "Shanghai" in done.stdout, "Arrow has summed up"
+    assert not (tmp_path / "sparrow-data" / "store" / "abort").exists()
+    assert "demo_orders" in run("store", "info", "sparrow-data/store", cwd=tmp_path).stdout
 
 
-def test_ctrl_c_stops_the_demo_cleanly(tmp_path: Path) -> None:
-    with subprocess.Popen([*SPARROW, "demo"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline().startswith("store:")
-        while not list(tmp_path.glob("sparrow-data/commitlog/*")):
-            assert child.poll() is None
+@pytest.mark.parametrize("words", [["demo"], ["up"]])
+def test_ctrl_c_stops_a_server_cleanly(tmp_path: Path, words: list[str]) -> None:
+    with running(*words, *FREE_PORTS, cwd=tmp_path) as (child, said):
+        assert any(line.startswith("name server 127.0.0.1:") for line in said)
+        assert any(line.startswith("broker sparrow 127.0.0.1:") for line in said)
         child.send_signal(signal.SIGINT)
         assert child.wait(30) == 0
-    assert not (tmp_path / "sparrow-data" / "abort").exists()
+    assert not (tmp_path / "sparrow-data" / "store" / "abort").exists()
+
+
+def test_up_is_ready_within_a_second(tmp_path: Path) -> None:
+    with running("up", *FREE_PORTS, cwd=tmp_path) as (_, said):
+        found = re.search(r"ready after ([\d.]+) s", said[-1])
+        assert found, said
+        assert float(found.group(1)) < 1.0
+
+
+def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run("up", "--port", port, "--name-server-port", "0", cwd=tmp_path)
+    assert done.returncode == 1
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with running("up", *FREE_PORTS, cwd=tmp_path):
+        done = run("up", *FREE_PORTS, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "open in another process" in done.stderr
+
+
+def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
+    done = run("up", "--flush", "sometimes", *FREE_PORTS, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "log.flush" in done.stderr
+    assert "sometimes" in done.stderr
+
+
+def test_settings_come_from_the_file_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sparrow.toml").write_text('[broker]\nname = "from-file"\ncluster = "from-file"\n')
+    monkeypatch.setenv("SPARROW_BROKER__NAME", "from-environment")
+    with running("up", *FREE_PORTS, cwd=tmp_path) as (_, said):
+        assert any(line.startswith("broker from-environment ") for line in said)
+
+
+async def test_shards_share_a_topic_and_stop_together(tmp_path: Path) -> None:
+    with running("up", "--shards", "2", *FREE_PORTS, cwd=tmp_path) as (child, said):
+        name_servers = next(line.split()[-1] for line in said if line.startswith("name server"))
+        brokers = {line.split()[1] for line in said if line.startswith("broker")}
+        assert brokers == {"sparrow-0", "sparrow-1"}
+        async with Producer(name_servers) as producer:
+            results = [await producer.send(Message.of("sharded", f"{n}")) for n in range(16)]
+        assert {result.broker_name for result in results} == brokers
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 0
+    for number in range(2):
+        folder = tmp_path / "sparrow-data" / f"shard-{number}" / "store"
+        assert folder.is_dir()
+        assert not (folder / "abort").exists()
 
 
 def test_a_rocketmq_directory_can_be_looked_into(tmp_path: Path) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import typer
 import uvloop
 
-Server = Callable[[asyncio.Event], Awaitable[None]]
+Server = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Serves until the event is set, then stops in order."""
 
 
-def run(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+def run(serve: Server) -> None:
     uvloop.run(_until_stopped(serve))
 
 
-async def _until_stopped(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+async def _until_stopped(serve: Server) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def asked() -> None:

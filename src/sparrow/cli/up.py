@@ -40,7 +40,9 @@ def up(
 
     Examples: [bold]sparrow up[/bold]   [bold]sparrow up --shards 4 --data /var/lib/sparrow[/bold]
     """
-    settings = _settings(host, advertised_host, port, name_server_port, flush)
+    settings = settings_of(
+        host=host, advertised_host=advertised_host, port=port, name_server_port=name_server_port, flush=flush
+    )
     if shards > 1:
         running.run(lambda stop: _serve_shards(settings, data, shards, stop))
     else:
@@ -60,7 +62,7 @@ def broker(
 
     Example: [bold]sparrow broker --name broker-b --port 10921 --name-servers 127.0.0.1:9876 --data ./b[/bold]
     """
-    settings = _settings(host, advertised_host, port, None, flush)
+    settings = settings_of(host=host, advertised_host=advertised_host, port=port, flush=flush)
     told = {"name_servers": name_servers} | ({"name": name} if name else {})
     settings = settings.model_copy(update={"broker": settings.broker.model_copy(update=told)})
     running.run(lambda stop: _serve_broker(settings, data, stop))
@@ -71,13 +73,20 @@ def name_server(data: Data = Path("sparrow-data"), host: HostOption = None, port
 
     Example: [bold]sparrow name-server --port 9877[/bold]
     """
-    settings = _settings(host, None, None, port, None)
+    settings = settings_of(host=host, name_server_port=port)
     running.run(lambda stop: _serve_naming(settings, data, stop))
 
 
-def _settings(
-    host: str | None, advertised_host: str | None, port: int | None, name_server_port: int | None, flush: str | None
+def settings_of(
+    *,
+    host: str | None = None,
+    advertised_host: str | None = None,
+    port: int | None = None,
+    name_server_port: int | None = None,
+    flush: str | None = None,
 ) -> Settings:
+    """What flags say, over what the environment and `sparrow.toml` do."""
+
     def told(**values: object) -> dict[str, object]:
         return {name: value for name, value in values.items() if value is not None}
 
@@ -98,8 +107,8 @@ async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> Non
     begun = time.perf_counter()
     platform = Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log)
     async with platform:
-        _say_naming(platform.name_servers)
-        _say_broker(settings.broker.name, str(platform.address))
+        say_naming(platform.name_servers)
+        say_broker(settings.broker.name, str(platform.address))
         _say_ready(data, begun)
         await stop.wait()
 
@@ -109,7 +118,7 @@ async def _serve_broker(settings: Settings, data: Path, stop: asyncio.Event) -> 
 
     begun = time.perf_counter()
     async with BrokerServer(settings.broker, data / "store", settings.log) as server:
-        _say_broker(settings.broker.name, str(server.address))
+        say_broker(settings.broker.name, str(server.address))
         _say_ready(data, begun)
         await stop.wait()
 
@@ -119,7 +128,7 @@ async def _serve_naming(settings: Settings, data: Path, stop: asyncio.Event) -> 
 
     begun = time.perf_counter()
     async with NameServer(settings.naming, kv_path=data / "naming.json") as server:
-        _say_naming(str(server.address))
+        say_naming(str(server.address))
         _say_ready(data, begun)
         await stop.wait()
 
@@ -130,7 +139,7 @@ async def _serve_shards(settings: Settings, data: Path, shards: int, stop: async
 
     begun = time.perf_counter()
     async with NameServer(settings.naming, kv_path=data / "naming.json") as server:
-        _say_naming(str(server.address))
+        say_naming(str(server.address))
         ready = [asyncio.Event() for _ in range(shards)]
         keepers = [
             asyncio.create_task(_keep_shard(settings, data, number, str(server.address), ready[number], stop))
@@ -185,11 +194,11 @@ async def _pass_on(process: asyncio.subprocess.Process, ready: asyncio.Event) ->
             typer.echo(text)
 
 
-def _say_naming(address: str) -> None:
+def say_naming(address: str) -> None:
     typer.echo(f"name server {address}")
 
 
-def _say_broker(name: str, address: str) -> None:
+def say_broker(name: str, address: str) -> None:
     typer.echo(f"broker {name} {address}")
 
 

@@ -1,1 +1,11 @@
-"""Producer, consumer and admin. The rules are pure modules here; two shells, asyncio and blocking, put them to work."""
+"""Producer, consumer and admin. The rules are pure modules here; two shells, asyncio and blocking, put them to work.
+
+What stands here is the blocking flavour; `sparrow.client.aio` has the same names for asyncio.
+"""
+
+from sparrow.client.aio.feed import Appetite
+from sparrow.client.blocking import Admin, Consumer, Producer
+from sparrow.model.message import Message
+from sparrow.model.outcome import SendResult, SendStatus
+
+__all__ = ["Admin", "Appetite", "Consumer", "Message", "Producer", "SendResult", "SendStatus"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sparrow import clock
 from sparrow.client.aio import remote
-from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, OnRequest
+from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, Item, OnRequest
 from sparrow.client.aio.feed import Appetite, Feed
 from sparrow.client.aio.offsets import BrokerOffsets, LocalOffsets, Offsets
 from sparrow.client.aio.pulling import PullAnswer, pull
@@ -165,6 +165,10 @@ class Consumer:
         delivery = await self._on_request()
         delivery.finish()
         return await delivery.take(count_max, timeout_ms / 1000)
+
+    async def take_away(self, count_max: int, timeout_s: float | None) -> list[Item]:
+        """For the blocking client: messages with their feeds, which the caller tells when they are done."""
+        return await (await self._on_request()).take_away(count_max, timeout_s)
 
     async def __anext__(self) -> StoredMessage:
         """The next message. The one before counts as dealt with."""

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Any], Awaitable[object]]
 """Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
 
+Item = tuple[Feed, StoredMessage]
+"""A message, and the feed that is to hear when it is done."""
+
 GiveBack = Callable[[Feed, StoredMessage], Awaitable[bool]]
 """Asks the broker to bring a message again later. False: it cannot."""
 
@@ -173,8 +176,8 @@ class OnRequest:
     """Messages wait here until the application takes them."""
 
     def __init__(self) -> None:
-        self._line: deque[tuple[Feed, StoredMessage]] = deque()
-        self._taken: list[tuple[Feed, StoredMessage]] = []
+        self._line: deque[Item] = deque()
+        self._taken: list[Item] = []
         self._there_are_some = asyncio.Event()
 
     def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
@@ -189,6 +192,12 @@ class OnRequest:
 
     async def take(self, count_max: int, timeout_s: float | None) -> list[StoredMessage]:
         """Some messages, or none when the time is up. They are in hand until `finish`."""
+        taken = await self.take_away(count_max, timeout_s)
+        self._taken += taken
+        return [message for _, message in taken]
+
+    async def take_away(self, count_max: int, timeout_s: float | None) -> list[Item]:
+        """The same; it is up to the caller to tell the feeds when they are done."""
         if not self._line:
             self._there_are_some.clear()
             try:
@@ -197,9 +206,7 @@ class OnRequest:
             except TimeoutError:
                 return []
         line = self._line
-        taken = [line.popleft() for _ in range(min(count_max, len(line)))]
-        self._taken += taken
-        return [message for _, message in taken]
+        return [line.popleft() for _ in range(min(count_max, len(line)))]
 
     def finish(self) -> None:
         """Everything taken so far is dealt with."""

@@ -38,6 +38,8 @@ _GATHERED_COST_BYTES = 256
 """What a message on its way costs besides its body, about."""
 
 T = TypeVar("T")
+_Waiting = tuple[Message, Selector, int, int | None, Results]
+"""A message, who chooses its queue, what it is charged, its time-out, and who waits for it."""
 
 
 class Producer:
@@ -76,7 +78,7 @@ class Producer:
         )
         self._cost_bytes = _ALONE_COST_BYTES if linger_ms is None else _GATHERED_COST_BYTES
         self._accumulator: Accumulator | None = None
-        self._unrouted: dict[str, list[tuple[Message, Selector, int, int | None, Results]]] = {}
+        self._unrouted: dict[str, list[_Waiting]] = {}
         """Messages whose queue cannot be chosen before the route is known."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._beating: asyncio.Task[None] | None = None
@@ -217,7 +219,8 @@ class Producer:
         """Every row of an Arrow table, a record batch or a pandas frame as a message, without a loop over rows; how
         many there were. Names are those of columns: `body` must be there, the others may be missing.
 
-        Batches go to the queues in turn, so rows keep their order only within a batch. Rows get no unique id.
+        Batches go to the queues in turn, `in_flight` at a time, so rows keep their order only within a batch; for one
+        `queue` they follow each other and rows keep theirs. Rows get no unique id. `PartlySent` when a batch fails.
         """
         from sparrow.client.aio import tables  # loads NumPy and Arrow, which a plain producer does without
 
@@ -287,10 +290,7 @@ class Producer:
             if queue is None:
                 selector = self._selector_for(message, selector)
                 if selector is not None:
-                    route = self._sender.route_now(message.topic)
-                    if route is None or message.topic in self._unrouted:
-                        return self._gather_later(accumulator, message, selector, cost, timeout_ms)
-                    queue = selector(route.write_queues, message)
+                    return self._gather_selected(accumulator, message, selector, cost, timeout_ms)
             elif queue.topic != message.topic:
                 raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
             return accumulator.add(message, queue, cost, timeout_ms)
@@ -298,33 +298,43 @@ class Producer:
             self._allowance.give(cost)
             raise
 
-    def _gather_later(
+    def _gather_selected(
         self, accumulator: Accumulator, message: Message, selector: Selector, cost: int, timeout_ms: int | None
     ) -> Results:
-        """Once the route is known, in the order in which they came."""
+        """Now if the route is known, else once it is: in the order in which they came."""
         future: Results = asyncio.get_running_loop().create_future()
-        waiting = self._unrouted.get(message.topic)
-        if waiting is None:
-            waiting = self._unrouted[message.topic] = []
-            self._spawn(self._find_route(accumulator, message.topic))
-        waiting.append((message, selector, cost, timeout_ms, future))
+        topic = message.topic
+        route = self._sender.route_now(topic)
+        waiting = self._unrouted.get(topic)
+        if waiting is not None:
+            waiting.append((message, selector, cost, timeout_ms, future))
+        elif route is not None:
+            self._select(accumulator, route.write_queues, (message, selector, cost, timeout_ms, future))
+        else:
+            self._unrouted[topic] = [(message, selector, cost, timeout_ms, future)]
+            self._spawn(self._find_route(accumulator, topic))
         return future
 
     async def _find_route(self, accumulator: Accumulator, topic: str) -> None:
-        failure: SparrowError | None = None
         try:
             queues = (await self._sender.route(topic)).write_queues
         except SparrowError as error:
-            failure = error
-        for message, selector, cost, timeout_ms, future in self._unrouted.pop(topic):
-            try:
-                if failure is not None:
-                    raise failure
-                accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
-            except Exception as error:  # a selector is the caller's: whatever it raises is the caller's to see
+            for _, _, cost, _, future in self._unrouted.pop(topic):
                 self._allowance.give(cost)
                 if not future.done():
                     future.set_exception(error)
+            return
+        for waiting in self._unrouted.pop(topic):
+            self._select(accumulator, queues, waiting)
+
+    def _select(self, accumulator: Accumulator, queues: Sequence[BrokerQueue], waiting: _Waiting) -> None:
+        message, selector, cost, timeout_ms, future = waiting
+        try:
+            accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
+        except Exception as error:  # a selector is the caller's, and so is whatever it raises
+            self._allowance.give(cost)
+            if not future.done():
+                future.set_exception(error)
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)

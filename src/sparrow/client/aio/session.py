@@ -88,6 +88,8 @@ class Session:
         self._channels: dict[str, Channel] = {}
         self._dialing: dict[str, asyncio.Task[Channel]] = {}
         self._routes: dict[str, Route] = {}
+        self._inherited: dict[str, Route] = {}
+        """Of topics that are just being made by sends."""
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._tender: asyncio.Task[None] | None = None
 
@@ -209,7 +211,8 @@ class Session:
 
     async def route(self, topic: str, *, is_fresh: bool = False, template_queues: int = 0) -> Route:
         """Where a topic lives. With `template_queues`, one that does not exist yet is given its future brokers."""
-        known = self._routes.get(topic)
+        known = self._inherited.get(topic) if template_queues else None
+        known = known or self._routes.get(topic)
         if known is not None and not is_fresh:
             return known
         asking = self._asking.get(topic)
@@ -230,11 +233,13 @@ class Session:
             self._routes.pop(topic, None)
             if not template_queues:
                 raise
-            # Not kept: the topic will be there after the first send, perhaps on more brokers.
             try:
-                return Route.inherited(topic, await self._route_data(TEMPLATE_TOPIC), template_queues)
+                route = Route.inherited(topic, await self._route_data(TEMPLATE_TOPIC), template_queues)
             except UnknownTopic as cause:
                 raise UnknownTopic(topic) from cause
+            # Kept for a while, for those who send: else only the broker of the first message would get the topic.
+            self._inherited[topic] = route
+            return route
         before = self._routes.get(topic)
         self._routes[topic] = route
         if before != route:
@@ -251,7 +256,7 @@ class Session:
         """Every broker in any route that is known."""
         return {
             address
-            for route in self._routes.values()
+            for route in (*self._routes.values(), *self._inherited.values())
             for members in route.addresses.values()
             for number, address in members.items()
             if number == 0 or not masters_only
@@ -263,6 +268,7 @@ class Session:
         while True:
             await asyncio.sleep(self._tend_interval_s)
             try:
+                self._inherited.clear()
                 await self.refresh()
                 await self.heartbeat()
                 self._close_unneeded()

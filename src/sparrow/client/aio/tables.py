@@ -85,6 +85,8 @@ async def send(
     """How many rows were stored, which is all of them; else `PartlySent`."""
     if in_flight < 1:
         raise Refused(f"{in_flight} batches at a time send nothing: ask for 1 or more")
+    if queue is not None:
+        in_flight = 1  # or a batch that is tried again would come after the next one
     acknowledged = 0
     running: set[asyncio.Task[int]] = set()
     failure: BaseException | None = None

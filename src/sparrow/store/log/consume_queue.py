@@ -44,6 +44,7 @@ class ConsumeQueue:
     __slots__ = (
         "_end_seen",
         "_file_bytes",
+        "_folder",
         "_recent",
         "delay_ms",
         "directory",
@@ -67,6 +68,7 @@ class ConsumeQueue:
         self.delay_ms = level_delay_ms(*queue)
         """Of a queue of delayed messages: there the tags code is the time of delivery."""
         self.directory = directory
+        self._folder = str(directory)  # readers put a path together often, and pathlib takes its time
         self.first = QueueOffset(0)
         self.end = QueueOffset(0)
         """The next offset to be given out."""
@@ -160,7 +162,7 @@ class ConsumeQueue:
         while at < end:
             base = at - at % self._file_bytes
             stop = min(end, base + self._file_bytes)
-            part = _read(self._path(base), at - base, stop - at)
+            part = _read(f"{self._folder}/{base:020d}", at - base, stop - at)
             parts.append(part[: len(part) - len(part) % ENTRY_BYTES])
             parts.append(_FILLER * ((stop - at) // ENTRY_BYTES - len(part) // ENTRY_BYTES))
             at = stop
@@ -318,7 +320,7 @@ class ConsumeQueue:
         return self.directory / f"{base:020d}"
 
 
-def _read(path: Path, at: int, length: int) -> bytes:
+def _read(path: str, at: int, length: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

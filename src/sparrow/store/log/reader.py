@@ -146,6 +146,11 @@ def _choose_few(
     raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
 ) -> tuple[list[int], list[int], int]:
     """Places and sizes of the records that are wanted and fit, and the offset behind the last entry looked at."""
+    if tags_codes is None and raw:
+        # The usual pull: everything is wanted and fits.
+        every_place, every_size, _ = zip(*ENTRY.iter_unpack(raw), strict=True)
+        if len(every_size) <= count_max and FILLER_SIZE not in every_size and sum(every_size) <= bytes_max:
+            return list(every_place), list(every_size), offset + len(every_size)
     places: list[int] = []
     sizes: list[int] = []
     taken = 0

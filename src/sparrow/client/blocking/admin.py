@@ -1,0 +1,104 @@
+"""What an operator asks for, for programs without an event loop. `sparrow.client.aio.admin` says what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparrow.client import aio
+from sparrow.client.aio.admin import Cluster, Member, Progress
+from sparrow.client.blocking.shell import Shell
+from sparrow.client.routes import Route
+from sparrow.model.message import StoredMessage
+from sparrow.model.queue import Bounds
+from sparrow.model.topic import READ, WRITE, Group
+from sparrow.wire.bodies import BrokerQueue
+
+
+class Admin(Shell[aio.Admin]):
+    """Topics, groups, routes, how far groups are, and messages by key or id.
+
+    ```python
+    with Admin("127.0.0.1:9876") as admin:
+        admin.create_topic("orders", queues=16)
+        print(admin.progress("billing").lag)
+    ```
+    """
+
+    def __init__(self, name_servers: str = "127.0.0.1:9876") -> None:
+        super().__init__(aio.Admin(name_servers), what="the admin client")
+
+    # -- clusters and topics ------------------------------------------------------------------------------------------
+
+    def clusters(self) -> dict[str, Cluster]:
+        return self._run(self._client.clusters())
+
+    def topics(self) -> list[str]:
+        """Every topic any broker has, the brokers' own among them."""
+        return self._run(self._client.topics())
+
+    def route(self, topic: str) -> Route:
+        """Where the topic lives, asked now."""
+        return self._run(self._client.route(topic))
+
+    def create_topic(
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+        permission: int = READ | WRITE,
+    ) -> Route:
+        """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either."""
+        return self._run(
+            self._client.create_topic(name, queues, cluster=cluster, brokers=brokers, permission=permission)
+        )
+
+    def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
+        """Messages and offsets go with it. Deleting what is not there is fine."""
+        self._run(self._client.delete_topic(name, cluster=cluster))
+
+    def topic_bounds(self, topic: str) -> dict[BrokerQueue, Bounds]:
+        """What each queue of the topic holds."""
+        return self._run(self._client.topic_bounds(topic))
+
+    def offset_at(self, queue: BrokerQueue, time_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after that time; with `upper` the last one stored at or before it."""
+        return self._run(self._client.offset_at(queue, time_ms, upper=upper))
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> dict[str, Group]:
+        """Every group any master knows."""
+        return self._run(self._client.groups())
+
+    def put_group(self, group: Group, *, cluster: str | None = None) -> None:
+        """Make a group, or change it."""
+        self._run(self._client.put_group(group, cluster=cluster))
+
+    def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
+        self._run(self._client.delete_group(name, clean_offsets=clean_offsets))
+
+    def progress(self, group: str, topic: str | None = None) -> Progress:
+        """How far the group is on a topic, or on all it reads."""
+        return self._run(self._client.progress(group, topic))
+
+    def members(self, group: str) -> list[Member]:
+        """Who consumes for the group now, by client id; nobody is an answer too."""
+        return self._run(self._client.members(group))
+
+    def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool = True) -> dict[BrokerQueue, int]:
+        """Make the group read on from that time; -1 is the newest message. Where each queue goes on is the answer."""
+        return self._run(self._client.reset_offsets(group, topic, time_ms, force=force))
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def find_by_key(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = (1 << 63) - 1
+    ) -> list[StoredMessage]:
+        """The newest messages of the topic that carry the key, oldest first."""
+        return self._run(self._client.find_by_key(topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms))
+
+    def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
+        """The message with that id: an offset id, or a unique id and its topic. `Refused` when there is none."""
+        return self._run(self._client.message(message_id, topic=topic))

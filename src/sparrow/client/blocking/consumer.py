@@ -1,0 +1,234 @@
+"""Consumes messages, for programs without an event loop. `sparrow.client.aio.consumer` says what is promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparrow.client import aio
+from sparrow.client.aio.consumer import Mode
+from sparrow.client.aio.feed import Appetite
+from sparrow.client.aio.pulling import PullAnswer
+from sparrow.client.aio.sharing import Start
+from sparrow.client.allocate import Strategy, averagely
+from sparrow.client.blocking.ahead import Ahead
+from sparrow.client.blocking.shell import Shell
+from sparrow.client.subscription import ALL, TAG
+from sparrow.model.errors import Closed
+from sparrow.model.message import StoredMessage
+from sparrow.wire.bodies import BrokerQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FETCH_MAX = 256
+"""Messages that iteration brings over from the loop at a time, if there are so many."""
+
+Handler = Callable[[Any], object]
+"""Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
+
+
+class Consumer(Shell[aio.Consumer]):
+    """A member of a consumer group. One thread at a time takes messages from it.
+
+    ```python
+    with Consumer("billing") as consumer:
+        consumer.subscribe("orders", "paid || shipped")
+        for message in consumer:
+            print(message.body)
+    ```
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str = "127.0.0.1:9876",
+        *,
+        mode: Mode = "cluster",
+        start: Start = "first",
+        strategy: Strategy = averagely,
+        appetite: Appetite | None = None,
+        commit_interval_ms: int = 5_000,
+        offsets_path: Path | str | None = None,
+        timeout_ms: int = 3_000,
+        instance: str | None = None,
+    ) -> None:
+        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress."""
+        client = aio.Consumer(
+            group,
+            name_servers,
+            mode=mode,
+            start=start,
+            strategy=strategy,
+            appetite=appetite,
+            commit_interval_ms=commit_interval_ms,
+            offsets_path=offsets_path,
+            timeout_ms=timeout_ms,
+            instance=instance,
+        )
+        super().__init__(client, what="the consumer")
+        self.group, self.mode = client.group, client.mode
+        self._ahead = Ahead()
+        self._fetching: asyncio.Task[Any] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def close(self, grace_s: float = 10.0) -> None:
+        """Finish what is being handled, commit, say good-bye to the group. Iteration in another thread ends."""
+        self._close(self._stop(grace_s))
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+        """Read a topic: all of it, or messages with some tags (`"a || b"`)."""
+        self._run(self._client.subscribe(topic, expression, expression_type=expression_type))
+
+    def unsubscribe(self, topic: str) -> None:
+        self._run(self._client.unsubscribe(topic))
+
+    def assign(self, queues: Iterable[BrokerQueue], expression: str = ALL) -> None:
+        """Read exactly these queues, whoever else is in the group. Progress is committed as usual."""
+        self._run(self._client.assign(queues, expression))
+
+    # -- taking messages ----------------------------------------------------------------------------------------------
+
+    def start(self, handler: Handler, *, workers: int = 20, batch: int | None = None, orderly: bool = False) -> None:
+        """Hand messages to a function as they come, in threads of their own; returns at once.
+
+        With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
+        A handler that raises gets the message again later.
+
+        ```python
+        consumer.start(lambda message: print(message.body), workers=4)
+        ```
+        """
+        pool = ThreadPoolExecutor(workers, thread_name_prefix=f"consume {self.group}")
+
+        async def handled(given: Any) -> None:
+            await asyncio.get_running_loop().run_in_executor(pool, _handle, handler, given)
+
+        try:
+            self._run(self._client.start(handled, workers=workers, batch=batch, orderly=orderly))
+        except BaseException:
+            pool.shutdown(wait=False)
+            raise
+        self._pool = pool
+
+    def poll(self, count_max: int = 32, *, timeout_ms: int = 1_000) -> list[StoredMessage]:
+        """Some messages, or none when the time is up. Those of the polls before count as dealt with.
+
+        ```python
+        while messages := consumer.poll(100, timeout_ms=500):
+            save(messages)
+        ```
+        """
+        taken = self._ahead.take(count_max)
+        if not taken:
+            self._run(self._fetch(count_max, timeout_ms / 1000))
+            taken = self._ahead.take(count_max)
+        self._settle_if_due()
+        return taken
+
+    def __iter__(self) -> Consumer:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """The next message. The one before counts as dealt with. Ends when the consumer is closed."""
+        taken = self._ahead.take(1)
+        while not taken:
+            try:
+                self._run(self._fetch(FETCH_MAX, None))
+            except Closed:
+                if self._is_closed:
+                    raise StopIteration from None
+                raise
+            taken = self._ahead.take(1)
+        self._settle_if_due()
+        return taken[0]
+
+    def commit(self) -> None:
+        """Everything taken so far is dealt with; the brokers have it when this returns."""
+        self._ahead.finish()
+        self._run(self._commit())
+
+    # -- positions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def queues(self) -> list[BrokerQueue]:
+        """The queues this consumer reads just now."""
+        return self._call(lambda: self._client.queues)
+
+    def shared(self) -> None:
+        """Returns once the queues have been shared out for the first time."""
+        self._run(self._client.shared())
+
+    def seek(self, queue: BrokerQueue, offset: int) -> None:
+        """Go on from another place."""
+        self._run(self._client.seek(queue, offset))
+
+    def seek_to_time(self, queue: BrokerQueue, time_ms: int) -> None:
+        self._run(self._client.seek_to_time(queue, time_ms))
+
+    def pause(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+        """Pull no more, until `resume`. What is here already is still delivered."""
+        self._call(lambda: self._client.pause(queues))
+
+    def resume(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+        self._call(lambda: self._client.resume(queues))
+
+    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
+        """How far each queue is dealt with."""
+        return self._call(lambda: self._client.positions(topic))
+
+    def pull(
+        self, queue: BrokerQueue, offset: int, *, count_max: int = 32, expression: str = ALL, hold_ms: int = 0
+    ) -> PullAnswer:
+        """One pull, by hand: no group, no progress."""
+        return self._run(self._client.pull(queue, offset, count_max=count_max, expression=expression, hold_ms=hold_ms))
+
+    def read_table(
+        self,
+        topic: str,
+        start: Start | int = "first",
+        end: Start | int = "last",
+        *,
+        expression: str = ALL,
+        columns: Iterable[str] | None = None,
+    ) -> pa.Table:
+        """The messages of a topic as an Arrow table, from a time (or `"first"`) up to another (or `"last"`)."""
+        return self._run(self._client.read_table(topic, start, end, expression=expression, columns=columns))
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    def _settle_if_due(self) -> None:
+        if self._ahead.is_due and self._loop is not None:
+            self._loop.tell(self._ahead.settle)
+
+    async def _fetch(self, count_max: int, timeout_s: float | None) -> None:
+        """Straight into the line ahead: whoever asked may be gone by then, and the messages must not go with him."""
+        self._ahead.settle()
+        self._fetching = asyncio.current_task()
+        self._ahead.add(await self._client.take_away(count_max, timeout_s))
+
+    async def _commit(self) -> None:
+        self._ahead.settle()
+        await self._client.commit()
+
+    async def _stop(self, grace_s: float) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+        self._ahead.settle()
+        await self._client.close(grace_s)
+
+
+def _handle(handler: Handler, given: Any) -> None:
+    try:
+        handler(given)
+    except Exception as error:
+        if isinstance(error, StopIteration):  # a future cannot carry it
+            raise RuntimeError("the handler raised StopIteration") from error
+        raise
+    except BaseException as error:  # would end the loop, and with it every client of the process
+        raise RuntimeError(f"the handler raised {error!r}") from error

@@ -1,0 +1,222 @@
+"""Sends messages, for programs without an event loop. `sparrow.client.aio.producer` says what is promised."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from sparrow.client import aio
+from sparrow.client.aio.producer import MESSAGE_BYTES_MAX
+from sparrow.client.blocking.shell import Shell
+from sparrow.client.select import Selector
+from sparrow.model.errors import Busy, Closed
+from sparrow.model.message import Message
+from sparrow.model.outcome import SendResult
+from sparrow.wire.bodies import BrokerQueue
+
+SOON_BYTES_MAX = 8 * 1024 * 1024
+"""What may wait for the loop to take it: a sender that is faster waits too."""
+_COST_BYTES = 512
+
+
+class _Soon(NamedTuple):
+    message: Message
+    queue: BrokerQueue | None
+    selector: Selector | None
+    timeout_ms: int | None
+    future: Future[SendResult]
+
+
+class Producer(Shell[aio.Producer]):
+    """Sends messages. Any number of threads may share one.
+
+    ```python
+    with Producer("127.0.0.1:9876") as producer:
+        result = producer.send(Message.of("orders", b"a book"))
+        print(result.queue_id, result.queue_offset)
+    ```
+    """
+
+    def __init__(
+        self,
+        name_servers: str = "127.0.0.1:9876",
+        *,
+        group: str = "sparrow_producer",
+        timeout_ms: int = 3_000,
+        retries: int = 2,
+        linger_ms: float | None = None,
+        batch_bytes_max: int = 256 * 1024,
+        batch_count_max: int = 1024,
+        unsent_bytes_max: int = 64 * 1024 * 1024,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        template_queues: int = 4,
+        compress_above_bytes: int | None = 4096,
+        selector: Selector | None = None,
+    ) -> None:
+        """`timeout_ms` is for all attempts of a send together. With `linger_ms`, messages wait so long for each other
+        and share requests: for many threads, or with `send_soon`."""
+        client = aio.Producer(
+            name_servers,
+            group=group,
+            timeout_ms=timeout_ms,
+            retries=retries,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            batch_count_max=batch_count_max,
+            unsent_bytes_max=unsent_bytes_max,
+            message_bytes_max=message_bytes_max,
+            template_queues=template_queues,
+            compress_above_bytes=compress_above_bytes,
+            selector=selector,
+        )
+        super().__init__(client, what="the producer")
+        self.group = client.group
+        self._soon: deque[_Soon] = deque()
+        self._soon_bytes = 0
+        self._has_room = threading.Condition(threading.Lock())
+        self._is_passing_on = False
+        self._passing_on: asyncio.Task[None] | None = None
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: BrokerQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Stored when this returns. A message for one queue, given or selected, is tried only there."""
+        return self._run(self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms))
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: BrokerQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> Future[SendResult]:
+        """Returns at once, with a future of what `send` returns. Waits only while too much is on its way.
+
+        ```python
+        futures = [producer.send_soon(Message.of("orders", body)) for body in bodies]
+        results = [future.result() for future in futures]
+        ```
+        """
+        loop = self._opened()
+        future: Future[SendResult] = Future()
+        with self._has_room:
+            # A future's callback runs on the loop, which must not wait for itself.
+            while self._soon_bytes > SOON_BYTES_MAX and not loop.is_current:
+                self._has_room.wait()
+            self._soon.append(_Soon(message, queue, selector, timeout_ms, future))
+            self._soon_bytes += len(message.body) + _COST_BYTES
+            if self._is_passing_on:
+                return future
+            self._is_passing_on = True
+        loop.tell(self._pass_on_soon)
+        return future
+
+    def send_batch(
+        self, messages: Sequence[Message], *, queue: BrokerQueue | None = None, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
+        return self._run(self._client.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def send_one_way(
+        self, message: Message, *, queue: BrokerQueue | None = None, selector: Selector | None = None
+    ) -> None:
+        """Handed to the connection when this returns. Nobody will say whether it arrived."""
+        self._run(self._client.send_one_way(message, queue=queue, selector=selector))
+
+    def send_table(
+        self,
+        topic: str,
+        table: Any,
+        *,
+        body: str = "body",
+        keys: str | None = "keys",
+        tags: str | None = "tags",
+        properties: str | None = "properties",
+        queue: BrokerQueue | None = None,
+        in_flight: int = 4,
+        timeout_ms: int | None = None,
+    ) -> int:
+        """Every row of an Arrow table, a record batch or a pandas frame as a message; how many there were."""
+        return self._run(
+            self._client.send_table(
+                topic,
+                table,
+                body=body,
+                keys=keys,
+                tags=tags,
+                properties=properties,
+                queue=queue,
+                in_flight=in_flight,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def flush(self) -> None:
+        """Returns once everything sent so far is stored, or has failed: its futures say which."""
+        self._run(self._flush())
+
+    def close(self) -> None:
+        """Sends what is still on its way, takes leave of the brokers, and hangs up."""
+        self._close(self._flush_and_close())
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    async def _flush(self) -> None:
+        if self._passing_on is not None:
+            await self._passing_on
+        await self._client.flush()
+
+    async def _flush_and_close(self) -> None:
+        await self._flush()
+        await self._client.close()
+
+    def _pass_on_soon(self) -> None:
+        self._passing_on = asyncio.get_running_loop().create_task(self._pass_on())
+
+    async def _pass_on(self) -> None:
+        """Hands over what came in, in its order, until nothing is left. One task however many messages."""
+        while True:
+            with self._has_room:
+                if not self._soon:
+                    self._is_passing_on = False
+                    return
+                taken, self._soon = self._soon, deque()
+                self._soon_bytes = 0
+                self._has_room.notify_all()
+            for soon in taken:
+                if soon.future.set_running_or_notify_cancel():
+                    await self._hand_over(soon)
+
+    async def _hand_over(self, soon: _Soon) -> None:
+        message, queue, selector, timeout_ms, future = soon
+        try:
+            sending = self._client.send_soon(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        except Busy:
+            # `send` waits for its turn; what is behind this message waits with it.
+            sending = asyncio.ensure_future(
+                self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+            )
+            await asyncio.wait([sending])
+        except Exception as error:
+            future.set_exception(error)
+            return
+        sending.add_done_callback(lambda done: _settle(future, done))
+
+
+def _settle(future: Future[SendResult], done: asyncio.Future[SendResult]) -> None:
+    if done.cancelled():
+        future.set_exception(Closed("the producer"))
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
