@@ -459,6 +459,21 @@ class StoreConformance:
             assert await found.committed("other", Q1) is None
             assert await found.committed("g", OTHER) is None
 
+    async def test_everything_committed_is_told_by_topic_and_group(self, store, reopen):
+        assert await store.offsets() == {}
+        await store.commit("g", Q0, 3)
+        await store.commit("g", Q1, 7)
+        await store.commit("other", OTHER, 1)
+        async for found in now_and_reopened(store, reopen):
+            assert await found.offsets() == {("TopicTest", "g"): {0: 3, 1: 7}, ("Other", "other"): {0: 1}}
+
+    async def test_offsets_once_told_stay_what_they_were(self, store):
+        await store.commit("g", Q0, 3)
+        told = await store.offsets()
+        await store.commit("g", Q0, 4)
+        await store.commit("g", Q1, 1)
+        assert told == {("TopicTest", "g"): {0: 3}}
+
     async def test_a_deleted_groups_offsets_are_gone(self, store, reopen):
         await store.put_group(Group(name="g"))
         await store.commit("g", Q0, 5)
@@ -467,6 +482,14 @@ class StoreConformance:
         async for found in now_and_reopened(store, reopen):
             assert await found.committed("g", Q0) is None
             assert await found.committed("stays", Q0) == 6
+
+    async def test_a_deleted_groups_offsets_are_kept_if_so_wished(self, store, reopen):
+        await store.put_group(Group(name="g"))
+        await store.commit("g", Q0, 5)
+        await store.delete_group("g", keeps_offsets=True)
+        async for found in now_and_reopened(store, reopen):
+            assert "g" not in await found.groups()
+            assert await found.committed("g", Q0) == 5
 
     async def test_offsets_below_0_and_of_unknown_topics_are_refused(self, store):
         with pytest.raises(Refused):

@@ -66,10 +66,10 @@ class Groups:
         self._known[group.name] = group
         self._turn()
 
-    async def delete(self, name: str) -> None:
-        if name in self._known:
-            await self._store.delete_group(name)
-            del self._known[name]
+    async def delete(self, name: str, *, keeps_offsets: bool) -> None:
+        """Also of a group that was deleted before: its offsets may be all that is left of it."""
+        await self._store.delete_group(name, keeps_offsets=keeps_offsets)
+        if self._known.pop(name, None) is not None:
             self._turn()
 
     def _turn(self) -> None:

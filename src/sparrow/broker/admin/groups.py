@@ -5,7 +5,6 @@ from __future__ import annotations
 from sparrow.broker.context import Broker
 from sparrow.broker.groups import SYSTEM_GROUPS
 from sparrow.model.errors import Refused
-from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, checked_group
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.wire.bodies import GroupConfig, GroupConfigList, GroupTable
@@ -64,18 +63,7 @@ async def delete(request: DeleteGroup, broker: Broker, _call: Call) -> Done:
     if name in SYSTEM_GROUPS:
         raise Refused(f"group {name!r} is one of the broker's own: it stays")
     broker.counters.forget_group(name)
-    offsets = await broker.store.offsets()
-    await broker.groups.delete(name)
-    if request.clean_offsets or request.remove_offsets:
-        # They may be all that is left of a group that was deleted before.
-        if any(group == name for _, group in offsets):
-            await broker.store.delete_group(name)
-        return Done()
-    for (topic, group), committed in offsets.items():
-        for queue_id, offset in committed.items():
-            # A consumer that is still online may have committed again already, and knows better.
-            if group == name and await broker.store.committed(name, Queue(topic, queue_id)) is None:
-                await broker.store.commit(name, Queue(topic, queue_id), offset)
+    await broker.groups.delete(name, keeps_offsets=not (request.clean_offsets or request.remove_offsets))
     return Done()
 
 

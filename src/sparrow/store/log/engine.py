@@ -288,9 +288,10 @@ class LogStore:
         checked_group(group.name)
         await self._say([GroupSaid(group.name, group)])
 
-    async def delete_group(self, name: str) -> None:
+    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
         gone: list[Word] = [GroupSaid(name, None)]
-        gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
+        if not keeps_offsets:
+            gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
         await self._say(gone)
 
     async def _say(self, words: list[Word]) -> None:

@@ -1,0 +1,585 @@
+"""What operators' tools ask a broker, over a real socket."""
+
+import pytest
+from tests.support.asking import LOG, Asking, Clock, asking
+
+from sparrow.model.queue import Queue
+from sparrow.wire import bodies, headers, record
+from sparrow.wire.bodies import BrokerQueue, GroupConfig, TopicConfig
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import AskGroup, AskTopic, DeleteGroup, DeleteTopic, UpdateTopic
+
+Q0, Q1 = Queue("T", 0), Queue("T", 1)
+NO_CORRECTION = (1 << 63) - 1
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def desk(tmp_path, clock):
+    async with asking(tmp_path / "store", clock) as desk:
+        yield desk
+
+
+def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
+    fields = {
+        "topic": name,
+        "template_topic": "TBW102",
+        "read_queues": 2,
+        "write_queues": 2,
+        "permission": 6,
+        "filter_type": "SINGLE_TAG",
+        "is_ordered": False,
+    }
+    return UpdateTopic(**(fields | changes))
+
+
+async def make(desk: Asking, name: str = "T", **changes: object) -> None:
+    await desk.done(Code.UPDATE_AND_CREATE_TOPIC, a_topic(name, **changes))
+
+
+async def topic_of(desk: Asking, name: str = "T") -> TopicConfig:
+    return await desk.told(TopicConfig, Code.GET_TOPIC_CONFIG, AskTopic(name))
+
+
+async def all_topics(desk: Asking) -> bodies.TopicTable:
+    return await desk.told(bodies.TopicTable, Code.GET_ALL_TOPIC_CONFIG)
+
+
+async def all_groups(desk: Asking) -> bodies.GroupTable:
+    return await desk.told(bodies.GroupTable, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+
+
+def queue(topic: str, number: int) -> BrokerQueue:
+    return BrokerQueue(topic, "sparrow", number)
+
+
+class TestTopics:
+    async def test_a_topic_is_made_changed_and_listed(self, desk):
+        await make(desk)
+        assert await topic_of(desk) == TopicConfig("T", 2, 2)
+        before = await all_topics(desk)
+        await make(desk, read_queues=8, write_queues=4, permission=4, is_ordered=True, sys_flag=1)
+        changed = TopicConfig("T", 8, 4, 4, topic_sys_flag=1, order=True)
+        after = await all_topics(desk)
+        assert await topic_of(desk) == changed == after.topic_config_table["T"]
+        assert after.data_version != before.data_version
+        assert {"TBW102", "DefaultCluster", "sparrow"} <= set(after.topic_config_table)
+
+    async def test_saying_the_same_again_changes_no_version(self, desk):
+        await make(desk)
+        before = await all_topics(desk)
+        await make(desk)
+        assert await all_topics(desk) == before
+
+    async def test_a_topic_outlives_the_broker(self, tmp_path):
+        async with asking(tmp_path / "store") as desk:
+            await make(desk, attributes="+message.type=FIFO")
+        async with asking(tmp_path / "store") as desk:
+            assert await topic_of(desk) == TopicConfig("T", 2, 2, attributes={"message.type": "FIFO"})
+
+    async def test_attributes_are_added_changed_and_taken_away(self, desk):
+        await make(desk, attributes="+message.type=FIFO, +queue.type=SimpleCQ")
+        await make(desk, attributes="+message.type=DELAY,-queue.type,-reserve.time")
+        assert (await topic_of(desk)).attributes == {"message.type": "DELAY"}
+        await make(desk, permission=4)
+        assert (await topic_of(desk)).attributes == {"message.type": "DELAY"}
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"name": ""},
+            {"name": "no spaces"},
+            {"name": "../../etc"},
+            {"name": "x" * 128},
+            {"name": "TBW102"},
+            {"name": "SCHEDULE_TOPIC_XXXX"},
+            {"name": "DefaultCluster"},
+            {"name": "rmq_sys_SPARROW_STATE"},
+            {"name": "rmq_sys_anything"},
+            {"read_queues": 0},
+            {"write_queues": 0},
+            {"write_queues": -1},
+            {"read_queues": 65_537},
+            {"write_queues": (1 << 31) - 1},
+            {"permission": -1},
+            {"permission": 8},
+            {"permission": 1 << 30},
+            {"filter_type": "NO_TAG"},
+            {"sys_flag": 4},
+            {"sys_flag": -1},
+            {"attributes": "+no.such=1"},
+            {"attributes": "message.type=FIFO"},
+            {"attributes": "+message.type"},
+            {"attributes": "-message.type=FIFO"},
+            {"attributes": "+message.type=SOMETIMES"},
+            {"attributes": "+cleanup.policy=COMPACTION"},
+            {"attributes": "+queue.type=BatchCQ"},
+            {"attributes": "+reserve.time=3600000"},
+        ],
+        ids=str,
+    )
+    async def test_a_topic_that_cannot_be_is_refused_and_nothing_is_made(self, desk, wrong):
+        before = await all_topics(desk)
+        code, _ = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic(**wrong))
+        assert code == Response.INVALID_PARAMETER
+        assert await all_topics(desk) == before
+
+    async def test_a_request_with_fields_missing_or_absurd_is_refused(self, desk):
+        code, remark = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC)
+        assert (code, "topic" in remark) == (Response.SYSTEM_ERROR, True)
+        code, remark = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic(read_queues=1 << 40))
+        assert (code, "readQueueNums" in remark) == (Response.SYSTEM_ERROR, True)
+
+    async def test_a_list_of_topics_is_made_whole_or_not_at_all(self, desk):
+        good, bad = TopicConfig("A", 1, 1, attributes={"+message.type": "FIFO"}), TopicConfig("B", 0, 1)
+        listed = bodies.write(bodies.TopicConfigList([good, bad]))
+        code, _ = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
+        assert code == Response.INVALID_PARAMETER
+        assert "A" not in (await all_topics(desk)).topic_config_table
+        listed = bodies.write(bodies.TopicConfigList([good, TopicConfig("B", 1, 1)]))
+        await desk.done(Code.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
+        assert (await topic_of(desk, "A")).attributes == {"message.type": "FIFO"}
+        assert (await topic_of(desk, "B")).read_queue_nums == 1
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b"[]", b'{"topicConfigList":[{}]}', b'{"topicConfigList":[]}', b"\xff"]
+    )
+    async def test_a_list_that_makes_no_sense_is_refused(self, desk, body):
+        await desk.refused(Code.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+
+    async def test_a_static_topic_is_refused_in_so_many_words(self, desk):
+        code, remark = await desk.refused(Code.UPDATE_AND_CREATE_STATIC_TOPIC, a_topic())
+        assert (code, "static" in remark) == (Response.REQUEST_CODE_NOT_SUPPORTED, True)
+
+    async def test_a_deleted_topic_is_gone_with_messages_and_offsets(self, desk):
+        await desk.send(Q0, b"x")
+        await desk.commit("g", Q0, 1)
+        await desk.done(Code.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
+        assert (await desk.refused(Code.GET_TOPIC_CONFIG, AskTopic("T")))[0] == Response.TOPIC_NOT_EXIST
+        assert (await desk.refused(Code.GET_TOPIC_STATS_INFO, AskTopic("T")))[0] == Response.TOPIC_NOT_EXIST
+        assert (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table == {}
+        await make(desk)
+        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        assert stats.offset_table[queue("T", 0)] == bodies.QueueBounds(0, 0, 0)
+        assert stats.topic_put_tps == 0.0
+
+    async def test_deleting_what_is_not_there_is_fine(self, desk):
+        await desk.done(Code.DELETE_TOPIC_IN_BROKER, DeleteTopic("Nowhere"))
+
+    @pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "sparrow", "rmq_sys_SPARROW_STATE", "", "a b"])
+    async def test_topics_of_the_broker_and_illegal_names_are_not_deleted(self, desk, name):
+        before = await all_topics(desk)
+        assert (await desk.refused(Code.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)))[0] == Response.INVALID_PARAMETER
+        assert await all_topics(desk) == before
+
+    async def test_system_topics_are_listed(self, desk):
+        listed = (await desk.told(bodies.TopicList, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
+        assert {"TBW102", "SELF_TEST_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "DefaultCluster"} <= set(listed)
+
+    async def test_stats_have_every_queue_also_the_empty_ones(self, desk, clock):
+        await make(desk, read_queues=3, write_queues=2)
+        await desk.send(Q0, b"1")
+        clock.now_ms += 1_000
+        await desk.send(Q0, b"2")
+        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        assert stats.offset_table == {
+            queue("T", 0): bodies.QueueBounds(0, 2, clock.now_ms),
+            queue("T", 1): bodies.QueueBounds(0, 0, 0),
+            queue("T", 2): bodies.QueueBounds(0, 0, 0),
+        }
+
+    async def test_stats_of_a_topic_with_very_many_queues_are_answered(self, desk):
+        await make(desk, read_queues=20_000, write_queues=20_000)
+        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        assert len(stats.offset_table) == 20_000
+
+    async def test_a_topics_speed_is_that_of_the_last_minute(self, desk, clock):
+        desk.broker.counters.tick(clock.now_ms)
+        for _ in range(30):
+            await desk.send(Q0, b"x")
+        clock.now_ms += 10_000
+        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        assert stats.topic_put_tps == pytest.approx(3.0)
+
+    async def test_readers_of_a_topic_are_those_online_and_those_with_offsets(self, desk):
+        await make(desk)
+        await desk.subscribe("online", T="*")
+        await desk.commit("offline", Q0, 0)
+        await desk.send(Queue("Other", 0), b"x")
+        await desk.commit("elsewhere", Queue("Other", 0), 0)
+        readers = await desk.told(bodies.GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, AskTopic("T"))
+        assert readers.group_list == ["offline", "online"]
+        readers = await desk.told(bodies.GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, AskTopic("Nowhere"))
+        assert readers.group_list == []
+
+
+class TestGroups:
+    async def test_a_group_is_made_changed_and_listed(self, desk):
+        for retries in (3, -1):
+            config = GroupConfig("g", retry_max_times=retries, retry_queue_nums=2, consume_broadcast_enable=False)
+            await desk.done(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(config))
+            assert await desk.told(GroupConfig, Code.GET_SUBSCRIPTIONGROUP_CONFIG, AskGroup("g")) == config
+        listed = (await all_groups(desk)).subscription_group_table
+        assert listed["g"] == config
+        assert "TOOLS_CONSUMER" in listed
+
+    async def test_the_table_of_groups_has_a_forbidden_table(self, desk):
+        answer = await desk.ask(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        assert b'"forbiddenTable":{}' in bytes(answer.body)
+
+    async def test_tables_say_no_total_or_tools_would_ask_for_more_pages(self, desk):
+        for code, header in (
+            (Code.GET_ALL_TOPIC_CONFIG, headers.ListTopics(0, "", 1)),
+            (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, headers.ListGroups(0, "", 1)),
+        ):
+            assert (await desk.done(code, header)).total is None
+        assert len((await desk.told(bodies.TopicTable, Code.GET_ALL_TOPIC_CONFIG)).topic_config_table) > 1
+
+    async def test_a_list_of_groups_is_made_whole_or_not_at_all(self, desk):
+        code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        listed = bodies.GroupConfigList([GroupConfig("a"), GroupConfig("b", retry_max_times=-2)])
+        assert (await desk.refused(code, body=bodies.write(listed)))[0] == Response.INVALID_PARAMETER
+        assert "a" not in (await all_groups(desk)).subscription_group_table
+        await desk.done(code, body=bodies.write(bodies.GroupConfigList([GroupConfig("a"), GroupConfig("b")])))
+        assert {"a", "b"} <= set((await all_groups(desk)).subscription_group_table)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            GroupConfig(""),
+            GroupConfig("no spaces"),
+            GroupConfig("x" * 121),
+            GroupConfig("g", retry_queue_nums=-1),
+            GroupConfig("g", retry_queue_nums=1 << 30),
+            GroupConfig("g", retry_max_times=1 << 30),
+        ],
+        ids=str,
+    )
+    async def test_a_group_that_cannot_be_is_refused(self, desk, wrong):
+        code, _ = await desk.refused(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(wrong))
+        assert code == Response.INVALID_PARAMETER
+        assert wrong.group_name not in (await all_groups(desk)).subscription_group_table
+
+    @pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"groupName":7,"retryMaxTimes":"many"}'])
+    async def test_a_group_that_cannot_be_read_is_refused(self, desk, body):
+        await desk.refused(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+    async def test_an_unknown_group_is_said_to_be_unknown(self, desk):
+        refusal = await desk.refused(Code.GET_SUBSCRIPTIONGROUP_CONFIG, AskGroup("nobody"))
+        assert refusal[0] == Response.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    @pytest.mark.parametrize(
+        ("asked", "is_kept"),
+        [
+            (DeleteGroup("g"), True),
+            (DeleteGroup("g", clean_offsets=False), True),
+            (DeleteGroup("g", clean_offsets=True), False),
+            (DeleteGroup("g", remove_offsets=True), False),
+        ],
+        ids=str,
+    )
+    async def test_a_deleted_groups_offsets_go_only_if_asked(self, desk, asked, is_kept):
+        await make(desk)
+        await desk.commit("g", Q0, 3)
+        await desk.commit("g", Q1, 5)
+        await desk.commit("stays", Q0, 1)
+        await desk.done(Code.DELETE_SUBSCRIPTIONGROUP, asked)
+        groups = (await all_groups(desk)).subscription_group_table
+        assert ("g" in groups, "stays" in groups) == (False, True)
+        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        assert offsets == {"T@stays": {0: 1}} | ({"T@g": {0: 3, 1: 5}} if is_kept else {})
+
+    async def test_offsets_left_by_a_deleted_group_can_still_be_cleaned(self, desk):
+        await make(desk)
+        await desk.commit("g", Q0, 3)
+        await desk.done(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g"))
+        await desk.commit("stays", Q0, 1)
+        await desk.done(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", clean_offsets=True))
+        assert (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table == {"T@stays": {0: 1}}
+
+    async def test_the_brokers_own_groups_are_not_deleted(self, desk):
+        code, _ = await desk.refused(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("TOOLS_CONSUMER"))
+        assert code == Response.INVALID_PARAMETER
+        assert "TOOLS_CONSUMER" in (await all_groups(desk)).subscription_group_table
+
+    async def test_forbidding_one_topic_to_one_group_is_refused_with_a_way_out(self, desk):
+        asked = headers.ForbidGroup("g", "T", False)
+        code, remark = await desk.refused(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, asked)
+        assert (code, "read permission" in remark) == (Response.REQUEST_CODE_NOT_SUPPORTED, True)
+
+
+class TestProgress:
+    async def stats(self, desk: Asking, group: str = "g", **topics: str) -> bodies.ConsumeStats:
+        asked = headers.ConsumeStats(group, **topics)
+        return await desk.told(bodies.ConsumeStats, Code.GET_CONSUME_STATS, asked)
+
+    async def test_progress_is_told_for_every_queue_of_what_the_group_reads(self, desk, clock):
+        await make(desk)
+        for number in range(3):
+            await desk.send(Q0, b"%d" % number)
+            clock.now_ms += 1_000
+        await desk.commit("g", Q0, 2)
+        found = await self.stats(desk)
+        second_ms = clock.now_ms - 2_000
+        assert found.offset_table == {
+            queue("T", 0): bodies.QueueProgress(3, 2, second_ms, pull_offset=2),
+            queue("T", 1): bodies.QueueProgress(0, 0, 0),
+        }
+        await desk.commit("g", Q0, 3)
+        assert (await self.stats(desk)).offset_table[queue("T", 0)].last_timestamp == second_ms + 1_000
+
+    async def test_topics_may_be_named_in_either_way(self, desk):
+        for topic in ("A", "B", "C"):
+            await make(desk, topic, read_queues=1)
+            await desk.commit("g", Queue(topic, 0), 0)
+
+        def topics(found: bodies.ConsumeStats) -> set[str]:
+            return {key.topic for key in found.offset_table}
+
+        assert topics(await self.stats(desk)) == {"A", "B", "C"}
+        assert topics(await self.stats(desk, topic="A")) == {"A"}
+        assert topics(await self.stats(desk, topic_list="A;B;")) == {"A", "B"}
+        assert topics(await self.stats(desk, topic_list="A;Nowhere;")) == {"A"}
+        assert topics(await self.stats(desk, "nobody")) == set()
+
+    async def test_of_a_group_online_only_what_it_subscribes_to_is_told(self, desk):
+        for topic in ("A", "B"):
+            await make(desk, topic, read_queues=1)
+            await desk.commit("g", Queue(topic, 0), 0)
+        await desk.subscribe("g", B="*")
+        assert set((await self.stats(desk)).offset_table) == {queue("B", 0)}
+
+    async def test_an_offset_beyond_the_queue_is_told_as_it_is(self, desk):
+        await make(desk, read_queues=1)
+        await desk.commit("g", Q0, 1 << 60)
+        assert (await self.stats(desk)).offset_table[queue("T", 0)].consumer_offset == 1 << 60
+
+    async def test_a_groups_speed_is_that_of_the_last_minute(self, desk, clock):
+        desk.broker.counters.tick(clock.now_ms)
+        for _ in range(20):
+            await desk.send(Q0, b"x")
+        assert len(record.decode_all(bytes((await desk.pull("g", Q0)).body))) == 20
+        await desk.commit("g", Q0, 20)
+        clock.now_ms += 10_000
+        assert (await self.stats(desk)).consume_tps == pytest.approx(2.0)
+
+    async def test_all_groups_are_told_at_once_apart_by_order(self, desk):
+        await make(desk, "Plain", read_queues=1)
+        await make(desk, "Ordered", read_queues=1, is_ordered=True)
+        for number in range(5):
+            await desk.send(Queue("Plain", 0), b"%d" % number)
+        await desk.commit("g", Queue("Plain", 0), 2)
+        await desk.commit("h", Queue("Plain", 0), 5)
+        await desk.commit("h", Queue("Ordered", 0), 0)
+        code = Code.GET_BROKER_CONSUME_STATS
+        found = await desk.told(bodies.ConsumeStatsList, code, headers.BrokerConsumeStats(False))
+        assert (found.broker_addr, found.total_diff) == (str(desk.server.address), 3)
+        listed = {group: stats for entry in found.consume_stats_list for group, stats in entry.items()}
+        assert [set(stats.offset_table) for stats in listed["g"]] == [{queue("Plain", 0)}]
+        assert [set(stats.offset_table) for stats in listed["h"]] == [{queue("Plain", 0)}]
+        found = await desk.told(bodies.ConsumeStatsList, code, headers.BrokerConsumeStats(True))
+        listed = {group: stats for entry in found.consume_stats_list for group, stats in entry.items()}
+        assert [set(stats.offset_table) for stats in listed["h"]] == [{queue("Ordered", 0)}]
+        assert listed["g"] == []
+
+    async def test_time_spans_say_how_long_the_next_message_has_been_waiting(self, desk, clock):
+        await make(desk)
+        begun_ms = clock.now_ms
+        for number in range(3):
+            await desk.send(Q0, b"%d" % number)
+            clock.now_ms += 1_000
+        asked = headers.ConsumeTimeSpan("T", "g")
+
+        async def span(number: int) -> bodies.TimeSpan:
+            found = await desk.told(bodies.TimeSpans, Code.QUERY_CONSUME_TIME_SPAN, asked)
+            return found.consume_time_span_set[number]
+
+        assert await span(0) == bodies.TimeSpan(queue("T", 0), begun_ms, begun_ms + 2_000, begun_ms, 3_000)
+        await desk.commit("g", Q0, 2)
+        assert await span(0) == bodies.TimeSpan(queue("T", 0), begun_ms, begun_ms + 2_000, begun_ms + 1_000, 1_000)
+        await desk.commit("g", Q0, 3)
+        assert (await span(0)).delay_time == 0
+        assert await span(1) == bodies.TimeSpan(queue("T", 1), -1, -1, -1, 0)
+        refusal = await desk.refused(Code.QUERY_CONSUME_TIME_SPAN, headers.ConsumeTimeSpan("Nowhere", "g"))
+        assert refusal[0] == Response.TOPIC_NOT_EXIST
+
+    async def test_the_topics_of_a_group_are_those_it_has_offsets_on(self, desk):
+        for topic in ("A", "B"):
+            await make(desk, topic)
+            await desk.commit("g", Queue(topic, 0), 0)
+        found = await desk.told(bodies.TopicList, Code.QUERY_TOPICS_BY_CONSUMER, headers.TopicsOfGroup("g"))
+        assert found == bodies.TopicList(["A", "B"], str(desk.server.address))
+
+    async def test_the_subscription_of_a_group_is_told_while_it_is_online(self, desk):
+        code, asked = Code.QUERY_SUBSCRIPTION_BY_CONSUMER, headers.SubscriptionOfGroup("g", "T")
+        assert (await desk.told(bodies.SubscriptionOfGroup, code, asked)).subscription_data is None
+        await desk.subscribe("g", T="a || b")
+        found = await desk.told(bodies.SubscriptionOfGroup, code, asked)
+        assert (found.group, found.topic, found.subscription_data.sub_string) == ("g", "T", "a || b")
+
+    async def test_corrections_are_the_least_offsets_of_others_where_they_are_behind(self, desk):
+        await make(desk)
+        for group, offsets in {"slow": (2, 9), "fast": (7, 9), "ignored": (0, 0), "compared": (5, 5)}.items():
+            for target, offset in zip((Q0, Q1), offsets, strict=True):
+                await desk.commit(group, target, offset)
+        asked = headers.CorrectOffsets("compared", "T", "ignored,compared")
+        found = await desk.told(bodies.CorrectOffsets, Code.QUERY_CORRECTION_OFFSET, asked)
+        assert found.correction_offsets == {0: 2, 1: NO_CORRECTION}
+
+    async def test_a_cloned_group_goes_on_where_the_other_is(self, desk):
+        await make(desk)
+        await make(desk, "Other")
+        await desk.commit("from", Q0, 4)
+        await desk.commit("from", Queue("Other", 1), 6)
+        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "one", "T"))
+        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "all"))
+        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("nobody", "none"))
+        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        assert {of: at for of, at in offsets.items() if not of.endswith("@from")} == {
+            "T@one": {0: 4},
+            "T@all": {0: 4},
+            "Other@all": {1: 6},
+        }
+        assert {"one", "all"} <= set((await all_groups(desk)).subscription_group_table)
+
+    async def test_a_group_online_is_given_offsets_of_what_it_subscribes_to_only(self, desk):
+        await make(desk)
+        await make(desk, "Other")
+        await desk.commit("from", Q0, 4)
+        await desk.commit("from", Queue("Other", 0), 6)
+        await desk.subscribe("to", T="*")
+        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "to"))
+        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        assert ("T@to" in offsets, "Other@to" in offsets) == (True, False)
+        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "to", is_offline=True))
+        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        assert offsets["Other@to"] == {0: 6}
+
+    async def test_cloning_to_an_illegal_group_or_of_an_unknown_topic_is_refused(self, desk):
+        await make(desk)
+        await desk.commit("from", Q0, 4)
+        refusal = await desk.refused(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "not legal", "T"))
+        assert refusal[0] == Response.INVALID_PARAMETER
+        refusal = await desk.refused(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "to", "Nowhere"))
+        assert refusal[0] == Response.TOPIC_NOT_EXIST
+
+
+class TestRuntime:
+    async def figures(self, desk: Asking) -> dict[str, str]:
+        return (await desk.told(bodies.KvTable, Code.GET_BROKER_RUNTIME_INFO)).table
+
+    async def test_figures_have_every_key_the_cluster_list_reads(self, desk):
+        table = await self.figures(desk)
+        pools = [f"{pool}ThreadPoolQueue" for pool in ("send", "pull", "ack")]
+        needed = {"brokerVersionDesc", "brokerActive", "earliestMessageTimeStamp", "commitLogDiskRatio"}
+        needed |= {pool + figure for pool in pools for figure in ("Size", "HeadWaitTimeMills")}
+        needed |= {"timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"}
+        needed |= {"pageCacheLockTimeMills", "dispatchBehindBytes", "remainHowManyDataToFlush", "consumeQueueDiskRatio"}
+        day = ("YesterdayMorning", "TodayMorning", "TodayNow")
+        needed |= {f"msg{which}Total{when}" for which in ("Put", "Get") for when in day}
+        assert needed <= set(table)
+        assert (table["brokerActive"], table["brokerVersionDesc"]) == ("true", "V4_9_7")
+        for name in ("putTps", "getTransferredTps", "getFoundTps", "getMissTps", "getTotalTps"):
+            assert [float(rate) for rate in table[name].split(" ")] == [0.0] * 3
+
+    async def test_figures_are_those_of_the_store_and_of_the_disk(self, desk, clock):
+        begun_ms = clock.now_ms
+        await desk.send(Q0, b"x" * 100)
+        clock.now_ms += 90_061_000
+        table = await self.figures(desk)
+        assert int(table["commitLogMaxOffset"]) == desk.broker.store.written > 100
+        assert table["commitLogMinOffset"] == "0"
+        assert table["earliestMessageTimeStamp"] == str(begun_ms)
+        assert 0 < float(table["commitLogDiskRatio"]) < 1
+        assert table["bootTimestamp"] == str(begun_ms)
+        assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
+
+    async def test_figures_say_how_fast_messages_come_and_go(self, desk, clock):
+        await self.figures(desk)
+        for _ in range(20):
+            await desk.send(Q0, b"x" * 10)
+        await desk.pull("g", Q0)
+        await desk.pull("g", Q0, 20)
+        clock.now_ms += 10_000
+        table = await self.figures(desk)
+        assert table["putTps"] == table["getTransferredTps"] == "2.0 2.0 2.0"
+        assert (table["getFoundTps"], table["getMissTps"]) == ("0.1 0.1 0.1", "0.1 0.1 0.1")
+        assert table["getTotalTps"] == "0.2 0.2 0.2"
+        assert (table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == ("20", "20")
+        assert (table["putMessageTimesTotal"], table["putMessageAverageSize"]) == ("20", "10.0")
+
+    async def test_statistics_of_topics_and_groups_are_told_by_key(self, desk, clock):
+        desk.broker.counters.tick(clock.now_ms)
+        for _ in range(20):
+            await desk.send(Q0, b"x" * 10)
+        await desk.pull("g", Q0)
+        clock.now_ms += 10_000
+
+        async def minute(name: str, key: str) -> bodies.Figures:
+            found = await desk.told(bodies.BrokerStats, Code.VIEW_BROKER_STATS_DATA, headers.BrokerStats(name, key))
+            assert found.stats_minute.sum == found.stats_hour.sum == found.stats_day.sum
+            return found.stats_minute
+
+        assert await minute("TOPIC_PUT_NUMS", "T") == bodies.Figures(20, 2.0, 1.0)
+        assert await minute("TOPIC_PUT_SIZE", "T") == bodies.Figures(200, 20.0, 10.0)
+        assert await minute("GROUP_GET_NUMS", "T@g") == bodies.Figures(20, 2.0, 20.0)
+        assert (await minute("GROUP_GET_SIZE", "T@g")).sum > 20 * 91
+
+    @pytest.mark.parametrize(
+        ("name", "key"),
+        [
+            ("TOPIC_PUT_NUMS", "Nowhere"),
+            ("GROUP_GET_NUMS", "T"),
+            ("GROUP_GET_NUMS", "@"),
+            ("NO_SUCH_STATS", "T"),
+            ("", ""),
+        ],
+    )
+    async def test_statistics_that_are_not_kept_are_said_to_be_missing(self, desk, name, key):
+        await desk.send(Q0, b"x")
+        refusal = await desk.refused(Code.VIEW_BROKER_STATS_DATA, headers.BrokerStats(name, key))
+        assert refusal[0] == Response.SYSTEM_ERROR
+
+    async def test_settings_are_told_as_java_properties(self, tmp_path):
+        folder = tmp_path / "a b\\Jürgen"
+        async with asking(folder, name="b1", auto_create_topics=False) as desk:
+            answer = await desk.ask(Code.GET_BROKER_CONFIG)
+            said = headers.read(headers.BrokerConfig, answer.ext)
+            assert bodies.read(bodies.DataVersion, said.version.encode()).timestamp == desk.broker.started_ms
+            lines = dict(line.split("=", 1) for line in bytes(answer.body).decode("ascii").splitlines())
+        assert (lines["brokerName"], lines["autoCreateTopicEnable"], lines["flushDiskType"]) == (
+            "b1",
+            "false",
+            "ASYNC_FLUSH",
+        )
+        assert lines["listenPort"] == str(desk.server.address.port)
+        assert lines["mappedFileSizeCommitLog"] == str(LOG.segment_bytes)
+        assert lines["storePathRootDir"] == f"{tmp_path}/a b\\\\J\\u00FCrgen"
+
+    async def test_no_setting_is_changed_at_run_time_and_that_is_said(self, desk):
+        before = bytes((await desk.ask(Code.GET_BROKER_CONFIG)).body)
+        code, remark = await desk.refused(Code.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=1\n")
+        assert (code, "start it again" in remark) == (Response.INVALID_PARAMETER, True)
+        assert bytes((await desk.ask(Code.GET_BROKER_CONFIG)).body) == before
+
+    async def test_old_segments_go_when_asked_and_not_before(self, desk, clock):
+        for _ in range(5):
+            await desk.send(Q0, b"x" * 300_000)
+        await desk.done(Code.DELETE_EXPIRED_COMMITLOG)
+        assert desk.broker.store.first == 0
+        clock.now_ms += 100 * 3_600_000
+        await desk.done(Code.DELETE_EXPIRED_COMMITLOG)
+        assert desk.broker.store.first == LOG.segment_bytes
+        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        assert stats.offset_table[queue("T", 0)].min_offset > 0
+        assert (await self.figures(desk))["commitLogMinOffset"] == str(LOG.segment_bytes)
+
+    async def test_there_is_nothing_to_clean_and_that_is_fine(self, desk):
+        await desk.send(Q0, b"x")
+        for code in (Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC):
+            await desk.done(code)
+        assert (await topic_of(desk)).topic_name == "T"

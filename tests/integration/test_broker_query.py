@@ -1,0 +1,147 @@
+"""Messages found by key, by id and by place, over a real socket."""
+
+import pytest
+from tests.support.asking import Asking, Clock, asking
+
+from sparrow.model.queue import Queue
+from sparrow.wire import bodies, headers, record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import QueryConsumeQueue, QueryMessage, ViewMessage
+from sparrow.wire.ids import parse_offset_id
+from sparrow.wire.tags import tags_code
+
+Q = Queue("T", 0)
+FOREVER = (1 << 63) - 1
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def desk(tmp_path, clock):
+    async with asking(tmp_path / "store", clock) as desk:
+        yield desk
+
+
+async def found_by_key(
+    desk: Asking, key: str, *, topic: str = "T", count: int = 32, unique: bool = False, **times: int
+):
+    header = QueryMessage(topic, key, count, times.get("begin_ms", 0), times.get("end_ms", FOREVER), unique)
+    answer = await desk.ask(Code.QUERY_MESSAGE, header)
+    if answer.code != Response.SUCCESS:
+        return answer.code
+    return [message.body for message in record.decode_all(bytes(answer.body))]
+
+
+async def test_messages_are_found_by_any_of_their_keys_oldest_first(desk):
+    await desk.send(Q, b"1", KEYS="red blue")
+    await desk.send(Queue("T", 1), b"2", KEYS="blue")
+    await desk.send(Q, b"3", KEYS="green")
+    assert await found_by_key(desk, "blue") == [b"1", b"2"]
+    assert await found_by_key(desk, "red") == [b"1"]
+
+
+async def test_a_key_of_another_topic_or_time_is_not_found(desk, clock):
+    await desk.send(Q, b"1", KEYS="k")
+    stored_ms = clock.now_ms
+    assert await found_by_key(desk, "k", begin_ms=stored_ms, end_ms=stored_ms) == [b"1"]
+    not_found = Response.QUERY_NOT_FOUND
+    assert await found_by_key(desk, "k", topic="Other") == not_found
+    assert await found_by_key(desk, "k", begin_ms=stored_ms + 1) == not_found
+    assert await found_by_key(desk, "k", end_ms=stored_ms - 1) == not_found
+    assert await found_by_key(desk, "") == not_found
+
+
+async def test_the_newest_matches_are_told_up_to_the_number_asked_for_and_64(desk):
+    for number in range(70):
+        await desk.send(Q, str(number).encode(), KEYS="k")
+    assert await found_by_key(desk, "k", count=2) == [b"68", b"69"]
+    assert await found_by_key(desk, "k", count=1_000_000) == [str(number).encode() for number in range(6, 70)]
+
+
+async def test_a_message_is_found_by_its_unique_key_whatever_number_is_asked_for(desk):
+    await desk.send(Q, b"1", UNIQ_KEY="0123456789ABCDEF0123456789ABCDEF")
+    assert await found_by_key(desk, "0123456789ABCDEF0123456789ABCDEF", unique=True, count=0) == [b"1"]
+
+
+async def test_an_answer_holds_no_more_bytes_than_it_may_and_one_message_at_least(tmp_path):
+    async with asking(tmp_path / "store", pull_bytes_max=1_000) as desk:
+        for number in range(4):
+            await desk.send(Q, bytes([number]) * 300, KEYS="k")
+        await desk.send(Q, b"x" * 2_000, KEYS="large")
+        assert await found_by_key(desk, "k") == [bytes([2]) * 300, bytes([3]) * 300]
+        assert await found_by_key(desk, "large") == [b"x" * 2_000]
+
+
+async def test_a_search_says_how_far_the_index_reaches(desk, clock):
+    await desk.send(Q, b"1", KEYS="k")
+    found = await desk.done(Code.QUERY_MESSAGE, QueryMessage("T", "k", 1, 0, FOREVER))
+    assert found == headers.MessagesFound(clock.now_ms, desk.broker.store.written)
+
+
+async def test_a_search_for_no_message_is_refused(desk):
+    for count in (0, -1):
+        code, remark = await desk.refused(Code.QUERY_MESSAGE, QueryMessage("T", "k", count, 0, FOREVER))
+        assert (code, "1 or more" in remark) == (Response.INVALID_PARAMETER, True)
+
+
+async def test_a_message_is_found_by_the_id_its_send_was_answered_with(desk):
+    sent = await desk.send(Q, b"hello", KEYS="k")
+    answer = await desk.ask(Code.VIEW_MESSAGE_BY_ID, ViewMessage(parse_offset_id(sent.message_id)[1]))
+    message = record.decode(bytes(answer.body))
+    assert (answer.code, message.body, message.queue_offset) == (Response.SUCCESS, b"hello", sent.queue_offset)
+
+
+async def test_no_message_is_made_of_a_wrong_id(desk):
+    sent = await desk.send(Q, b"hello" * 50)
+    at = parse_offset_id(sent.message_id)[1]
+    for wrong in (at + 1, at - 1, at + 100, desk.broker.store.written, 1 << 62, -1, -(1 << 63)):
+        code, remark = await desk.refused(Code.VIEW_MESSAGE_BY_ID, ViewMessage(wrong))
+        assert (code, str(wrong) in remark) == (Response.SYSTEM_ERROR, True)
+
+
+async def test_queue_entries_say_where_messages_lie_and_what_their_tag_is(desk):
+    sent = [await desk.send(Q, b"x" * 10 * n, TAGS=tag) for n, tag in enumerate(("a", "b", ""))]
+    found = await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, QueryConsumeQueue("T", 0, 0, 10))
+    assert [entry.physic_offset for entry in found.queue_data] == [parse_offset_id(s.message_id)[1] for s in sent]
+    assert [entry.tags_code for entry in found.queue_data] == [tags_code("a"), tags_code("b"), 0]
+    assert all(entry.eval for entry in found.queue_data)
+    ends = [entry.physic_offset + entry.physic_size for entry in found.queue_data]
+    assert ends[:2] == [entry.physic_offset for entry in found.queue_data[1:]]
+    assert (found.min_queue_index, found.max_queue_index, found.subscription_data) == (0, 3, None)
+
+
+async def test_queue_entries_say_which_messages_a_group_online_would_get(desk):
+    for tag in ("a", "b"):
+        await desk.send(Q, b"x", TAGS=tag)
+    await desk.subscribe("g", T="b")
+    asked = QueryConsumeQueue("T", 0, 0, 10, "g")
+    found = await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, asked)
+    assert [entry.eval for entry in found.queue_data] == [False, True]
+    assert found.subscription_data.sub_string == "b"
+
+
+async def test_queue_entries_begin_and_end_where_asked(desk):
+    for _ in range(5):
+        await desk.send(Q, b"x")
+    for index, count, expected in ((0, 2, 2), (3, 10, 2), (5, 10, 0), (99, 1, 0)):
+        asked = QueryConsumeQueue("T", 0, index, count)
+        found = await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, asked)
+        assert (len(found.queue_data), found.max_queue_index) == (expected, 5)
+
+
+@pytest.mark.parametrize("asked", [QueryConsumeQueue("T", 0, 0, 0), QueryConsumeQueue("T", 0, 0, 1 << 30)])
+async def test_an_absurd_number_of_queue_entries_is_refused(desk, asked):
+    await desk.send(Q, b"x")
+    assert (await desk.refused(Code.QUERY_CONSUME_QUEUE, asked))[0] == Response.INVALID_PARAMETER
+
+
+async def test_queue_entries_of_an_unknown_topic_are_refused_and_of_an_odd_queue_empty(desk):
+    asked = QueryConsumeQueue("Nowhere", 0, 0, 1)
+    assert (await desk.refused(Code.QUERY_CONSUME_QUEUE, asked))[0] == Response.TOPIC_NOT_EXIST
+    await desk.send(Q, b"x")
+    for odd in (-1, 7, (1 << 31) - 1):
+        asked = QueryConsumeQueue("T", odd, 0, 1)
+        assert (await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, asked)).queue_data == []

@@ -1,0 +1,92 @@
+"""Connections below the level of a channel: a listener around any function, and a peer that says exactly these bytes."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sparrow.net import Address, Listener
+from sparrow.net.channel import Channel, Serve
+from sparrow.settings import NetSettings
+from sparrow.wire.connection import Connection
+from sparrow.wire.frame import Command, encode
+
+LOOPBACK = "127.0.0.1"
+PATIENCE_S = 10.0
+_READ_BYTES = 1 << 20
+
+
+class Listening:
+    """A listener that runs, and where."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener, self.address = listener, Address(LOOPBACK, listener.port)
+
+    @property
+    def channels(self) -> set[Channel]:
+        return self.listener.channels
+
+
+@asynccontextmanager
+async def listening(serve: Serve, **settings: int) -> AsyncIterator[Listening]:
+    """`settings` are those of `NetSettings`."""
+    listener = Listener(serve, NetSettings(**settings))
+    listener.bind(LOOPBACK, 0)
+    await listener.start()
+    try:
+        yield Listening(listener)
+    finally:
+        await listener.stop()
+
+
+class Wire:
+    """A peer that is not ours: it writes what it is told and reads when it is told."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.reads: list[int] = []
+        """How many bytes each read found."""
+        self._stream = Connection()
+        self._come: list[Command] = []
+
+    def write(self, *said: Command | bytes) -> None:
+        """All of it in one write."""
+        self.writer.write(b"".join(part if isinstance(part, bytes) else encode(part) for part in said))
+
+    async def read(self, count: int = 1) -> list[Command]:
+        """The next so many frames."""
+        while len(self._come) < count:
+            data = await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
+            assert data, f"the peer hung up; {len(self._come)} of {count} frames had come"
+            self.reads.append(len(data))
+            self._come += self._stream.feed(data)
+        found, self._come = self._come[:count], self._come[count:]
+        return found
+
+    async def ask(self, command: Command) -> Command:
+        self.write(command)
+        return (await self.read())[0]
+
+    async def is_hung_up_on(self) -> bool:
+        """Waits for the end of the stream; False if something else came first."""
+        try:
+            return not await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
+        except ConnectionError:
+            return True
+
+
+@asynccontextmanager
+async def wire_to(address: Address, *, receive_bytes: int | None = None) -> AsyncIterator[Wire]:
+    """`receive_bytes` makes the peer's side of the socket small, so that it is full soon."""
+    if receive_bytes is not None:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, tuple(address))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 16)
+    else:
+        reader, writer = await asyncio.open_connection(*address, limit=1 << 16)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.close()

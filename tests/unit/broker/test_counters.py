@@ -1,0 +1,203 @@
+"""Counts become rates and figures; time is an argument, so a day passes in no time."""
+
+import time
+
+import pytest
+
+from sparrow.broker.counters import SAMPLE_MS, Counters, Mornings, Totals
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+NOON = 1_700_000_000_000 - 1_700_000_000_000 % DAY + DAY // 2
+
+
+def sent(totals: Totals) -> int:
+    return totals.messages_sent
+
+
+@pytest.fixture
+def counters() -> Counters:
+    """Of a broker that has just started."""
+    fresh = Counters()
+    fresh.tick(NOON)
+    return fresh
+
+
+def test_totals_add_up_over_topics_and_groups(counters):
+    counters.sent("a", 3, 300)
+    counters.sent("b", 1, 50)
+    counters.pulled("g", "a", 2, 200)
+    counters.pulled("h", "a", 1, 100)
+    counters.missed("g", "b")
+    assert counters.totals == Totals(
+        messages_sent=4,
+        bytes_sent=350,
+        sends=2,
+        messages_pulled=3,
+        bytes_pulled=300,
+        pulls_found=2,
+        pulls_missed=1,
+    )
+
+
+def test_nothing_counted_is_no_speed_and_no_traffic(counters):
+    assert counters.rates(NOON, sent) == (0.0, 0.0, 0.0)
+    assert counters.rates(NOON + MINUTE, sent) == (0.0, 0.0, 0.0)
+    assert counters.sent_to("a", NOON) is None
+    assert counters.pulled_by("g", "a", NOON) is None
+    assert counters.sent_back_by("g", "a", NOON) is None
+
+
+def test_a_broker_that_never_ticked_can_be_asked():
+    fresh = Counters()
+    fresh.sent("a", 5, 10)
+    assert fresh.rates(NOON, sent) == (0.0, 0.0, 0.0)
+    assert fresh.sent_to("a", NOON).messages.minute.sum == 5
+    assert fresh.rates(NOON + 5_000, lambda totals: totals.sends) == (0.0, 0.0, 0.0)
+
+
+def test_a_steady_stream_has_the_same_speed_in_every_window(counters):
+    now_ms = NOON
+    for _ in range(100):
+        counters.sent("a", 50, 5_000)
+        now_ms += SAMPLE_MS
+        counters.tick(now_ms)
+    assert counters.rates(now_ms, sent) == pytest.approx((5.0, 5.0, 5.0))
+    minute, hour, day = counters.sent_to("a", now_ms).messages
+    assert (minute.rate, hour.rate, day.rate) == pytest.approx((5.0, 5.0, 5.0), rel=0.2)
+    assert minute.sum == 300
+
+
+def test_a_burst_leaves_the_short_window_first(counters):
+    counters.sent("a", 600, 600)
+    now_ms = NOON
+    while now_ms < NOON + 2 * MINUTE:
+        now_ms += SAMPLE_MS
+        counters.tick(now_ms)
+        if now_ms == NOON + SAMPLE_MS:
+            assert counters.rates(now_ms, sent) == (60.0, 60.0, 60.0)
+    short, minute, long = counters.rates(now_ms, sent)
+    assert (short, minute) == (0.0, 0.0)
+    assert long == pytest.approx(5.0)  # 600 in the two minutes there were so far
+
+
+def test_speed_is_live_between_ticks(counters):
+    counters.sent("a", 10, 10)
+    assert counters.rates(NOON + 5_000, sent) == (2.0, 2.0, 2.0)
+
+
+def test_ticking_more_often_changes_nothing():
+    rare, often = Counters(), Counters()
+    rare.tick(NOON)
+    often.tick(NOON)
+    for step in range(1, 121):
+        now_ms = NOON + step * 1_000
+        for counters in (rare, often):
+            counters.sent("a", step, 7)
+        often.tick(now_ms)
+        if step % 10 == 0:
+            rare.tick(now_ms)
+    assert rare.rates(now_ms, sent) == often.rates(now_ms, sent)
+    assert rare.sent_to("a", now_ms).messages.hour == often.sent_to("a", now_ms).messages.hour
+
+
+def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
+    counters.sent("a", 7, 70)
+    counters.tick(NOON + SAMPLE_MS)
+
+    def sums(now_ms: int) -> list[int]:
+        return [figure.sum for figure in counters.sent_to("a", now_ms).messages]
+
+    assert sums(NOON + SAMPLE_MS) == [7, 7, 7]
+    assert sums(NOON + 2 * MINUTE) == [0, 7, 7]
+    assert sums(NOON + 2 * HOUR) == [0, 0, 7]
+
+
+def test_an_average_is_of_a_call(counters):
+    counters.sent("a", 1, 100)
+    counters.sent("a", 9, 900)
+    traffic = counters.sent_to("a", NOON + SAMPLE_MS)
+    assert (traffic.messages.minute.average, traffic.bytes.minute.average) == (5.0, 500.0)
+    assert (traffic.messages.minute.rate, traffic.bytes.minute.rate) == (1.0, 100.0)
+
+
+def test_one_message_a_moment_after_a_tick_is_no_flood(counters):
+    counters.sent("a", 10, 10)
+    assert counters.sent_to("a", NOON + 1).messages.minute.rate == 1.0
+
+
+def test_groups_are_told_apart_by_group_and_topic(counters):
+    counters.pulled("g", "a", 1, 10)
+    counters.pulled("h", "a", 2, 20)
+    counters.pulled("g", "b", 4, 40)
+    counters.sent_back("g", "a", 3)
+    counters.sent_back("g", "a")
+    assert counters.pulled_by("g", "a", NOON).messages.minute.sum == 1
+    assert counters.pulled_by("h", "a", NOON).bytes.minute.sum == 20
+    assert counters.pulled_by("g", "b", NOON).messages.minute.sum == 4
+    assert counters.pulled_by("h", "b", NOON) is None
+    assert counters.sent_back_by("g", "a", NOON).messages.minute.sum == 4
+
+
+def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
+    counters.sent("idle", 5, 50)
+    counters.pulled("g", "idle", 5, 50)
+    counters.tick(NOON)
+    for hours in range(1, 25):
+        counters.sent("busy", 1, 1)
+        counters.tick(NOON + hours * HOUR)
+    assert counters.sent_to("idle", NOON + DAY) is None
+    assert counters.pulled_by("g", "idle", NOON + DAY) is None
+    assert counters.sent_to("busy", NOON + DAY).messages.day.sum == 24
+    assert (counters.totals.messages_sent, counters.totals.messages_pulled) == (29, 5)
+
+
+def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
+    for topic in ("a", "b"):
+        counters.sent(topic, 1, 1)
+        for group in ("g", "h"):
+            counters.pulled(group, topic, 1, 1)
+            counters.sent_back(group, topic)
+    before = counters.totals
+    counters.forget_topic("a")
+    counters.forget_group("g")
+    assert counters.totals == before
+    gone = [counters.sent_to("a", NOON), counters.pulled_by("h", "a", NOON), counters.sent_back_by("h", "a", NOON)]
+    gone += [counters.pulled_by("g", "b", NOON), counters.sent_back_by("g", "b", NOON)]
+    assert gone == [None] * 5
+    assert counters.sent_to("b", NOON) is not None
+    assert counters.pulled_by("h", "b", NOON) is not None
+
+
+def test_a_topic_made_again_counts_from_nothing(counters):
+    counters.sent("a", 5, 5)
+    counters.tick(NOON + SAMPLE_MS)
+    counters.forget_topic("a")
+    counters.sent("a", 2, 2)
+    assert counters.sent_to("a", NOON + 2 * SAMPLE_MS).messages.day.sum == 2
+    assert counters.totals.messages_sent == 7
+
+
+def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
+    at = time.localtime(NOON / 1000)
+    midnight_ms = round(time.mktime((*at[:3], 0, 0, 0, 0, 0, -1)) * 1000)
+    counters.sent("a", 1, 1)
+    counters.tick(midnight_ms + DAY - SAMPLE_MS)
+    assert counters.mornings == Mornings()
+    counters.tick(midnight_ms + DAY)
+    counters.sent("a", 10, 1)
+    counters.tick(midnight_ms + DAY + HOUR)
+    assert [totals.messages_sent for totals in counters.mornings] == [0, 1]
+    counters.tick(midnight_ms + 2 * DAY)
+    assert [totals.messages_sent for totals in counters.mornings] == [1, 11]
+
+
+def test_a_clock_set_back_does_no_harm(counters):
+    counters.sent("a", 1, 1)
+    counters.tick(NOON + HOUR)
+    counters.sent("a", 1, 1)
+    counters.tick(NOON - HOUR)
+    assert all(rate >= 0 for rate in counters.rates(NOON - HOUR, sent))
+    assert counters.sent_to("a", NOON - HOUR).messages.day.rate >= 0
+    assert counters.totals.messages_sent == 2
+    counters.sent("a", 20, 20)
+    assert counters.rates(NOON - HOUR + SAMPLE_MS, sent) == (2.0, 2.0, 2.0)
