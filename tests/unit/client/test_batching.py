@@ -30,13 +30,17 @@ def packing(**changed: int | None) -> Packing:
 
 def put(gathering: Gathering, key: str, body: bytes, now: float = 0.0) -> Lot | None:
     """Adds a message as the accumulator does; the lot that is full by it, if one is."""
-    size = SMALLEST_BYTES + len(body)
-    lot = gathering.room(key, size)
-    if lot is None:
-        assert gathering.seal(key) is None, "this caller overfills no lot"
-        lot = gathering.start(key, key, None, now)
-    future = asyncio.get_running_loop().create_future()
-    return gathering.seal(key) if gathering.add(lot, 0, body, b"", f"id-{len(lot.ids)}", future) else None
+
+    def add() -> bool | None:
+        future = asyncio.get_running_loop().create_future()
+        return gathering.add(key, 0, body, b"", "id", future, cost=1)
+
+    is_full = add()
+    if is_full is None:
+        assert gathering.seal(key) is None, "these callers overfill no lot"
+        gathering.start(key, key, None, now)
+        is_full = add()
+    return gathering.seal(key) if is_full else None
 
 
 def delivered(message_ids: str, offset: int, status: SendStatus = SendStatus.OK) -> Delivery:
@@ -60,10 +64,12 @@ async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
     gathering = Gathering(linger_s=1, bytes_max=3 * (SMALLEST_BYTES + 10), count_max=100)
     assert put(gathering, "a", b"x" * 10) is None
     assert put(gathering, "a", b"x" * 10) is None
-    assert gathering.room("a", SMALLEST_BYTES + 11) is None
+    future = asyncio.get_running_loop().create_future()
+    assert gathering.add("a", 0, b"x" * 11, b"", "id", future, cost=1) is None
     lot = put(gathering, "a", b"x" * 10)
     assert lot is not None
     assert len(batch.encode(lot.members)) == lot.size == 3 * (SMALLEST_BYTES + 10)
+    assert lot.cost == 3
 
 
 async def test_a_message_larger_than_a_lot_is_one_by_itself() -> None:
@@ -95,6 +101,19 @@ async def test_a_lot_that_starts_again_is_due_after_those_that_were_there() -> N
     assert put(gathering, "a", b"2", now=102) is not None
     put(gathering, "a", b"3", now=103)
     assert [lot.topic for lot in gathering.seal_due(106)] == ["b"]
+
+
+async def test_a_lot_for_a_busy_queue_grows_until_it_can_leave() -> None:
+    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=100)
+    put(gathering, "a", b"1", now=100)
+    put(gathering, "b", b"1", now=102)
+    assert gathering.next_due(busy={"a"}) == 107
+    assert [lot.topic for lot in gathering.seal_due(200, busy={"a"})] == ["b"]
+    assert gathering.next_due(busy={"a"}) is None, "or a timer would never rest"
+    put(gathering, "a", b"2", now=201)
+    assert gathering.is_due("a", 201)
+    assert [len(lot.members) for lot in gathering.seal_due(201)] == [2]
+    assert not gathering.is_due("a", 300)
 
 
 # -- results ----------------------------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from sparrow.client.aio.allowance import Allowance
 from sparrow.client.aio.batching import Gathering, Key, Lot, Results
 from sparrow.client.aio.packing import Packing, must_go_alone
 from sparrow.client.aio.sending import Sender
-from sparrow.model.errors import Closed
+from sparrow.model.errors import Closed, Refused
 from sparrow.model.message import Message
-from sparrow.wire.batch import SMALLEST_BYTES
 from sparrow.wire.bodies import BrokerQueue
 
 
@@ -40,6 +39,8 @@ class Accumulator:
         timeout_ms: int | None = None,
         future: Results | None = None,
     ) -> Results:
+        if queue is not None and queue.topic != message.topic:
+            raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
         body, properties, message_id = self._packing.checked(message)
         if future is None:
             future = self._loop.create_future()
@@ -51,15 +52,11 @@ class Accumulator:
         ):
             self._add_alone(message, key, queue, cost, timeout_ms, future, (body, properties, message_id))
             return future
-        gathering = self._gathering
-        lot = gathering.room(key, SMALLEST_BYTES + len(body) + len(properties))
-        if lot is None:
-            self._seal(key)
-            lot = gathering.start(key, message.topic, queue, self._loop.time())
-            if self._timer is None:
-                self._timer = self._loop.call_at(lot.due, self._ship_due)
-        lot.cost += cost
-        if gathering.add(lot, message.flag, body, properties, message_id, future):
+        is_full = self._gathering.add(key, message.flag, body, properties, message_id, future, cost)
+        if is_full is None:
+            self._start(key, message.topic, queue)
+            is_full = self._gathering.add(key, message.flag, body, properties, message_id, future, cost)
+        if is_full:
             self._seal(key)
         return future
 
@@ -82,6 +79,12 @@ class Accumulator:
         lot.futures.append(future)
         self._ship(lot)
 
+    def _start(self, key: Key, topic: str, queue: BrokerQueue | None) -> None:
+        self._seal(key)
+        lot = self._gathering.start(key, topic, queue, self._loop.time())
+        if self._timer is None:
+            self._timer = self._loop.call_at(lot.due, self._ship_due)
+
     # -- shipping -----------------------------------------------------------------------------------------------------
 
     def _seal(self, key: Key) -> None:
@@ -91,11 +94,16 @@ class Accumulator:
 
     def _ship_due(self) -> None:
         self._timer = None
-        for lot in self._gathering.seal_due(self._loop.time()):
+        for lot in self._gathering.seal_due(self._loop.time(), self._lanes):
             self._ship(lot)
-        due = self._gathering.next_due()
-        if due is not None:
-            self._timer = self._loop.call_at(due, self._ship_due)
+        self._watch()
+
+    def _watch(self) -> None:
+        """The timer waits for the lot that can leave next."""
+        due = self._gathering.next_due(self._lanes)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._ship_due) if due is not None else None
 
     def _ship(self, lot: Lot) -> None:
         self._unsettled.add(lot)
@@ -122,9 +130,13 @@ class Accumulator:
             return
         lane = self._lanes[queue]
         await self._carry(lot)
-        while lane:
+        while lane or self._gathering.is_due(queue, self._loop.time()):
+            if not lane:
+                self._seal(queue)
             await self._carry(lane.popleft())
         del self._lanes[queue]
+        if queue in self._gathering.open:
+            self._watch()
 
     async def _carry(self, lot: Lot) -> None:
         try:

@@ -249,19 +249,18 @@ class Admin:
     async def members(self, group: str) -> list[Member]:
         """Who consumes for the group now, by client id; nobody is an answer too."""
         masters = await self._masters(None, None)
-        answers = await _all(
-            self.session.ask_any(address, Code.GET_CONSUMER_CONNECTION_LIST, ConsumerConnections(group))
-            for address in masters.values()
-        )
-        found: dict[str, Member] = {}
-        for answer in answers:
-            if answer.code == Response.CONSUMER_NOT_ONLINE:
-                continue
-            if answer.code != Response.SUCCESS:
-                raise error_of(answer.code, answer.remark)
-            for one in bodies.read(bodies.ConsumerConnections, answer.body).connection_set:
-                found[one.client_id] = Member(one.client_id, one.client_addr, one.language, one.version)
+        parts = await _all(self._members_on(address, group) for address in masters.values())
+        found = {member.client_id: member for part in parts for member in part}
         return [found[client_id] for client_id in sorted(found)]
+
+    async def _members_on(self, address: str, group: str) -> list[Member]:
+        answer = await self.session.ask_any(address, Code.GET_CONSUMER_CONNECTION_LIST, ConsumerConnections(group))
+        if answer.code == Response.CONSUMER_NOT_ONLINE:
+            return []
+        if answer.code != Response.SUCCESS:
+            raise error_of(answer.code, answer.remark)
+        found = bodies.read(bodies.ConsumerConnections, answer.body).connection_set
+        return [Member(each.client_id, each.client_addr, each.language, each.version) for each in found]
 
     async def reset_offsets(
         self, group: str, topic: str, time_ms: int, *, force: bool = True
@@ -284,7 +283,10 @@ class Admin:
         answer = await self.session.ask_any(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, wish)
         if answer.code == Response.SUCCESS:
             return bodies.read(bodies.ResetOffsets, answer.body).offset_table
-        if answer.code != Response.CONSUMER_NOT_ONLINE:
+        # A group that has never committed is an error to brokers, though all it lacks is what we are about to write.
+        if answer.code != Response.CONSUMER_NOT_ONLINE and (
+            answer.code != Response.SYSTEM_ERROR or await self._members_on(address, wish.group)
+        ):
             raise error_of(answer.code, answer.remark)
         queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
         offsets = await _all(self._recommit(address, queue, wish) for queue in queues)

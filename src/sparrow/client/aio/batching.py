@@ -10,6 +10,7 @@ Nothing here waits or sends: time is an argument, and full lots are handed back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 
 from sparrow.client.aio.sending import Delivery, Parcel
 from sparrow.model.errors import ProtocolError
@@ -85,37 +86,47 @@ class Gathering:
         # A dict keeps the order in which lots were started, and all linger equally long: the first is due first.
         self.open: dict[Key, Lot] = {}
 
-    def room(self, key: Key, size: int) -> Lot | None:
-        """The open lot that takes a member of this size. None: seal what is open and start another."""
-        lot = self.open.get(key)
-        return lot if lot is not None and lot.size + size <= self._bytes_max else None
-
     def start(self, key: Key, topic: str, queue: BrokerQueue | None, now: float) -> Lot:
         assert key not in self.open
         lot = self.open[key] = Lot(topic, queue, now + self._linger_s)
         return lot
 
-    def add(self, lot: Lot, flag: int, body: bytes, properties: bytes, message_id: str, future: Results) -> bool:
-        """Whether the lot is full now."""
+    def add(
+        self, key: Key, flag: int, body: bytes, properties: bytes, message_id: str, future: Results, cost: int
+    ) -> bool | None:
+        """Into the open lot of that key. Whether the lot is full now; None if there is none, or no room in it: seal
+        what is open and start another."""
+        lot = self.open.get(key)
+        if lot is None:
+            return None
+        futures = lot.futures
+        size = lot.size + SMALLEST_BYTES + len(body) + len(properties)
+        if size > self._bytes_max and futures:
+            return None
+        lot.size = size
+        lot.cost += cost
         lot.members.append((flag, body, properties))
         lot.ids.append(message_id)
-        futures = lot.futures
         futures.append(future)
-        size = lot.size = lot.size + SMALLEST_BYTES + len(body) + len(properties)
         return size >= self._bytes_max or len(futures) >= self._count_max
 
     def seal(self, key: Key) -> Lot | None:
         return self.open.pop(key, None)
 
-    def seal_due(self, now: float) -> list[Lot]:
-        """The lots whose time is up."""
+    def seal_due(self, now: float, busy: Container[Key] = ()) -> list[Lot]:
+        """The lots whose time is up. Those for a busy queue could not leave yet, and may as well grow."""
         due = []
         for key, lot in list(self.open.items()):
             if lot.due > now:
                 break
-            due.append(self.open.pop(key))
+            if key not in busy:
+                due.append(self.open.pop(key))
         return due
 
-    def next_due(self) -> float | None:
-        """When the next lot is due."""
-        return next((lot.due for lot in self.open.values()), None)
+    def is_due(self, key: Key, now: float) -> bool:
+        lot = self.open.get(key)
+        return lot is not None and lot.due <= now
+
+    def next_due(self, busy: Container[Key] = ()) -> float | None:
+        """When the next lot is due that can leave."""
+        return next((lot.due for key, lot in self.open.items() if key not in busy), None)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from sparrow import clock
 from sparrow.client.aio import remote
 from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, Item, OnRequest
@@ -24,7 +26,7 @@ from sparrow.client.aio.session import Session
 from sparrow.client.aio.sharing import RETRY_PREFIX, Sharing, Start
 from sparrow.client.allocate import Strategy, averagely
 from sparrow.client.subscription import ALL, TAG, Subscription
-from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.errors import Closed, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.topic import checked_group, checked_topic
 from sparrow.wire.bodies import BrokerQueue, ConsumerData
@@ -95,14 +97,17 @@ class Consumer:
         self._shared = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
+        self._is_closed = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
+        self._is_closed = False
         await self.session.open()
 
     async def close(self, grace_s: float = 10.0) -> None:
         """Finish what is being handled, commit, say good-bye to the group."""
+        self._is_closed = True
         if self._delivery is not None:
             await self._leave(grace_s)
         if self._owns_session:
@@ -122,14 +127,27 @@ class Consumer:
         if self._assigned is not None:
             raise Refused("a consumer that was assigned queues by hand cannot subscribe as well")
         checked_topic(topic)
-        self._subscriptions[topic] = Subscription.of(
-            topic, expression, expression_type=expression_type, version_ms=clock.now_ms()
-        )
+        self._want(topic, expression, expression_type)
         await self._subscriptions_changed()
 
     async def unsubscribe(self, topic: str) -> None:
         self._subscriptions.pop(topic, None)
+        self._stop_feeds(topic)
         await self._subscriptions_changed()
+
+    def _want(self, topic: str, expression: str, expression_type: str = TAG) -> None:
+        known = self._subscriptions.get(topic)
+        version_ms = max(clock.now_ms(), known.version_ms + 1 if known is not None else 0)
+        fresh = Subscription.of(topic, expression, expression_type=expression_type, version_ms=version_ms)
+        if known is None or msgspec.structs.replace(known, version_ms=version_ms) != fresh:
+            self._subscriptions[topic] = fresh
+            self._stop_feeds(topic)
+
+    def _stop_feeds(self, topic: str) -> None:
+        """Brokers answer by the newest subscription: one more pull by the old one, and what both leave out is lost."""
+        for feed in self._feeds.values():
+            if feed.queue.topic == topic:
+                feed.stop()
 
     async def _subscriptions_changed(self) -> None:
         if self._delivery is not None:
@@ -142,7 +160,7 @@ class Consumer:
             raise Refused("a consumer that has subscribed shares its queues with the group: assign before, or instead")
         self._assigned = set(queues)
         for queue in self._assigned:
-            self._subscriptions[queue.topic] = Subscription.of(queue.topic, expression, version_ms=clock.now_ms())
+            self._want(queue.topic, expression)
         await self._subscriptions_changed()
 
     # -- taking messages ----------------------------------------------------------------------------------------------
@@ -178,6 +196,8 @@ class Consumer:
             taken = await delivery.take(1, None)
             if taken:
                 return taken[0]
+            if delivery.is_stopped:
+                raise StopAsyncIteration
 
     def __aiter__(self) -> Consumer:
         return self
@@ -212,9 +232,7 @@ class Consumer:
             feed = self._feeds.get(queue)
             if feed is None:
                 raise Refused(f"{queue} is not read here: seek where it is")
-            await self._drop(feed, commits=False)
-            await self._offsets.save({queue: offset}, is_last=True)
-            self._feed(queue, offset)
+            await self._restart(feed, offset)
 
     async def seek_to_time(self, queue: BrokerQueue, time_ms: int) -> None:
         await self.seek(queue, await self._sharer.offset_at(queue, time_ms))
@@ -264,11 +282,15 @@ class Consumer:
     # -- the group ----------------------------------------------------------------------------------------------------
 
     async def _join(self, delivery: Delivery, *, is_orderly: bool = False) -> None:
+        if self._is_closed:
+            raise Closed("the consumer")
         if self._delivery is not None:
             raise Refused("this consumer has started already")
         if not self._subscriptions:
             raise Refused("nothing is subscribed to: call subscribe first")
-        await self.open()
+        if self.group in self.session.consumers:
+            raise Refused(f"this session has a consumer of group {self.group!r} already: give each its own")
+        await self.session.open()
         self._delivery, self._is_orderly = delivery, is_orderly
         if self.mode == "cluster" and self._assigned is None:
             retry = RETRY_PREFIX + self.group
@@ -286,8 +308,12 @@ class Consumer:
         self.session.consumers[self.group] = self
         self.session.handlers.update(remote.HANDLERS)
         self.session.on_routes_changed.append(self._route_changed)
-        await self.session.refresh(self._subscriptions)
-        await self.session.heartbeat()
+        try:
+            await self.session.refresh(self._subscriptions)
+            await self.session.heartbeat()
+        except BaseException:  # cancelled half-way in: it is not a member, and may try again
+            await self._leave(0)
+            raise
         self._tasks = [
             asyncio.create_task(self._keep_sharing(), name=f"share {self.group}"),
             asyncio.create_task(self._keep_committing(), name=f"commit {self.group}"),
@@ -335,26 +361,39 @@ class Consumer:
         is_complete = True
         async with self._changing:
             for feed in [feed for feed in self._feeds.values() if feed.queue.topic not in self._subscriptions]:
-                await self._drop(feed)
+                is_complete &= await self._drop(feed)
             for subscription in list(self._subscriptions.values()):
                 wanted = await self._wanted(subscription)
                 if wanted is None:
                     is_complete &= subscription.topic.startswith(RETRY_PREFIX)
                     continue
-                for queue in [queue for queue in self._feeds if queue.topic == subscription.topic]:
-                    if queue not in wanted or self._feeds[queue].subscription != subscription:
-                        await self._drop(self._feeds[queue])
+                for feed in [feed for feed in self._feeds.values() if feed.queue.topic == subscription.topic]:
+                    if feed.queue not in wanted or feed.subscription != subscription or feed.is_stopping:
+                        is_complete &= await self._drop(feed)
                 fresh = [queue for queue in wanted if queue not in self._feeds]
                 held = await self._sharer.locked(fresh)
-                for queue in held:
-                    self._feed(queue, await self._sharer.start_of(queue))
-                is_complete &= len(held) == len(fresh)
+                begun = await asyncio.gather(*(self._begin(queue, subscription) for queue in held))
+                is_complete &= len(held) == len(fresh) and all(begun)
         return is_complete
+
+    async def _begin(self, queue: BrokerQueue, subscription: Subscription) -> bool:
+        """False: its broker cannot be asked where to begin. That keeps no other queue from being read."""
+        try:
+            start = await self._sharer.start_of(queue)
+        except SparrowError as error:
+            log.info("queue not begun", extra={"queue": str(queue), "why": str(error)})
+            return False
+        self._feed(queue, start, subscription)
+        return True
 
     async def _wanted(self, subscription: Subscription) -> list[BrokerQueue] | None:
         if self._assigned is None:
             return await self._sharer.queues_of(subscription)
-        await self.session.route(subscription.topic)
+        try:
+            await self.session.route(subscription.topic)
+        except SparrowError as error:
+            log.info("no route", extra={"topic": subscription.topic, "why": str(error)})
+            return None
         return [queue for queue in self._assigned if queue.topic == subscription.topic]
 
     @property
@@ -363,31 +402,50 @@ class Consumer:
             raise Refused("this consumer has not started yet: take messages first")
         return self._sharing
 
-    def _feed(self, queue: BrokerQueue, start: int) -> None:
+    def _feed(self, queue: BrokerQueue, start: int, subscription: Subscription) -> Feed:
         assert self._delivery is not None
-        self._feeds[queue] = Feed(
+        feed = self._feeds[queue] = Feed(
             self.session,
             queue,
             group=self.group,
-            subscription=self._subscriptions[queue.topic],
+            subscription=subscription,
             start=start,
             appetite=self._appetite,
             arrived=self._delivery.arrived,
             commits_with_pulls=self.mode == "cluster",
         )
+        return feed
 
-    async def _drop(self, feed: Feed, *, commits: bool = True) -> None:
+    async def _drop(self, feed: Feed) -> bool:
+        """Leave a queue to others. False: not before what is in hand of it is done; no more is begun."""
+        assert self._delivery is not None
+        feed.stop()
+        if not await self._delivery.let_go(feed):
+            return False
         committable = feed.window.committable
         feed.drop()
         del self._feeds[feed.queue]
-        if self._delivery is not None:
-            self._delivery.dropped(feed)
-        if commits and committable is not None:
+        if committable is not None:
             try:
                 await self._offsets.save({feed.queue: committable}, is_last=True)
             except SparrowError as error:
                 log.info("offset not committed", extra={"queue": str(feed.queue), "why": str(error)})
         await self._sharer.unlock([feed.queue])
+        return True
+
+    async def _restart(self, feed: Feed, offset: int) -> None:
+        """Go on from another place. What is in hand of the queue counts no more; its lock stays ours."""
+        assert self._delivery is not None
+        feed.stop()
+        await self._delivery.let_go(feed)
+        feed.drop()
+        del self._feeds[feed.queue]
+        try:
+            await self._offsets.save({feed.queue: offset}, is_last=True)
+        except SparrowError:
+            self._share_again.set()  # we read it still, from where the group is
+            raise
+        self._feed(feed.queue, offset, feed.subscription).is_paused = feed.is_paused
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -423,9 +481,7 @@ class Consumer:
             for queue, offset in offsets.items():
                 feed = self._feeds.get(queue)
                 if feed is not None:
-                    await self._drop(feed, commits=False)
-                    await self._offsets.save({queue: offset}, is_last=True)
-                    self._feed(queue, offset)
+                    await self._restart(feed, offset)
 
     def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
         """How far each queue is dealt with."""
@@ -474,12 +530,12 @@ class Consumer:
     async def _leave(self, grace_s: float) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         feeds = list(self._feeds.values())
         for feed in feeds:
             feed.is_paused = True
         assert self._delivery is not None
         await self._delivery.stop(grace_s)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             await self._commit(is_last=True)
         except SparrowError as error:

@@ -31,11 +31,16 @@ GiveBack = Callable[[Feed, StoredMessage], Awaitable[bool]]
 
 TRY_AGAIN_S = 5.0
 SUSPEND_S = 1.0
+LET_GO_S = 1.0
+"""How long to wait for a handler before a queue is let go of; then others are seen to first."""
 
 
 class Delivery(Protocol):
     def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None: ...
-    def dropped(self, feed: Feed) -> None: ...
+    async def let_go(self, feed: Feed) -> bool:
+        """Begin nothing more of a queue. False: something of it is in hand that nobody else may begin meanwhile."""
+        ...
+
     async def handle_now(self, message: StoredMessage) -> None:
         """Out of turn, and only once."""
         ...
@@ -84,8 +89,9 @@ class Concurrently:
         for chunk in _chunks(messages, self._batch or 1):
             self._line.put_nowait((feed, chunk))
 
-    def dropped(self, feed: Feed) -> None:
+    async def let_go(self, feed: Feed) -> bool:
         """What is in line of it is passed over when its turn comes."""
+        return True
 
     async def handle_now(self, message: StoredMessage) -> None:
         await self._handler(message if self._batch is None else [message])
@@ -93,16 +99,13 @@ class Concurrently:
     async def _work(self) -> None:
         while True:
             feed, messages = await self._line.get()
-            if feed.is_dropped or self._is_stopping:
+            if feed.is_stopping or self._is_stopping:
                 continue
             with self._in_hand:
                 await self._handle(feed, messages)
 
     async def _handle(self, feed: Feed, messages: list[StoredMessage]) -> None:
-        try:
-            await self._handler(messages[0] if self._batch is None else messages)
-        except Exception as error:
-            log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(error)}, exc_info=error)
+        if not await _succeeded(self._handler, messages[0] if self._batch is None else messages, feed):
             messages = [message for message in messages if await self._given_back(feed, message)]
         feed.done([message.queue_offset for message in messages])
 
@@ -134,8 +137,12 @@ class InOrder:
         if feed not in self._runners and not self._is_stopping:
             self._runners[feed] = asyncio.create_task(self._run(feed), name=f"consume {feed.queue}")
 
-    def dropped(self, feed: Feed) -> None:
+    async def let_go(self, feed: Feed) -> bool:
         self._lines.pop(feed, None)
+        runner = self._runners.get(feed)
+        if runner is not None:
+            await asyncio.wait([runner], timeout=LET_GO_S)
+        return runner is None or runner.done()
 
     async def handle_now(self, message: StoredMessage) -> None:
         await self._handler(message if self._batch is None else [message])
@@ -159,12 +166,7 @@ class InOrder:
 
     async def _handled(self, feed: Feed, chunk: list[StoredMessage]) -> bool:
         with self._in_hand:
-            try:
-                await self._handler(chunk[0] if self._batch is None else chunk)
-                return True
-            except Exception as error:
-                log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(error)}, exc_info=error)
-                return False
+            return await _succeeded(self._handler, chunk[0] if self._batch is None else chunk, feed)
 
     async def stop(self, grace_s: float) -> None:
         self._is_stopping = True
@@ -179,13 +181,15 @@ class OnRequest:
         self._line: deque[Item] = deque()
         self._taken: list[Item] = []
         self._there_are_some = asyncio.Event()
+        self.is_stopped = False
 
     def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
         self._line.extend([(feed, message) for message in messages])
         self._there_are_some.set()
 
-    def dropped(self, feed: Feed) -> None:
+    async def let_go(self, feed: Feed) -> bool:
         self._line = deque(item for item in self._line if item[0] is not feed)
+        return True
 
     async def handle_now(self, message: StoredMessage) -> None:
         raise Refused("this consumer has no handler that a message could be given to")
@@ -198,13 +202,13 @@ class OnRequest:
 
     async def take_away(self, count_max: int, timeout_s: float | None) -> list[Item]:
         """The same; it is up to the caller to tell the feeds when they are done."""
-        if not self._line:
-            self._there_are_some.clear()
-            try:
-                async with asyncio.timeout(timeout_s):
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._line and not self.is_stopped:
+                    self._there_are_some.clear()
                     await self._there_are_some.wait()
-            except TimeoutError:
-                return []
+        except TimeoutError:
+            return []
         line = self._line
         return [line.popleft() for _ in range(min(count_max, len(line)))]
 
@@ -218,7 +222,22 @@ class OnRequest:
             feed.done(some)
 
     async def stop(self, grace_s: float) -> None:
-        """What was not taken is not ours to finish."""
+        """What was not taken is not ours to finish. Who waits for more is told that there will be none."""
+        self.is_stopped = True
+        self._line.clear()
+        self._there_are_some.set()
+
+
+async def _succeeded(handler: Handler, given: StoredMessage | list[StoredMessage], feed: Feed) -> bool:
+    try:
+        await handler(given)
+        return True
+    except (Exception, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # it is us who are being stopped, not something the handler waited for
+        log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(error)}, exc_info=error)
+        return False
 
 
 def _chunks(messages: list[StoredMessage], size: int) -> Iterator[list[StoredMessage]]:

@@ -28,6 +28,7 @@ class Appetite(msgspec.Struct, frozen=True, kw_only=True):
 
     count_max: int = 1_000
     bytes_max: int = 64 << 20
+    """Of bodies. A message larger than a pull may be comes alone, and counts for whatever it is."""
     span_max: int = 20_000
     """Between the first and the last message in hand: so many may come again after a crash."""
     pull_count_max: int = 32
@@ -55,6 +56,8 @@ class Feed:
     ) -> None:
         self.queue, self.subscription = queue, subscription
         self.window = Window(start)
+        self.is_stopping = False
+        """Nothing more is pulled; what is being handled may still be done."""
         self.is_dropped = False
         self.is_paused = False
         self.is_locked = True
@@ -62,6 +65,8 @@ class Feed:
         self.committed: int | None = None
         self._session, self._group = session, group
         self._appetite, self._arrived = appetite, arrived
+        self._pull_count = min(appetite.pull_count_max, appetite.count_max)
+        self._pull_bytes = min(appetite.pull_bytes_max, appetite.bytes_max)
         self._commits_with_pulls = commits_with_pulls
         self._room = asyncio.Event()
         self._broker_id = 0
@@ -79,9 +84,13 @@ class Feed:
         """Something changed that the feed may be waiting for: a lock, a pause."""
         self._room.set()
 
-    def drop(self) -> None:
-        self.is_dropped = True
+    def stop(self) -> None:
+        self.is_stopping = True
         self._task.cancel()
+
+    def drop(self) -> None:
+        self.stop()
+        self.is_dropped = True
 
     async def stopped(self) -> None:
         await asyncio.gather(self._task, return_exceptions=True)
@@ -89,11 +98,13 @@ class Feed:
     # -- pulling ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while not self.is_dropped:
+        while not self.is_stopping:
             await self._has_room()
             try:
                 answer = await self._pull()
-                self._take(answer)
+                # A broker may have held the pull for long: what came in a pause is asked for again after it.
+                if self._may_read:
+                    self._take(answer)
             except RequestTimeout:
                 continue
             except SparrowError as error:
@@ -103,14 +114,17 @@ class Feed:
                 log.exception("pull failed", extra={"queue": str(self.queue)})
                 await asyncio.sleep(_AFTER_ERROR_S)
 
+    @property
+    def _may_read(self) -> bool:
+        return self.is_locked and not self.is_paused
+
     async def _has_room(self) -> None:
+        """Room for a whole pull: to fetch them one by one as they are done would cost a request a message."""
         appetite = self._appetite
-        while (
-            self.is_paused
-            or not self.is_locked
-            or self.window.is_full(
-                count_max=appetite.count_max, bytes_max=appetite.bytes_max, span_max=appetite.span_max
-            )
+        while not self._may_read or self.window.is_full(
+            count_max=appetite.count_max - self._pull_count + 1,
+            bytes_max=appetite.bytes_max - self._pull_bytes + 1,
+            span_max=appetite.span_max,
         ):
             self._room.clear()
             await self._room.wait()
@@ -124,8 +138,8 @@ class Feed:
             offset,
             group=self._group,
             subscription=self.subscription,
-            count_max=self._appetite.pull_count_max,
-            bytes_max=self._appetite.pull_bytes_max,
+            count_max=self._pull_count,
+            bytes_max=self._pull_bytes,
             hold_ms=self._appetite.hold_ms,
             commit_offset=committable if self._commits_with_pulls and committable else None,
             broker_id=self._broker_id,

@@ -43,7 +43,7 @@ async def by_offset_id(session: Session, offset_id: str, *, only: Collection[str
         host, physical_offset = parse_offset_id(offset_id)
     except ProtocolError as cause:
         raise Refused(
-            f"{offset_id!r} does not say where its message lies: is it a unique id? Give its topic"
+            f"{offset_id!r} does not say where its message lies: give the topic if it is a unique id"
         ) from cause
     address = str(Address(str(ip_address(host.ip)), host.port))
     if only is not None and address not in only:

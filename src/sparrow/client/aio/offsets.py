@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Protocol
 
@@ -43,7 +44,11 @@ class BrokerOffsets:
         return headers.read(OffsetFound, answer.ext).offset
 
     async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
-        await asyncio.gather(*(self._save(queue, offset, is_last) for queue, offset in offsets.items()))
+        saves = (self._save(queue, offset, is_last) for queue, offset in offsets.items())
+        # All are waited for: one broker that is away keeps no other from hearing of us.
+        for outcome in await asyncio.gather(*saves, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _save(self, queue: BrokerQueue, offset: int, is_last: bool) -> None:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
@@ -67,6 +72,7 @@ class LocalOffsets:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known: dict[str, int] = {}
+        self._writing = threading.Lock()
         if path is not None and path.exists():
             try:
                 self._known = {str(name): int(offset) for name, offset in json.loads(path.read_text()).items()}
@@ -79,14 +85,18 @@ class LocalOffsets:
     async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
         self._known.update({_name_of(queue): offset for queue, offset in offsets.items()})
         if self._path is not None:
-            await asyncio.to_thread(self._write, self._path, json.dumps(self._known, indent=1))
+            try:
+                await asyncio.to_thread(self._write, self._path)
+            except OSError as cause:
+                raise SparrowError(f"the offsets cannot be written to {self._path}: {cause.strerror}") from cause
 
-    def _write(self, path: Path, text: str) -> None:
-        """Whole or not at all: the old file stays until the new one is complete."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-        fresh.write_text(text)
-        fresh.replace(path)
+    def _write(self, path: Path) -> None:
+        """Whole or not at all: the old file stays until the new one is complete. Who writes last writes the newest."""
+        with self._writing:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+            fresh.write_text(json.dumps(self._known.copy(), indent=1))
+            fresh.replace(path)
 
 
 def _name_of(queue: BrokerQueue) -> str:

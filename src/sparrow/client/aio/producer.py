@@ -22,7 +22,7 @@ from sparrow.client.aio.packing import Packing
 from sparrow.client.aio.sending import Sender
 from sparrow.client.aio.session import Session
 from sparrow.client.select import SHARDING_KEY, Selector, by_sharding_key
-from sparrow.model.errors import Busy, Closed, Refused, SparrowError
+from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.message import Message
 from sparrow.model.outcome import SendResult
 from sparrow.model.topic import checked_group
@@ -144,7 +144,8 @@ class Producer:
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Stored when this returns. A message for one queue, given or selected, is tried only there."""
-        cost = self._checked_cost(message)
+        self._check_open()
+        cost = len(message.body) + self._cost_bytes
         if not self._allowance.take_now(cost):
             await self._allowance.take(cost)
         if self._accumulator is not None:
@@ -166,11 +167,11 @@ class Producer:
 
         `Busy` when too much is on its way already: wait for an earlier future, or `flush`, then go on.
         """
-        cost = self._checked_cost(message)
+        if not self._is_open:
+            raise Closed("the producer")
+        cost = len(message.body) + self._cost_bytes
         if not self._allowance.take_now(cost):
-            raise Busy(
-                f"{self._allowance.taken} bytes of messages are on their way; {self._allowance.bytes_max} may be"
-            )
+            raise Busy(f"{self._allowance.taken} bytes of messages are unsent; {self._allowance.bytes_max} are allowed")
         if self._accumulator is not None:
             return self._gather(self._accumulator, message, cost, queue, selector, timeout_ms)
         task = self._spawn(self._send_alone(message, queue, selector, timeout_ms))
@@ -246,11 +247,6 @@ class Producer:
 
     # -- one message --------------------------------------------------------------------------------------------------
 
-    def _checked_cost(self, message: Message) -> int:
-        if not self._is_open:
-            raise Closed("the producer")
-        return len(message.body) + self._cost_bytes
-
     def _check_open(self) -> None:
         if not self._is_open:
             raise Closed("the producer")
@@ -288,11 +284,11 @@ class Producer:
     ) -> Results:
         try:
             if queue is None:
-                selector = self._selector_for(message, selector)
+                # Asked here too, for the many messages that have neither properties nor a selector.
+                if message.properties or selector is not None or self._selector is not None:
+                    selector = self._selector_for(message, selector)
                 if selector is not None:
                     return self._gather_selected(accumulator, message, selector, cost, timeout_ms)
-            elif queue.topic != message.topic:
-                raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
             return accumulator.add(message, queue, cost, timeout_ms)
         except BaseException:
             self._allowance.give(cost)

@@ -48,9 +48,12 @@ async def read_table(
             last = await _offset_of(session, queue, end)
             return await _read_queue(session, group, queue, subscription, first, last, names)
 
-    async with asyncio.TaskGroup() as tasks:
-        reads = [tasks.create_task(one(queue)) for queue in sorted(route.read_queues)]
-    batches = [batch for read in reads for batch in read.result()]
+    reads = [asyncio.ensure_future(one(queue)) for queue in sorted(route.read_queues)]
+    try:
+        batches = [batch for read in await asyncio.gather(*reads) for batch in read]
+    finally:
+        for read in reads:
+            read.cancel()
     schema = pa.schema([codec.COLUMNS[name][0] for name in names])
     return pa.Table.from_batches(batches, schema=schema)
 
@@ -83,23 +86,24 @@ async def _read_queue(
         if answer.status is Status.NOTHING_NEW:
             break
         if answer.status is Status.FOUND:
-            batch = codec.decode(answer.records, columns=_with_tags(names, subscription))
-            batches.append(_exactly(batch, names, subscription))
+            batch = codec.decode(answer.records, columns=_needed(names, subscription))
+            batches.append(_exactly(batch, names, subscription, end))
         offset = answer.next_offset
     return batches
 
 
-def _with_tags(names: Sequence[str], subscription: Subscription) -> list[str]:
-    """Tags are needed to look again: a broker compares only their hashes."""
-    return list(names) if not subscription.tags or "tags" in names else [*names, "tags"]
+def _needed(names: Sequence[str], subscription: Subscription) -> list[str]:
+    """With the columns it takes to look again: a broker compares only hashes of tags, and counts what matched."""
+    return list(dict.fromkeys((*names, "tags", "queue_offset"))) if subscription.tags else list(names)
 
 
-def _exactly(batch: pa.RecordBatch, names: Sequence[str], subscription: Subscription) -> pa.RecordBatch:
+def _exactly(batch: pa.RecordBatch, names: Sequence[str], subscription: Subscription, end: int) -> pa.RecordBatch:
     if not subscription.tags:
         return batch
     import pyarrow.compute as pc
 
-    wanted = pc.is_in(batch.column("tags"), value_set=pa.array(subscription.tags, pa.string()))
+    has_tag = pc.is_in(batch.column("tags"), value_set=pa.array(subscription.tags, pa.string()))
+    wanted = pc.and_(has_tag, pc.less(batch.column("queue_offset"), end))
     return batch.filter(wanted).select(list(names))
 
 

@@ -1,6 +1,7 @@
 """One send request, tried until it is stored, refused, or out of time.
 
-1. At most `1 + retries` attempts, all within one deadline; the next one goes to another broker where that is possible.
+1. At most `1 + retries` attempts, all within one deadline; the next one goes to another broker where that is possible,
+   and then the first leaves it enough of the time: a broker that hangs costs a delay, not the message.
 2. A request for one queue is tried there only: another queue would break the order that was asked for.
 3. What could not be reached makes its route be asked for again.
 4. An attempt without an answer may have been stored: a message can arrive twice, and it does so under one unique id.
@@ -19,7 +20,9 @@ from sparrow.client.aio.session import TEMPLATE_TOPIC, Session
 from sparrow.client.avoid import Avoidance
 from sparrow.client.routes import Route
 from sparrow.model.errors import (
+    Busy,
     ConnectionLost,
+    Refused,
     RequestTimeout,
     SparrowError,
     Unavailable,
@@ -88,14 +91,12 @@ class Sender:
         self._attempts = 1 + retries
         self._template_queues = template_queues
         self._turns: dict[str, count[int]] = {}
-        self._inherited: dict[str, Route] = {}
-        """Routes of topics that the first message will create; forgotten once it has."""
 
     # -- where to -----------------------------------------------------------------------------------------------------
 
     def route_now(self, topic: str) -> Route | None:
         """What is known without asking, if it has a queue to send to."""
-        found = self._session.route_now(topic) or self._inherited.get(topic)
+        found = self._session.route_now(topic, for_sends=True)
         return found if found is not None and found.write_queues else None
 
     async def route(self, topic: str, *, is_fresh: bool = False) -> Route:
@@ -104,12 +105,6 @@ class Sender:
         if found is None:
             checked_topic(topic)
             found = await self._session.route(topic, is_fresh=is_fresh, template_queues=self._template_queues)
-            if self._session.route_now(topic) is None:
-                if len(self._inherited) >= TOPICS_MAX:
-                    self._inherited.clear()
-                self._inherited[topic] = found
-            else:
-                self._inherited.pop(topic, None)
         if not found.write_queues:
             raise Unavailable(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         return found
@@ -143,6 +138,7 @@ class Sender:
         self, topic: str, parcel: Parcel, *, queue: BrokerQueue | None = None, timeout_ms: int
     ) -> Delivery:
         """Stored when this returns. Otherwise it raises what the last attempt failed with."""
+        _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         failure: SparrowError | None = None
@@ -154,8 +150,11 @@ class Sender:
             if target.broker_name == last_broker:
                 left_s = deadline - loop.time()
                 await asyncio.sleep(min(SAME_BROKER_PAUSE_MS * len(tried) / 1000, left_s))
+            now = loop.time()
+            # Where another broker could be asked, one that is silent gets only its share of the time.
+            shares = self._attempts - len(tried) if queue is None and len(route.masters) > 1 else 1
             tried.append(target.broker_name)
-            outcome = await self._attempt(route, target, parcel, deadline)
+            outcome = await self._attempt(route, target, parcel, now + (deadline - now) / shares)
             if isinstance(outcome, Delivery):
                 return outcome
             failure = outcome
@@ -176,13 +175,13 @@ class Sender:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
             answer = await channel.request(code, self._header(target, parcel), parcel.body, timeout_ms=left_ms)
         except Unavailable as error:
-            self._note(target, begun, failed=True)
-            await self._look_again(route.topic, deadline)
+            if not isinstance(error, Busy):  # that was our own channel, which is full
+                self._note(target, begun, failed=True)
+                await self._look_again(route.topic, deadline)
             return error
         status = STATUSES.get(answer.code)
         if status is not None:
             self._note(target, begun, failed=False)
-            self._inherited.pop(route.topic, None)
             return Delivery(target, status, answer)
         said = error_of(answer.code, answer.remark)
         if answer.code not in RETRIED:
@@ -194,6 +193,7 @@ class Sender:
 
     async def tell(self, topic: str, parcel: Parcel, *, queue: BrokerQueue | None = None, timeout_ms: int) -> None:
         """Handed to the connection when this returns; nobody will say whether it was stored."""
+        _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
@@ -228,10 +228,19 @@ class Sender:
             raise RequestTimeout("the name server", f"where topic {topic!r} is", timeout_ms) from cause
 
     async def _look_again(self, topic: str, deadline: float) -> None:
-        """The route may have changed; if it cannot be had, the known one goes on. The question itself is not dropped
-        when the time is up: the next send profits from its answer."""
+        """The route may have changed; if it cannot be had, the known one goes on.
+
+        A quarter of the time that is left is waited for it, since another broker wants to be tried too. The question
+        itself is not dropped: the next send profits from its answer.
+        """
+        now = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(now + (deadline - now) / 4):
                 await self.route(topic, is_fresh=True)
         except (SparrowError, TimeoutError):
             pass
+
+
+def _check_queue(topic: str, queue: BrokerQueue | None) -> None:
+    if queue is not None and queue.topic != topic:
+        raise Refused(f"a message of topic {topic!r} cannot go to a queue of {queue.topic!r}")

@@ -90,7 +90,7 @@ class Session:
         self._routes: dict[str, Route] = {}
         self._inherited: dict[str, Route] = {}
         """Of topics that are just being made by sends."""
-        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._asking: dict[tuple[str, int], asyncio.Task[Route]] = {}
         self._tender: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -145,7 +145,11 @@ class Session:
         channel = await connect(Address.parse(address), self._serve, timeout_ms=self.timeout_ms)
         if address not in self.name_servers and (body := self._heartbeat_body()) is not None:
             # A broker knows us by our connection: on a new one it must hear of us before we ask for messages.
-            await channel.request(Code.HEART_BEAT, Heartbeat(), body, timeout_ms=self.timeout_ms)
+            try:
+                await channel.request(Code.HEART_BEAT, Heartbeat(), body, timeout_ms=self.timeout_ms)
+            except BaseException:
+                channel.close()
+                raise
         self._channels[address] = channel
         return channel
 
@@ -205,20 +209,20 @@ class Session:
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
-    def route_now(self, topic: str) -> Route | None:
-        """What is known of a topic without asking."""
-        return self._routes.get(topic)
+    def route_now(self, topic: str, *, for_sends: bool = False) -> Route | None:
+        """What is known of a topic without asking; `for_sends`, also of one that sends are just making."""
+        return (self._inherited.get(topic) if for_sends else None) or self._routes.get(topic)
 
     async def route(self, topic: str, *, is_fresh: bool = False, template_queues: int = 0) -> Route:
         """Where a topic lives. With `template_queues`, one that does not exist yet is given its future brokers."""
-        known = self._inherited.get(topic) if template_queues else None
-        known = known or self._routes.get(topic)
+        known = self.route_now(topic, for_sends=template_queues > 0)
         if known is not None and not is_fresh:
             return known
-        asking = self._asking.get(topic)
+        question = (topic, template_queues)
+        asking = self._asking.get(question)
         if asking is None:
-            asking = self._asking[topic] = asyncio.create_task(self._ask_route(topic, template_queues))
-            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+            asking = self._asking[question] = asyncio.create_task(self._ask_route(topic, template_queues))
+            asking.add_done_callback(lambda _: self._asking.pop(question, None))
         try:
             return await asyncio.shield(asking)
         except Unavailable:
@@ -230,9 +234,12 @@ class Session:
         try:
             route = Route.of(topic, await self._route_data(topic))
         except UnknownTopic:
-            self._routes.pop(topic, None)
+            # What was known stays: a name server that has just started knows no topic until the brokers have
+            # registered. Whether a topic is gone, its brokers say.
             if not template_queues:
                 raise
+            if (known := self._routes.get(topic)) is not None:
+                return known
             try:
                 route = Route.inherited(topic, await self._route_data(TEMPLATE_TOPIC), template_queues)
             except UnknownTopic as cause:
@@ -242,6 +249,7 @@ class Session:
             return route
         before = self._routes.get(topic)
         self._routes[topic] = route
+        self._inherited.pop(topic, None)
         if before != route:
             for tell in self.on_routes_changed:
                 tell(topic)

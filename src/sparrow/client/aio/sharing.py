@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from random import choice
+from random import sample
 from typing import Literal
 
 from sparrow.client.aio.offsets import Offsets
@@ -61,22 +61,23 @@ class Sharing:
             return list(route.read_queues)
         members = await self._members(subscription.topic)
         if members is None or self._session.client_id not in members:
+            # The broker has not heard of us: we had a connection before we were a consumer.
+            await self._session.heartbeat()
+            members = await self._members(subscription.topic)
+        if members is None or self._session.client_id not in members:
             return None
         return self._strategy(self._group, self._session.client_id, sorted(route.read_queues), members)
 
     async def _members(self, topic: str) -> list[str] | None:
         route = self._session.route_now(topic)
         addresses = [a for name in route.addresses if (a := route.address_of(name))] if route is not None else []
-        if not addresses:
-            return None
-        try:
-            answer = await self._session.ask(
-                choice(addresses), Code.GET_CONSUMER_LIST_BY_GROUP, ListConsumers(self._group)
-            )
-        except SparrowError as error:
-            log.info("members unknown", extra={"group": self._group, "why": str(error)})
-            return None
-        return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
+        for address in sample(addresses, len(addresses)):
+            try:
+                answer = await self._session.ask(address, Code.GET_CONSUMER_LIST_BY_GROUP, ListConsumers(self._group))
+                return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
+            except SparrowError as error:
+                log.info("members unknown", extra={"group": self._group, "broker": address, "why": str(error)})
+        return None
 
     async def start_of(self, queue: BrokerQueue) -> int:
         """Where to begin: where the group stopped, or as the policy says."""

@@ -92,10 +92,7 @@ async def send(
     failure: BaseException | None = None
 
     async def deliver(batch: EncodedBatch) -> int:
-        try:
-            await sender.deliver(topic, Parcel(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
-        finally:
-            allowance.give(len(batch.data))
+        await sender.deliver(topic, Parcel(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
         return batch.count
 
     def settle(done: set[asyncio.Task[int]]) -> None:
@@ -114,8 +111,11 @@ async def send(
                 settle(done)
             if failure is not None:
                 break
-            await allowance.take(len(batch.data))
-            running.add(asyncio.create_task(deliver(batch)))
+            size = len(batch.data)
+            await allowance.take(size)
+            task = asyncio.create_task(deliver(batch))
+            task.add_done_callback(lambda _, size=size: allowance.give(size))  # type: ignore[misc]
+            running.add(task)
         while running:
             done, running = await asyncio.wait(running)
             settle(done)
@@ -123,9 +123,11 @@ async def send(
         for task in running:
             task.cancel()
         raise
-    except SparrowError as error:  # a row that cannot be encoded; those before it may be on their way
+    except Exception as error:  # a row that cannot be encoded; those before it may be on their way
         if running:
             settle((await asyncio.wait(running))[0])
+        if not acknowledged and failure is None:
+            raise
         failure = failure or error
     if failure is not None:
         raise PartlySent(topic, acknowledged, len(columns.body)) from failure

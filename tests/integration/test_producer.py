@@ -1,0 +1,518 @@
+"""The asyncio producer against a real name server and real brokers; scripted ones only for what real ones do not do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.platforms import running_broker, running_platform
+from tests.support.waiting import eventually
+
+from sparrow.cli.platform import Platform
+from sparrow.client.aio.admin import Admin
+from sparrow.client.aio.producer import Producer
+from sparrow.client.aio.tables import PartlySent
+from sparrow.model.errors import (
+    Busy,
+    Closed,
+    IllegalName,
+    NotPermitted,
+    Refused,
+    RequestTimeout,
+    SparrowError,
+    TooLarge,
+    UnknownTopic,
+)
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.outcome import SendStatus
+from sparrow.model.queue import Queue
+from sparrow.net import Channel, connect
+from sparrow.net.address import Address
+from sparrow.net.listener import Listener
+from sparrow.settings import NetSettings
+from sparrow.store.spi import Slice
+from sparrow.wire import batch, bodies, headers, record
+from sparrow.wire.bodies import BrokerQueue, TopicConfig, TopicTable
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.compression import COMPRESSED
+from sparrow.wire.frame import Command, answer, encode
+from sparrow.wire.headers import RegisterBroker, SendMessage, SendMessageV2, Sent
+from sparrow.wire.properties import value_of
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
+    async with running_platform(tmp_path) as started:
+        yield started
+
+
+async def stored(platform: Platform, topic: str, queue_id: int, *, expand: bool = True) -> list[StoredMessage]:
+    """All messages of a queue, in order."""
+    found = await platform.broker.broker.store.read(Queue(topic, queue_id), 0, count_max=1 << 20, bytes_max=1 << 30)
+    return record.decode_all(found.tobytes(), expand=expand) if isinstance(found, Slice) else []
+
+
+async def stored_anywhere(platform: Platform, topic: str, queues: int = 4) -> list[StoredMessage]:
+    return [message for queue_id in range(queues) for message in await stored(platform, topic, queue_id)]
+
+
+@asynccontextmanager
+async def scripted_broker(
+    platform: Platform, topic: str, say: Callable[[SendMessage, Command], Command | None], *, name: str = "scripted"
+) -> AsyncIterator[list[SendMessage]]:
+    """A broker that answers sends as told (None: never), and is in the topic's route. Gives the sends it was asked."""
+    asked: list[SendMessage] = []
+
+    def serve(command: Command, channel: Channel) -> None:
+        if command.code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
+            header = headers.read(SendMessageV2, command.ext)
+            asked.append(header)
+            said = say(header, command)
+        else:
+            said = answer(command)
+        if said is not None:
+            channel.write(encode(said))
+
+    listener = Listener(serve, NetSettings(stop_grace_ms=0))
+    address = Address("127.0.0.1", listener.bind("127.0.0.1", 0))
+    await listener.start()
+    try:
+        async with registered(platform, address, name, topic):
+            yield asked
+    finally:
+        await listener.stop()
+
+
+@asynccontextmanager
+async def registered(platform: Platform, address: Address, name: str, topic: str) -> AsyncIterator[None]:
+    """The name server believes that this broker has the topic, with one queue. (It takes a single topic of an unknown
+    broker for a part of the truth: hence the second.)"""
+    table = TopicTable(topic_config_table={name: TopicConfig(name, 1, 1) for name in (topic, "another")})
+    body = bodies.write_registration(bodies.Registration(table), is_compressed=False)
+    header = RegisterBroker(name, str(address), "DefaultCluster", "127.0.0.1:1", 0)
+    channel = await connect(Address.parse(platform.name_servers))
+    said = await channel.request(Code.REGISTER_BROKER, header, body)
+    assert said.code == Response.SUCCESS, said.remark
+    yield
+    channel.close()
+
+
+def saying(code: int) -> Callable[[SendMessage, Command], Command]:
+    return lambda _, command: answer(command, code, remark="as told")
+
+
+def stored_saying(code: int) -> Callable[[SendMessage, Command], Command]:
+    return lambda _, command: answer(command, code, headers.write(Sent("7F000001" + "0" * 24, 0, 5)))
+
+
+# -- one message ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sent_message_lies_where_the_result_says(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        result = await producer.send(Message.of("orders", b"hello", tags="A", keys=["k1", "k2"], colour="red"))
+    assert result.status is SendStatus.OK
+    assert (result.topic, result.broker_name) == ("orders", "sparrow")
+    (message,) = await stored(platform, "orders", result.queue_id)
+    assert (message.body, message.tags, message.keys) == (b"hello", "A", ["k1", "k2"])
+    assert message.properties["colour"] == "red"
+    assert message.unique_key == result.message_id
+    assert message.queue_offset == result.queue_offset == 0
+    assert result.offset_id.endswith(f"{message.physical_offset:016X}")
+
+
+async def test_sends_take_the_queues_in_turn(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        results = [await producer.send(Message.of("orders", b"x")) for _ in range(8)]
+    assert sorted(result.queue_id for result in results) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_given_queue_a_selector_and_a_sharding_key_say_where_to(platform: Platform) -> None:
+    async with Producer(platform.name_servers, selector=lambda queues, _: queues[1]) as producer:
+        given = await producer.send(Message.of("orders", b"x"), queue=BrokerQueue("orders", "sparrow", 2))
+        own = await producer.send(Message.of("orders", b"x"), selector=lambda queues, _: queues[3])
+        usual = await producer.send(Message.of("orders", b"x"))
+    assert (given.queue_id, own.queue_id, usual.queue_id) == (2, 3, 1)
+    async with Producer(platform.name_servers) as producer:
+        sharded = [await producer.send(Message.of("orders", b"x", __SHARDINGKEY="customer 7")) for _ in range(3)]
+    assert len({result.queue_id for result in sharded}) == 1
+
+
+async def test_a_long_body_travels_compressed(platform: Platform) -> None:
+    body = b"sparrow " * 100_000
+    async with Producer(platform.name_servers) as producer:
+        result = await producer.send(Message.of("orders", body))
+    (raw,) = await stored(platform, "orders", result.queue_id, expand=False)
+    assert len(raw.body) < len(body) / 10
+    assert raw.sys_flag & COMPRESSED
+    (message,) = await stored(platform, "orders", result.queue_id)
+    assert message.body == body
+
+
+async def test_a_one_way_message_arrives(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        await producer.send_one_way(Message.of("orders", b"one way"), queue=BrokerQueue("orders", "sparrow", 0))
+        await eventually(lambda: platform.broker.broker.store.bounds_now(Queue("orders", 0)).end > 0)
+    assert b"one way" in [message.body for message in await stored(platform, "orders", 0)]
+
+
+async def test_many_sends_soon_without_lingering_are_all_stored(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        futures = [producer.send_soon(Message.of("orders", b"%d" % number)) for number in range(500)]
+        await producer.flush()
+        assert all(future.done() for future in futures)
+    assert {message.body for message in await stored_anywhere(platform, "orders")} == {b"%d" % n for n in range(500)}
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (Message.of("no such name!", b"x"), IllegalName),
+        (Message.of("orders", b"x" * (4 << 20) + b"x"), TooLarge),
+        (Message.of("SCHEDULE_TOPIC_XXXX", b"x"), SparrowError),
+    ],
+)
+async def test_what_no_broker_takes_is_refused(platform: Platform, message: Message, error: type[Exception]) -> None:
+    async with Producer(platform.name_servers) as producer:
+        with pytest.raises(error):
+            await producer.send(message)
+
+
+async def test_an_unknown_topic_that_nobody_may_create_is_unknown(tmp_path: Path) -> None:
+    async with running_platform(tmp_path, auto_create_topics=False) as platform, Producer(platform.name_servers) as one:
+        with pytest.raises(UnknownTopic, match="orders"):
+            await one.send(Message.of("orders", b"x"))
+
+
+async def test_a_producer_is_known_to_brokers_until_it_closes(platform: Platform) -> None:
+    members = platform.broker.broker.members
+    async with Producer(platform.name_servers, group="payments") as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        await producer.send(Message.of("orders", b"finds it"))
+        await eventually(lambda: members.producers("payments"))
+    assert not members.producers("payments")
+
+
+async def test_a_closed_producer_says_so(platform: Platform) -> None:
+    producer = Producer(platform.name_servers)
+    with pytest.raises(Closed):
+        await producer.send(Message.of("orders", b"x"))
+    await producer.open()
+    await producer.close()
+    with pytest.raises(Closed):
+        producer.send_soon(Message.of("orders", b"x"))
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_stored_in_one_queue_one_after_the_other(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        results = await producer.send_batch([Message.of("orders", b"%d" % number) for number in range(10)])
+    messages = await stored(platform, "orders", results[0].queue_id)
+    assert [message.body for message in messages] == [b"%d" % number for number in range(10)]
+    assert [message.unique_key for message in messages] == [result.message_id for result in results]
+    assert [result.queue_offset for result in results] == list(range(10))
+    assert [int(result.offset_id[-16:], 16) for result in results] == [each.physical_offset for each in messages]
+
+
+async def test_lingering_messages_share_requests_and_each_hears_of_its_own(platform: Platform) -> None:
+    async with Producer(platform.name_servers, linger_ms=20, batch_count_max=64) as producer:
+        futures = [producer.send_soon(Message.of("orders", b"%d" % number)) for number in range(1000)]
+        results = await asyncio.gather(*futures)
+    at = {(each.queue_id, each.queue_offset): each for each in await stored_anywhere(platform, "orders")}
+    assert len(at) == 1000
+    for number, result in enumerate(results):
+        message = at[result.queue_id, result.queue_offset]
+        assert (message.body, message.unique_key) == (b"%d" % number, result.message_id)
+    neighbours = [results[at].queue_id == results[at + 1].queue_id for at in range(0, 960, 64)]
+    assert all(neighbours), "those of one lot went to one queue"
+
+
+async def test_send_lingers_too_and_together_with_others(platform: Platform) -> None:
+    async with Producer(platform.name_servers, linger_ms=1) as producer:
+        results = await asyncio.gather(*(producer.send(Message.of("orders", b"x")) for _ in range(50)))
+    assert len({result.queue_id for result in results}) == 1
+    assert sorted(result.queue_offset for result in results) == list(range(50))
+
+
+async def test_lots_for_one_queue_keep_the_order_of_their_messages(platform: Platform) -> None:
+    queue = BrokerQueue("orders", "sparrow", 2)
+    async with Producer(platform.name_servers, linger_ms=1, batch_count_max=7, compress_above_bytes=100) as producer:
+        for number in range(200):
+            # Every ninth is compressed and every tenth does not wait for the disk: those travel alone.
+            body = b"%d" % number + (b" " * 200 if number % 9 == 0 else b"")
+            said = {"WAIT": "false"} if number % 10 == 0 else {}
+            producer.send_soon(Message(topic="orders", body=body, properties=said), queue=queue)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+    messages = await stored(platform, "orders", 2)
+    assert [int(message.body) for message in messages] == list(range(200))
+
+
+async def test_a_sharding_key_keeps_its_order_from_before_the_route_is_known(platform: Platform) -> None:
+    async with Producer(platform.name_servers, linger_ms=1, batch_count_max=8) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+    async with Producer(platform.name_servers, linger_ms=1, batch_count_max=8) as producer:
+        for number in range(300):
+            producer.send_soon(Message.of("orders", b"%d" % number, tags="T", __SHARDINGKEY=f"customer {number % 3}"))
+    messages = [each for each in await stored_anywhere(platform, "orders") if each.tags == "T"]
+    assert len(messages) == 300
+    for customer in range(3):
+        numbers = [int(each.body) for each in messages if each.properties["__SHARDINGKEY"] == f"customer {customer}"]
+        assert numbers == list(range(customer, 300, 3))
+
+
+@pytest.mark.parametrize("linger_ms", [None, 1])
+async def test_a_queue_of_another_topic_is_refused(platform: Platform, linger_ms: int | None) -> None:
+    async with Producer(platform.name_servers, linger_ms=linger_ms) as producer:
+        with pytest.raises(Refused, match="'orders' cannot go to a queue of 'payments'"):
+            await producer.send(Message.of("orders", b"x"), queue=BrokerQueue("payments", "sparrow", 0))
+
+
+async def test_closing_sends_what_still_lingers(platform: Platform) -> None:
+    async with Producer(platform.name_servers, linger_ms=60_000) as producer:
+        future = producer.send_soon(Message.of("orders", b"at last"))
+    assert future.done()
+    assert (await future).is_ok
+
+
+async def test_a_selector_that_raises_harms_only_its_own_message(platform: Platform) -> None:
+    def broken(*_: object) -> BrokerQueue:
+        raise LookupError("no queue pleases me")
+
+    async with Producer(platform.name_servers, linger_ms=1, unsent_bytes_max=10_000) as producer:
+        with pytest.raises(LookupError):
+            await producer.send_soon(Message.of("orders", b"x"), selector=broken)
+        for _ in range(100):  # the allowance would be used up if it were not given back
+            await producer.send(Message.of("orders", b"x"))
+            with pytest.raises(LookupError):
+                await producer.send_soon(Message.of("orders", b"x" * 100), selector=broken)
+
+
+async def test_too_much_unsent_is_busy_for_one_and_a_wait_for_the_other(platform: Platform) -> None:
+    async with Producer(platform.name_servers, linger_ms=60_000, unsent_bytes_max=100_000) as producer:
+        first = producer.send_soon(Message.of("orders", b"x" * 60_000), timeout_ms=3_000)
+        lingering = producer.send_soon(Message.of("orders", b"x" * 3_000))
+        with pytest.raises(Busy):
+            producer.send_soon(Message.of("orders", b"x" * 60_000))
+        waiting = asyncio.create_task(producer.send(Message.of("orders", b"y" * 60_000), timeout_ms=3_000))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert (await first).is_ok
+        assert (await waiting).is_ok
+        assert not lingering.done()
+
+
+# -- brokers that fail ------------------------------------------------------------------------------------------------
+
+
+async def test_when_a_broker_stops_all_sends_go_to_the_other(platform: Platform, tmp_path: Path) -> None:
+    async with Producer(platform.name_servers) as producer:
+        async with running_broker(tmp_path / "b", name="second", name_servers=platform.name_servers):
+            await Admin(session=producer.session).create_topic("orders", 4)
+            names = {(await producer.send(Message.of("orders", b"x"))).broker_name for _ in range(8)}
+            assert names == {"sparrow", "second"}
+            sending = asyncio.create_task(send_many(producer, until := asyncio.Event()))
+        until.set()
+        results = await sending
+        assert {result.broker_name for result in results[-3:]} == {"sparrow"}
+        assert "second" in {result.broker_name for result in results}
+
+
+async def send_many(producer: Producer, until: asyncio.Event) -> list:  # type: ignore[type-arg]
+    """Sends until told to stop, then a few more; every one of them must succeed."""
+    results = []
+    while not until.is_set():
+        results += await asyncio.gather(*(producer.send(Message.of("orders", b"x")) for _ in range(10)))
+    for _ in range(10):
+        results.append(await producer.send(Message.of("orders", b"x")))
+    return results
+
+
+async def test_a_broker_that_is_not_there_is_tried_once_and_then_left_alone(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        # A port nobody listens on, in the route all the same: what a crash leaves behind for two minutes.
+        listener = Listener(lambda *_: None, NetSettings())
+        dead = Address("127.0.0.1", listener.bind("127.0.0.1", 0))
+        listener.stop_accepting()
+        async with registered(platform, dead, "dead", "orders"):
+            await producer.session.route("orders", is_fresh=True)
+            results = [await producer.send(Message.of("orders", b"x")) for _ in range(20)]
+            assert {result.broker_name for result in results} == {"sparrow"}
+            now_ms = int(asyncio.get_running_loop().time() * 1000)
+            assert not producer._sender.avoidance.is_usable("dead", now_ms)
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
+async def test_a_broker_that_says_not_now_sends_us_elsewhere_with_the_same_id(platform: Platform, code: int) -> None:
+    async with Producer(platform.name_servers) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        async with scripted_broker(platform, "orders", saying(code)) as asked:
+            await producer.session.route("orders", is_fresh=True)
+            results = [await producer.send(Message.of("orders", b"x")) for _ in range(6)]
+    assert {result.broker_name for result in results} == {"sparrow"}
+    assert len(asked) == 1, "it is left alone after that"
+    assert value_of(asked[0].properties.encode(), b"UNIQ_KEY") in {result.message_id for result in results}
+
+
+async def test_a_message_for_one_queue_is_tried_only_there(platform: Platform) -> None:
+    async with Producer(platform.name_servers, retries=2) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        async with scripted_broker(platform, "orders", saying(Response.SYSTEM_BUSY)) as asked:
+            await producer.session.route("orders", is_fresh=True)
+            with pytest.raises(Busy, match="as told"):
+                await producer.send(Message.of("orders", b"x"), queue=BrokerQueue("orders", "scripted", 0))
+            with pytest.raises(Busy, match="as told"):
+                await producer.send(Message.of("orders", b"x"), selector=lambda queues, _: queues[0])
+    assert len(asked) == 6
+    assert len({value_of(each.properties.encode(), b"UNIQ_KEY") for each in asked}) == 2
+
+
+async def test_a_message_that_is_illegal_is_not_tried_again(platform: Platform) -> None:
+    async with scripted_broker(platform, "orders", saying(Response.MESSAGE_ILLEGAL)) as asked:
+        async with Producer(platform.name_servers) as producer:
+            with pytest.raises(Refused, match="as told"):
+                await producer.send(Message.of("orders", b"x"))
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+async def test_a_weaker_success_is_a_success(platform: Platform, code: int, status: SendStatus) -> None:
+    async with scripted_broker(platform, "orders", stored_saying(code)) as asked:
+        async with Producer(platform.name_servers) as producer:
+            result = await producer.send(Message.of("orders", b"x"))
+    assert (result.status, result.is_ok, result.queue_offset) == (status, False, 5)
+    assert len(asked) == 1
+
+
+async def test_a_broker_that_never_answers_is_given_up_in_time(platform: Platform) -> None:
+    async with scripted_broker(platform, "orders", lambda *_: None), Producer(platform.name_servers) as producer:
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message.of("orders", b"x"), timeout_ms=100)
+        assert asyncio.get_running_loop().time() - begun < 2
+
+
+async def test_a_broker_that_hangs_leaves_time_for_another(platform: Platform) -> None:
+    async with Producer(platform.name_servers, timeout_ms=1_500) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        async with scripted_broker(platform, "orders", lambda *_: None) as asked:
+            await producer.session.route("orders", is_fresh=True)
+            results = await asyncio.gather(*(producer.send(Message.of("orders", b"x")) for _ in range(10)))
+    assert asked
+    assert {result.broker_name for result in results} == {"sparrow"}
+
+
+async def test_a_lot_that_fails_fails_each_of_its_messages_and_the_next_goes_on(platform: Platform) -> None:
+    def refuse_first(header: SendMessage, command: Command) -> Command:
+        say = saying(Response.NO_MESSAGE) if b"refuse" in command.body else stored_saying(0)
+        return say(header, command)
+
+    queue = BrokerQueue("orders", "scripted", 0)
+    async with scripted_broker(platform, "orders", refuse_first):
+        async with Producer(platform.name_servers, linger_ms=1, batch_count_max=2) as producer:
+            bodies_ = (b"refuse", b"neighbour", b"good", b"good")
+            futures = [producer.send_soon(Message.of("orders", body), queue=queue) for body in bodies_]
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert [isinstance(outcome, Refused) for outcome in outcomes] == [True, True, False, False]
+
+
+async def test_a_lot_that_is_tried_again_is_not_overtaken_by_the_next(platform: Platform) -> None:
+    stored_bodies: list[bytes] = []
+    turns = count()
+
+    def busy_every_second_time(header: SendMessage, command: Command) -> Command:
+        if next(turns) % 2 == 0:
+            return saying(Response.SYSTEM_BUSY)(header, command)
+        stored_bodies.extend(member.body for member in batch.decode(command.body))
+        return stored_saying(0)(header, command)
+
+    queue = BrokerQueue("orders", "scripted", 0)
+    async with scripted_broker(platform, "orders", busy_every_second_time):
+        async with Producer(platform.name_servers, linger_ms=1, batch_count_max=5) as producer:
+            futures = [producer.send_soon(Message.of("orders", b"%d" % number), queue=queue) for number in range(20)]
+            await asyncio.gather(*futures)
+    assert stored_bodies == [b"%d" % number for number in range(20)]
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+async def test_every_row_of_a_table_is_a_message(platform: Platform) -> None:
+    rows = 30_000
+    table = pa.table(
+        {
+            "body": [b"%d" % number + b"." * 50 for number in range(rows)],
+            "tags": [("A", "B", None)[number % 3] for number in range(rows)],
+            "properties": pa.array([[("colour", "red")]] * rows, pa.map_(pa.string(), pa.string())),
+        }
+    )
+    async with Producer(platform.name_servers) as producer:
+        await producer.send(Message.of("orders", b"makes the topic"))
+        assert await producer.send_table("orders", table) == rows
+    messages = [each for each in await stored_anywhere(platform, "orders") if "colour" in each.properties]
+    assert len({message.queue_id for message in messages}) > 1
+    assert {message.body: message.tags for message in messages} == dict(
+        zip(table["body"].to_pylist(), table["tags"].to_pylist(), strict=True)
+    )
+
+
+async def test_a_record_batch_goes_to_one_queue_in_order_if_one_is_given(platform: Platform) -> None:
+    texts = [f"row {number}" for number in range(50_000)]
+    async with Producer(platform.name_servers) as producer:
+        rows = pa.record_batch({"text": texts, "keys": texts})
+        queue = BrokerQueue("orders", "sparrow", 1)
+        assert await producer.send_table("orders", rows, body="text", queue=queue) == 50_000
+    messages = await stored(platform, "orders", 1)
+    assert [message.body.decode() for message in messages] == texts
+    assert messages[7].properties["KEYS"] == "row 7"
+
+
+async def test_an_empty_table_sends_nothing(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        assert await producer.send_table("orders", pa.table({"body": pa.array([], pa.binary())})) == 0
+
+
+async def test_a_table_without_bodies_is_refused_by_the_names_it_has(platform: Platform) -> None:
+    async with Producer(platform.name_servers) as producer:
+        with pytest.raises(Refused, match="no column 'body' for the bodies, only 'payload', 'keys'"):
+            await producer.send_table("orders", pa.table({"payload": [b"x"], "keys": ["k"]}))
+        with pytest.raises(Refused, match="a list is no table"):
+            await producer.send_table("orders", [b"x"])
+
+
+async def test_a_table_cut_short_says_how_many_rows_were_stored(platform: Platform) -> None:
+    def take_two(_: SendMessage, command: Command) -> Command:
+        taken.append(command)
+        return stored_saying(0)(_, command) if len(taken) <= 2 else saying(Response.MESSAGE_ILLEGAL)(_, command)
+
+    taken: list[Command] = []
+    table = pa.table({"body": [b"x" * 10_000] * 1_000})
+    async with scripted_broker(platform, "orders", take_two), Producer(platform.name_servers) as producer:
+        with pytest.raises(PartlySent) as caught:
+            await producer.send_table("orders", table, in_flight=1)
+    each = len(taken[0].body) // 10_022
+    assert (caught.value.acknowledged, caught.value.total) == (2 * each, 1_000)
+    assert "as told" in str(caught.value)
+    assert len(taken) == 3
+
+
+async def test_a_topic_one_may_not_write_is_not_permitted(platform: Platform) -> None:
+    async with scripted_broker(platform, "orders", saying(Response.NO_PERMISSION)):
+        async with Producer(platform.name_servers, retries=0) as producer:
+            with pytest.raises((NotPermitted, Refused)):
+                await producer.send(Message.of("orders", b"x"))
