@@ -1,4 +1,4 @@
-"""Connections below the level of a channel: a listener around any function, and a peer that says exactly these bytes."""
+"""Below the level of a channel: a listener around any function, and a peer that says exactly these bytes."""
 
 import asyncio
 import socket
@@ -89,4 +89,7 @@ async def wire_to(address: Address, *, receive_bytes: int | None = None) -> Asyn
     try:
         yield Wire(reader, writer)
     finally:
+        # What the other side does not take would keep the socket open, and its server waiting.
+        if writer.transport.get_write_buffer_size():
+            writer.transport.abort()
         writer.close()

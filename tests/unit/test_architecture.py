@@ -142,9 +142,9 @@ def test_imports_are_seen_however_they_are_written(source: str, rooms: list[str]
 
 
 def light_modules() -> list[str]:
-    """Every module of `model` and `wire` but the columnar ones."""
+    """Every module of `model` and `wire` but the columnar ones, and what both flavours of the client import."""
     names = [module_name(path) for room in ("model", "wire") for path in sorted((PACKAGE / room).rglob("*.py"))]
-    return [name for name in names if not COLUMNAR.match(name)]
+    return [*(name for name in names if not COLUMNAR.match(name)), "sparrow.client", "sparrow.client.aio"]
 
 
 def test_a_plain_client_loads_neither_numpy_nor_arrow() -> None:

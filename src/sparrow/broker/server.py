@@ -83,8 +83,12 @@ class BrokerServer:
             started_ms=self._now_ms(),
             now_ms=self._now_ms,
         )
-        await broker.topics.load()
-        await broker.groups.load()
+        try:
+            await broker.topics.load()
+            await broker.groups.load()
+        except BaseException:
+            await store.close()
+            raise
         return broker
 
     def _closed(self, channel: Channel) -> None:

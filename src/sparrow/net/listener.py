@@ -10,11 +10,14 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sparrow.model.errors import SettingsError
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, Serve
-from sparrow.settings import NetSettings
+
+if TYPE_CHECKING:
+    from sparrow.settings import NetSettings
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class Listener:
         self.port = 0
         self.serve = serve
         """Who takes requests. May be set after `bind`: a server that opens a store first knows its port by then."""
-        self._settings = settings or NetSettings()
+        self._settings = settings or _usual()
         self._on_open, self._on_close = on_open, on_close
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -121,3 +124,9 @@ class Listener:
 def reachable_address(listen_host: str, port: int, advertised: str | None = None) -> Address:
     """What peers are told to connect to."""
     return Address(advertised or ("127.0.0.1" if listen_host in ("", "0.0.0.0") else listen_host), port)
+
+
+def _usual() -> NetSettings:
+    from sparrow.settings import NetSettings  # late: a plain client listens to nobody, and need not load pydantic
+
+    return NetSettings()

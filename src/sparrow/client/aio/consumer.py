@@ -377,11 +377,13 @@ class Consumer:
         return is_complete
 
     async def _begin(self, queue: BrokerQueue, subscription: Subscription) -> bool:
-        """False: its broker cannot be asked where to begin. That keeps no other queue from being read."""
+        """False: not now. That keeps no other queue from being read."""
         try:
             start = await self._sharer.start_of(queue)
         except SparrowError as error:
             log.info("queue not begun", extra={"queue": str(queue), "why": str(error)})
+            return False
+        if self._subscriptions.get(queue.topic) is not subscription:  # it changed while we asked
             return False
         self._feed(queue, start, subscription)
         return True

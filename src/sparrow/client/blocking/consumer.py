@@ -217,8 +217,9 @@ class Consumer(Shell[aio.Consumer]):
         await self._client.commit()
 
     async def _stop(self, grace_s: float) -> None:
-        if self._fetching is not None:
+        if self._fetching is not None and not self._fetching.done():
             self._fetching.cancel()
+            await asyncio.wait([self._fetching])
         self._ahead.settle()
         await self._client.close(grace_s)
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from sparrow.model.errors import Closed, Refused
+from sparrow.model.errors import Closed, Refused, SparrowError
 
 ABANDON_S = 2.0
 """How long something cancelled may take to wind up before its caller goes on without it."""
@@ -56,9 +56,11 @@ class LoopThread:
         call = _Call(coroutine)
         self._calls.add(call)
         try:
-            self._begin(call)
             try:
+                self._begin(call)
                 is_over = call.wait(timeout_s)
+            except SparrowError:
+                raise  # it never began
             except BaseException:  # Ctrl-C while we wait
                 self._abandon(call)
                 raise
@@ -89,7 +91,7 @@ class LoopThread:
             if self.is_current:
                 raise Refused("called on the client's own event loop, which would wait for itself: use another thread")
             self.tell(call.begin)
-        except BaseException:
+        except SparrowError:
             call.close()
             raise
 
@@ -139,8 +141,8 @@ class _Call(Generic[T]):
         self._over.release()
 
     def cancel(self) -> None:
-        assert self._task is not None, "begun before it is cancelled: the loop keeps the order"
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     # -- when the loop will never run it ------------------------------------------------------------------------------
 

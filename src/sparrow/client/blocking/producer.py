@@ -21,6 +21,8 @@ from sparrow.wire.bodies import BrokerQueue
 SOON_BYTES_MAX = 8 * 1024 * 1024
 """What may wait for the loop to take it: a sender that is faster waits too."""
 _COST_BYTES = 512
+TURN_COUNT = 256
+"""Messages handed over before the loop may look at its sockets again: senders may never pause."""
 
 
 class _Soon(NamedTuple):
@@ -193,9 +195,12 @@ class Producer(Shell[aio.Producer]):
                 taken, self._soon = self._soon, deque()
                 self._soon_bytes = 0
                 self._has_room.notify_all()
-            for soon in taken:
+            for number, soon in enumerate(taken, start=1):
                 if soon.future.set_running_or_notify_cancel():
                     await self._hand_over(soon)
+                if number % TURN_COUNT == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
     async def _hand_over(self, soon: _Soon) -> None:
         message, queue, selector, timeout_ms, future = soon

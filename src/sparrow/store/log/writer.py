@@ -78,7 +78,7 @@ class Writer:
         topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
         sizes = []
         for draft in drafts:
-            self._check(draft)
+            self._check(queue, draft)
             sizes.append(record.size_of(draft, topic, host))
         total = sum(sizes)
         if total + BLANK_BYTES > self.log.segment_bytes or not sizes:
@@ -118,7 +118,7 @@ class Writer:
 
     def _append_one(self, queue: ConsumeQueue, draft: Draft) -> Appended:
         """The same for a single message that readers may see: what a broker does all day, without the lists."""
-        self._check(draft)
+        self._check(queue, draft)
         topic, host, properties = queue.topic_field, self._store_host, draft.properties
         size = record.size_of(draft, topic, host)
         if size + BLANK_BYTES > self.log.segment_bytes:
@@ -148,8 +148,8 @@ class Writer:
             self._grown(queue, end)
         return Appended(queue.queue, offset, (at,), end, store_ms)
 
-    def _check(self, draft: Draft) -> None:
-        if len(draft.body) > self._message_bytes_max:
+    def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
+        if len(draft.body) > self._message_bytes_max and not queue.is_ours:
             raise TooLarge("the body", len(draft.body), self._message_bytes_max)
         properties = draft.properties
         if len(properties) > PROPERTIES_BYTES_MAX:

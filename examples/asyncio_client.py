@@ -1,0 +1,33 @@
+"""The same for asyncio: messages that travel together, and a handler that takes them as they come."""
+
+import asyncio
+
+import sparrow.testing
+from sparrow.client import Message
+from sparrow.client.aio import Consumer, Producer
+from sparrow.model import StoredMessage
+
+
+async def main(name_servers: str) -> None:
+    async with Producer(name_servers, linger_ms=1) as producer:
+        sent = await asyncio.gather(*(producer.send(Message.of("orders", f"order {n}")) for n in range(1000)))
+        print(sum(result.is_ok for result in sent), "stored")
+
+    seen: set[bytes] = set()
+    all_seen = asyncio.Event()
+
+    async def handle(message: StoredMessage) -> None:
+        seen.add(message.body)
+        if len(seen) == len(sent):
+            all_seen.set()
+
+    async with Consumer("billing", name_servers) as consumer:
+        await consumer.subscribe("orders")
+        await consumer.start(handle, workers=4)
+        await all_seen.wait()
+    print(len(seen), "received")
+
+
+if __name__ == "__main__":
+    with sparrow.testing.running() as platform:
+        asyncio.run(main(platform.name_servers))

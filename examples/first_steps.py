@@ -1,0 +1,18 @@
+"""Send some messages and receive them. The broker runs in this very process; `sparrow up` starts one that stays."""
+
+import sparrow.testing
+from sparrow.client import Consumer, Message, Producer
+
+with sparrow.testing.running() as platform:
+    with Producer(platform.name_servers) as producer:
+        for number in range(3):
+            sent = producer.send(Message.of("orders", f"order {number}", tags="paid", keys=f"order-{number}"))
+            print(f"stored in queue {sent.queue_id} at {sent.queue_offset}")
+
+    with Consumer("billing", platform.name_servers) as consumer:
+        consumer.subscribe("orders", "paid || shipped")
+        for count, message in enumerate(consumer, start=1):
+            print(message.keys, message.body.decode())
+            if count == 3:
+                consumer.commit()
+                break

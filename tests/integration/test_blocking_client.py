@@ -1,0 +1,462 @@
+"""The blocking client against a real broker: what it adds to the asyncio one, and that it leaves nothing out."""
+
+import asyncio
+import inspect
+import multiprocessing
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+
+import pytest
+from tests.support.waiting import wait_until
+
+from sparrow.client import Admin, Consumer, Message, Producer, SendResult, SendStatus, aio, blocking
+from sparrow.client.blocking import ahead
+from sparrow.client.blocking.loop import LoopThread
+from sparrow.model.errors import Closed, Refused, UnknownTopic
+from sparrow.testing import RunningPlatform, running
+from sparrow.wire.bodies import BrokerQueue
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def producer(platform: RunningPlatform) -> Iterator[Producer]:
+    with Producer(platform.name_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+def queue(platform: RunningPlatform) -> BrokerQueue:
+    """The one queue of the topic."""
+    with Admin(platform.name_servers) as admin:
+        (queue,) = admin.create_topic(TOPIC, queues=1).read_queues
+        return queue
+
+
+def numbered(producer: Producer, count: int) -> list[SendResult]:
+    return producer.send_batch([Message.of(TOPIC, str(number)) for number in range(count)])
+
+
+def consuming(platform: RunningPlatform, group: str = "billing") -> Consumer:
+    consumer = Consumer(group, platform.name_servers)
+    consumer.subscribe(TOPIC)
+    return consumer
+
+
+def first_number(platform: RunningPlatform, group: str = "billing") -> int:
+    """Of the message the group would read next."""
+    with consuming(platform, group) as consumer:
+        return int(next(consumer).body)
+
+
+def polled(consumer: Consumer, count: int) -> list[int]:
+    """Exactly so many, in as many polls as it takes. All but the last poll's are dealt with."""
+    found: list[int] = []
+    while len(found) < count:
+        found += [int(message.body) for message in consumer.poll(count - len(found), timeout_ms=10_000)]
+    return found
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_sent_is_received(platform: RunningPlatform, producer: Producer) -> None:
+    sent = producer.send(Message.of(TOPIC, "a book", tags="paid", keys="order-7", city="Lima"))
+    assert sent.status is SendStatus.OK
+    with consuming(platform) as consumer:
+        message = next(consumer)
+    assert (message.body, message.tags, message.keys) == (b"a book", "paid", ["order-7"])
+    assert message.properties["city"] == "Lima"
+    assert (message.unique_key, message.queue_offset) == (sent.message_id, sent.queue_offset)
+
+
+def test_messages_sent_soon_keep_their_order_and_their_futures_say_where_they_lie(
+    platform: RunningPlatform, queue: BrokerQueue
+) -> None:
+    with Producer(platform.name_servers, linger_ms=1) as producer:
+        futures = [producer.send_soon(Message.of(TOPIC, str(number)), queue=queue) for number in range(500)]
+        assert [future.result(10).queue_offset for future in futures] == list(range(500))
+    with consuming(platform) as consumer:
+        assert [int(next(consumer).body) for _ in range(500)] == list(range(500))
+
+
+def test_a_sender_faster_than_the_broker_waits_and_is_never_told_busy(
+    platform: RunningPlatform, queue: BrokerQueue
+) -> None:
+    with Producer(platform.name_servers, linger_ms=1, unsent_bytes_max=20_000) as producer:
+        futures = [producer.send_soon(Message.of(TOPIC, bytes(5_000)), queue=queue) for _ in range(100)]
+        producer.flush()
+        assert [future.result(0).queue_offset for future in futures] == list(range(100))
+
+
+def test_a_sender_that_never_pauses_does_not_keep_the_loop_from_its_sockets(platform: RunningPlatform) -> None:
+    with Producer(platform.name_servers, linger_ms=1) as producer:
+        first = producer.send_soon(Message.of(TOPIC, b"first"))
+        assert any(first.done() or not producer.send_soon(Message.of(TOPIC, b"more")) for _ in range(50_000))
+
+
+def test_closing_a_producer_sends_what_it_took(platform: RunningPlatform, queue: BrokerQueue) -> None:
+    with Producer(platform.name_servers, linger_ms=60_000) as producer:
+        futures = [producer.send_soon(Message.of(TOPIC, b"x")) for _ in range(10)]
+    assert sorted(future.result(0).queue_offset for future in futures) == list(range(10))
+
+
+def test_a_callback_may_send_more_soon_but_must_not_wait(producer: Producer) -> None:
+    outcome: Future[tuple[str, Future[SendResult]]] = Future()
+
+    def sent(_: Future[SendResult]) -> None:
+        try:
+            producer.send(Message.of(TOPIC, b"would wait for itself"))
+        except Refused as error:
+            outcome.set_result((str(error), producer.send_soon(Message.of(TOPIC, b"second"))))
+
+    producer.send_soon(Message.of(TOPIC, b"first")).add_done_callback(sent)
+    said, second = outcome.result(10)
+    assert "another thread" in said
+    assert second.result(10).is_ok
+
+
+def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: BrokerQueue) -> None:
+    with producer._has_room:  # whoever passes messages on waits for this
+        producer._is_passing_on = True
+    cancelled = producer.send_soon(Message.of(TOPIC, b"no"), queue=queue)
+    kept = producer.send_soon(Message.of(TOPIC, b"yes"), queue=queue)
+    assert cancelled.cancel()
+    producer._opened().tell(producer._pass_on_soon)
+    assert kept.result(10).queue_offset == 0
+
+
+def test_an_error_is_raised_where_the_call_was_made_and_shows_its_road() -> None:
+    with running(broker={"auto_create_topics": False}) as platform, Producer(platform.name_servers) as producer:
+        with pytest.raises(UnknownTopic) as raised:
+            producer.send(Message.of("nowhere", b"x"))
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert frames[0].name == "test_an_error_is_raised_where_the_call_was_made_and_shows_its_road"
+    assert any("aio" in frame.filename for frame in frames)
+
+
+# -- taking messages --------------------------------------------------------------------------------------------------
+
+
+def test_a_message_counts_as_dealt_with_when_the_next_is_asked_for(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 10)
+    with consuming(platform) as consumer:
+        assert [int(next(consumer).body) for _ in range(4)] == [0, 1, 2, 3]
+    assert first_number(platform) == 3
+
+
+def test_commit_counts_the_message_in_hand_and_none_that_only_wait_here(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 10)
+    with consuming(platform) as consumer:
+        for _ in range(4):
+            next(consumer)
+        consumer.commit()
+        with Admin(platform.name_servers) as admin:
+            assert admin.progress("billing", TOPIC).queues[queue].committed == 4
+
+
+def test_the_polls_before_count_as_dealt_with(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 10)
+    with consuming(platform) as consumer:
+        assert polled(consumer, 4) == [0, 1, 2, 3]
+        assert [int(message.body) for message in consumer.poll(3, timeout_ms=10_000)] == [4, 5, 6]
+    assert first_number(platform) == 4
+
+
+def test_iterating_and_polling_may_take_turns(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 10)
+    with consuming(platform) as consumer:
+        assert int(next(consumer).body) == 0
+        assert polled(consumer, 3) == [1, 2, 3]
+        assert int(next(consumer).body) == 4
+
+
+def test_a_poll_comes_back_with_nothing_when_its_time_is_up(platform: RunningPlatform, queue: BrokerQueue) -> None:
+    with consuming(platform) as consumer:
+        assert consumer.poll(timeout_ms=1) == []
+
+
+def test_slow_messages_are_settled_without_another_fetch(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "SETTLE_S", -1)
+    numbered(producer, 10)
+    with consuming(platform) as consumer:
+        for _ in range(4):
+            next(consumer)
+        assert consumer.positions(TOPIC) == {queue: 3}
+
+
+def test_after_a_seek_nothing_of_the_old_place_is_handed_out(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 10)
+    with consuming(platform) as consumer:
+        assert [int(next(consumer).body) for _ in range(2)] == [0, 1]
+        consumer.seek(queue, 7)
+        assert [int(next(consumer).body) for _ in range(3)] == [7, 8, 9]
+
+
+def test_queues_can_be_assigned_paused_and_pulled_by_hand(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 3)
+    with Consumer("billing", platform.name_servers) as consumer:
+        consumer.assign([queue])
+        assert polled(consumer, 3) == [0, 1, 2]
+        assert consumer.queues == [queue]
+        consumer.pause()
+        consumer.resume([queue])
+        producer.send(Message.of(TOPIC, b"3"))
+        assert polled(consumer, 1) == [3]
+        assert consumer.pull(queue, 0, count_max=2).next_offset == 2
+
+
+def test_a_handler_runs_in_as_many_threads_as_asked_for(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 4)
+    all_here = threading.Barrier(4, timeout=10)
+    names: list[str] = []
+
+    def handle(_: Message) -> None:
+        all_here.wait()  # breaks unless four run at once
+        names.append(threading.current_thread().name)
+
+    with consuming(platform) as consumer:
+        consumer.start(handle, workers=4)
+        wait_until(lambda: len(names) == 4)
+    assert len(set(names)) == 4
+
+
+def test_a_handler_in_order_gets_a_queue_in_order_and_in_batches(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    numbered(producer, 100)
+    seen: list[int] = []
+    sizes: list[int] = []
+
+    def handle(messages: list[Message]) -> None:
+        sizes.append(len(messages))
+        seen.extend(int(message.body) for message in messages)
+
+    with consuming(platform) as consumer:
+        consumer.start(handle, batch=8, orderly=True)
+        wait_until(lambda: len(seen) >= 100)
+    assert seen == list(range(100))
+    assert max(sizes) == 8
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
+def test_whatever_a_handler_raises_the_others_go_on(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue, error: type[BaseException]
+) -> None:
+    numbered(producer, 5)
+    handled: set[int] = set()
+
+    def handle(message: Message) -> None:
+        if message.body == b"0":
+            raise error
+        handled.add(int(message.body))
+
+    with consuming(platform) as consumer:
+        consumer.start(handle, workers=1)
+        wait_until(lambda: handled == {1, 2, 3, 4})
+        assert producer.send(Message.of(TOPIC, b"5")).is_ok
+
+
+def test_a_handler_may_send(platform: RunningPlatform, producer: Producer, queue: BrokerQueue) -> None:
+    numbered(producer, 3)
+    results: list[SendResult] = []
+    with consuming(platform) as consumer:
+        consumer.start(lambda message: results.append(producer.send(Message.of("replies", message.body))), workers=2)
+        wait_until(lambda: len(results) == 3)
+
+
+# -- Ctrl-C, threads, processes ---------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_the_wait_and_loses_no_message(
+    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    consumer = consuming(platform)
+
+    def interrupt() -> None:
+        wait_until(lambda: consumer._fetching is not None)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with consumer:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        assert consumer._fetching is not None
+        assert consumer._fetching.done()
+        numbered(producer, 3)
+        assert [int(next(consumer).body) for _ in range(3)] == [0, 1, 2]
+
+
+def test_closing_from_another_thread_ends_the_iteration(platform: RunningPlatform, queue: BrokerQueue) -> None:
+    consumer = consuming(platform)
+    bodies: list[bytes] = []
+    reader = threading.Thread(target=lambda: bodies.extend(message.body for message in consumer))
+    reader.start()
+    wait_until(lambda: consumer._fetching is not None)
+    consumer.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert bodies == []
+
+
+def test_a_closed_client_stays_closed(producer: Producer) -> None:
+    producer.close()
+    producer.close()
+    with pytest.raises(Closed):
+        producer.send(Message.of(TOPIC, b"x"))
+    with pytest.raises(Closed):
+        producer.open()
+
+
+def test_all_clients_share_one_thread_that_goes_with_the_last(platform: RunningPlatform) -> None:
+    def loops() -> int:
+        return sum(thread.name == "sparrow client" for thread in threading.enumerate())
+
+    assert loops() == 0
+    with Producer(platform.name_servers):
+        with Admin(platform.name_servers) as admin:
+            admin.topics()
+            assert loops() == 1
+        assert loops() == 1
+    assert loops() == 0
+
+
+def in_child(producer: Producer, name_servers: str, answer: Connection) -> None:
+    try:
+        producer.send(Message.of(TOPIC, b"x"))
+        said = "sent"
+    except Refused as error:
+        said = str(error)
+    producer.close()  # the parent's connections stay as they are
+    with Producer(name_servers) as own:
+        answer.send((said, own.send(Message.of(TOPIC, b"from the child")).is_ok))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_to_open_its_own_client(platform: RunningPlatform, producer: Producer) -> None:
+    fork = multiprocessing.get_context("fork")
+    answer, asked = fork.Pipe()
+    child = fork.Process(target=in_child, args=(producer, platform.name_servers, asked))
+    child.start()
+    assert answer.poll(30)
+    said, is_ok = answer.recv()
+    child.join(30)
+    assert "open a client in each process" in said
+    assert is_ok
+    assert producer.send(Message.of(TOPIC, b"from the parent")).is_ok
+
+
+def test_what_takes_too_long_is_cancelled_before_the_caller_goes_on() -> None:
+    loop = LoopThread("test")
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    with pytest.raises(TimeoutError):
+        loop.run(forever(), timeout_s=0.01)
+    assert ended == ["cancelled"]
+    loop.stop()
+    with pytest.raises(Closed):
+        loop.run(forever())
+
+
+def test_whoever_waits_when_a_loop_stops_is_told() -> None:
+    loop = LoopThread("test")
+    begun = threading.Event()
+    outcome: Future[None] = Future()
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        try:
+            loop.run(forever())
+        except Closed as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=wait).start()
+    assert begun.wait(10)
+    loop.stop()
+    assert isinstance(outcome.exception(10), Closed)
+
+
+# -- the rest of it ---------------------------------------------------------------------------------------------------
+
+
+def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: BrokerQueue) -> None:
+    sent = producer.send(Message.of(TOPIC, b"x", keys="order-7"))
+    with Admin(platform.name_servers) as admin:
+        assert TOPIC in admin.topics()
+        assert admin.topic_bounds(TOPIC)[queue] == (0, 1)
+        assert [message.body for message in admin.find_by_key(TOPIC, "order-7")] == [b"x"]
+        assert admin.message(sent.offset_id).body == b"x"
+        assert admin.members("billing") == []
+        admin.delete_topic(TOPIC)
+        with pytest.raises(UnknownTopic):
+            admin.route(TOPIC)
+
+
+def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Producer, queue: BrokerQueue) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"body": [b"1", b"2", b"3"], "tags": ["a", "b", "a"]})
+    assert producer.send_table(TOPIC, table) == 3
+    with Consumer("billing", platform.name_servers) as consumer:
+        assert consumer.read_table(TOPIC, columns=["body", "tags"]).to_pydict() == table.to_pydict()
+        assert consumer.read_table(TOPIC, expression="a", columns=["body"]).to_pydict() == {"body": [b"1", b"3"]}
+
+
+ASYNCIO_ONLY = {
+    # What brokers and sessions say to a consumer, and what the blocking one is built on.
+    *("described", "handle_now", "in_hand", "is_orderly", "members_changed", "rewind", "take_away"),
+}
+
+
+@pytest.mark.parametrize("name", ["Admin", "Consumer", "Producer"])
+def test_both_flavours_have_the_same_names(name: str) -> None:
+    def public(kind: type) -> dict[str, object]:
+        return {
+            name: member
+            for name, member in inspect.getmembers(kind)
+            if name == "__init__" or (not name.startswith("_") and name not in ASYNCIO_ONLY)
+        }
+
+    ours, theirs = public(getattr(blocking, name)), public(getattr(aio, name))
+    assert ours.keys() == theirs.keys()
+    for method, member in theirs.items():
+        if inspect.isfunction(member):
+            wanted = {
+                parameter.name: (parameter.kind, parameter.default)
+                for parameter in inspect.signature(member).parameters.values()
+                if parameter.name != "session"
+            }
+            given = inspect.signature(ours[method]).parameters  # type: ignore[arg-type]
+            assert {key: (value.kind, value.default) for key, value in given.items()} == wanted, method

@@ -1,0 +1,91 @@
+"""The platform that tests start: fresh, real, quick, and gone afterwards."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparrow.client import Admin, Consumer, Message, Producer, aio
+from sparrow.model.errors import SparrowError
+from sparrow.testing import RunningPlatform, running
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_gets_a_platform_of_its_own(platform: RunningPlatform, turn: int) -> None:
+    with Producer(platform.name_servers) as producer:
+        assert producer.send(Message.of("orders", b"%d" % turn)).queue_offset == 0
+    with Consumer("billing", platform.name_servers) as consumer:
+        consumer.subscribe("orders")
+        assert next(consumer).body == b"%d" % turn
+
+
+async def test_asyncio_clients_use_the_same_platform(platform: RunningPlatform) -> None:
+    async with aio.Producer(platform.name_servers) as producer, aio.Consumer("b", platform.name_servers) as consumer:
+        await producer.send(Message.of("orders", b"a book"))
+        await consumer.subscribe("orders")
+        assert (await anext(consumer)).body == b"a book"
+
+
+def test_the_platform_of_the_run_is_there_as_well(sparrow_platform: RunningPlatform, platform: RunningPlatform) -> None:
+    assert sparrow_platform.name_servers != platform.name_servers
+    with Admin(sparrow_platform.name_servers) as admin:
+        ((_, cluster),) = admin.clusters().items()
+        assert list(cluster.masters.values()) == [sparrow_platform.address]
+
+
+def test_a_stopped_platform_is_an_outage_and_stopping_twice_is_fine(platform: RunningPlatform) -> None:
+    with Producer(platform.name_servers, timeout_ms=500) as producer:
+        producer.send(Message.of("orders", b"x"))
+        platform.stop()
+        platform.stop()
+        with pytest.raises(SparrowError):
+            producer.send(Message.of("orders", b"x"))
+
+
+def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
+    with running() as one, running() as other:
+        assert one.address != other.address
+        folders = [one.folder, other.folder]
+        assert all(folder.is_dir() for folder in folders)
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_a_platform_in_a_folder_of_ones_own_comes_back_with_its_messages(tmp_path: Path) -> None:
+    with running(tmp_path) as platform, Producer(platform.name_servers) as producer:
+        producer.send(Message.of("orders", b"kept", keys="order-7"))
+    with running(tmp_path) as platform, Admin(platform.name_servers) as admin:
+        assert [message.body for message in admin.find_by_key("orders", "order-7")] == [b"kept"]
+
+
+def test_settings_may_differ() -> None:
+    with running(log={"message_bytes_max": 1000}, broker={"name": "other"}) as platform:
+        with Producer(platform.name_servers) as producer:
+            assert producer.send(Message.of("orders", b"small")).broker_name == "other"
+            with pytest.raises(SparrowError):
+                producer.send(Message.of("orders", bytes(1001)))
+
+
+def test_a_project_that_has_sparrow_installed_finds_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(
+        "def test_theirs(platform, sparrow_platform):\n    assert platform.name_servers\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_pytest_run_that_needs_no_platform_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, sparrow.testing.plugin\n"
+        "heavy = {'numpy', 'pyarrow', 'pydantic', 'sparrow.broker', 'sparrow.client'} & sys.modules.keys()\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
