@@ -68,6 +68,15 @@ class BrokerSettings(_Section):
 
     client_silence_ms: int = Field(default=120_000, ge=1, description="A client silent for so long is dropped.")
     scan_interval_ms: int = Field(default=10_000, ge=1, description="How often silent clients are looked for.")
+    delay_horizon_ms: int = Field(
+        default=3 * 86_400_000, ge=1, description="The farthest delivery time a message may ask for."
+    )
+    transaction_timeout_ms: int = Field(
+        default=6_000, ge=0, description="A transaction unfinished for so long is asked after."
+    )
+    transaction_check_interval_ms: int = Field(default=30_000, ge=1, description="How long until it is asked again.")
+    transaction_checks_max: int = Field(default=15, ge=0, description="After so many questions it is given up.")
+    transaction_scan_ms: int = Field(default=1_000, ge=1, description="How often unfinished ones are looked at.")
     lock_ms: int = Field(default=60_000, ge=1, description="How long a queue lock holds unless renewed.")
     net: NetSettings = NetSettings()
 

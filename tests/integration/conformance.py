@@ -491,6 +491,14 @@ class StoreConformance:
             assert "g" not in await found.groups()
             assert await found.committed("g", Q0) == 5
 
+    async def test_marks_are_kept_as_they_were_put_last(self, store, reopen):
+        assert await store.mark("work") is None
+        await store.put_mark("work", 7)
+        await store.put_mark("work", 5)
+        await store.put_mark("other", -1)
+        async for found in now_and_reopened(store, reopen):
+            assert (await found.mark("work"), await found.mark("other")) == (5, -1)
+
     async def test_offsets_below_0_and_of_unknown_topics_are_refused(self, store):
         with pytest.raises(Refused):
             await store.commit("g", Q0, -1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sparrow.client.aio.producer import Producer
@@ -67,7 +68,7 @@ def test_the_demo_sends_receives_and_leaves_the_store_in_order(tmp_path: Path) -
     assert int(found.group(2).replace(",", "")) > 100, done.stdout
     assert "Shanghai" in done.stdout, "Arrow has summed up"
     assert not (tmp_path / "sparrow-data" / "store" / "abort").exists()
-    assert "demo_orders" in run("store", "info", "sparrow-data/store", cwd=tmp_path).stdout
+    assert "demo_orders" in run("store", "info", "sparrow-data", cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize("words", [["demo"], ["up"]])
@@ -131,6 +132,18 @@ async def test_shards_share_a_topic_and_stop_together(tmp_path: Path) -> None:
         folder = tmp_path / "sparrow-data" / f"shard-{number}" / "store"
         assert folder.is_dir()
         assert not (folder / "abort").exists()
+
+
+def test_shards_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with running("up", "--shards", "2", *FREE_PORTS, cwd=tmp_path) as (child, _):
+        shards = psutil.Process(child.pid).children()
+        assert len(shards) == 2
+        child.kill()
+        _, alive = psutil.wait_procs(shards, timeout=30)
+        assert not alive
+    for number in range(2):
+        folder = tmp_path / "sparrow-data" / f"shard-{number}" / "store"
+        assert not (folder / "abort").exists(), "it stopped in order"
 
 
 def test_a_rocketmq_directory_can_be_looked_into(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from sparrow import clock
 from sparrow.broker.counters import Counters
+from sparrow.broker.delay import Delay
 from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.topics import Topics
+from sparrow.broker.transactions import Transactions
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
 from sparrow.store.log import LogStore
@@ -31,6 +33,8 @@ class Broker:
     locks: QueueLocks
     hold: Hold
     counters: Counters
+    delay: Delay
+    transactions: Transactions
     started_ms: int
     now_ms: Callable[[], int] = clock.now_ms
 

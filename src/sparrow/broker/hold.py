@@ -3,7 +3,7 @@
 1. A queue that grows wakes its pulls once, in the next turn of the loop, however many messages came.
 2. A woken pull says whether it is done; if not (nothing matched its tags) it goes on waiting.
 3. Deadlines are kept in slots of 100 ms, and one timer stands for the next slot that is not empty.
-4. A pull whose connection is gone is dropped when it is next looked at, at its deadline at the latest.
+4. A pull whose connection ends is dropped with it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SLOTS_A_SECOND = 10
 class Held:
     """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting."""
 
-    __slots__ = ("offset", "queue", "resume", "slot")
+    __slots__ = ("channel", "offset", "queue", "resume", "slot")
 
-    def __init__(self, queue: Queue, offset: int, resume: Callable[[Held, bool], bool]) -> None:
-        self.queue, self.offset, self.resume = queue, offset, resume
+    def __init__(self, queue: Queue, offset: int, resume: Callable[[Held, bool], bool], channel: object = None) -> None:
+        self.queue, self.offset, self.resume, self.channel = queue, offset, resume, channel
         self.slot = 0
 
 
@@ -38,6 +38,7 @@ class Hold:
         self._waiting: dict[Queue, dict[Held, None]] = {}
         self._slots: dict[int, set[Held]] = {}
         self._slot_order: list[int] = []
+        self._of_channel: dict[object, set[Held]] = {}
         self._grown: set[Queue] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
@@ -49,6 +50,7 @@ class Hold:
             raise Busy(f"{self.count} pulls are waiting already")
         self.count += 1
         self._waiting.setdefault(held.queue, {})[held] = None
+        self._of_channel.setdefault(held.channel, set()).add(held)
         # Rounded up: a pull is never cut short.
         slot = held.slot = int((self._loop.time() + hold_ms / 1000) * _SLOTS_A_SECOND) + 1
         members = self._slots.get(slot)
@@ -91,6 +93,15 @@ class Hold:
         slot = self._slots.get(held.slot)
         if slot is not None:
             slot.discard(held)  # the slot itself goes when its time comes
+        siblings = self._of_channel[held.channel]
+        siblings.discard(held)
+        if not siblings:
+            del self._of_channel[held.channel]
+
+    def drop(self, channel: object) -> None:
+        """A connection has ended: nobody would read the answers."""
+        for held in list(self._of_channel.get(channel, ())):
+            self._forget(held)
 
     def _watch(self, slot: int) -> None:
         if self._timer is not None:
@@ -115,6 +126,8 @@ class Hold:
             for held in list(waiting):
                 held.resume(held, True)
                 self._forget(held)
+        self._slots.clear()
+        self._slot_order.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

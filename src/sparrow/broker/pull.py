@@ -5,7 +5,10 @@ A plain function. Only what needs the disk, or makes a group, becomes a task.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 from sparrow.broker.context import Broker
 from sparrow.broker.hold import Held
@@ -17,9 +20,11 @@ from sparrow.net.serving import Answer, Plain, failure, reply
 from sparrow.store.spi import AtEnd, Moved, ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
+from sparrow.wire.frame import IS_ONE_WAY, Command
 from sparrow.wire.headers import Pulled, PullMessage
 
+_TURNS_A_CHANNEL = 4
+"""Answers from disk that one peer may wait for at a time."""
 _USUAL_BYTES = 256 * 1024
 """What an answer holds when the client names no limit of its own (4.9 does not)."""
 
@@ -44,6 +49,7 @@ class Pulling:
         self._broker, self._store, self._hold = broker, broker.store, broker.hold
         self._groups, self._topics, self._members = broker.groups, broker.topics, broker.members
         self._settings = broker.settings
+        self._turns: WeakKeyDictionary[Channel, asyncio.Semaphore] = WeakKeyDictionary()
 
     def handlers(self) -> dict[int, Plain]:
         return {Code.PULL_MESSAGE: self.pull, Code.LITE_PULL_MESSAGE: self.pull}
@@ -72,13 +78,29 @@ class Pulling:
 
     async def _in_new_group(self, request: PullMessage, command: Command, channel: Channel) -> bytes | None:
         await self._broker.groups.found_or_created(request.group)
-        again = self.pull(command, channel)
-        return again if isinstance(again, bytes) or again is None else await again
+        async with self._turn(channel):
+            again = self.pull(command, channel)
+            if isinstance(again, bytes):
+                channel.write(again)
+                return None
+        return again if again is None else await again
+
+    @asynccontextmanager
+    async def _turn(self, channel: Channel) -> AsyncIterator[None]:
+        """For answers that are not given at once. A few at a time, and none while the peer does not read what it has:
+        else one that asks and never reads could fill our memory."""
+        turns = self._turns.get(channel)
+        if turns is None:
+            turns = self._turns[channel] = asyncio.Semaphore(_TURNS_A_CHANNEL)
+        async with turns:
+            await channel.writable()
+            yield
 
     def _check(self, request: PullMessage) -> None:
-        group, topic = self._groups[request.group], self._topics[request.topic]
+        group = self._groups[request.group]
         if not group.may_consume:
             raise NotPermitted(f"consuming in group {group.name!r}", "the group's configuration forbids it")
+        topic = self._topics[request.topic]
         if not topic.is_readable:
             raise NotPermitted(f"reading topic {topic.name!r}", "the topic has no read permission")
         if not 0 <= request.queue_id < topic.read_queues:
@@ -116,21 +138,25 @@ class Pulling:
     async def _from_disk(
         self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter
     ) -> bytes | None:
-        found = await self._store.read(
-            queue,
-            request.offset,
-            count_max=self._count_max(request),
-            bytes_max=self._bytes_max(request),
-            tags_codes=wanted.tags_codes,
-        )
-        return self._answer(request, command, channel, queue, wanted, found)
+        async with self._turn(channel):
+            found = await self._store.read(
+                queue,
+                request.offset,
+                count_max=self._count_max(request),
+                bytes_max=self._bytes_max(request),
+                tags_codes=wanted.tags_codes,
+            )
+            frame = self._answer(request, command, channel, queue, wanted, found)
+            if frame is not None:
+                channel.write(frame)
+        return None
 
     def _answer(
         self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter, found: ReadResult
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
-            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0:
+            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0 and not command.flag & IS_ONE_WAY:
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.missed(request.group, request.topic)
@@ -157,7 +183,7 @@ class Pulling:
             channel.write(frame)
             return True
 
-        held = Held(queue, request.offset, resume)
+        held = Held(queue, request.offset, resume, channel)
         self._hold.park(held, min(request.hold_ms, self._settings.hold_ms_max))
         # Between the read and the parking another thread may have made more visible (synchronous flush does).
         if self._store.bounds_now(queue).end > request.offset:

@@ -10,7 +10,7 @@ import logging
 
 from sparrow.broker.context import Broker
 from sparrow.model.errors import SparrowError
-from sparrow.net.address import Address, parse_list
+from sparrow.net.address import Address
 from sparrow.net.channel import Channel, connect
 from sparrow.wire.bodies import Registration as RegistrationBody
 from sparrow.wire.bodies import TopicConfig, TopicTable, write_registration
@@ -22,15 +22,14 @@ from sparrow.wire.headers import Header, RegisterBroker, UnregisterBroker
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 1.0
-"""Whoever made a topic waits so long for the name servers to hear of it: a send has 3 s in all."""
+"""Whoever made a topic, or stops, waits so long for the name servers to hear of it: a send has 3 s in all."""
 
 
 class Registration:
     """This broker's words to all its name servers."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker, self._settings = broker, broker.settings
-        self._name_servers = parse_list(broker.settings.name_servers)
+    def __init__(self, broker: Broker, name_servers: list[Address]) -> None:
+        self._broker, self._settings, self._name_servers = broker, broker.settings, name_servers
         self._channels: dict[Address, Channel] = {}
         self._dialing = {address: asyncio.Lock() for address in self._name_servers}
         self._unreachable: set[Address] = set()
@@ -103,6 +102,8 @@ class Registration:
             broker_id=0,
         )
         reached = [address for address in self._name_servers if address not in self._unreachable]
-        await asyncio.gather(*(self._tell(address, Code.UNREGISTER_BROKER, header, b"") for address in reached))
+        words = [asyncio.create_task(self._tell(address, Code.UNREGISTER_BROKER, header, b"")) for address in reached]
+        if words:
+            await asyncio.wait(words, timeout=_PATIENCE_S)
         for channel in self._channels.values():
             channel.close()

@@ -10,9 +10,10 @@ from collections.abc import Awaitable
 from random import randrange
 from struct import Struct
 
+from sparrow.broker import retry
 from sparrow.broker.context import Broker
 from sparrow.broker.topics import NOT_FOR_SENDERS, RETRY_PREFIX
-from sparrow.model.errors import FlushTimeout, NotPermitted, ProtocolError, Refused, TooLarge
+from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -24,8 +25,8 @@ from sparrow.wire.codes import OUR_VERSION, Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 from sparrow.wire.headers import SendMessage, SendMessageV2, Sent
 from sparrow.wire.ids import UniqueIds, offset_id_prefix
-from sparrow.wire.properties import value_of
-from sparrow.wire.record import PREPARED, pack_host
+from sparrow.wire.properties import has, value_of, with_values
+from sparrow.wire.record import HIDDEN, pack_host
 
 _REGION = "DefaultRegion"
 _MANY = 400
@@ -39,6 +40,8 @@ _FORM = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}}'
 )
 """The answer to a send that succeeded."""
+
+Said = bytes | Awaitable[bytes | None] | None
 
 
 class Sending:
@@ -62,29 +65,34 @@ class Sending:
             Code.SEND_BATCH_MESSAGE: self.send_v2,
         }
 
-    def send(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+    def send(self, command: Command, channel: Channel) -> Said:
         return self._send(headers.read(SendMessage, command.ext), command, channel)
 
-    def send_v2(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+    def send_v2(self, command: Command, channel: Channel) -> Said:
         return self._send(headers.read(SendMessageV2, command.ext), command, channel)
 
-    def _send(self, request: SendMessage, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+    def _send(self, request: SendMessage, command: Command, channel: Channel) -> Said:
+        if request.topic in NOT_FOR_SENDERS:
+            raise NotPermitted(f"sending to topic {request.topic!r}", "only the broker itself writes to it")
         topic = self._topics.get(request.topic)
         if topic is None:
             return self._to_new_topic(request, command, channel)
         queue = self._queue_of(request, topic)
         if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
             appended = self._append_batch(request, command, channel, queue)
-            properties = None
-        else:
-            draft = self._draft(request, command, channel)
-            appended, properties = self._store.append_now(queue, (draft,)), draft.properties
-        self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
-        durable = self._store.durable(appended.end)
-        if durable is None or "WAIT\x01false" in request.properties:
-            return self._sent(command, appended, properties)
-        self._when_durable(command, channel, appended, properties, durable)
-        return None
+            return self._answer(request, command, channel, queue, appended)
+        draft = self._draft(request, command, channel)
+        words = request.properties
+        if (
+            "DELAY" in words
+            or "TIMER_D" in words
+            or "TRAN_MSG" in words
+            or request.sys_flag & HIDDEN
+            or topic.name.startswith(RETRY_PREFIX)
+        ):
+            return self._send_special(request, command, channel, queue, draft)
+        appended = self._store.append_now(queue, (draft,))
+        return self._answer(request, command, channel, queue, appended, draft.properties)
 
     async def _to_new_topic(self, request: SendMessage, command: Command, channel: Channel) -> bytes | None:
         await self._topics.create_for_send(
@@ -96,8 +104,6 @@ class Sending:
     def _queue_of(self, request: SendMessage, topic: Topic) -> Queue:
         if not topic.is_writable:
             raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
-        if topic.name in NOT_FOR_SENDERS:
-            raise NotPermitted(f"sending to topic {topic.name!r}", "only the broker itself writes to it")
         queue_id = request.queue_id
         if queue_id < 0:
             queue_id = randrange(topic.write_queues)
@@ -105,17 +111,61 @@ class Sending:
             raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
         return Queue(topic.name, queue_id)
 
+    # -- messages that do not go straight to their queue --------------------------------------------------------------
+
+    def _send_special(
+        self, request: SendMessage, command: Command, channel: Channel, queue: Queue, draft: Draft
+    ) -> Said:
+        """Retries that are worn out, half messages, and messages for later."""
+        properties = draft.properties
+        if queue.topic.startswith(RETRY_PREFIX):
+            group = self._broker.groups[retry.group_of(queue.topic)]
+            if retry.is_worn_out(request, group):
+                return self._bury(request, command, channel, queue, draft)
+        level = _number(properties, b"DELAY") or 0
+        is_half = value_of(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
+        if request.sys_flag & HIDDEN and not is_half:
+            raise IllegalMessage("its flags say it is half of a transaction, its properties do not (TRAN_MSG)")
+        recall_handle = None
+        if is_half:
+            appended = self._broker.transactions.put_half(queue, draft)
+        elif level > 0:
+            appended = self._broker.delay.put_level(queue, draft, level)
+        else:
+            due_ms = self._due_ms(properties)
+            timed = self._broker.delay.put_at(queue, draft, due_ms) if due_ms is not None else None
+            if timed is not None and due_ms is not None:
+                unique = value_of(draft.properties, b"UNIQ_KEY") or ""
+                recall_handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique)
+            appended = timed or self._store.append_now(queue, (draft,))
+        return self._answer(request, command, channel, queue, appended, draft.properties, recall_handle)
+
+    def _due_ms(self, properties: bytes) -> int | None:
+        """When a message wants to be delivered. Of several ways to say so the first of these counts, as in RocketMQ."""
+        if (seconds := _number(properties, b"TIMER_DELAY_SEC")) is not None:
+            return self._broker.now_ms() + seconds * 1000
+        if (ms := _number(properties, b"TIMER_DELAY_MS")) is not None:
+            return self._broker.now_ms() + ms
+        return _number(properties, b"TIMER_DELIVER_MS")
+
+    async def _bury(
+        self, request: SendMessage, command: Command, channel: Channel, queue: Queue, draft: Draft
+    ) -> bytes | None:
+        group = self._broker.groups[retry.group_of(queue.topic)]
+        appended = await retry.bury(self._broker, group, draft)
+        said = self._answer(request, command, channel, queue, appended, draft.properties)
+        return said if isinstance(said, bytes) or said is None else await said
+
     # -- what is stored -----------------------------------------------------------------------------------------------
 
     def _draft(self, request: SendMessage, command: Command, channel: Channel) -> Draft:
-        words = request.properties
-        if "DELAY" in words or "TRAN_MSG" in words or "TIMER_" in words or request.sys_flag & PREPARED:
-            _refuse_unbuilt(request)
-        properties = _ended(words.encode())
-        if b"UNIQ_KEY\x01" not in properties:
+        properties = _ended(request.properties.encode())
+        if not has(properties, b"UNIQ_KEY"):
             properties += f"UNIQ_KEY\x01{self._unique_ids.make()}\x02".encode()
-        if b"CLUSTER\x01" not in properties:
+        if not has(properties, b"CLUSTER"):
             properties += self._cluster
+        if b"POP_CK\x01" in properties:  # a handle is the broker's to give
+            properties = with_values(properties, {"POP_CK": ""})
         return Draft(
             body=command.body,
             properties=properties,
@@ -127,33 +177,38 @@ class Sending:
         )
 
     def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Appended:
-        if request.topic.startswith(RETRY_PREFIX):
-            raise NotPermitted(f"a batch to {request.topic!r}", "messages are retried one by one")
-        if request.sys_flag & PREPARED:
-            _refuse_unbuilt(request)
         body = command.body
+        if request.topic.startswith(RETRY_PREFIX):
+            raise IllegalMessage("a batch cannot go to a retry topic: messages are retried one by one")
+        if request.sys_flag & HIDDEN:
+            raise IllegalMessage("a batch cannot be part of a transaction")
         if len(body) > self._message_bytes_max:
             raise TooLarge("the batch", len(body), self._message_bytes_max)
         if len(body) < batch.SMALLEST_BYTES:
             raise Refused("the batch holds no message")
+        if _number(request.properties.encode(), b"DELAY"):
+            raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
         try:
-            if len(body) // max(int.from_bytes(body[:4], "big"), 1) >= _MANY:
-                encoded = column_batch.to_records(
-                    body,
-                    topic=request.topic,
-                    sys_flag=request.sys_flag,
-                    born_ms=request.born_ms,
-                    born_host=channel.packed_host,
-                    extra_properties=self._cluster,
-                    store_host_bytes=self._store_host_bytes,
-                    reconsume_times=request.reconsume_times,
-                )
-                return self._store.append_encoded_now(queue, encoded.data, encoded.sizes, verify_crc=False)
-            return self._store.append_now(queue, self._drafts(request, body, channel))
+            if b"DELAY\x01" in body or len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY:
+                return self._store.append_now(queue, self._drafts(request, body, channel))
+            encoded = column_batch.to_records(
+                body,
+                topic=request.topic,
+                sys_flag=request.sys_flag,
+                born_ms=request.born_ms,
+                born_host=channel.packed_host,
+                extra_properties=self._cluster,
+                store_host_bytes=self._store_host_bytes,
+                reconsume_times=request.reconsume_times,
+            )
+            return self._store.append_encoded_now(queue, encoded.data, encoded.sizes, verify_crc=False)
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
 
     def _drafts(self, request: SendMessage, body: bytes | memoryview, channel: Channel) -> list[Draft]:
+        members = batch.decode(body)
+        if any(_number(member.properties, b"DELAY") for member in members):
+            raise IllegalMessage("a message of a batch cannot be delayed: send it by itself")
         return [
             Draft(
                 body=member.body,
@@ -164,67 +219,86 @@ class Sending:
                 born_host=channel.packed_host,
                 reconsume_times=request.reconsume_times,
             )
-            for member in batch.decode(body)
+            for member in members
         ]
 
     # -- what is answered ---------------------------------------------------------------------------------------------
 
+    def _answer(
+        self,
+        request: SendMessage,
+        command: Command,
+        channel: Channel,
+        queue: Queue,
+        appended: Appended,
+        properties: bytes | None = None,
+        recall_handle: str | None = None,
+    ) -> Said:
+        """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
+        self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
+        durable = self._store.durable(appended.end)
+        if durable is None or ("WAIT" in request.properties and _wants_no_wait(request)):
+            return self._sent(command, queue, appended, properties, recall_handle=recall_handle)
+        answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def done(future: asyncio.Future[None]) -> None:
+            error = future.exception() if not future.cancelled() else FlushTimeout(0)
+            if answered.done():
+                return
+            if error is None:
+                frame = self._sent(command, queue, appended, properties, recall_handle=recall_handle)
+            elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
+                frame = self._sent(command, queue, appended, properties, Response.FLUSH_DISK_TIMEOUT, str(error))
+            else:
+                frame = failure(command, error)
+            answered.set_result(frame)
+
+        durable.add_done_callback(done)
+        return answered
+
     def _sent(
         self,
         command: Command,
+        queue: Queue,
         appended: Appended,
         properties: bytes | None,
         code: int = Response.SUCCESS,
         remark: str | None = None,
+        *,
+        recall_handle: str | None = None,
     ) -> bytes | None:
         """`properties`: of a single message, None for a batch."""
-        if properties is not None and not code and command.serialization is _JSON and not command.flag & IS_ONE_WAY:
-            return self._sent_one(command, appended, properties)
+        if (
+            properties is not None
+            and not code
+            and recall_handle is None
+            and command.serialization is _JSON
+            and not command.flag & IS_ONE_WAY
+        ):
+            frame = self._sent_one(command, queue, appended, properties)
+            if frame is not None:
+                return frame
         ids = column_batch.offset_ids(self._id_prefix, appended.physical_offsets)
         unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
-        header = Sent(ids, appended.queue.id, appended.offset, unique, _REGION, True)
+        header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=recall_handle)
         return reply(command, Answer(header, code=code, remark=remark))
 
-    def _sent_one(self, command: Command, appended: Appended, properties: bytes) -> bytes:
+    def _sent_one(self, command: Command, queue: Queue, appended: Appended, properties: bytes) -> bytes | None:
         """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""
         at = properties.find(b"UNIQ_KEY\x01") + 9
         unique = properties[at : properties.find(b"\x02", at)]
-        if not unique.isalnum():  # only a strange client's id would need escaping
-            unique = b""
+        if not unique.isalnum() or (at > 9 and properties[at - 10] != 2):
+            return None  # an id that needs escaping, or a property whose name only ends alike
         header = _FORM % (
             command.opaque,
             self._id_prefix_bytes,
             appended.physical_offsets[0],
-            appended.queue.id,
+            queue.id,
             appended.offset,
             unique,
         )
         size = len(header)
         return b"%b%b" % (_START.pack(size + 4, size), header)
-
-    def _when_durable(
-        self,
-        command: Command,
-        channel: Channel,
-        appended: Appended,
-        properties: bytes | None,
-        durable: asyncio.Future[None],
-    ) -> None:
-        channel.in_hand += 1
-
-        def done(future: asyncio.Future[None]) -> None:
-            channel.in_hand -= 1
-            error = future.exception() if not future.cancelled() else FlushTimeout(0)
-            if error is None:
-                frame = self._sent(command, appended, properties)
-            elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
-                frame = self._sent(command, appended, properties, Response.FLUSH_DISK_TIMEOUT, str(error))
-            else:
-                frame = failure(command, error)
-            if frame is not None:
-                channel.write(frame)
-
-        durable.add_done_callback(done)
 
 
 def _ended(properties: bytes) -> bytes:
@@ -232,17 +306,18 @@ def _ended(properties: bytes) -> bytes:
     return properties + b"\x02" if properties and properties[-1] != 2 else properties
 
 
-def _refuse_unbuilt(request: SendMessage) -> None:
-    """Better a clear no than a message delivered at the wrong time."""
-    if request.topic.startswith(RETRY_PREFIX):
-        return
-    found = value_of(request.properties.encode(), b"DELAY")
-    if found not in (None, "0"):
-        raise NotPermitted("a delayed message", "this broker does not deliver at a later time yet")
-    if "TIMER_" in request.properties and any(
-        value_of(request.properties.encode(), name)
-        for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS")
-    ):
-        raise NotPermitted("a timed message", "this broker does not deliver at a later time yet")
-    if request.sys_flag & PREPARED or value_of(request.properties.encode(), b"TRAN_MSG") == "true":
-        raise NotPermitted("a transactional message", "this broker has no transactions yet")
+def _number(properties: bytes, name: bytes) -> int | None:
+    """A property that is a number; None if there is none, or it is not one."""
+    found = value_of(properties, name) if name in properties else None
+    if found is None:
+        return None
+    try:
+        return int(found)
+    except ValueError:
+        if name == b"DELAY":
+            return None
+        raise IllegalMessage(f"its property {name.decode()} is no number: {found[:80]!r}") from None
+
+
+def _wants_no_wait(request: SendMessage) -> bool:
+    return value_of(request.properties.encode(), b"WAIT") == "false"

@@ -10,13 +10,15 @@ from sparrow import clock
 from sparrow.broker import dispatch, membership
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters
+from sparrow.broker.delay import Delay
 from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.registration import Registration
 from sparrow.broker.topics import Topics
-from sparrow.net.address import Address
+from sparrow.broker.transactions import Transactions
+from sparrow.net.address import Address, parse_list
 from sparrow.net.channel import Channel
 from sparrow.net.listener import Listener, reachable_address
 from sparrow.net.serving import Serving
@@ -43,6 +45,7 @@ class BrokerServer:
 
     async def start(self) -> None:
         """Serving when this returns, and known to the name servers that could be reached."""
+        name_servers = parse_list(self.settings.name_servers)
         self._listener = Listener(None, self.settings.net, on_close=self._closed)
         port = self._listener.bind(self.settings.host, self.settings.port)
         self.address = reachable_address(self.settings.host, port, self.settings.advertised_host)
@@ -52,7 +55,7 @@ class BrokerServer:
             self._listener.stop_accepting()
             raise
         self._serving: Serving[Broker] = dispatch.serving(self.broker)
-        self._registration = Registration(self.broker)
+        self._registration = Registration(self.broker, name_servers)
         self.broker.topics.on_change = self._registration.changed
         self._listener.serve = self._serving
         await self._listener.start()
@@ -70,22 +73,32 @@ class BrokerServer:
             on_growth=hold.grew,
             now_ms=self._now_ms,
         )
+        topics, members = Topics(store, self.settings, self._now_ms), Members()
         broker = Broker(
             settings=self.settings,
             address=self.address,
             store=store,
-            topics=Topics(store, self.settings, self._now_ms),
+            topics=topics,
             groups=Groups(store, self.settings, self._now_ms),
-            members=Members(),
+            members=members,
             locks=QueueLocks(self.settings.lock_ms),
             hold=hold,
             counters=Counters(),
+            delay=Delay(
+                store,
+                horizon_ms=self.settings.delay_horizon_ms,
+                rolls_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
+                now_ms=self._now_ms,
+            ),
+            transactions=Transactions(store, topics, members, self.settings, now_ms=self._now_ms),
             started_ms=self._now_ms(),
             now_ms=self._now_ms,
         )
         try:
             await broker.topics.load()
             await broker.groups.load()
+            await broker.delay.start()
+            await broker.transactions.start()
         except BaseException:
             await store.close()
             raise
@@ -93,6 +106,7 @@ class BrokerServer:
 
     def _closed(self, channel: Channel) -> None:
         membership.left(self.broker, channel)
+        self.broker.hold.drop(channel)
 
     def _scan_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -113,6 +127,8 @@ class BrokerServer:
         await self._serving.stop(self.settings.net.stop_grace_ms / 1000)
         self.broker.hold.release_all()
         await self._listener.stop()
+        await self.broker.transactions.stop()
+        await self.broker.delay.stop()
         await self.broker.store.close()
 
     async def __aenter__(self) -> BrokerServer:

@@ -5,6 +5,7 @@ A change is told to `on_change`, which registers it with the name servers; `vers
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from random import randrange
 
@@ -20,10 +21,11 @@ RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC = "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX = "rmq_sys_"
 
 NOT_FOR_SENDERS = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
 """Topics that only the broker itself writes to."""
 
@@ -37,6 +39,7 @@ class Topics:
         self.version = DataVersion(0, now_ms())
         self.on_change: Callable[[], Awaitable[None]] = _nobody
         """Awaited after every change, so that whoever made it can count on the name servers knowing."""
+        self._creating = asyncio.Lock()
         self._system = {topic.name: topic for topic in _system_topics(settings)}
 
     async def load(self) -> None:
@@ -93,14 +96,18 @@ class Topics:
     async def create_for_send(self, name: str, *, template: str, queues: int) -> Topic:
         """The topic a first message is sent to, made after a template topic that may be inherited from."""
         checked_topic(name)
+        async with self._creating:  # of two first sends, one makes it
+            if name not in self._known:
+                await self._create_like(name, template, queues)
+        return self[name]
+
+    async def _create_like(self, name: str, template: str, queues: int) -> None:
         pattern = self._known.get(template)
         if pattern is None or not pattern.permission & INHERIT or not self._settings.auto_create_topics:
             raise UnknownTopic(name)
         count = max(1, min(queues, pattern.write_queues))
-        await self.put(
-            Topic(name=name, read_queues=count, write_queues=count, permission=pattern.permission & ~INHERIT)
-        )
-        return self[name]
+        permission = pattern.permission & ~INHERIT
+        await self.put(Topic(name=name, read_queues=count, write_queues=count, permission=permission))
 
     async def create_for_group(self, prefix: str, group: str, queues: int = 1) -> Topic:
         """The retry or dead-letter topic of a group."""
@@ -134,6 +141,7 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     yield topic(SELF_TEST_TOPIC, 1)
     yield topic(OFFSET_MOVED_TOPIC, 1)
     yield topic(SCHEDULE_TOPIC, 18)
+    yield topic(TIMER_TOPIC, 1)
     yield topic(HALF_TOPIC, 1)
     yield topic(OP_TOPIC, 1)
     yield topic(f"{settings.cluster}_REPLY_TOPIC", 1)

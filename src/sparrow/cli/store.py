@@ -29,6 +29,8 @@ def info(
 
     Example: [bold]sparrow store info ./sparrow-data[/bold]
     """
+    if not (directory / "commitlog").is_dir() and (directory / "store" / "commitlog").is_dir():
+        directory = directory / "store"  # what `sparrow up` was told as its data folder
     if not (directory / "commitlog").is_dir():
         raise typer.BadParameter(f"{directory} holds no commitlog folder, so it is no store")
     with LogStore(directory) as store:

@@ -57,6 +57,9 @@ def broker(
     advertised_host: Advertised = None,
     port: PortOption = None,
     flush: Flush = None,
+    stops_with_input: Annotated[
+        bool, typer.Option("--stops-with-input", help="Stop when standard input ends.", hidden=True)
+    ] = False,
 ) -> None:
     """Start one broker.
 
@@ -65,7 +68,7 @@ def broker(
     settings = settings_of(host=host, advertised_host=advertised_host, port=port, flush=flush)
     told = {"name_servers": name_servers} | ({"name": name} if name else {})
     settings = settings.model_copy(update={"broker": settings.broker.model_copy(update=told)})
-    running.run(lambda stop: _serve_broker(settings, data, stop))
+    running.run(lambda stop: _serve_broker(settings, data, stop, stops_with_input=stops_with_input))
 
 
 def name_server(data: Data = Path("sparrow-data"), host: HostOption = None, port: NamingPort = None) -> None:
@@ -100,7 +103,8 @@ def settings_of(
     except ValidationError as cause:
         first = cause.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise SettingsError(key, first["input"], "flags, SPARROW_* or sparrow.toml", first["msg"]) from cause
+        would_do = f"something else ({first['msg']})"
+        raise SettingsError(key, first["input"], "flags, SPARROW_* or sparrow.toml", would_do) from cause
 
 
 async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> None:
@@ -113,10 +117,12 @@ async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> Non
         await stop.wait()
 
 
-async def _serve_broker(settings: Settings, data: Path, stop: asyncio.Event) -> None:
+async def _serve_broker(settings: Settings, data: Path, stop: asyncio.Event, *, stops_with_input: bool) -> None:
     from sparrow.broker.server import BrokerServer
 
     begun = time.perf_counter()
+    if stops_with_input:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     async with BrokerServer(settings.broker, data / "store", settings.log) as server:
         say_broker(settings.broker.name, str(server.address))
         _say_ready(data, begun)
@@ -163,13 +169,24 @@ async def _keep_shard(
     port = broker.port + SHARD_PORTS_APART * number if broker.port else 0
     words = [
         *("--name", f"{broker.name}-{number}", "--port", str(port), "--host", broker.host),
-        *("--name-servers", name_servers, "--data", str(data / f"shard-{number}"), "--flush", settings.log.flush),
+        *(
+            "--stops-with-input",
+            "--name-servers",
+            name_servers,
+            "--data",
+            str(data / f"shard-{number}"),
+            "--flush",
+            settings.log.flush,
+        ),
         *(("--advertised-host", broker.advertised_host) if broker.advertised_host else ()),
     ]
     while not stop.is_set():
         # A group of its own: Ctrl-C reaches us alone, and we stop the shards in order.
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "sparrow", "broker", *words, stdout=asyncio.subprocess.PIPE, start_new_session=True
+            *(sys.executable, "-m", "sparrow", "broker", *words),
+            stdin=asyncio.subprocess.PIPE,  # nothing is said; it closes when we die, however we die
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
         talking = asyncio.create_task(_pass_on(process, ready))
         leaving, stopping = asyncio.create_task(process.wait()), asyncio.create_task(stop.wait())

@@ -77,6 +77,15 @@ class UnknownGroup(Refused):
         return f"group {self.group!r} does not exist: create it, or switch on automatic creation"
 
 
+class IllegalMessage(Refused):
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the message is refused: {self.why}"
+
+
 class OffsetUnknown(Refused):
     def __init__(self, group: str, queue: object) -> None:
         super().__init__(group, queue)

@@ -80,6 +80,7 @@ def _load(path: Path) -> Tables:
 
 def _replace(path: Path, data: bytes) -> None:
     """A crash leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
     with open(fresh, "wb") as file:
         file.write(data)

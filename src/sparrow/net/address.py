@@ -20,7 +20,7 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Address:
         host, _, port = text.strip().rpartition(":")
-        if not host or not port.isdigit() or int(port) > 0xFFFF:
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
             raise SettingsError("address", text, "the caller", "host:port, such as 127.0.0.1:9876,")
         return cls(host.strip("[]"), int(port))
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
 from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
@@ -31,6 +32,9 @@ Serve = Callable[[Command, "Channel"], None]
 OPEN_REQUESTS_MAX = 65_536
 WRITE_HIGH_BYTES = 4 << 20
 """More than this waiting to be sent, and a listener stops reading from the peer."""
+_LOOK_AGAIN_S = 0.01
+LINGER_S = 5.0
+"""How long a peer has to read the rest of what we said, once we have hung up."""
 _OPAQUE_MASK = 0x7FFF_FFFF
 
 
@@ -70,11 +74,15 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._not_taken: deque[Command] = deque()
+        """Requests that came with others whose answers the peer must read first."""
         self._is_flushing = False
         self._open: dict[int, _Open] = {}
         self._opaque = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._cutting: asyncio.TimerHandle | None = None
         self._blocked: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
 
@@ -117,21 +125,22 @@ class Channel(asyncio.Protocol):
         if not self.is_open:
             return
         self._out.append(data)
+        self._out_bytes += len(data)
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
-    def write_all(self, parts: Sequence[bytes | memoryview]) -> None:
-        """One frame in several pieces."""
-        self.write(b"".join(parts))
-
     async def writable(self) -> None:
         """Wait while more is waiting to be sent than should be."""
-        while self._blocked is not None:
-            await asyncio.shield(self._blocked)
+        while self.is_open and self._out_bytes + self._unsent_bytes > WRITE_HIGH_BYTES:
+            if self._blocked is not None:
+                await asyncio.shield(self._blocked)
+            else:  # what is written in this turn has not reached the transport yet
+                await asyncio.sleep(0)
 
     @property
     def is_blocked(self) -> bool:
+        """Whether the peer does not read what we say."""
         return self._blocked is not None
 
     def _flush(self) -> None:
@@ -140,6 +149,7 @@ class Channel(asyncio.Protocol):
         if not out or transport is None:
             return
         self._out = []
+        self._out_bytes = 0
         self.heard = self._loop.time()
         transport.write(out[0] if len(out) == 1 else b"".join(out))
 
@@ -176,22 +186,54 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._loop.time()
+        stream = self._stream
+        commands = stream.feed(data)
+        if self._not_taken:
+            self._not_taken += commands
+        else:
+            self._take(commands)
+        if stream.fault is not None and self.is_open:
+            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.fault)})
+            self.close(str(stream.fault))
+
+    def _take(self, commands: Iterable[Command]) -> None:
+        """Serve requests and hand out answers. What is answered on the spot goes out at the end, in one write."""
         was_flushing, self._is_flushing = self._is_flushing, True
-        stream, serve = self._stream, self._serve
-        for command in stream.feed(data):
+        serve = self._serve
+        waiting = iter(commands)
+        for command in waiting:
             if command.flag & IS_RESPONSE:
                 open_request = self._open.pop(command.opaque, None)
                 if open_request is not None and not open_request.future.done():
                     open_request.future.set_result(command)
             elif serve is not None:
                 serve(command, self)
-        # What was answered on the spot goes out now, in one write.
+                if self._out_bytes > WRITE_HIGH_BYTES and not self._reads_while_blocked:
+                    self._flush()
+                    if self._unsent_bytes > WRITE_HIGH_BYTES:
+                        self._not_taken = deque(waiting)
+                        self._pause_reading()
+                        self._loop.call_soon(self._go_on)
         self._is_flushing = was_flushing
         if not was_flushing:
             self._flush()
-        if stream.fault is not None and self.is_open:
-            log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.fault)})
-            self.close(str(stream.fault))
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _go_on(self) -> None:
+        """With requests that were put off, once the peer has read enough of the answers before them."""
+        if not self.is_open or self._blocked is not None or self._reads_while_blocked:
+            return
+        if self._not_taken:
+            if self._unsent_bytes > WRITE_HIGH_BYTES:
+                self._loop.call_later(_LOOK_AGAIN_S, self._go_on)
+                return
+            waiting, self._not_taken = self._not_taken, deque()
+            self._take(waiting)
+        if not self._not_taken:
+            self._resume_reading()
 
     def pause_writing(self) -> None:
         self._blocked = self._loop.create_future()
@@ -202,8 +244,7 @@ class Channel(asyncio.Protocol):
         if self._blocked is not None:
             self._blocked.set_result(None)
             self._blocked = None
-        if not self._reads_while_blocked:
-            self._resume_reading()
+        self._go_on()
 
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -214,17 +255,21 @@ class Channel(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_lost(self, cause: Exception | None) -> None:
+        if self._cutting is not None:
+            self._cutting.cancel()
         self._end(str(cause) if cause is not None else "the peer hung up")
         if not self._closed.done():
             self._closed.set_result(None)
 
     def close(self, why: str = "we hung up") -> None:
-        """Send what is written, then hang up. Open requests fail now."""
+        """Send what is written, then hang up. Open requests fail now. A peer that does not read is cut off."""
         if self.is_open:
             self._flush()
         self._end(why)
         if self._transport is not None:
             self._transport.close()
+            if self._cutting is None and not self._closed.done():
+                self._cutting = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self) -> None:
         """Hang up at once."""
@@ -239,6 +284,7 @@ class Channel(asyncio.Protocol):
         if not self.is_open:
             return
         self.is_open = False
+        self._not_taken.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -285,6 +331,3 @@ def _name_of(code: int) -> str:
         return Code(code).name
     except ValueError:
         return f"request {code}"
-
-
-__all__ = ["IS_RESPONSE", "Channel", "Serve", "connect"]

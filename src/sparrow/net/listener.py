@@ -97,7 +97,10 @@ class Listener:
         loop = asyncio.get_running_loop()
         silent_since = loop.time() - self._settings.idle_close_ms / 1000
         for channel in [channel for channel in self.channels if channel.heard < silent_since]:
-            channel.close("nothing was said for too long")
+            if channel.is_blocked:
+                channel.abort()  # it would never read the rest either
+            else:
+                channel.close("nothing was said for too long")
         self._sweep = loop.call_later(self._sweep_s, self._close_idle)
 
     def stop_accepting(self) -> None:

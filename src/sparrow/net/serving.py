@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from inspect import isawaitable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ from sparrow.wire.headers import Header
 
 log = logging.getLogger(__name__)
 
+_GIVE_UP_S = 0.5
 IN_HAND_MAX = 4096
 """Requests of one peer that may be worked on at a time."""
 
@@ -73,7 +74,7 @@ class Serving(Generic[C]):
     ) -> None:
         self._context, self._handlers = context, handlers
         self._plain = {int(code): handler for code, handler in (plain or {}).items()}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._unanswered: set[asyncio.Future[bytes | None]] = set()
         self.is_stopping = False
 
     def __call__(self, command: Command, channel: Channel) -> None:
@@ -90,24 +91,24 @@ class Serving(Generic[C]):
         if isinstance(said, bytes):
             channel.write(said)
         else:
-            assert isawaitable(said)
             self._start(command, channel, said)
 
     def _start(self, command: Command, channel: Channel, work: Awaitable[bytes | None]) -> None:
         channel.in_hand += 1
-        task = asyncio.ensure_future(self._finish(command, channel, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        future = asyncio.ensure_future(work)
+        self._unanswered.add(future)
+        future.add_done_callback(partial(self._finish, command, channel))
 
-    async def _finish(self, command: Command, channel: Channel, work: Awaitable[bytes | None]) -> None:
-        try:
-            said = await work
-        except asyncio.CancelledError:
+    def _finish(self, command: Command, channel: Channel, future: asyncio.Future[bytes | None]) -> None:
+        """Answer, also when the work failed or was given up before it began."""
+        channel.in_hand -= 1
+        self._unanswered.discard(future)
+        if future.cancelled():
             said = failure(command, Closed("the server"))
-        except Exception as error:
+        elif (error := future.exception()) is not None:
             said = failure(command, error)
-        finally:
-            channel.in_hand -= 1
+        else:
+            said = future.result()
         if said is not None:
             channel.write(said)
 
@@ -131,10 +132,13 @@ class Serving(Generic[C]):
         """Refuse what is new, and give what is in hand a while to finish."""
         self.is_stopping = True
         deadline = asyncio.get_running_loop().time() + grace_s
-        while self._tasks and (left := deadline - asyncio.get_running_loop().time()) > 0:
-            await asyncio.wait(set(self._tasks), timeout=left)
-        for task in self._tasks:
-            task.cancel()
+        while self._unanswered and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(set(self._unanswered), timeout=left)
+        given_up = set(self._unanswered)
+        for future in given_up:
+            future.cancel()
+        if given_up:  # a turn of the loop for their answers
+            await asyncio.wait(given_up, timeout=_GIVE_UP_S)
 
 
 def reply(command: Command, said: Answer) -> bytes | None:

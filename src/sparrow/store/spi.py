@@ -125,6 +125,14 @@ class Store(Protocol):
         """Going backwards is allowed: it is how a group is rewound. Returns what stood there before."""
         ...
 
+    async def mark(self, name: str) -> int | None:
+        """How far some work of the broker's own had got, if it ever said."""
+        ...
+
+    async def put_mark(self, name: str, value: int) -> None:
+        """Survives a crash only if everything appended before it does."""
+        ...
+
     async def close(self) -> None:
         """Everything acknowledged is on disk when this returns."""
         ...

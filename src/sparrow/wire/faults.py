@@ -12,6 +12,7 @@ from sparrow.model.errors import (
     Closed,
     ConnectionLost,
     FlushTimeout,
+    IllegalMessage,
     IllegalName,
     NotPermitted,
     OffsetUnknown,
@@ -72,6 +73,7 @@ FAULTS = (
     Fault(UnknownGroup, Response.SUBSCRIPTION_GROUP_NOT_EXIST),
     Fault(NotPermitted, Response.NO_PERMISSION),
     Fault(TooLarge, Response.MESSAGE_ILLEGAL),
+    Fault(IllegalMessage, Response.MESSAGE_ILLEGAL),
     Fault(OffsetUnknown, Response.QUERY_NOT_FOUND),
     Fault(IllegalName, Response.INVALID_PARAMETER),
     # RocketMQ answers a header it cannot decode with its catch-all, and tools know it as such.

@@ -48,6 +48,15 @@ def decode(encoded: bytes | memoryview) -> dict[str, str]:
     return found
 
 
+def has(encoded: bytes, name: bytes) -> bool:
+    """Whether there is such a property: a quick look, on the broker's hot path."""
+    mark = name + b"\x01"
+    at = encoded.find(mark)
+    while at > 0 and encoded[at - 1] != 2:
+        at = encoded.find(mark, at + 1)
+    return at >= 0
+
+
 def value_of(encoded: bytes, name: bytes) -> str | None:
     """One property, without decoding the others: the broker's quick look at TAGS or KEYS."""
     mark = name + b"\x01"
@@ -65,3 +74,19 @@ def value_of(encoded: bytes, name: bytes) -> str | None:
                     raise ProtocolError(f"property {name.decode()} is not UTF-8") from cause
         at = encoded.find(mark, at + 1)
     return found
+
+
+def with_values(encoded: bytes, values: Mapping[str, str]) -> bytes:
+    """The string with these properties set: of two entries with one name the later counts, so they go to the end.
+
+    An empty value stands for none; an earlier entry of that name is then taken out.
+    """
+    gone = [name for name in values if f"{name}\x01".encode() in encoded]
+    if gone:
+        kept = decode(encoded)
+        for name in gone:
+            kept.pop(name, None)
+        encoded = encode(kept)
+    elif encoded and encoded[-1] != 2:
+        encoded += b"\x02"
+    return encoded + encode(values)

@@ -325,3 +325,30 @@ def decode_sound(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
         except ProtocolError:
             pass
         at += size
+
+
+def redraft(record: bytes | memoryview) -> Draft:
+    """What a record holds, to be stored once more elsewhere. Body and property string stay as they are, undecoded."""
+    size, magic, sys_flag = _checked_start(record, 0)
+    layout = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)]
+    _, _, _, _, flag, _, _, _, born_ms, born_host, _, _, times, prepared, body_bytes = layout.unpack_from(record)
+    topic_at = layout.size + body_bytes
+    length_bytes = 1 if magic == MAGIC_V1 else 2
+    name_end = topic_at + length_bytes + int.from_bytes(record[topic_at : topic_at + length_bytes], "big")
+    if body_bytes < 0 or name_end + 2 > size:
+        raise ProtocolError(f"the parts of the record do not add up to its {size} bytes")
+    return Draft(
+        body=bytes(record[layout.size : topic_at]),
+        properties=bytes(record[name_end + 2 : size]),
+        flag=flag,
+        sys_flag=sys_flag & ~(BORN_IPV6 | STORE_IPV6),
+        born_ms=born_ms,
+        born_host=born_host,
+        reconsume_times=times,
+        prepared_offset=prepared,
+    )
+
+
+def place_of(record: bytes | memoryview) -> int:
+    """The queue offset in a record."""
+    return int.from_bytes(record[AT_QUEUE_OFFSET : AT_QUEUE_OFFSET + 8], "big")

@@ -47,7 +47,8 @@ async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
 
 
 async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path):
-    kv = Kv(tmp_path / "missing" / "kv.json")
+    kv = Kv(tmp_path / "folder" / "kv.json")
+    (tmp_path / "folder").touch()  # a file in its way
     with pytest.raises(StorageError, match="cannot be written"):
         await kv.put("ns", "k", "v")
     assert kv.get("ns", "k") is None

@@ -69,6 +69,7 @@ def _traffic(counters: Counters, now_ms: int) -> dict[str, str]:
         "getMissTps": rates(lambda totals: totals.pulls_missed),
         "getTotalTps": rates(lambda totals: totals.pulls_found + totals.pulls_missed),
         "getTransferredTps": rates(lambda totals: totals.messages_pulled),
+        "getTransferedTps": rates(lambda totals: totals.messages_pulled),  # as mqadmin 4.9 spells it
         "putMessageTimesTotal": str(totals.messages_sent),
         "putMessageSizeTotal": str(totals.bytes_sent),
         "putMessageAverageSize": str(totals.bytes_sent / totals.messages_sent if totals.messages_sent else 0.0),

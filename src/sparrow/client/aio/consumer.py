@@ -96,7 +96,7 @@ class Consumer:
         self._share_again = asyncio.Event()
         self._shared = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._changing = asyncio.Lock()
+        self._changing, self._closing = asyncio.Lock(), asyncio.Lock()
         self._is_closed = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -108,8 +108,9 @@ class Consumer:
     async def close(self, grace_s: float = 10.0) -> None:
         """Finish what is being handled, commit, say good-bye to the group."""
         self._is_closed = True
-        if self._delivery is not None:
-            await self._leave(grace_s)
+        async with self._closing:  # who closes it a second time waits for the first
+            if self._delivery is not None:
+                await self._leave(grace_s)
         if self._owns_session:
             await self.session.close()
 
@@ -548,7 +549,8 @@ class Consumer:
         await self._sharer.unlock(self._feeds)
         self._feeds.clear()
         self.session.consumers.pop(self.group, None)
-        self.session.on_routes_changed.remove(self._route_changed)
+        if self._route_changed in self.session.on_routes_changed:  # not so where a close before was given up
+            self.session.on_routes_changed.remove(self._route_changed)
         header = UnregisterClient(self.session.client_id, consumer_group=self.group)
         for address in self.session.broker_addresses(masters_only=False):
             try:

@@ -65,8 +65,9 @@ class Feed:
         self.committed: int | None = None
         self._session, self._group = session, group
         self._appetite, self._arrived = appetite, arrived
-        self._pull_count = min(appetite.pull_count_max, appetite.count_max)
-        self._pull_bytes = min(appetite.pull_bytes_max, appetite.bytes_max)
+        # At most half of what may be in hand, so that one half is on its way while the other is being handled.
+        self._pull_count = min(appetite.pull_count_max, max(1, appetite.count_max // 2))
+        self._pull_bytes = min(appetite.pull_bytes_max, max(1, appetite.bytes_max // 2))
         self._commits_with_pulls = commits_with_pulls
         self._room = asyncio.Event()
         self._broker_id = 0

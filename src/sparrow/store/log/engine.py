@@ -35,7 +35,7 @@ from sparrow.store.log.reader import Reader
 from sparrow.store.log.recovery import rebuild, recover
 from sparrow.store.log.scan import Damage
 from sparrow.store.log.upkeep import Upkeep, disk_ratio
-from sparrow.store.log.views import STATE, GroupSaid, OffsetsSaid, QueuesSaid, TopicSaid, Word
+from sparrow.store.log.views import STATE, GroupSaid, MarkSaid, OffsetsSaid, QueuesSaid, TopicSaid, Word
 from sparrow.store.log.writer import Growth, Writer
 from sparrow.store.spi import Appended, Limits, ReadResult, Store
 from sparrow.wire import record
@@ -313,6 +313,16 @@ class LogStore:
 
     def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         return self._memory.commit(group, queue, offset)
+
+    async def mark(self, name: str) -> int | None:
+        return self._memory.state.marks.get(name)
+
+    async def put_mark(self, name: str, value: int) -> None:
+        self.put_mark_now(name, value)
+
+    def put_mark_now(self, name: str, value: int) -> None:
+        """In the log behind everything appended so far: if the mark survives a crash, so did that."""
+        self._memory.say([MarkSaid(name, value)])
 
     # -- retention and replication ------------------------------------------------------------------------------------
 

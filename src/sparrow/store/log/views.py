@@ -1,4 +1,4 @@
-"""State as a view of the log: topics, groups and committed offsets.
+"""State as a view of the log: topics, groups, committed offsets and marks.
 
 Every change is a *word*: a record in the log under a topic of its own. Saying the words again in order gives the state,
 so replicating the log replicates it. The newest word on each thing is remembered by place, and said again at the
@@ -51,7 +51,14 @@ class QueuesSaid(msgspec.Struct, tag="queues", frozen=True):
     ends: dict[int, int] | None
 
 
-Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid
+class MarkSaid(msgspec.Struct, tag="mark", frozen=True):
+    """How far some work of the broker's own has got."""
+
+    name: str
+    value: int
+
+
+Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid | MarkSaid
 _Subject = tuple[str, str, str]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -95,6 +102,7 @@ class State:
         """(topic, group) -> queue id -> offset."""
         self.ends: dict[str, dict[int, int]] = {}
         """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
+        self.marks: dict[str, int] = {}
         self.unsaid: set[tuple[str, str]] = set()
         """Offsets that changed since they were last said: commits are frequent and are said together."""
         self._said_at: dict[_Subject, int] = {}
@@ -105,6 +113,7 @@ class State:
         self.groups.clear()
         self.offsets.clear()
         self.ends.clear()
+        self.marks.clear()
         self.unsaid.clear()
         self._said_at.clear()
 
@@ -124,6 +133,9 @@ class State:
                 case QueuesSaid(topic_name, ends):
                     subject = ("queues", topic_name, "")
                     _set(self.ends, topic_name, None if ends is None else dict(ends))
+                case MarkSaid(name, value):
+                    subject = ("mark", name, "")
+                    self.marks[name] = value
             if self._is_there(word):
                 self._said_at[subject] = physical_offset
             else:
@@ -138,6 +150,8 @@ class State:
                 return offsets is not None
             case QueuesSaid(_, ends):
                 return ends is not None
+            case MarkSaid():
+                return True
 
     def say_offsets(self) -> list[Word]:
         """Words for the offsets that changed since the last call."""
@@ -164,6 +178,8 @@ class State:
             return GroupSaid(name, self.groups[name])
         if kind == "queues":
             return QueuesSaid(name, dict(self.ends[name]))
+        if kind == "mark":
+            return MarkSaid(name, self.marks[name])
         return self._offsets_word((name, group))
 
     def _offsets_word(self, key: tuple[str, str]) -> Word:

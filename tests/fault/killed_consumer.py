@@ -1,0 +1,57 @@
+"""The child of `test_rebalance`: a consumer that writes down what it is given, until it is killed or told to leave.
+
+It appends lines to a file, each whole or not at all, and a kill takes back none of them: `shares queue ...` each time
+it works out which queues are its own, and `given queue offset` for each message its handler is called with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from sparrow.client.aio.consumer import Consumer
+from sparrow.client.aio.feed import Appetite
+from sparrow.client.allocate import averagely
+from sparrow.model.message import StoredMessage
+from sparrow.wire.bodies import BrokerQueue
+
+GROUP, TOPIC = "readers", "T"
+APPETITE = Appetite(count_max=200, pull_count_max=32)
+WORKERS = 10
+HANDLING_S = 0.001
+COMMIT_INTERVAL_MS = 500
+
+
+async def main(name_servers: str, path: str) -> None:
+    file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def tell(*words: object) -> None:
+        os.write(file, (" ".join(map(str, words)) + "\n").encode())
+
+    def strategy(
+        group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
+    ) -> list[BrokerQueue]:
+        mine = averagely(group, client_id, queues, client_ids)
+        if queues and queues[0].topic == TOPIC:
+            tell("shares", *(queue.queue_id for queue in mine))
+        return mine
+
+    async def handler(message: StoredMessage) -> None:
+        tell("given", message.queue_id, message.queue_offset)
+        await asyncio.sleep(HANDLING_S)
+
+    leave = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
+    async with Consumer(
+        GROUP, name_servers, strategy=strategy, appetite=APPETITE, commit_interval_ms=COMMIT_INTERVAL_MS
+    ) as consumer:
+        await consumer.subscribe(TOPIC)
+        await consumer.start(handler, workers=WORKERS)
+        await leave.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""Consumers killed, sent away and added in the middle of it: every message is given to somebody.
+
+Some come twice, and the test says which: only those that the consumer before had been given and had not committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from itertools import chain, zip_longest
+from pathlib import Path
+
+import pytest
+from tests.fault import killed_consumer
+from tests.fault.killed_consumer import APPETITE, GROUP, TOPIC, WORKERS
+from tests.support.consuming import Stand, standing
+from tests.support.processes import ENVIRONMENT
+from tests.support.waiting import eventually
+
+QUEUES = 8
+TRICKLE = 20
+GIVEN_AND_NOT_COMMITTED = APPETITE.count_max + APPETITE.pull_count_max + WORKERS
+"""Of one queue, at worst: what is in hand when a pull commits, what that pull brings, what is finished out of turn."""
+
+
+class Child:
+    """A consumer in a process of its own, and what it wrote down so far."""
+
+    def __init__(self, name_servers: str, path: Path) -> None:
+        self._words = (name_servers, str(path))
+        self._path, self._read_bytes = path, 0
+        self.given: list[tuple[int, int]] = []
+        """Queue and offset of each message, in order."""
+        self.shares: list[list[int]] = []
+        self.process: asyncio.subprocess.Process
+
+    async def start(self) -> None:
+        script = str(Path(killed_consumer.__file__))
+        self.process = await asyncio.create_subprocess_exec(sys.executable, script, *self._words, env=ENVIRONMENT)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.returncode is None
+
+    async def end(self, number: signal.Signals) -> None:
+        if self.is_alive:
+            self.process.send_signal(number)
+            await self.process.wait()
+        self.look()
+
+    def look(self) -> None:
+        """Read what is new in its file."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole, _, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(whole) + 1 if whole else 0
+        for line in whole.decode().splitlines():
+            kind, *numbers = line.split()
+            if kind == "given":
+                queue_id, offset = map(int, numbers)
+                self.given.append((queue_id, offset))
+            else:
+                self.shares.append([int(number) for number in numbers])
+
+    @property
+    def queues_taken_over(self) -> int:
+        """How often it was given a queue it did not have."""
+        pairs = zip([[], *self.shares], self.shares, strict=False)
+        return sum(len(set(after) - set(before)) for before, after in pairs)
+
+
+class Group:
+    """All children that ever were, and what was sent."""
+
+    def __init__(self, stand: Stand, folder: Path) -> None:
+        self._stand, self._folder = stand, folder
+        self.children: list[Child] = []
+        self.sent = 0
+        """Messages in each queue."""
+
+    @property
+    def living(self) -> list[Child]:
+        return [child for child in self.children if child.is_alive]
+
+    async def add(self) -> None:
+        child = Child(self._stand.name_servers, self._folder / f"child-{len(self.children)}")
+        await child.start()
+        self.children.append(child)
+
+    async def add_amid(self) -> None:
+        """The newcomer finds the others at work."""
+        await self.add()
+        while not self.children[-1].shares:
+            before = self.sent
+            await self.send(TRICKLE)
+            await eventually(lambda before=before: self.is_amid(before))
+
+    async def send(self, each: int) -> None:
+        for queue_id in range(QUEUES):
+            await self._stand.put(TOPIC, [f"{number}" for number in range(each)], queue_id)
+        self.sent += each
+
+    def look(self) -> None:
+        for child in self.children:
+            child.look()
+
+    def everything_given(self) -> Iterator[tuple[int, int]]:
+        return chain.from_iterable(child.given for child in self.children)
+
+    @property
+    def repeats(self) -> int:
+        given = list(self.everything_given())
+        return len(given) - len(set(given))
+
+    def has_seen_everything(self) -> bool:
+        self.look()
+        return len(set(self.everything_given())) == QUEUES * self.sent
+
+    def is_settled(self) -> bool:
+        """Every queue has one reader, and no message is left."""
+        self.look()
+        shares = [child.shares[-1] if child.shares else [] for child in self.living]
+        return all(shares) and sorted(chain(*shares)) == list(range(QUEUES)) and self.has_seen_everything()
+
+    def is_amid(self, before: int) -> bool:
+        """Whether each queue has begun with what came after `before`: whatever comes twice has come by then."""
+        self.look()
+        return len({queue_id for queue_id, offset in self.everything_given() if offset >= before}) == QUEUES
+
+    async def committed(self) -> list[int]:
+        return [await self._stand.committed(GROUP, TOPIC, queue_id) or 0 for queue_id in range(QUEUES)]
+
+
+async def some_kill(group: Group) -> None:
+    await group.living[0].end(signal.SIGKILL)
+    await group.add_amid()
+
+
+async def some_leave(group: Group) -> None:
+    await group.living[0].end(signal.SIGTERM)
+
+
+async def some_join(group: Group) -> None:
+    await group.add_amid()
+
+
+@pytest.mark.timeout(900)
+async def test_no_message_is_lost_and_only_uncommitted_ones_come_twice(tmp_path, scale):
+    events = [some_kill, some_leave, some_join] * (1 if scale == "smoke" else 3)
+    each = (10_000 if scale == "smoke" else 100_000) // QUEUES // len(events)
+    async with standing(tmp_path / "platform") as stand, AsyncExitStack() as stack:
+        await stand.topic(TOPIC, QUEUES)
+        group = Group(stand, tmp_path)
+        for _ in range(3):
+            await group.add()
+        stack.push_async_callback(ended, group)
+        await eventually(group.is_settled, within_s=30)
+        twice: dict[str, int] = {}
+        for event in events:
+            before, name = group.sent, event.__name__
+            await group.send(each)
+            await eventually(lambda before=before: group.is_amid(before), within_s=30)
+            committed = await group.committed()
+            group.look()  # in this order: what was committed has been given, and is on paper
+            marks, repeats_before = [len(child.given) for child in group.children], group.repeats
+            await event(group)
+            await eventually(group.is_settled, within_s=60)
+            for child, mark in zip_longest(group.children, marks, fillvalue=0):
+                early = [place for place in child.given[mark:] if place[1] < committed[place[0]]]
+                assert not early, f"{name}: {len(early)} committed messages came again, the first is {min(early)}"
+            twice[name] = twice.get(name, 0) + group.repeats - repeats_before
+        for queue_id in range(QUEUES):
+            await stand.commits(group.sent, GROUP, TOPIC, queue_id)
+        group.look()
+        given = list(group.everything_given())
+        assert set(given) == {(queue_id, offset) for queue_id in range(QUEUES) for offset in range(group.sent)}
+        moves = sum(child.queues_taken_over for child in group.children) - QUEUES
+        print(f"{len(set(given))} messages, {moves} queues moved, {group.repeats} came twice {twice}, none lost")
+        assert moves > 0
+        assert group.repeats <= GIVEN_AND_NOT_COMMITTED * moves
+
+
+async def ended(group: Group) -> None:
+    for child in group.children:
+        await child.end(signal.SIGKILL)

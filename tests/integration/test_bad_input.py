@@ -1,0 +1,437 @@
+"""Whatever comes over the wire gets the documented code and a sentence, or costs its own connection and no more."""
+
+import asyncio
+import logging
+import random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.platforms import channel_to, named, pull, pull_header, running_broker, send, send_header, try_send
+from tests.support.waiting import eventually
+from tests.support.wires import wire_to
+
+from sparrow.broker import dispatch
+from sparrow.model.topic import Topic
+from sparrow.wire import batch, bodies, headers
+from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, LockQueues, SubscriptionData
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import IS_RESPONSE, Command, Serialization, encode
+
+WRONG = {"a handler failed", "Task exception was never retrieved"}
+"""What must not be in the log: our own mistakes."""
+
+
+@pytest.fixture
+async def server(tmp_path, caplog):
+    """A broker that must have come through whatever the test did to it."""
+    caplog.set_level(logging.WARNING)
+    async with running_broker(tmp_path) as server:
+        await server.broker.topics.put(Topic(name="T", read_queues=4, write_queues=4))
+        yield server
+        await still_serves(server)
+        assert not mistakes(caplog)
+
+
+async def still_serves(server):
+    async with channel_to(server.address) as fresh:
+        sent = await send(fresh, "StillServing", b"alive")
+        found = await pull(fresh, "StillServing", sent.queue_id, sent.queue_offset)
+        assert found.bodies == [b"alive"]
+
+
+def mistakes(caplog) -> list[str]:
+    def is_one(record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        return said in WRONG or said.startswith(("Fatal", "Exception in callback", "Unhandled"))
+
+    return [f"{record.getMessage()}: {record.exc_info}" for record in caplog.records if is_one(record)]
+
+
+@pytest.fixture
+async def channel(server):
+    async with channel_to(server.address) as channel:
+        yield channel
+        assert channel.is_open, "the connection was to survive"
+
+
+def frame_of(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:
+    start = (4 + len(header) + len(body)).to_bytes(4, "big") + (serialization << 24 | len(header)).to_bytes(4, "big")
+    return start + header + body
+
+
+def json_frame(body: bytes = b"", **fields: object) -> bytes:
+    return frame_of(msgspec.json.encode({"code": 310, "opaque": 1, "version": 407, "language": "JAVA"} | fields), body)
+
+
+def refusal(answer: Command, code: int) -> str:
+    """The sentence that goes with an expected no."""
+    assert answer.code == code, f"{answer.code}: {answer.remark}"
+    assert answer.remark
+    assert len(answer.remark) <= 1024
+    return answer.remark
+
+
+# -- understood, and no -----------------------------------------------------------------------------------------------
+
+
+async def test_unknown_codes_are_3_and_the_connection_lives(channel):
+    for code in (0, -1, 1, 9, 309_999, 0x7FFF_FFFF, -0x8000_0000, 105):
+        answer = await channel.request(code)
+        assert refusal(answer, 3) == f" request type {code} not supported"
+
+
+@pytest.mark.parametrize("kind", ["send", "pull"])
+async def test_a_required_field_that_is_missing_is_named(server, kind):
+    code, header = (310, send_header("T")) if kind == "send" else (11, pull_header("T"))
+    required = [field.encode_name for field in msgspec.structs.fields(header) if field.required]
+    assert len(required) >= 8
+    async with wire_to(server.address) as wire:
+        for missing in required:
+            ext = headers.write(header)
+            del ext[missing]
+            assert repr(missing) in refusal(await wire.ask(Command(code, ext=ext)), Response.SYSTEM_ERROR)
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+async def test_no_fields_at_all_are_answered_by_everybody(server, serialization):
+    async with wire_to(server.address) as wire:
+        for code in sorted(headers.REQUESTS):
+            for ext in (None, {}, {"x": "y"}):
+                answer = await wire.ask(Command(int(code), 1, ext=ext, serialization=serialization))
+                assert answer.opaque == 1
+                assert answer.code in (0, 1, 3, 16, 17, 22, 26, 29, 206, 208), f"{code}: {answer.code} {answer.remark}"
+                assert answer.code == 0 or answer.remark
+
+
+@pytest.mark.parametrize("serialization", Serialization)
+async def test_a_number_that_is_none_names_its_field(server, serialization):
+    async with wire_to(server.address) as wire:
+        for value in ("", "abc", "1.5", "99999999999", "-99999999999", "0x10", " 1", "null", "true", "١"):
+            ext = headers.write(send_header("T")) | {"e": value}
+            answer = await wire.ask(Command(310, ext=ext, serialization=serialization))
+            assert "'e'" in refusal(answer, Response.SYSTEM_ERROR)
+
+
+@pytest.mark.parametrize("ext", [[], "text", 5, {"a": {"b": 1}}, {"a": [1]}, {"e": {}}, None, {"a": None}, True])
+async def test_ext_fields_that_are_no_map_of_texts_are_1(server, ext):
+    async with wire_to(server.address) as wire:
+        wire.write(json_frame(extFields=ext))
+        refusal((await wire.read())[0], Response.SYSTEM_ERROR)
+        assert (await wire.ask(Command(7777))).code == 3
+
+
+@pytest.mark.parametrize("queue_id", [4, 100, 0x7FFF_FFFF])
+async def test_queues_that_are_not_there_are_29(channel, queue_id):
+    assert str(queue_id) in refusal(await try_send(channel, "T", b"x", queue_id), Response.INVALID_PARAMETER)
+    answer = await channel.request(11, pull_header("T", queue_id))
+    assert str(queue_id) in refusal(answer, Response.INVALID_PARAMETER)
+    assert (await channel.request(30, headers.AskQueue("T", queue_id))).code == 0
+
+
+ILLEGAL = ["", " ", "a b", "../up", "a/b", "x" * 128, "主题", "a\0b", "a\x01b\x02", "a.b", "x" * 100_000, "'\"\\\n"]
+
+
+async def test_illegal_topics_are_29_and_nothing_is_made(server, channel):
+    before = set(server.broker.topics._known)
+    for topic in ILLEGAL:
+        refusal(await try_send(channel, topic, b"x"), Response.INVALID_PARAMETER)
+        refusal(await channel.request(11, pull_header(topic)), Response.TOPIC_NOT_EXIST)
+        refusal(await channel.request(15, headers.CommitOffset("g", topic, 0, 1)), Response.TOPIC_NOT_EXIST)
+    assert set(server.broker.topics._known) == before
+
+
+async def test_illegal_groups_are_29_and_nothing_is_made(server, channel):
+    before = set(server.broker.groups._known)
+    for group in (*ILLEGAL, "x" * 121):
+        refusal(await channel.request(11, pull_header("T", group=group)), Response.INVALID_PARAMETER)
+        refusal(await channel.request(15, headers.CommitOffset(group, "T", 0, 1)), Response.INVALID_PARAMETER)
+    assert set(server.broker.groups._known) == before
+
+
+@pytest.mark.parametrize("extra", [1, 100_000, 8 << 20])
+async def test_bodies_that_are_too_large_are_13(channel, extra):
+    body = bytes((4 << 20) + extra)
+    assert str(len(body)) in refusal(await try_send(channel, "T", body), Response.MESSAGE_ILLEGAL)
+    refusal(await try_send(channel, "T", body, code=Code.SEND_BATCH_MESSAGE, batch=True), Response.MESSAGE_ILLEGAL)
+
+
+@pytest.mark.parametrize("chars", [32_767, 32_768, 65_536, 1 << 20])
+async def test_properties_that_are_too_large_are_13(channel, chars):
+    properties = named(a="x").replace("x", "x" * (chars - 3))
+    refusal(await try_send(channel, "T", b"x", 0, properties), Response.MESSAGE_ILLEGAL)
+    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "properties", ["\x01", "\x02", "\x01\x02" * 100, "a", "a\x01", "\x01b\x02", "a\x01b\x01c\x02", "\0"]
+)
+async def test_strange_properties_are_stored_and_read(channel, properties):
+    await send(channel, "T", b"x", 0, properties)
+    (message,) = (await pull(channel, "T")).messages
+    assert message.properties["CLUSTER"] == "DefaultCluster"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\0",
+        b"\0" * 22,
+        b"\xff" * 100,
+        b"\0\0\0\0" + bytes(20_000),
+        b"\0\0\0\x01" + bytes(20_000),
+        b"\0\0\0\x16" + bytes(20_000),
+        b"\x7f\xff\xff\xff" + bytes(100),
+        batch.encode([(0, b"x", b"")])[:-1],
+        batch.encode([(0, b"x", b"")] * 500)[:-1],
+        batch.encode([(0, b"x", b"")] * 500) + b"\0\0\0\x17",
+        batch.encode([(0, b"x", b"\xff\xfe")]),
+        batch.encode([(0, b"x", b"\xff\xfe")] * 500),
+    ],
+)
+async def test_batches_that_are_none_are_refused_whole(channel, body):
+    refusal(await try_send(channel, "T", body, code=Code.SEND_BATCH_MESSAGE, batch=True), Response.INVALID_PARAMETER)
+    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+
+
+async def test_offsets_outside_a_queue_are_21(channel):
+    for offset in (-1, -(1 << 63), 1, 1 << 40, (1 << 63) - 1):
+        answer = await pull(channel, "T", 0, offset, hold_ms=1_000)
+        assert (answer.code, answer.header.next_offset) == (Response.PULL_OFFSET_MOVED, 0)
+
+
+@pytest.mark.parametrize("code", [Code.HEART_BEAT, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.CHECK_CLIENT_CONFIG])
+async def test_bodies_that_are_not_the_json_they_should_be_are_answered(channel, code):
+    for body in (b"", b"{", b"null", b"[]", b'"text"', b"{}", b"\xff\xfe", b'{"clientID":5}', b"[" * 5_000):
+        answer = await channel.request(code, body=body)
+        assert answer.code in (0, 1, 29), f"{body[:20]!r}: {answer.code} {answer.remark}"
+        assert answer.code == 0 or answer.remark
+
+
+async def test_an_answer_to_nothing_is_passed_over(server):
+    async with wire_to(server.address) as wire:
+        wire.write(*(Command(0, opaque, IS_RESPONSE, body=b"?") for opaque in range(-2, 100)))
+        wire.write(Command(310, 5, IS_RESPONSE | 2, ext=headers.write(send_header("T"))))
+        assert (await wire.ask(Command(7777, 9))).opaque == 9
+
+
+# -- not understood: the connection goes ------------------------------------------------------------------------------
+
+GOOD = encode(Command(310, 1, ext=headers.write(send_header("T")), body=b"hello"))
+GOOD_BINARY = encode(
+    Command(310, 1, ext=headers.write(send_header("T")), body=b"hello", serialization=Serialization.BINARY)
+)
+
+BROKEN = {
+    "a header that is no JSON": frame_of(b"{code:310}"),
+    "an empty header": frame_of(b""),
+    "a header that is a list": frame_of(b"[]"),
+    "a header that is a number": frame_of(b"5"),
+    "a header without a code": frame_of(b"{}"),
+    "a code that is a text": frame_of(b'{"code":"310"}'),
+    "an opaque that does not fit": frame_of(b'{"code":310,"opaque":2147483648}'),
+    "a header that is not UTF-8": frame_of(b'{"code":310,"remark":"\xff"}'),
+    "half of a surrogate pair in a property": frame_of(
+        b'{"code":310,"extFields":{"a":"p","b":"T","c":"TBW102","d":"4","e":"0","f":"0","g":"1","h":"0","i":"\\ud800"}}'
+    ),
+    "a header nested too deep": frame_of(b'{"code":310,"x":' + b"[" * 100_000),
+    "a header longer than its frame": b"\0\0\0\x08\0\0\0\x09" + b"x" * 8,
+    "a header of 16 MiB in a small frame": b"\0\0\0\x08\0\xff\xff\xff" + b"x" * 8,
+    "a frame too short for its header's length": b"\0\0\0\x03\0\0\0\0",
+    "a frame of nothing": b"\0\0\0\0\0\0\0\0",
+    "a frame of 2 GiB": b"\x7f\xff\xff\xff\0\0\0\x10",
+    "a frame of 4 GiB": b"\xff" * 8,
+    "one byte more than allowed": (16 * 1024 * 1024 - 3).to_bytes(4, "big") + b"\0\0\0\x10",
+    "an unknown serialization": frame_of(b"{}", serialization=2),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "a short binary header": frame_of(bytes(5), serialization=1),
+    "a binary remark beyond the header": frame_of(bytes(13) + b"\0\0\xff\xff" + bytes(4), serialization=1),
+    "a binary remark of negative length": frame_of(bytes(13) + b"\xff\xff\xff\xff" + bytes(4), serialization=1),
+    "binary fields beyond the header": frame_of(bytes(17) + b"\0\0\0\x09" + bytes(4), serialization=1),
+    "a binary field that is not UTF-8": frame_of(bytes(17) + b"\0\0\0\x08" + b"\0\x01\xff\0\0\0\x01x", serialization=1),
+}
+
+
+@pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
+async def test_what_is_no_frame_costs_its_own_connection_only(server, channel, said):
+    async with wire_to(server.address) as wire:
+        assert (await wire.ask(Command(7777, 1))).code == 3
+        wire.write(Command(7777, 2), said, GOOD)
+        # What came before it may still be answered; nothing behind it is done.
+        await drained(wire)
+    await eventually(lambda: len(server._listener.channels) == 1)
+    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+
+
+async def drained(wire) -> bytes:
+    """All there is until the peer hangs up."""
+    try:
+        return await asyncio.wait_for(wire.reader.read(-1), 5)
+    except ConnectionError:
+        return b""
+
+
+@pytest.mark.parametrize("good", [GOOD, GOOD_BINARY], ids=["json", "binary"])
+async def test_a_frame_cut_at_any_byte_is_not_done(server, channel, good):
+    for cut in range(len(good)):
+        async with wire_to(server.address) as wire:
+            wire.write(good[:cut])
+    await eventually(lambda: len(server._listener.channels) == 1)
+    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+
+
+async def test_a_frame_in_two_pieces_is_done_wherever_it_was_parted(server, channel):
+    async with wire_to(server.address) as wire:
+        for cut in range(1, len(GOOD)):
+            wire.write(GOOD[:cut])
+            await asyncio.sleep(0)
+            wire.write(GOOD[cut:])
+        answers = await wire.read(len(GOOD) - 1)
+    assert {answer.code for answer in answers} == {0}
+    assert len((await pull(channel, "T", count=1_000)).messages) == len(GOOD) - 1
+
+
+async def test_a_large_frame_that_never_ends_keeps_only_what_came(server):
+    async with wire_to(server.address) as wire:
+        wire.write((15 << 20).to_bytes(4, "big") + b"\0\0\0\x10" + bytes(100_000))
+        await eventually(lambda: server._listener.channels)
+        (peer,) = server._listener.channels
+        await eventually(lambda: peer._stream.held_bytes == 100_008)
+        await still_serves(server)
+
+
+async def test_garbage_costs_its_connections_only(server, channel):
+    chance = random.Random(20)
+    for _ in range(100):
+        async with wire_to(server.address) as wire:
+            wire.write(chance.randbytes(chance.randrange(1, 5_000)))
+    await eventually(lambda: len(server._listener.channels) == 1)
+
+
+# -- frames that are nearly right -------------------------------------------------------------------------------------
+
+
+def frames() -> dict[str, bytes]:
+    """One good frame of each kind that matters, in both spellings of the header."""
+    beat = HeartbeatData("c@1", [], [ConsumerData("g", subscription_data_set=[SubscriptionData("T", sub_version=1)])])
+    lock = LockQueues("g", "c@1", mq_set=[BrokerQueue("T", "sparrow", 0)])
+    said = named(TAGS="a", KEYS="k", UNIQ_KEY="AB12", DELAY="0", WAIT="true")
+    kinds: dict[str, tuple[int, headers.Header, bytes]] = {
+        "send": (310, send_header("T", 0, said), b"hello"),
+        "send in long": (10, send_header("T", 0, said, v2=False), b"hello"),
+        "batch": (320, send_header("T", batch=True), batch.encode([(0, b"a", b"x\x01y\x02"), (1, b"b", b"")])),
+        "large batch": (320, send_header("T", batch=True), batch.encode([(0, b"a", b"x\x01y\x02")] * 420)),
+        "pull": (11, pull_header("T", hold_ms=50), b""),
+        "commit": (15, headers.CommitOffset("g", "T", 0, 1), b""),
+        "offset": (14, headers.QueryOffset("g", "T", 0), b""),
+        "time": (29, headers.SearchOffset("T", 0, 5, "LOWER"), b""),
+        "heartbeat": (34, headers.Heartbeat(), bodies.write(beat)),
+        "lock": (41, headers.Done(), bodies.write(lock)),
+    }
+    return {
+        f"{name}, {serialization.name}": encode(
+            Command(code, 1, ext=headers.write(header), body=body, serialization=serialization)
+        )
+        for name, (code, header, body) in kinds.items()
+        for serialization in Serialization
+    }
+
+
+FRAMES = frames()
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A good frame with some bytes changed, added or lost. Half of them claim their true length all the same."""
+    frame = bytearray(FRAMES[draw(st.sampled_from(sorted(FRAMES)))])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(frame) - 1))
+        match draw(st.sampled_from(["set", "flip", "insert", "delete", "number"])):
+            case "set":
+                frame[at] = draw(st.integers(0, 255))
+            case "flip":
+                frame[at] ^= 1 << draw(st.integers(0, 7))
+            case "insert":
+                frame[at:at] = draw(st.binary(min_size=1, max_size=8))
+            case "delete":
+                del frame[at : at + draw(st.integers(1, 8))]
+            case "number":
+                frame[at : at + 4] = draw(
+                    st.sampled_from([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b'-1"}'])
+                )
+        if len(frame) < 9:
+            break
+    if draw(st.booleans()) and len(frame) >= 8:
+        frame[:4] = (len(frame) - 4).to_bytes(4, "big")
+    return bytes(frame)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(frame=mutated())
+async def test_frames_that_are_nearly_right_harm_nobody(server, caplog, frame):
+    async with wire_to(server.address) as wire:
+        wire.write(frame, Command(7777, 99))
+        wire.writer.write_eof()
+        await drained(wire)
+    assert not mistakes(caplog), frame
+    await still_serves(server)
+
+
+NUMBERS = [-(1 << 63), -(1 << 31), -1, 0, 1, 4, 255, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, 1 << 63]
+NAMES = [
+    "T",
+    "g",
+    "",
+    "*",
+    "%RETRY%g",
+    "%RETRY%",
+    "TBW102",
+    "DefaultCluster",
+    "rmq_sys_x",
+    "\0",
+    "a\x01b\x02",
+    "标签",
+    "'",
+]
+ODD_BODIES = [
+    b"",
+    b"{}",
+    b"[]",
+    b"null",
+    b'{"mqSet":[{}]}',
+    b'{"topicConfigList":[{}]}',
+    b'{"groupName":"x"}',
+    b"a=b\n",
+    b"\xff",
+]
+LISTENS_TO_ANYBODY = sorted({int(code) for code in dispatch.HANDLERS} | {10, 11, 310, 320, 361})
+
+
+@st.composite
+def odd_requests(draw: st.DrawFn) -> Command:
+    """Anything a broker can be asked, with fields of the right names and values nobody thought of."""
+    code = draw(st.sampled_from(LISTENS_TO_ANYBODY))
+    values = st.one_of(st.sampled_from(NUMBERS).map(str), st.sampled_from(NAMES), st.text(max_size=8))
+    names = [field.encode_name for field in msgspec.structs.fields(headers.request_type(code))]
+    ext = {name: draw(values) for name in names if draw(st.integers(0, 5))}
+    if "suspendTimeoutMillis" in ext:
+        ext["suspendTimeoutMillis"] = "10"
+    body = draw(
+        st.one_of(st.sampled_from(ODD_BODIES), st.sampled_from(sorted(FRAMES.values())), st.binary(max_size=60))
+    )
+    return Command(code, 1, ext=ext, body=body, serialization=draw(st.sampled_from(Serialization)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
+@given(requests=st.lists(odd_requests(), min_size=1, max_size=5))
+async def test_requests_with_odd_fields_are_each_answered_once(server, caplog, requests):
+    async with wire_to(server.address) as wire:
+        for request in requests:
+            answer = await wire.ask(request)
+            assert (answer.opaque, answer.is_response) == (1, True)
+            assert answer.code == 0 or answer.remark
+        assert (await wire.ask(Command(7777, 2))).opaque == 2
+    assert not mistakes(caplog), requests

@@ -1,0 +1,507 @@
+"""Pulling from a real broker: the four kinds of answer, waiting for messages, subscriptions, and large or old reads."""
+
+import asyncio
+import threading
+
+import pytest
+from tests.support.platforms import (
+    SMALL_LOG,
+    broker_server,
+    channel_to,
+    named,
+    pull,
+    pull_header,
+    pulled,
+    running_broker,
+    send,
+    send_batch,
+    subscribe,
+    try_pull,
+)
+from tests.support.waiting import eventually
+from tests.support.wires import wire_to
+
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
+
+FOUND, NOT_FOUND, AGAIN, MOVED = 0, 19, 20, 21
+
+
+@pytest.fixture
+async def server(tmp_path):
+    async with running_broker(tmp_path) as server:
+        await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
+        yield server
+
+
+@pytest.fixture
+async def channel(server):
+    async with channel_to(server.address) as channel:
+        yield channel
+
+
+def four(answer):
+    header = answer.header
+    return header.suggested_broker_id, header.next_offset, header.min_offset, header.max_offset
+
+
+# -- the four kinds of answer -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE])
+async def test_what_is_found_comes_as_records_with_the_next_offset(channel, code):
+    for number in range(5):
+        await send(channel, "T", b"%d" % number)
+    found = await pull(channel, "T", 0, 1, count=3, code=code)
+    assert (found.code, found.remark, found.bodies) == (FOUND, "FOUND", [b"1", b"2", b"3"])
+    assert four(found) == (0, 4, 0, 5)
+    assert [message.queue_offset for message in found.messages] == [1, 2, 3]
+
+
+async def test_nothing_yet_is_19(channel):
+    empty = await pull(channel, "T", 1)
+    assert (empty.code, four(empty), empty.messages) == (NOT_FOUND, (0, 0, 0, 0), [])
+    await send(channel, "T", b"0")
+    at_end = await pull(channel, "T", 0, 1)
+    assert (at_end.code, at_end.remark, four(at_end)) == (NOT_FOUND, "NO_NEW_MSG", (0, 1, 0, 1))
+
+
+async def test_nothing_that_matches_is_20_behind_what_was_looked_at(channel):
+    for _ in range(5):
+        await send(channel, "T", b"x", 0, named(TAGS="a"))
+    answer = await pull(channel, "T", tags="b")
+    assert (answer.code, answer.remark, four(answer)) == (AGAIN, "NO_MATCHED_MSG", (0, 5, 0, 5))
+
+
+@pytest.mark.parametrize(("offset", "to"), [(4, 3), (1 << 40, 3), ((1 << 63) - 1, 3), (-1, 0), (-(1 << 63), 0)])
+async def test_an_offset_outside_the_queue_is_21_with_where_to_go(channel, offset, to):
+    for _ in range(3):
+        await send(channel, "T", b"x")
+    for hold_ms in (0, 5_000):  # nobody is held for it
+        answer = await pull(channel, "T", 0, offset, hold_ms=hold_ms)
+        assert (answer.code, answer.remark, four(answer)) == (MOVED, "OFFSET_ILLEGAL", (0, to, 0, 3))
+
+
+async def test_an_offset_into_an_empty_queue_is_21_to_its_start(channel):
+    answer = await pull(channel, "T", 1, 7)
+    assert (answer.code, four(answer)) == (MOVED, (0, 0, 0, 0))
+
+
+async def test_what_retention_took_is_21_to_the_oldest_left(tmp_path):
+    log = SMALL_LOG.model_copy(update={"segment_bytes": 1 << 16, "retention_hours": 0, "message_bytes_max": 1 << 15})
+    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+        for _ in range(40):
+            await send(channel, "T", b"x" * 10_000)
+        await server.broker.store.trim()
+        first = server.broker.store.bounds_now(Queue("T", 0)).first
+        assert 0 < first < 40
+        answer = await pull(channel, "T")
+        assert (answer.code, four(answer)) == (MOVED, (0, first, first, 40))
+        assert len((await pull(channel, "T", 0, first)).messages) == 40 - first
+
+
+async def test_a_binary_pull_gets_a_binary_answer(server, channel):
+    await send(channel, "T", b"x")
+    async with wire_to(server.address) as wire:
+        ext = headers.write(pull_header("T"))
+        answer = await wire.ask(Command(11, 1, ext=ext, serialization=Serialization.BINARY))
+        assert (answer.serialization, pulled(answer).bodies) == (Serialization.BINARY, [b"x"])
+
+
+async def test_a_one_way_pull_is_not_answered_and_nobody_waits_for_it(server, channel):
+    async with wire_to(server.address) as wire:
+        wire.write(Command(11, 1, IS_ONE_WAY, ext=headers.write(pull_header("T"))))
+        wire.write(Command(11, 2, ext=headers.write(pull_header("T"))))
+        assert (await wire.read())[0].opaque == 2
+
+
+# -- how much ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_bounded_by_count_and_by_bytes_but_never_empty(channel):
+    for _ in range(20):
+        await send(channel, "T", b"x" * 1000)
+    assert len((await pull(channel, "T", count=7)).messages) == 7
+    some = await pull(channel, "T", bytes_max=5_000)
+    assert len(some.messages) == 4
+    assert some.header.next_offset == 4
+    assert len((await pull(channel, "T", bytes_max=1)).messages) == 1
+
+
+async def test_who_names_no_limit_gets_a_quarter_of_a_megabyte(channel):
+    for _ in range(40):
+        await send(channel, "T", b"x" * 10_000)
+    for unlimited in (None, 0, -1):
+        found = await pull(channel, "T", count=40, bytes_max=unlimited)
+        assert sum(len(body) for body in found.bodies) in range(240_000, 262_145)
+
+
+async def test_a_large_pull_answers_megabytes_at_once(channel):
+    """8 MiB over several segments, as Spark asks for."""
+    body = b"x" * 50_000
+    for _ in range(200):
+        await send(channel, "T", body)
+    found = await pull(channel, "T", count=1_000, bytes_max=8 << 20)
+    assert found.code == FOUND
+    assert (8 << 20) - 60_000 < sum(map(len, found.bodies)) < 8 << 20
+    rest = await pull(channel, "T", 0, found.header.next_offset, count=1_000, bytes_max=8 << 20)
+    assert len(found.messages) + len(rest.messages) == 200
+    assert set(found.bodies + rest.bodies) == {body}
+
+
+async def test_the_brokers_own_bound_counts_whatever_is_asked(tmp_path):
+    async with running_broker(tmp_path, pull_bytes_max=10_000, pull_messages_max=5) as server:
+        async with channel_to(server.address) as channel:
+            for size in (10,) * 10 + (4_000,) * 10:
+                await send(channel, "T", b"x" * size)
+            assert len((await pull(channel, "T", count=10_000)).messages) == 5
+            assert len((await pull(channel, "T", 0, 10, count=10_000, bytes_max=1 << 30)).messages) == 2
+
+
+async def test_ten_thousand_small_messages_come_in_one_answer(channel):
+    for _ in range(5):
+        await send_batch(channel, "T", [(b"%d" % number, b"") for number in range(2_000)])
+    found = await pull(channel, "T", count=10_000, bytes_max=8 << 20)
+    assert found.bodies == [b"%d" % number for number in range(2_000)] * 5
+
+
+async def test_pulls_of_a_peer_that_does_not_read_stay_bounded_in_memory(server, channel):
+    body = b"x" * 100_000
+    for _ in range(30):
+        await send(channel, "T", body)
+    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+        ask = headers.write(pull_header("T", bytes_max=8 << 20))
+        wire.write(*(Command(11, number, ext=ask) for number in range(60)))  # 60 x 3 MB of answers
+        await eventually(lambda: any(peer.is_blocked for peer in server._listener.channels))
+        (peer,) = [peer for peer in server._listener.channels if peer.is_blocked]
+        waiting = peer._transport.get_write_buffer_size()
+        peer.abort()
+        assert waiting < 32 << 20
+
+
+# -- what is old ------------------------------------------------------------------------------------------------------
+
+
+async def test_cold_reads_answer_what_warm_ones_do(tmp_path):
+    log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
+    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+        for number in range(50):
+            await send(channel, "T", b"%d" % number, 0, named(TAGS="ab"[number % 2]))
+        assert server.broker.store.read_now(Queue("T", 0), 0) is None  # not without the disk
+        found = await pull(channel, "T", count=50)
+        assert (found.code, found.bodies, four(found)) == (FOUND, [b"%d" % n for n in range(50)], (0, 50, 0, 50))
+        assert (await pull(channel, "T", count=50, tags="b")).bodies == [b"%d" % n for n in range(1, 50, 2)]
+        assert (await pull(channel, "T", tags="c")).code == AGAIN
+        assert (await pull(channel, "T", 0, 50)).code == NOT_FOUND
+
+
+async def test_messages_of_a_former_run_are_read_from_disk(tmp_path):
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        for number in range(10):
+            await send(channel, "T", b"%d" % number)
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        await send(channel, "T", b"10")
+        assert (await pull(channel, "T", 0, 5)).bodies[:5] == [b"5", b"6", b"7", b"8", b"9"]
+
+
+async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
+    log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
+    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+        await send(channel, "T", b"0")
+        held = asyncio.ensure_future(pull(channel, "T", 0, 1, hold_ms=15_000))
+        await eventually(lambda: server.broker.hold.count == 1)
+        await send(channel, "T", b"1")
+        answer = await asyncio.wait_for(held, 5)
+        assert (answer.code, answer.header.next_offset) in ((FOUND, 2), (AGAIN, 1))
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_is_answered_when_a_message_comes(server, channel):
+    held = asyncio.ensure_future(pull(channel, "T", hold_ms=15_000))
+    await eventually(lambda: server.broker.hold.count == 1)
+    assert (await send(channel, "T", b"elsewhere", 1)).queue_id == 1
+    assert not held.done()
+    await send(channel, "T", b"here")
+    answer = await asyncio.wait_for(held, 5)
+    assert (answer.code, answer.bodies, four(answer)) == (FOUND, [b"here"], (0, 1, 0, 1))
+    assert server.broker.hold.count == 0
+
+
+async def test_a_held_pull_is_19_at_its_time(server, channel):
+    loop = asyncio.get_running_loop()
+    asked_at = loop.time()
+    answer = await pull(channel, "T", hold_ms=150)
+    assert (answer.code, four(answer)) == (NOT_FOUND, (0, 0, 0, 0))
+    assert 0.145 <= loop.time() - asked_at < 5
+    assert server.broker.hold.count == 0
+
+
+async def test_nobody_is_held_longer_than_the_broker_allows(tmp_path):
+    async with running_broker(tmp_path, hold_ms_max=50) as server, channel_to(server.address) as channel:
+        await server.broker.topics.put(Topic(name="T"))
+        answer = await asyncio.wait_for(pull(channel, "T", hold_ms=1 << 62), 5)
+        assert answer.code == NOT_FOUND
+
+
+async def test_who_does_not_ask_to_be_held_is_not(server, channel):
+    for how in ({"hold_ms": 0, "sys_flag": 6}, {"sys_flag": 4, "hold_ms": 15_000}, {"sys_flag": 6, "hold_ms": -5}):
+        answer = await asyncio.wait_for(pull(channel, "T", **how), 5)
+        assert answer.code == NOT_FOUND
+    assert server.broker.hold.count == 0
+
+
+async def test_a_held_pull_waits_for_its_tags(server, channel):
+    held = asyncio.ensure_future(pull(channel, "T", tags="b || c", hold_ms=15_000))
+    await eventually(lambda: server.broker.hold.count == 1)
+    for _ in range(3):
+        await send(channel, "T", b"other", 0, named(TAGS="a"))
+        await send(channel, "T", b"untagged")
+    assert server.broker.hold.count == 1
+    await send(channel, "T", b"wanted", 0, named(TAGS="c"))
+    answer = await asyncio.wait_for(held, 5)
+    assert (answer.code, answer.bodies, four(answer)) == (FOUND, [b"wanted"], (0, 7, 0, 7))
+
+
+async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, channel):
+    held = asyncio.ensure_future(pull(channel, "T", tags="b", hold_ms=300))
+    await eventually(lambda: server.broker.hold.count == 1)
+    await send(channel, "T", b"other", 0, named(TAGS="a"))
+    answer = await asyncio.wait_for(held, 5)
+    # What was looked at need not be looked at again.
+    assert (answer.code, four(answer)) == (NOT_FOUND, (0, 1, 0, 1))
+
+
+async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, channel):
+    held = [asyncio.ensure_future(pull(channel, "T", number % 2, hold_ms=15_000)) for number in range(100)]
+    await eventually(lambda: server.broker.hold.count == 100)
+    assert (await channel.request(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))).code == 0
+    await send(channel, "T", b"for half of them", 1)
+    await eventually(lambda: server.broker.hold.count == 50)
+    await send(channel, "T", b"for the others", 0)
+    assert {(await one).code for one in held} == {FOUND}
+
+
+async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
+    async with running_broker(tmp_path, held_pulls_max=2) as server, channel_to(server.address) as channel:
+        await server.broker.topics.put(Topic(name="T"))
+        held = [asyncio.ensure_future(pull(channel, "T", hold_ms=15_000)) for _ in range(2)]
+        await eventually(lambda: server.broker.hold.count == 2)
+        assert (await try_pull(channel, "T", hold_ms=15_000)).code == Response.SYSTEM_BUSY
+        await send(channel, "T", b"x")
+        assert {(await one).code for one in held} == {FOUND}
+
+
+async def test_held_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
+    async with channel_to(server.address) as gone:
+        asked = gone.request(Code.PULL_MESSAGE, pull_header("T", tags="b", hold_ms=15_000))
+        await eventually(lambda: server.broker.hold.count == 1)
+    await asyncio.gather(asked, return_exceptions=True)
+    await eventually(lambda: len(server._listener.channels) == 1)
+    await send(channel, "T", b"nothing it wanted", 0, named(TAGS="a"))
+    await eventually(lambda: server.broker.hold.count == 0, within_s=2)
+
+
+async def test_what_becomes_visible_just_before_a_pull_is_parked_wakes_it(tmp_path, monkeypatch):
+    """In another thread, between the look and the parking: nobody waited then, so nobody was told."""
+    log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
+    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+        store, hold = server.broker.store, server.broker.hold
+        await send(channel, "T", b"not shipped yet")
+        park = hold.park
+
+        def park_too_late(held, hold_ms):
+            thread = threading.Thread(target=store.replicated_to, args=(store.written,))
+            thread.start()
+            thread.join()
+            park(held, hold_ms)
+
+        monkeypatch.setattr(hold, "park", park_too_late)
+        answer = await asyncio.wait_for(pull(channel, "T", hold_ms=15_000), 5)
+        assert answer.bodies == [b"not shipped yet"]
+
+
+async def test_a_stopping_broker_answers_who_waits(tmp_path):
+    server = broker_server(tmp_path)
+    await server.start()
+    async with channel_to(server.address) as channel:
+        await server.broker.topics.put(Topic(name="T"))
+        held = asyncio.ensure_future(pull(channel, "T", hold_ms=60_000))
+        await eventually(lambda: server.broker.hold.count == 1)
+        await asyncio.wait_for(server.stop(), 5)
+        assert (await held).code == NOT_FOUND
+
+
+async def test_with_synchronous_flush_and_visibility_the_flusher_wakes_who_waits(tmp_path):
+    log = SMALL_LOG.model_copy(update={"flush": "sync", "visible_after": "durable"})
+    async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
+        await send(channel, "T", b"0")
+        for number in range(1, 20):
+            held = asyncio.ensure_future(pull(channel, "T", 0, number, hold_ms=15_000))
+            await send(channel, "T", b"%d" % number)
+            answer = await asyncio.wait_for(held, 5)
+            assert (answer.code, answer.bodies) == (FOUND, [b"%d" % number])
+
+
+async def test_deleting_a_topic_lets_go_who_waits_for_it_in_the_end(server, channel):
+    await send(channel, "Doomed", b"0")
+    held = asyncio.ensure_future(try_pull(channel, "Doomed", 0, 1, hold_ms=200))
+    await eventually(lambda: server.broker.hold.count == 1)
+    await server.broker.topics.delete("Doomed")
+    answer = await asyncio.wait_for(held, 5)
+    assert answer.code in (NOT_FOUND, MOVED, Response.TOPIC_NOT_EXIST)
+
+
+# -- committing with a pull -------------------------------------------------------------------------------------------
+
+
+async def committed(channel, group="readers", queue_id=0):
+    answer = await channel.request(
+        Code.QUERY_CONSUMER_OFFSET, headers.QueryOffset(group, "T", queue_id, zero_if_unknown=False)
+    )
+    return headers.read(headers.OffsetFound, answer.ext).offset if answer.code == 0 else answer.code
+
+
+async def test_a_pull_may_commit_whatever_it_finds(channel):
+    for _ in range(5):
+        await send(channel, "T", b"x")
+    assert await committed(channel) == Response.QUERY_NOT_FOUND
+    for offset, code in ((3, FOUND), (5, NOT_FOUND), (9, MOVED)):
+        assert (await pull(channel, "T", 0, offset, commit=offset - 1)).code == code
+        assert await committed(channel) == offset - 1
+
+
+async def test_a_held_pull_has_committed_when_it_waits(server, channel):
+    await send(channel, "T", b"x")
+    held = asyncio.ensure_future(pull(channel, "T", 0, 1, commit=1, hold_ms=15_000))
+    await eventually(lambda: server.broker.hold.count == 1)
+    assert await committed(channel) == 1
+    await send(channel, "T", b"y")
+    await held
+
+
+async def test_a_pull_without_the_bit_commits_nothing(channel):
+    await send(channel, "T", b"x")
+    await pull(channel, "T", commit_offset=1)
+    assert await committed(channel) == Response.QUERY_NOT_FOUND
+
+
+# -- subscriptions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def tagged(channel):
+    for tag in ("a", "b", "c", "Aa", "标签", ""):
+        await send(channel, "T", tag.encode() or b"none", 0, named(TAGS=tag))
+    return channel
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("*", ["a", "b", "c", "Aa", "标签", "none"]),
+        ("", ["a", "b", "c", "Aa", "标签", "none"]),
+        ("a", ["a"]),
+        ("a || c", ["a", "c"]),
+        (" b||标签 ", ["b", "标签"]),
+        ("BB", ["Aa"]),  # the two hash alike: the client looks again
+        ("z", []),
+    ],
+)
+async def test_a_subscription_in_the_request_filters_by_tag(tagged, expression, found):
+    answer = await pull(tagged, "T", tags=expression)
+    assert [body.decode() for body in answer.bodies] == found
+    assert answer.header.next_offset == 6
+
+
+async def test_a_heartbeats_subscription_filters_by_tag(tagged):
+    await subscribe(tagged, "readers", T="a || b")
+    assert (await pull(tagged, "T", tags=None)).bodies == [b"a", b"b"]
+
+
+async def test_a_request_may_overrule_the_heartbeat(tagged):
+    await subscribe(tagged, "readers", T="a || b")
+    assert (await pull(tagged, "T", tags="c")).bodies == [b"c"]
+
+
+async def test_without_a_heartbeat_a_pull_is_24(server, tagged):
+    refused = await try_pull(tagged, "T", tags=None)
+    assert (refused.code, "'readers'" in refused.remark) == (Response.SUBSCRIPTION_NOT_EXIST, True)
+    await subscribe(tagged, "readers", Other="*")
+    assert (await try_pull(tagged, "T", tags=None)).code == Response.SUBSCRIPTION_NOT_EXIST
+
+
+async def test_a_subscription_newer_than_the_heartbeats_is_25(tagged):
+    await subscribe(tagged, "readers", version=10, T="a")
+    refused = await try_pull(tagged, "T", tags=None, sub_version=11)
+    assert refused.code == Response.SUBSCRIPTION_NOT_LATEST
+    assert refused.remark
+    for version in (0, 9, 10):  # Go sends 0
+        assert (await pull(tagged, "T", tags=None, sub_version=version)).bodies == [b"a"]
+    await subscribe(tagged, "readers", version=11, T="b")
+    assert (await pull(tagged, "T", tags=None, sub_version=11)).bodies == [b"b"]
+
+
+async def test_an_expression_without_a_tag_is_23(tagged):
+    refused = await try_pull(tagged, "T", tags=" || ")
+    assert refused.code == Response.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_sql_is_refused_as_a_broker_without_property_filters_does(tagged):
+    refused = await try_pull(tagged, "T", tags="a > 1", expression_type="SQL92")
+    assert (refused.code, "SQL92" in refused.remark) == (Response.SYSTEM_ERROR, True)
+
+
+async def test_a_subscription_changed_while_a_pull_waits_does_not_disturb_it(server, channel):
+    await subscribe(channel, "readers", version=1, T="a")
+    held = asyncio.ensure_future(pull(channel, "T", tags=None, hold_ms=15_000))
+    await eventually(lambda: server.broker.hold.count == 1)
+    await subscribe(channel, "readers", version=2, T="b")
+    await send(channel, "T", b"a", 0, named(TAGS="a"))
+    assert (await asyncio.wait_for(held, 5)).bodies == [b"a"]
+
+
+# -- groups and topics ------------------------------------------------------------------------------------------------
+
+
+async def test_a_pull_makes_its_group_unless_that_is_off(server, channel, tmp_path):
+    assert server.broker.groups.get("fresh") is None
+    await pull(channel, "T", group="fresh")
+    assert server.broker.groups.get("fresh") is not None
+    async with running_broker(tmp_path / "other", auto_create_groups=False) as strict:
+        async with channel_to(strict.address) as other:
+            await send(other, "T", b"x")
+            refused = await try_pull(other, "T", group="fresh")
+            assert (refused.code, "'fresh'" in refused.remark) == (Response.SUBSCRIPTION_GROUP_NOT_EXIST, True)
+            assert (await pull(other, "T", group="TOOLS_CONSUMER")).bodies == [b"x"]
+
+
+async def test_what_may_not_be_read_is_16(server, channel):
+    await server.broker.topics.put(Topic(name="WriteOnly", permission=2))
+    await server.broker.groups.put(Group(name="silenced", may_consume=False))
+    assert (await try_pull(channel, "WriteOnly")).code == Response.NO_PERMISSION
+    assert (await try_pull(channel, "T", group="silenced")).code == Response.NO_PERMISSION
+
+
+async def test_an_unknown_topic_is_17_and_an_unknown_queue_29(channel):
+    assert (await try_pull(channel, "NoSuchTopic")).code == Response.TOPIC_NOT_EXIST
+    for queue_id in (2, -1, 1 << 30):
+        refused = await try_pull(channel, "T", queue_id)
+        assert (refused.code, str(queue_id) in refused.remark) == (Response.INVALID_PARAMETER, True)
+    for count in (0, -1):
+        assert (await try_pull(channel, "T", count=count)).code == Response.INVALID_PARAMETER
+
+
+async def test_the_checks_come_in_rocketmqs_order(channel):
+    """Topic, queue, subscription: clients and tools tell from the first no what to do."""
+    assert (await try_pull(channel, "NoSuchTopic", 9, tags=None)).code == Response.TOPIC_NOT_EXIST
+    assert (await try_pull(channel, "T", 9, tags=None)).code == Response.INVALID_PARAMETER
+
+
+async def test_a_group_that_may_not_consume_is_told_so_before_anything_else(server, channel):
+    await server.broker.groups.put(Group(name="silenced", may_consume=False))
+    assert (await try_pull(channel, "NoSuchTopic", group="silenced")).code == Response.NO_PERMISSION

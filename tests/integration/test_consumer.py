@@ -1,0 +1,591 @@
+"""A consumer on a real platform: three ways to take messages, and where it stands in its queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Gate, Inbox, Stand, queue_of, standing, texts
+from tests.support.log_stores import damage
+from tests.support.platforms import SMALL_LOG
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import delivery
+from sparrow.client.aio.consumer import Consumer
+from sparrow.client.aio.feed import Appetite
+from sparrow.client.aio.producer import Producer
+from sparrow.client.aio.session import Session
+from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.queue import Queue
+from sparrow.wire.tags import java_hash
+
+TEN = [f"m{number}" for number in range(10)]
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        yield running
+
+
+async def polled(consumer: Consumer, count: int) -> list[StoredMessage]:
+    """So many messages, taken one by one; the last of them is still in hand."""
+    found: list[StoredMessage] = []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            found += await consumer.poll(1)
+    return found
+
+
+# -- handlers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_gets_every_message_once(stand):
+    await stand.topic("T", queues=4)
+    every = await stand.spread("T", queues=4, each=100)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await eventually(lambda: len(inbox.messages) >= 400)
+        await stand.put("T", ["one more"])
+        await eventually(lambda: "one more" in inbox.texts)
+        assert sorted(inbox.texts) == sorted([*every, "one more"])
+    assert [await stand.committed("readers", "T", n) for n in range(4)] == [101, 100, 100, 100]
+
+
+async def test_so_many_messages_are_handled_at_a_time_as_there_are_workers(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        gate = Gate()
+        await consumer.start(gate, workers=4)
+        await eventually(lambda: len(gate.messages) == 4)
+        assert not gate.finished
+        gate.opened.set()
+        await eventually(lambda: sorted(gate.finished) == TEN)
+
+
+async def test_batches_are_lists_of_at_most_so_many(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    batches: list[list[str]] = []
+
+    async def handler(messages: list[StoredMessage]) -> None:
+        batches.append(texts(messages))
+
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, workers=1, batch=4)
+        await eventually(lambda: sum(map(len, batches)) >= 10)
+    assert batches == [TEN[:4], TEN[4:8], TEN[8:]]
+    assert await stand.committed("readers", "T") == 10
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_when_one_fails(
+    stand, monkeypatch, batch
+):
+    monkeypatch.setattr(delivery, "SUSPEND_S", 0.05)
+    await stand.topic("T", queues=3)
+    await stand.spread("T", queues=3, each=20)
+    handled: dict[int, list[str]] = defaultdict(list)
+    in_hand: set[int] = set()
+    failed: list[str] = []
+
+    async def handler(given: StoredMessage | list[StoredMessage]) -> None:
+        messages = given if isinstance(given, list) else [given]
+        queue_id = messages[0].queue_id
+        assert queue_id not in in_hand, "two at a time"
+        in_hand.add(queue_id)
+        try:
+            await asyncio.sleep(0.001)
+            if messages[0].queue_offset == 6 and queue_id not in {int(body[0]) for body in failed}:
+                failed.extend(texts(messages))
+                raise ValueError("not now")
+            handled[queue_id] += texts(messages)
+        finally:
+            in_hand.discard(queue_id)
+
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, orderly=True, batch=batch)
+        await eventually(lambda: sum(map(len, handled.values())) >= 60)
+    assert {body[0] for body in failed} == {"0", "1", "2"}
+    for queue_id in range(3):
+        assert handled[queue_id] == [f"{queue_id}-{number}" for number in range(20)]
+        assert await stand.committed("readers", "T", queue_id) == 20
+
+
+async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_commit_until_then(stand, monkeypatch):
+    """In broadcast mode no broker keeps it, so it is the consumer that tries again."""
+    monkeypatch.setattr(delivery, "TRY_AGAIN_S", 0.2)
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    tried: list[str] = []
+
+    async def handler(message: StoredMessage) -> None:
+        tried.append(message.body.decode())
+        if tried.count("m3") <= 2 and tried[-1] == "m3":
+            raise ValueError("not now")
+
+    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler)
+        await eventually(lambda: set(tried) == set(TEN))
+        await eventually(lambda: consumer.positions() == {queue_of("T"): 3})
+        assert tried.count("m3") < 3, "it is not done yet"
+        await eventually(lambda: consumer.positions() == {queue_of("T"): 10})
+    assert sorted(tried) == sorted([*TEN, "m3", "m3"])
+
+
+async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch):
+    monkeypatch.setattr(delivery, "TRY_AGAIN_S", 0.05)
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    handled: list[str] = []
+    failures: list[str] = []
+
+    async def handler(messages: list[StoredMessage]) -> None:
+        if not failures:
+            failures.extend(texts(messages))
+            raise ValueError("not now")
+        handled.extend(texts(messages))
+
+    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, batch=5)
+        await eventually(lambda: len(handled) >= 10)
+    assert failures == TEN[:5]
+    assert sorted(handled) == TEN
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(stand, monkeypatch, orderly):
+    monkeypatch.setattr(delivery, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(delivery, "SUSPEND_S", 0.01)
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    handled: set[str] = set()
+    failed: set[str] = set()
+
+    async def handler(message: StoredMessage) -> None:
+        body = message.body.decode()
+        if body not in failed:
+            failed.add(body)
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+        handled.add(body)
+
+    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, workers=2, orderly=orderly)
+        await eventually(lambda: handled == set(TEN))
+        await eventually(lambda: consumer.positions() == {queue_of("T"): 10})
+
+
+async def test_closing_finishes_and_commits_what_is_being_handled_and_begins_nothing_more(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    gate = Gate()
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(gate, workers=3)
+        await eventually(lambda: len(gate.messages) == 3)
+        closing = asyncio.create_task(consumer.close())
+        await stand.put("T", ["late"])
+        gate.opened.set()
+        await closing
+    assert gate.finished == gate.texts == TEN[:3]
+    assert await stand.committed("readers", "T") == 3
+
+
+async def test_closing_waits_for_a_handler_only_so_long(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    gate = Gate()
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(gate, workers=3)
+        await eventually(lambda: len(gate.messages) == 3)
+        async with asyncio.timeout(5):
+            await consumer.close(grace_s=0.01)
+    assert not gate.finished
+    assert await stand.committed("readers", "T") == 0
+
+
+# -- poll and async for -----------------------------------------------------------------------------------------------
+
+
+async def test_async_for_gives_one_message_after_the_other(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    found: list[str] = []
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        async for message in consumer:
+            found.append(message.body.decode())
+            if len(found) == 10:
+                break
+    assert found == TEN
+    assert await stand.committed("readers", "T") == 9, "nobody asked for another, so the last is not dealt with"
+
+
+async def test_what_was_polled_counts_as_dealt_with_at_the_next_poll_and_not_before(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(4, timeout_ms=10_000)) == TEN[:4]
+        assert texts(await consumer.poll(3)) == TEN[4:7]
+    assert await stand.committed("readers", "T") == 4
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(20, timeout_ms=10_000)) == TEN[4:]
+        await consumer.commit()
+        assert await stand.committed("readers", "T") == 10
+    assert await stand.committed("readers", "T") == 10
+
+
+async def test_a_poll_gives_nothing_when_its_time_is_up(stand):
+    await stand.topic("T")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert await consumer.poll(timeout_ms=20) == []
+        await stand.put("T", TEN[:1])
+        assert texts(await consumer.poll(timeout_ms=10_000)) == TEN[:1]
+
+
+async def test_who_waits_for_a_message_is_let_go_when_the_consumer_is_closed(stand):
+    await stand.topic("T")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+
+        async def read_all() -> list[StoredMessage]:
+            return [message async for message in consumer]
+
+        iterating = asyncio.create_task(read_all())
+        await consumer.shared()
+        await consumer.close()
+        async with asyncio.timeout(5):
+            assert await iterating == []
+        with pytest.raises(Closed):
+            await consumer.poll()
+
+
+async def test_a_wait_for_the_first_message_may_be_given_up(stand):
+    await stand.topic("T")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        waiting = asyncio.create_task(consumer.poll())
+        await asyncio.sleep(0)  # it has begun to join the group, and not more
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        await stand.put("T", TEN[:1])
+        assert texts(await consumer.poll(timeout_ms=10_000)) == TEN[:1]
+
+
+async def test_one_way_of_taking_messages_is_for_a_consumers_life(stand):
+    await stand.topic("T")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        with pytest.raises(Refused, match="subscribe first"):
+            await consumer.poll()
+        await consumer.subscribe("T")
+        await consumer.start(Inbox())
+        with pytest.raises(Refused, match="handler"):
+            await consumer.poll()
+        with pytest.raises(Refused, match="started already"):
+            await consumer.start(Inbox())
+
+
+# -- where a new group begins, and what it wants ----------------------------------------------------------------------
+
+
+async def test_a_new_group_begins_where_it_is_told_to(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN[:5])
+    store = stand.platform.broker.broker.store
+    before_ms = stand.platform.broker.broker.now_ms()
+    await eventually(lambda: stand.platform.broker.broker.now_ms() > before_ms)
+    middle = datetime.fromtimestamp(stand.platform.broker.broker.now_ms() / 1000, tz=UTC)
+    await stand.put("T", TEN[5:])
+    expected = {"first": TEN, "last": [], middle: TEN[5:]}
+    for number, (start, already_there) in enumerate(expected.items()):
+        async with Consumer(f"readers{number}", stand.name_servers, start=start) as consumer:
+            await consumer.subscribe("T")
+            inbox = Inbox()
+            await consumer.start(inbox, workers=1)
+            await consumer.shared()
+            await stand.put("T", [f"late{number}"])
+            await eventually(lambda inbox=inbox, last=f"late{number}": last in inbox.texts)
+            late = [f"late{earlier}" for earlier in range(number)] if start != "last" else []
+            assert inbox.texts == [*already_there, *late, f"late{number}"]
+    assert (await store.bounds(Queue("T", 0))).end == 13
+
+
+async def test_a_group_goes_on_where_it_stopped_whatever_its_start(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    for part in (TEN[:4], TEN[4:]):
+        async with Consumer("readers", stand.name_servers, start="first") as consumer:
+            await consumer.subscribe("T")
+            assert texts(await consumer.poll(len(part), timeout_ms=10_000)) == part
+            await consumer.commit()
+    async with Consumer("readers", stand.name_servers, start="first") as consumer:
+        await consumer.subscribe("T")
+        await stand.put("T", ["late"])
+        assert texts(await consumer.poll(timeout_ms=10_000)) == ["late"]
+
+
+async def test_only_messages_with_the_tags_asked_for_come_also_when_hashes_collide(stand):
+    assert java_hash("Aa") == java_hash("BB")
+    await stand.topic("T")
+    for number, tags in enumerate(["Aa", "BB", "C", "", "BB", "Aa"]):
+        await stand.put("T", [f"{tags}{number}"], tags=tags)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T", "Aa || C")
+        assert texts(await polled(consumer, 3)) == ["Aa0", "C2", "Aa5"]
+        await consumer.commit()
+        assert await stand.committed("readers", "T") == 6
+
+
+async def test_what_no_tag_asks_for_is_passed_over_and_committed(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN, tags="other")
+    async with Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer:
+        await consumer.subscribe("T", "wanted")
+        await consumer.start(Inbox())
+        await stand.commits(10, "readers", "T")
+
+
+async def test_another_subscription_to_a_topic_takes_the_place_of_the_first(stand):
+    await stand.topic("T")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T", "a")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await stand.put("T", ["a1"], tags="a")
+        await eventually(lambda: inbox.texts == ["a1"])
+        await consumer.subscribe("T", "b")
+        await stand.put("T", ["a2"], tags="a")
+        await stand.put("T", ["b2"], tags="b")
+        await eventually(lambda: "b2" in inbox.texts)
+        assert inbox.texts == ["a1", "b2"]
+
+
+async def test_after_unsubscribing_nothing_of_the_topic_comes_and_others_do(stand):
+    await stand.topic("T")
+    await stand.topic("U")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.subscribe("U")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await stand.put("T", ["t1"])
+        await eventually(lambda: inbox.texts == ["t1"])
+        await consumer.unsubscribe("T")
+        await eventually(lambda: {queue.topic for queue in consumer.queues} == {"U", "%RETRY%readers"})
+        await stand.commits(1, "readers", "T")
+        await stand.put("T", ["t2"])
+        await stand.put("U", ["u1"])
+        await eventually(lambda: "u1" in inbox.texts)
+        assert inbox.texts == ["t1", "u1"]
+
+
+async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_creation(stand):
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("later")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await consumer.shared()
+        assert consumer.queues == []
+        await stand.topic("later", queues=2)
+        every = await stand.spread("later", queues=2, each=3)
+        await eventually(lambda: set(inbox.texts) == every, within_s=3)
+
+
+async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_message_makes(stand):
+    async with Session(stand.name_servers) as session:
+        async with Producer(session=session) as producer, Consumer("readers", session=session) as consumer:
+            await producer.send(Message.of("other", "x"))  # the broker is connected to, and knows of no consumer
+            await consumer.subscribe("made")
+            inbox = Inbox()
+            await consumer.start(inbox)
+            await consumer.shared()
+            await producer.send(Message.of("made", "first"))
+            await eventually(lambda: inbox.texts == ["first"], within_s=5)
+
+
+async def test_a_first_message_is_sent_while_somebody_asks_for_its_topic_in_vain(stand):
+    async with Session(stand.name_servers) as session, Producer(session=session) as producer:
+        asking = asyncio.create_task(session.route("new"))
+        await asyncio.sleep(0)  # the question is on its way
+        sent = await producer.send(Message.of("new", "first"))
+        assert sent.topic == "new"
+        with pytest.raises(UnknownTopic):
+            await asking
+
+
+async def test_a_session_takes_one_consumer_of_a_group(stand):
+    await stand.topic("T")
+    async with Session(stand.name_servers) as session:
+        async with Consumer("readers", session=session) as one, Consumer("readers", session=session) as two:
+            await one.subscribe("T")
+            await two.subscribe("T")
+            await one.start(Inbox())
+            with pytest.raises(Refused, match="readers"):
+                await two.start(Inbox())
+        assert not session.consumers
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "appetite", [Appetite(count_max=50), Appetite(bytes_max=50_000, pull_bytes_max=20_000)], ids=["count", "bytes"]
+)
+async def test_never_more_is_in_hand_than_the_appetite_allows(stand, appetite):
+    await stand.topic("T")
+    await stand.put("T", ["x" * 1000 for _ in range(300)])
+    counts: list[int] = []
+    async with Consumer("readers", stand.name_servers, appetite=appetite) as consumer:
+        await consumer.subscribe("T")
+
+        async def slow(_: StoredMessage) -> None:
+            counts.append(consumer.in_hand()[queue_of("T")][1])
+            await asyncio.sleep(0.001)
+
+        await consumer.start(slow, workers=1)
+        await eventually(lambda: len(counts) == 300)
+    assert 32 < max(counts) <= 50, "more than one pull, and not more than so many"
+
+
+async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(stand):
+    await stand.topic("T")
+    await stand.put("T", ["x" * 1000 for _ in range(20)])
+    appetite = Appetite(count_max=3, bytes_max=10, pull_bytes_max=5)
+    async with Consumer("readers", stand.name_servers, appetite=appetite) as consumer:
+        await consumer.subscribe("T")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await eventually(lambda: len(inbox.messages) == 20)
+
+
+# -- positions --------------------------------------------------------------------------------------------------------
+
+
+async def test_seek_goes_on_from_there_and_commits_it(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await polled(consumer, 5)) == TEN[:5]
+        await consumer.seek(queue_of("T"), 2)
+        assert await stand.committed("readers", "T") == 2
+        assert texts(await polled(consumer, 8)) == TEN[2:]
+        await consumer.seek(queue_of("T"), 9)
+        assert texts(await consumer.poll(timeout_ms=10_000)) == TEN[9:]
+        with pytest.raises(Refused, match="not read here"):
+            await consumer.seek(queue_of("T", 7), 0)
+
+
+async def test_seek_to_time_finds_the_first_message_since(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN[:5])
+    broker = stand.platform.broker.broker
+    before_ms = broker.now_ms()
+    await eventually(lambda: broker.now_ms() > before_ms)
+    since_ms = broker.now_ms()
+    await stand.put("T", TEN[5:])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(1, timeout_ms=10_000)) == TEN[:1]
+        await consumer.seek_to_time(queue_of("T"), since_ms)
+        assert texts(await polled(consumer, 5)) == TEN[5:]
+
+
+async def test_a_paused_queue_brings_nothing_until_it_is_resumed_also_after_a_seek(stand):
+    await stand.topic("T", queues=2)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await stand.put("T", ["first"])
+        await eventually(lambda: inbox.texts == ["first"])
+        consumer.pause([queue_of("T")])
+        await stand.put("T", ["held"])
+        await stand.put("T", ["through"], queue_id=1)
+        await eventually(lambda: "through" in inbox.texts)
+        await consumer.seek(queue_of("T"), 0)
+        await stand.put("T", ["through again"], queue_id=1)
+        await eventually(lambda: "through again" in inbox.texts)
+        assert inbox.texts == ["first", "through", "through again"]
+        consumer.resume([queue_of("T")])
+        await eventually(lambda: inbox.texts[3:] == ["first", "held"])
+
+
+async def test_an_assigned_consumer_reads_exactly_its_queues(stand):
+    await stand.topic("T", queues=4)
+    await stand.spread("T", queues=4, each=5)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.assign([queue_of("T", 1), queue_of("T", 3)])
+        found = texts(await polled(consumer, 10))
+        assert sorted(found) == sorted(f"{queue}-{number}" for queue in (1, 3) for number in range(5))
+        assert consumer.queues == [queue_of("T", 1), queue_of("T", 3)]
+        await consumer.commit()
+        assert [await stand.committed("readers", "T", n) for n in range(4)] == [None, 5, None, 5]
+        await consumer.assign([queue_of("T", 2)])
+        await eventually(lambda: consumer.queues == [queue_of("T", 2)])
+        assert sorted(texts(await polled(consumer, 5))) == [f"2-{number}" for number in range(5)]
+        with pytest.raises(Refused):
+            await consumer.subscribe("T")
+
+
+async def test_a_queue_assigned_of_a_topic_that_is_not_there_keeps_no_other_from_being_read(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.assign([queue_of("missing"), queue_of("T")])
+        assert texts(await polled(consumer, 10)) == TEN
+
+
+async def test_one_pull_by_hand_asks_for_no_group_and_moves_nothing(stand):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        answer = await consumer.pull(queue_of("T"), 3, count_max=4)
+        assert (answer.next_offset, answer.first, answer.end) == (7, 0, 10)
+    assert await stand.committed("readers", "T") is None
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_damaged_record_is_left_out_and_the_rest_is_read(stand, tmp_path):
+    await stand.topic("T")
+    await stand.put("T", TEN)
+    async with Consumer("inspectors", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        fifth = (await polled(consumer, 5))[4]
+    # 88 bytes of fields lie before an IPv4 record's body.
+    damage(tmp_path / "store", fifth.physical_offset + 88, SMALL_LOG.segment_bytes)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await polled(consumer, 9)) == [*TEN[:4], *TEN[5:]]
+        await consumer.commit()
+        assert await stand.committed("readers", "T") == 10
+
+
+async def test_a_broadcasters_file_that_makes_no_sense_is_refused_by_name(tmp_path):
+    path = tmp_path / "offsets.json"
+    path.write_text("[1, 2")
+    with pytest.raises(SparrowError, match=r"offsets\.json"):
+        Consumer("readers", mode="broadcast", offsets_path=path)

@@ -1,0 +1,288 @@
+"""Consumers of one group on a real platform: how they share queues, hand them over, and do as operators say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import consumer as consumer_module
+from sparrow.client.aio import delivery, remote
+from sparrow.client.aio.consumer import Consumer
+from sparrow.model.message import StoredMessage
+from sparrow.net import Channel
+from sparrow.wire import bodies, headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
+from sparrow.wire.ids import format_offset_id
+
+QUEUES = 8
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        yield running
+
+
+def queue_ids(consumer: Consumer, topic: str = "T") -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == topic]
+
+
+async def joined(stack: AsyncExitStack, stand: Stand, inbox: Inbox, **options: object) -> Consumer:
+    """Another member, with a handler."""
+    orderly = bool(options.pop("orderly", False))
+    consumer = await stack.enter_async_context(Consumer("readers", stand.name_servers, **options))  # type: ignore[arg-type]
+    await consumer.subscribe("T")
+    await consumer.start(inbox, orderly=orderly)
+    return consumer
+
+
+async def even(*consumers: Consumer, within_s: float = 10.0) -> None:
+    """Returns once every queue has exactly one reader, and none reads more than it must."""
+
+    def is_even() -> bool:
+        shares = [queue_ids(consumer) for consumer in consumers]
+        sizes = [len(share) for share in shares]
+        return sorted(chain(*shares)) == list(range(QUEUES)) and max(sizes) - min(sizes) <= 1
+
+    await eventually(is_even, within_s=within_s)
+
+
+# -- sharing ----------------------------------------------------------------------------------------------------------
+
+
+async def test_members_share_the_queues_evenly_and_each_message_is_delivered_once(stand):
+    await stand.topic("T", QUEUES)
+    inboxes = [Inbox() for _ in range(3)]
+    async with AsyncExitStack() as stack:
+        members = [await joined(stack, stand, inbox) for inbox in inboxes]
+        await even(*members)
+        every = await stand.spread("T", QUEUES, each=50)
+        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(every))
+        found = [text for inbox in inboxes for text in inbox.texts]
+        assert sorted(found) == sorted(every)
+        assert all(inbox.messages for inbox in inboxes)
+
+
+async def test_a_member_that_leaves_hands_over_its_queues_at_once_and_nothing_comes_twice(stand):
+    await stand.topic("T", QUEUES)
+    inboxes = [Inbox(), Inbox()]
+    async with AsyncExitStack() as stack:
+        one, two = [await joined(stack, stand, inbox) for inbox in inboxes]
+        await even(one, two)
+        early = await stand.spread("T", QUEUES, each=20, prefix="early")
+        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(early))
+        await two.close()
+        await even(one, within_s=1)
+        late = await stand.spread("T", QUEUES, each=20, prefix="late")
+        await eventually(lambda: late <= set(inboxes[0].texts))
+        counts = Counter(text for inbox in inboxes for text in inbox.texts)
+        assert counts == dict.fromkeys(early | late, 1)
+
+
+async def test_a_member_that_joins_gets_its_share_at_once(stand):
+    await stand.topic("T", QUEUES)
+    async with AsyncExitStack() as stack:
+        one = await joined(stack, stand, Inbox())
+        await even(one)
+        two = await joined(stack, stand, Inbox())
+        await even(one, two, within_s=1)
+
+
+async def test_when_members_come_and_go_in_the_midst_of_it_nothing_is_lost(stand):
+    await stand.topic("T", QUEUES)
+    inboxes = [Inbox() for _ in range(4)]
+    async with AsyncExitStack() as stack:
+        first = await joined(stack, stand, inboxes[0])
+        await even(first)
+        every: set[str] = set()
+        for round_, inbox in enumerate(inboxes[1:]):
+            member = await joined(stack, stand, inbox)
+            every |= await stand.spread("T", QUEUES, each=30, prefix=f"{round_}/")
+            await member.close()
+        await eventually(lambda: {text for inbox in inboxes for text in inbox.texts} == every)
+
+
+class Overlaps:
+    """A slow handler of several members that notices when two have messages of one queue in hand."""
+
+    def __init__(self) -> None:
+        self.in_hand: Counter[int] = Counter()
+        self.most = 0
+        self.order: dict[int, list[int]] = defaultdict(list)
+        self.step_s = 0.02
+
+    async def __call__(self, message: StoredMessage) -> None:
+        self.in_hand[message.queue_id] += 1
+        self.most = max(self.most, self.in_hand[message.queue_id])
+        await asyncio.sleep(self.step_s)
+        self.order[message.queue_id].append(message.queue_offset)
+        self.in_hand[message.queue_id] -= 1
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.order.values()))
+
+
+async def test_in_order_a_queue_that_moves_to_another_member_is_never_in_two_hands_and_keeps_its_order(stand):
+    await stand.topic("T", QUEUES)
+    await stand.spread("T", QUEUES, each=30)
+    handler = Overlaps()
+    async with AsyncExitStack() as stack:
+        for number in range(3):
+            await joined(stack, stand, handler, orderly=True)
+            await eventually(lambda soon=20 * (number + 1): handler.count >= soon)
+        await eventually(lambda: handler.count >= 30 * QUEUES)
+    assert handler.most == 1
+    assert handler.order == {queue_id: list(range(30)) for queue_id in range(QUEUES)}, "each once, and in order"
+
+
+async def test_in_order_a_queue_is_not_handed_over_before_its_slow_handler_is_done(stand, monkeypatch):
+    monkeypatch.setattr(delivery, "LET_GO_S", 0.02)
+    monkeypatch.setattr(consumer_module, "SEEK_TOPIC_S", 0.05)
+    await stand.topic("T", QUEUES)
+    handler = Overlaps()
+    handler.step_s = 0.5  # longer than anybody waits before sharing goes on
+    async with AsyncExitStack() as stack:
+        one = await joined(stack, stand, handler, orderly=True)
+        await even(one)
+        await stand.spread("T", QUEUES, each=1)
+        await eventually(lambda: sum(handler.in_hand.values()) == QUEUES)
+        two = await joined(stack, stand, handler, orderly=True)
+        await even(one, two)
+        await stand.spread("T", QUEUES, each=1, prefix="more")
+        handler.step_s = 0
+        await eventually(lambda: handler.count == 2 * QUEUES)
+    assert handler.most == 1
+    assert handler.order == {queue_id: [0, 1] for queue_id in range(QUEUES)}
+
+
+# -- broadcast --------------------------------------------------------------------------------------------------------
+
+
+async def test_in_broadcast_mode_every_member_gets_everything_and_goes_on_where_its_file_says(stand, tmp_path):
+    await stand.topic("T", QUEUES)
+    early = await stand.spread("T", QUEUES, each=5, prefix="early")
+    paths = [tmp_path / "one" / "offsets.json", None]
+    late: set[str] = set()
+    for round_ in range(2):
+        inboxes = [Inbox(), Inbox()]
+        async with AsyncExitStack() as stack:
+            for inbox, path in zip(inboxes, paths, strict=True):
+                await joined(stack, stand, inbox, mode="broadcast", offsets_path=path)
+            if round_:
+                late = await stand.spread("T", QUEUES, each=5, prefix="late")
+            expected = [late if round_ else early, early | late]
+            await eventually(lambda: [set(inbox.texts) for inbox in inboxes] == expected)  # noqa: B023
+        assert [len(inbox.messages) for inbox in inboxes] == [len(some) for some in expected], "each message once"
+    assert json.loads(paths[0].read_text()) == {f"T@sparrow@{queue_id}": 10 for queue_id in range(QUEUES)}
+    assert await stand.committed("readers", "T") is None, "brokers know nothing of it"
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+async def done(channel: Channel, code: int, header: headers.Header) -> Command:
+    answer = await channel.request(code, header, timeout_ms=10_000)
+    assert answer.code == Response.SUCCESS, answer.remark
+    return answer
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_group_that_an_operator_resets_reads_again(stand, orderly):
+    await stand.topic("T", QUEUES)
+    every = await stand.spread("T", QUEUES, each=5)
+    inboxes = [Inbox(), Inbox()]
+    async with AsyncExitStack() as stack:
+        members = [await joined(stack, stand, inbox, orderly=orderly, commit_interval_ms=10) for inbox in inboxes]
+        await even(*members)
+        await eventually(lambda: {text for inbox in inboxes for text in inbox.texts} == every)
+        for queue_id in range(QUEUES):
+            await stand.commits(5, "readers", "T", queue_id)
+        for inbox in inboxes:
+            inbox.messages.clear()
+        await done(stand.channel, Code.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "readers", 0, True))
+        await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(every))
+        assert sorted(text for inbox in inboxes for text in inbox.texts) == sorted(every)
+        for queue_id in range(QUEUES):
+            await stand.commits(5, "readers", "T", queue_id)
+
+
+async def test_a_consumer_says_where_it_is_and_how_it_is_doing(stand):
+    await stand.topic("T", QUEUES)
+    await stand.spread("T", QUEUES, each=5)
+    inbox = Inbox()
+    async with AsyncExitStack() as stack:
+        consumer = await joined(stack, stand, inbox)
+        await eventually(lambda: len(inbox.messages) == 5 * QUEUES)
+        client_id = consumer.session.client_id
+
+        asked = ConsumerStatus("T", "readers")
+        answer = await done(stand.channel, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        table = bodies.read(bodies.ConsumerStatus, answer.body).consumer_table
+        assert table == {client_id: {queue_of("T", queue_id): 5 for queue_id in range(QUEUES)}}
+
+        answer = await done(stand.channel, Code.GET_CONSUMER_RUNNING_INFO, ConsumerRunning("readers", client_id))
+        said = bodies.read(remote._Running, answer.body)
+        assert said.properties["PROP_CONSUME_ORDERLY"] == "false"
+        assert said.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(consumer.started_ms)
+        assert {one.topic for one in said.subscription_set} == {"T", "%RETRY%readers"}
+        assert {queue_of("T", queue_id) for queue_id in range(QUEUES)} <= said.mq_table.keys()
+        assert said.mq_table[queue_of("T")].commit_offset == 5
+
+
+async def test_a_consumer_handles_one_message_out_of_turn_and_says_what_came_of_it(stand):
+    await stand.topic("T", QUEUES)
+    await stand.put("T", ["good"])
+    await stand.put("T", ["bad"], queue_id=1)
+    handled: list[str] = []
+
+    async def handler(message: StoredMessage) -> None:
+        handled.append(message.body.decode())
+        if handled[-1] == "bad" and handled.count("bad") > 1:
+            raise ValueError("bad")
+
+    async with Consumer("finders", stand.name_servers) as reader:
+        await reader.subscribe("T")
+        found = {message.body.decode(): message for message in [await anext(reader), await anext(reader)]}
+    async with AsyncExitStack() as stack:
+        consumer = await joined(stack, stand, handler)
+        await eventually(lambda: "bad" in handled)
+        results = {}
+        for text, message in found.items():
+            asked = ConsumeDirectly(
+                "readers",
+                consumer.session.client_id,
+                format_offset_id(message.store_host, message.physical_offset),
+                topic="T",
+            )
+            answer = await done(stand.channel, Code.CONSUME_MESSAGE_DIRECTLY, asked)
+            results[text] = bodies.read(bodies.ConsumedDirectly, answer.body)
+    assert results["good"].consume_result == "CR_SUCCESS"
+    assert results["bad"].consume_result == "CR_THROW_EXCEPTION"
+    assert "ValueError" in (results["bad"].remark or "")
+    assert handled.count("bad") == 2
+
+
+async def test_a_consumer_without_a_handler_refuses_to_handle_a_message(stand):
+    await stand.topic("T")
+    await stand.put("T", ["x"])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        [message] = await consumer.poll(timeout_ms=10_000)
+        assert texts([message]) == ["x"]
+        asked = ConsumeDirectly(
+            "readers", None, format_offset_id(message.store_host, message.physical_offset), topic="T"
+        )
+        answer = await done(stand.channel, Code.CONSUME_MESSAGE_DIRECTLY, asked)
+        assert bodies.read(bodies.ConsumedDirectly, answer.body).consume_result == "CR_THROW_EXCEPTION"

@@ -1,0 +1,248 @@
+"""Servers that go away and come back: clients go on with what is left, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox
+from tests.support.platforms import running_broker
+from tests.support.processes import BrokerProcess, broker_process
+from tests.support.waiting import eventually
+
+from sparrow.client.aio.admin import Admin
+from sparrow.client.aio.consumer import Consumer
+from sparrow.client.aio.producer import Producer
+from sparrow.client.aio.session import Session
+from sparrow.model.errors import SparrowError
+from sparrow.model.message import Message
+from sparrow.naming.server import NameServer
+from sparrow.settings import NamingSettings
+
+QUEUES = 4
+
+
+@asynccontextmanager
+async def naming(port: int = 0) -> AsyncIterator[NameServer]:
+    async with NameServer(NamingSettings(port=port)) as server:
+        yield server
+
+
+def message(text: str, topic: str = "T") -> Message:
+    return Message.of(topic, text)
+
+
+async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -> Inbox:
+    inbox = Inbox()
+    await stack.enter_async_context(consumer)
+    await consumer.subscribe(topic)
+    await consumer.start(inbox)
+    return inbox
+
+
+# -- name servers -----------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_name_server_clients_that_know_their_routes_go_on(tmp_path):
+    async with AsyncExitStack() as stack, NameServer(NamingSettings(port=0)) as server:
+        names = str(server.address)
+        await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
+        producer = await stack.enter_async_context(Producer(names))
+        await producer.send(message("before"))
+        inbox = await reading(stack, Consumer("readers", names))
+        await eventually(lambda: inbox.texts == ["before"])
+        await server.stop()
+        await producer.session.refresh()
+        await producer.send(message("after"))
+        await eventually(lambda: inbox.texts == ["before", "after"])
+        with pytest.raises(SparrowError):
+            await producer.send(message("nobody knows where", "new"))
+
+
+async def test_a_client_uses_whichever_of_its_name_servers_lives(tmp_path):
+    async with AsyncExitStack() as stack:
+        async with naming() as doomed:
+            dead = str(doomed.address)
+        alive = str((await stack.enter_async_context(naming())).address)
+        await stack.enter_async_context(running_broker(tmp_path, name_servers=f"{dead};{alive}"))
+        sent = []
+        for number in range(6):  # each begins with one of the two at random
+            async with Producer(f"{dead};{alive}") as producer:
+                sent.append(str(number))
+                await producer.send(message(sent[-1]))
+        inbox = await reading(stack, Consumer("readers", f"{dead};{alive}"))
+        await eventually(lambda: sorted(inbox.texts) == sent)
+
+
+async def test_a_name_server_that_has_just_started_makes_nobody_forget_a_route(tmp_path):
+    async with AsyncExitStack() as stack:
+        async with naming() as first:
+            names, port = str(first.address), first.address.port
+            await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
+            async with Admin(names) as admin:
+                await admin.create_topic("T", QUEUES)
+            producer = await stack.enter_async_context(Producer(names))
+            await producer.send(message("before"))
+            consumer = Consumer("readers", names)
+            inbox = await reading(stack, consumer)
+            await eventually(lambda: inbox.texts == ["before"])
+        again = await stack.enter_async_context(naming(port))
+        await producer.session.refresh(["T"])
+        await consumer.session.refresh(["T"])
+        await producer.send(message("after"))
+        await eventually(lambda: inbox.texts == ["before", "after"])
+        assert again.naming.routes.topics() == [], "no broker has registered with this one yet"
+
+
+async def test_brokers_register_with_a_name_server_that_comes_back_and_new_topics_are_found(tmp_path):
+    async with AsyncExitStack() as stack:
+        async with naming() as first:
+            names, port = str(first.address), first.address.port
+            await stack.enter_async_context(running_broker(tmp_path, name_servers=names, register_interval_ms=50))
+            inbox = await reading(stack, Consumer("readers", names), "new")
+        again = await stack.enter_async_context(naming(port))
+        await eventually(lambda: again.naming.routes.clusters().broker_addr_table)
+        async with Producer(names) as producer:
+            await producer.send(message("hello", "new"))
+        await eventually(lambda: inbox.texts == ["hello"])
+
+
+# -- brokers ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_is_restarted_in_order_is_read_on_and_nothing_comes_twice(tmp_path):
+    async with AsyncExitStack() as stack:
+        names = str((await stack.enter_async_context(naming())).address)
+        async with running_broker(tmp_path, name_servers=names) as broker:
+            port = broker.address.port
+            async with Producer(names) as producer:
+                await producer.send(message("before"))
+            inbox = await reading(stack, Consumer("readers", names))
+            await eventually(lambda: inbox.texts == ["before"])
+        await stack.enter_async_context(running_broker(tmp_path, name_servers=names, port=port))
+        async with Producer(names) as producer:
+            for number in range(10):
+                await producer.send(message(str(number)))
+        await eventually(lambda: len(inbox.messages) >= 11)
+        assert sorted(inbox.texts) == [*map(str, range(10)), "before"]
+
+
+async def test_a_consumer_closes_in_good_time_when_its_broker_is_gone(tmp_path):
+    async with AsyncExitStack() as stack:
+        names = str((await stack.enter_async_context(naming())).address)
+        consumer = Consumer("readers", names)
+        async with running_broker(tmp_path, name_servers=names):
+            async with Producer(names) as producer:
+                await producer.send(message("before"))
+            inbox = await reading(stack, consumer)
+            await eventually(lambda: inbox.texts == ["before"])
+        async with asyncio.timeout(5):
+            await asyncio.gather(consumer.close(), consumer.close())  # a second close waits for the first
+
+
+class Pair:
+    """A name server here, and two brokers in processes of their own with one topic on both."""
+
+    def __init__(self, names: str, left: BrokerProcess, right: BrokerProcess) -> None:
+        self.names, self.left, self.right = names, left, right
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with naming() as server:
+        names = str(server.address)
+        async with (
+            broker_process("left", tmp_path / "left", names, register_interval_ms=200) as left,
+            broker_process("right", tmp_path / "right", names, register_interval_ms=200) as right,
+        ):
+            async with Admin(names) as admin:
+                await admin.create_topic("T", QUEUES)
+            yield Pair(names, left, right)
+
+
+class Sending:
+    """Sends as fast as it is answered, and keeps count of what was acknowledged by which broker."""
+
+    def __init__(self, producer: Producer, prefix: str) -> None:
+        self._producer, self._prefix = producer, prefix
+        self.tried: set[str] = set()
+        self.acknowledged: dict[str, str] = {}
+        self.failures: list[SparrowError] = []
+        self._tasks = [asyncio.create_task(self._send(number)) for number in range(4)]
+
+    async def _send(self, worker: int) -> None:
+        number = 0
+        while True:
+            text = f"{self._prefix} {worker}.{number}"
+            number += 1
+            self.tried.add(text)
+            try:
+                result = await self._producer.send(message(text))
+                self.acknowledged[text] = result.broker_name
+            except SparrowError as error:
+                self.failures.append(error)
+            await asyncio.sleep(0.002)
+
+    def by(self, broker: str) -> set[str]:
+        return {text for text, name in self.acknowledged.items() if name == broker}
+
+    async def more(self, broker: str, count: int = 50) -> None:
+        """Returns once the broker has acknowledged so many more."""
+        wanted = len(self.by(broker)) + count
+        await eventually(lambda: len(self.by(broker)) >= wanted, within_s=30)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+
+@pytest.mark.parametrize("tend_interval_ms", [30_000, 100], ids=["routes kept", "routes asked for often"])
+async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledged_is_lost(pair, tend_interval_ms):
+    async with AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(Producer(pair.names))
+        inboxes = []
+        for _ in range(2):
+            session = await stack.enter_async_context(Session(pair.names, tend_interval_ms=tend_interval_ms))
+            inboxes.append(await reading(stack, Consumer("readers", session=session)))
+
+        def received() -> set[str]:
+            return {text for inbox in inboxes for text in inbox.texts}
+
+        sending = Sending(producer, "early")
+        await sending.more("left")
+        await sending.more("right")
+        await pair.right.kill()
+        await sending.more("left")
+        await eventually(lambda: sending.by("left") <= received())
+        await pair.right.start()
+        # Another producer: the first remembers for half a minute that this broker failed it.
+        later = Sending(await stack.enter_async_context(Producer(pair.names)), "late")
+        await later.more("right")
+        await sending.stop()
+        await later.stop()
+        assert not sending.failures, "the other broker was there all the time"
+        assert not later.failures
+        acknowledged = sending.acknowledged | later.acknowledged
+        await eventually(lambda: acknowledged.keys() <= received(), within_s=30)
+        sent_at_all = sending.tried | later.tried
+        assert received() <= sent_at_all
+
+
+async def test_a_broker_that_hangs_keeps_no_queue_of_another_from_being_read(pair):
+    async with AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(Producer(pair.names))
+        sending = Sending(producer, "early")
+        await sending.more("left", 20)
+        await sending.more("right", 20)
+        await sending.stop()
+        pair.right.signal(signal.SIGSTOP)
+        inbox = await reading(stack, Consumer("readers", pair.names, timeout_ms=300))
+        await eventually(lambda: sending.by("left") <= set(inbox.texts))
+        assert not sending.by("right") & set(inbox.texts)
+        pair.right.signal(signal.SIGCONT)
+        await eventually(lambda: sending.acknowledged.keys() <= set(inbox.texts))

@@ -1,0 +1,110 @@
+"""A topic read as an Arrow table: exactly what was sent, in one piece or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.consuming import Stand, standing
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import reading
+from sparrow.client.aio.consumer import Consumer
+from sparrow.model.errors import Refused, UnknownTopic
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        yield running
+
+
+def rows(table: pa.Table) -> list[tuple[int, int, str]]:
+    return [
+        (row["queue_id"], row["queue_offset"], row["body"].decode())
+        for row in table.select(["queue_id", "queue_offset", "body"]).to_pylist()
+    ]
+
+
+async def test_the_table_of_a_topic_is_what_was_sent(stand, monkeypatch):
+    await stand.topic("T", queues=3)
+    await stand.spread("T", queues=3, each=400)
+    expected = [(queue, number, f"{queue}-{number}") for queue in range(3) for number in range(400)]
+    async with Consumer("readers", stand.name_servers) as consumer:
+        assert rows(await consumer.read_table("T")) == expected
+        monkeypatch.setattr(reading, "PULL_COUNT_MAX", 7)  # as from a broker that gives little at a time
+        assert rows(await consumer.read_table("T")) == expected
+    assert await stand.committed("readers", "T") is None, "reading a table is no group's progress"
+
+
+async def test_a_table_has_the_columns_asked_for(stand):
+    await stand.topic("T")
+    await stand.put("T", ["a", "b"], tags="t")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        table = await consumer.read_table("T", columns=["body", "tags", "store_timestamp"])
+        assert table.column_names == ["body", "tags", "store_timestamp"]
+        assert table.column("body").to_pylist() == [b"a", b"b"]
+        assert table.column("tags").to_pylist() == ["t", "t"]
+        only = await consumer.read_table("T", columns=["body"], expression="t")
+        assert only.to_pydict() == {"body": [b"a", b"b"]}
+
+
+async def test_a_table_of_tags_has_exactly_those_also_when_hashes_collide(stand):
+    await stand.topic("T", queues=2)
+    for number in range(12):
+        await stand.put("T", [str(number)], number % 2, tags=["Aa", "BB", "C"][number % 3])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        assert [row[2] for row in rows(await consumer.read_table("T", expression="Aa"))] == ["0", "6", "3", "9"]
+        both = await consumer.read_table("T", expression="BB || C")
+        assert sorted(int(row[2]) for row in rows(both)) == [1, 2, 4, 5, 7, 8, 10, 11]
+        assert (await consumer.read_table("T", expression="none")).num_rows == 0
+
+
+@pytest.mark.parametrize("expression", ["*", "even"])
+async def test_a_table_of_a_time_range_ends_before_its_end(stand, expression):
+    await stand.topic("T")
+    broker = stand.platform.broker.broker
+    times: list[int] = []
+    for part in range(3):
+        before_ms = broker.now_ms()
+        await eventually(lambda before_ms=before_ms: broker.now_ms() > before_ms)
+        times.append(broker.now_ms())
+        for number in range(part * 10, part * 10 + 10):
+            await stand.put("T", [str(number)], tags="odd" if number % 2 else "even")
+    wanted = [str(number) for number in range(30) if expression == "*" or number % 2 == 0]
+    third = len(wanted) // 3
+    moments = [datetime.fromtimestamp(ms / 1000, tz=UTC) for ms in times]
+    async with Consumer("readers", stand.name_servers) as consumer:
+
+        async def bodies_of(start: object, end: object) -> list[str]:
+            table = await consumer.read_table("T", start, end, expression=expression)
+            return [row[2] for row in rows(table)]
+
+        assert await bodies_of("first", times[1]) == wanted[:third]
+        assert await bodies_of(times[1], times[2]) == wanted[third : 2 * third]
+        assert await bodies_of(moments[1], moments[2]) == wanted[third : 2 * third]
+        assert await bodies_of(times[2], "last") == wanted[2 * third :]
+        assert await bodies_of(0, broker.now_ms() + 60_000) == wanted
+        assert await bodies_of(times[2], times[1]) == []
+        assert await bodies_of("last", "first") == []
+
+
+async def test_an_empty_topic_is_an_empty_table_and_an_unknown_one_is_refused(stand):
+    await stand.topic("T", queues=2)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        table = await consumer.read_table("T")
+        assert table.num_rows == 0
+        assert "body" in table.column_names
+        with pytest.raises(UnknownTopic):
+            await consumer.read_table("nowhere")
+
+
+async def test_a_column_that_does_not_exist_is_named(stand):
+    await stand.topic("T")
+    await stand.put("T", ["a"])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        with pytest.raises(Refused, match="colour"):
+            await consumer.read_table("T", columns=["body", "colour"])

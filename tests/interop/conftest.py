@@ -1,0 +1,100 @@
+"""What the interop tests share: the official jars, a running platform, and official clients of both generations.
+
+`--against=apache` runs the tests of Sparrow against Apache's own broker, which shows that the tests are right.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from tests.interop import official, platforms
+from tests.interop.java import JavaClient, Producer, java_client
+from tests.interop.mqadmin import Mqadmin
+from tests.interop.official import Kit
+from tests.interop.platforms import Platform
+
+CLIENT_VERSIONS = ("4.9.7", "5.5.0")
+APACHE_VERSIONS = {"apache": "4.9.7", "apache-5": "5.5.0"}
+PRODUCER_GROUP = "interop_producers"
+# The topic whose brokers take new topics, in every RocketMQ that makes topics by itself.
+TEMPLATE_TOPIC = "TBW102"
+PLATFORMS = ("sparrow", *APACHE_VERSIONS)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--against",
+        action="append",
+        choices=PLATFORMS,
+        help="what the official clients talk to (default: sparrow); may be given more than once",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "platform" in metafunc.fixturenames:
+        # pytest only knows the option when this folder is named on the command line; the variable always works.
+        against = metafunc.config.getoption("against", None) or [os.environ.get("SPARROW_INTEROP_AGAINST", "sparrow")]
+        metafunc.parametrize("platform", against, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session", params=CLIENT_VERSIONS)
+def kit(request: pytest.FixtureRequest) -> Kit:
+    """The official jars, in each version we promise to work with."""
+    return official.kit(request.param)
+
+
+@pytest.fixture(scope="session")
+def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """Apache's own name server and broker, for tests of our client."""
+    with platforms.apache(official.kit("4.9.7"), tmp_path_factory.mktemp("apache")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """What the official clients are tested against."""
+    kind: str = request.param
+    if kind == "apache":
+        yield request.getfixturevalue("apache")
+        return
+    folder = tmp_path_factory.mktemp(kind)
+    running = (
+        platforms.sparrow(folder)
+        if kind == "sparrow"
+        else platforms.apache(official.kit(APACHE_VERSIONS[kind]), folder)
+    )
+    with running as it:
+        yield it
+
+
+@pytest.fixture(scope="session")
+def java(kit: Kit, platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
+    """One JVM with the official client for all tests of a version."""
+    with java_client(kit, platform.name_server, tmp_path_factory.mktemp("java")) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client_is_newer(kit: Kit, platform: Platform) -> bool:
+    """Whether the client may ask for things that the broker, Apache's of 4.9, has never heard of."""
+    return platform.is_apache_4 and not kit.version.startswith("4.")
+
+
+@pytest.fixture(scope="session")
+def producer(java: JavaClient) -> Iterator[Producer]:
+    with java.producer(PRODUCER_GROUP) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mqadmin(java: JavaClient) -> Mqadmin:
+    return Mqadmin(java)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, producer: Producer, kit: Kit) -> str:
+    """A new topic with four queues, named after the test."""
+    name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.java.name(kit.version)}")
+    producer.create_topic(name, like=TEMPLATE_TOPIC)
+    return name

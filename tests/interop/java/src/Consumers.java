@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import com.google.gson.JsonObject;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.concurrent.Callable;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Consumers of either kind. What they are given waits in an inbox each. */
+final class Consumers {
+    private static final String RETRY_TOPIC = "%RETRY%";
+
+    /** One running consumer, seen through what the tests need of both kinds. */
+    private record Running(Inbox inbox, Callable<Collection<MessageQueue>> queues, Runnable stop) {
+    }
+
+    private final String nameServer;
+    private final Map<String, Running> consumers = new HashMap<>();
+
+    Consumers(String nameServer) {
+        this.nameServer = nameServer;
+    }
+
+    Object startPush(JsonObject order) throws Exception {
+        String id = Orders.text(order, "id");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(Orders.text(order, "group"));
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(id);
+        consumer.setConsumeThreadMin(2);
+        consumer.setConsumeThreadMax(2);
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000); // so that what the inbox got is committed as well
+        consumer.setConsumeFromWhere(fromWhere(order));
+        // MessageModel lives in another package in 5.x, so it is never named here.
+        consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(),
+            Orders.text(order, "model", "CLUSTERING")));
+        consumer.subscribe(Orders.text(order, "topic"), Orders.text(order, "expression", "*"));
+        Inbox inbox = new Inbox();
+        int refusals = Orders.number(order, "refusals", 0);
+        if (Orders.has(order, "orderly") && order.get("orderly").getAsBoolean()) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                inbox.add(messages);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                inbox.add(messages);
+                return messages.get(0).getReconsumeTimes() < refusals
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                    : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        consumers.put(id, new Running(inbox,
+            () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet(),
+            consumer::shutdown));
+        return null;
+    }
+
+    private static ConsumeFromWhere fromWhere(JsonObject order) {
+        return ConsumeFromWhere.valueOf(Orders.text(order, "from", "CONSUME_FROM_FIRST_OFFSET"));
+    }
+
+    /** Shares the queues of the group, or reads one queue from an offset of its own choice. */
+    Object startLitePull(JsonObject order) throws Exception {
+        String id = Orders.text(order, "id");
+        String topic = Orders.text(order, "topic");
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(Orders.text(order, "group"));
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(id);
+        consumer.setPullThreadNums(2);
+        consumer.setConsumeFromWhere(fromWhere(order));
+        if (Orders.has(order, "queueId")) {
+            consumer.start();
+            assign(consumer, topic, order.get("queueId").getAsInt(), order.get("offset").getAsLong());
+        } else {
+            consumer.subscribe(topic, Orders.text(order, "expression", "*"));
+            consumer.start();
+        }
+        Inbox inbox = new Inbox();
+        Thread polling = new Thread(() -> {
+            while (consumer.isRunning()) {
+                inbox.add(consumer.poll(100));
+            }
+        }, "poll-" + id);
+        polling.setDaemon(true);
+        polling.start();
+        consumers.put(id, new Running(inbox, consumer::assignment, consumer::shutdown));
+        return null;
+    }
+
+    private static void assign(DefaultLitePullConsumer consumer, String topic, int queueId, long offset) throws Exception {
+        for (MessageQueue queue : consumer.fetchMessageQueues(topic)) {
+            if (queue.getQueueId() == queueId) {
+                consumer.assign(List.of(queue));
+                consumer.seek(queue, offset);
+                return;
+            }
+        }
+        throw new IllegalArgumentException("no such queue");
+    }
+
+    /** Stops it and hands over what nobody has asked for yet: it is consumed as far as the broker knows. */
+    Object stop(JsonObject order) throws Exception {
+        Running consumer = consumers.remove(Orders.text(order, "id"));
+        consumer.stop().run();
+        return consumer.inbox().drain(0, 0);
+    }
+
+    Object received(JsonObject order) throws Exception {
+        return of(order).inbox().drain(Orders.number(order, "atLeast", 0), Orders.number(order, "timeoutMs", 0));
+    }
+
+    /** The queues the consumer has now; with a count, waits until it has as many or the time is over. */
+    Object queuesOf(JsonObject order) throws Exception {
+        long deadline = System.currentTimeMillis() + Orders.number(order, "timeoutMs", 0);
+        int count = Orders.number(order, "count", -1);
+        Collection<Integer> queues = queueIds(of(order));
+        while (count >= 0 && queues.size() != count && System.currentTimeMillis() < deadline) {
+            Thread.sleep(20);
+            queues = queueIds(of(order));
+        }
+        return queues;
+    }
+
+    private static Collection<Integer> queueIds(Running consumer) throws Exception {
+        Collection<Integer> ids = new TreeSet<>();
+        for (MessageQueue queue : consumer.queues().call()) {
+            if (!queue.getTopic().startsWith(RETRY_TOPIC)) { // every group also reads its own retry topic
+                ids.add(queue.getQueueId());
+            }
+        }
+        return ids;
+    }
+
+    private Running of(JsonObject order) {
+        return consumers.get(Orders.text(order, "id"));
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** What a consumer was given, in the order it was given, until somebody asks for it. */
+final class Inbox {
+    private final List<Map<String, Object>> waiting = new ArrayList<>();
+
+    synchronized void add(List<MessageExt> messages) {
+        for (MessageExt message : messages) {
+            waiting.add(Seen.describe(message));
+        }
+        notifyAll();
+    }
+
+    /** Takes out everything, after waiting until there is at least so much or the time is over. */
+    synchronized List<Map<String, Object>> drain(int atLeast, long timeoutMs) throws InterruptedException {
+        long deadline = System.currentTimeMillis() + timeoutMs;
+        for (long left = timeoutMs; waiting.size() < atLeast && left > 0; left = deadline - System.currentTimeMillis()) {
+            wait(left);
+        }
+        List<Map<String, Object>> drained = new ArrayList<>(waiting);
+        waiting.clear();
+        return drained;
+    }
+}

@@ -1,0 +1,40 @@
+"""mqadmin's commands. They never fail by exit status or exception, so only their words can be trusted."""
+
+import re
+from typing import NamedTuple
+
+from tests.interop.java import JavaClient
+
+
+class Mqadmin(NamedTuple):
+    java: JavaClient
+
+    def run(self, verb: str, *words: str) -> str:
+        """All it printed, the stack trace of a failure included."""
+        printed: str = self.java.order("mqadmin", words=[verb, *words])
+        return printed
+
+    def table(self, verb: str, *words: str) -> list[dict[str, str]]:
+        return rows(self.run(verb, *words))
+
+
+def rows(printed: str) -> list[dict[str, str]]:
+    """The lines between a `#Heading  #Heading` line and the next empty one, by heading.
+
+    Good for the leading columns only: some tables part their last ones by a single blank.
+    """
+    found: list[dict[str, str]] = []
+    headings: list[str] = []
+    for line in printed.splitlines():
+        if line.startswith("#"):
+            headings = [heading.strip() for heading in line.split("#")[1:]]
+        elif not line.strip():
+            headings = []
+        elif headings:
+            found.append(dict(zip(headings, re.split(r"\s{2,}", line.strip()), strict=False)))
+    return found
+
+
+def fields(printed: str) -> dict[str, str]:
+    """The lines of the form `Name: value`."""
+    return {match[1].strip(): match[2].strip() for match in re.finditer(r"^([^:\n]+):(.*)$", printed, re.MULTILINE)}

@@ -1,0 +1,149 @@
+"""Name server and broker to test against: Apache's own, or Sparrow's. Both run as processes on the loopback."""
+
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.interop.official import Kit
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 15
+LOOPBACK = "127.0.0.1"
+_LOOK_S = 0.02
+
+
+class Platform(NamedTuple):
+    kind: str
+    name_server: str
+    broker: str
+    broker_name: str
+    cluster: str = "DefaultCluster"
+
+    @property
+    def is_apache_4(self) -> bool:
+        """Whether newer clients ask it for things it never heard of."""
+        return self.kind.startswith("apache-4.")
+
+
+@contextmanager
+def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
+    """Apache's name server and one master broker, with small files, all below `folder`."""
+    with ExitStack() as stack:
+        naming_port = free_port()
+        naming_settings = _properties(
+            folder / "namesrv.conf",
+            listenPort=naming_port,
+            kvConfigPath=folder / "kv.json",
+            configStorePath=folder / "namesrv.properties",
+        )
+        naming = kit.command(
+            "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(naming_settings), user_home=folder, heap_mb=256
+        )
+        log = stack.enter_context(_running(naming, folder / "namesrv.out", stop_timeout_s=0))
+        log.wait_for("boot success")
+
+        # The broker also listens on the two ports beside its own: for "VIP" clients and for replicas.
+        port = free_port(-2, 0, 1)
+        settings = _properties(
+            folder / "broker.conf",
+            brokerClusterName="DefaultCluster",
+            brokerName="broker-a",
+            brokerId=0,
+            brokerIP1=LOOPBACK,
+            brokerIP2=LOOPBACK,
+            listenPort=port,
+            haListenPort=port + 1,
+            namesrvAddr=f"{LOOPBACK}:{naming_port}",
+            autoCreateTopicEnable="true",
+            storePathRootDir=folder / "store",
+            storePathCommitLog=folder / "store" / "commitlog",
+            mappedFileSizeCommitLog=16 * 1024 * 1024,
+            mappedFileSizeConsumeQueue=20 * 10_000,
+            maxHashSlotNum=50_000,
+            maxIndexNum=200_000,
+            diskMaxUsedSpaceRatio=95,
+            # On a busy machine a send may wait; refusing it after 200 ms would only make the tests fail by chance.
+            waitTimeMillsInSendQueue=10_000,
+            osPageCacheBusyTimeOutMills=10_000,
+        )
+        broker = kit.command(
+            "org.apache.rocketmq.broker.BrokerStartup", "-c", str(settings), user_home=folder, heap_mb=512
+        )
+        log = stack.enter_context(_running(broker, folder / "broker.out", stop_timeout_s=0))
+        log.wait_for("boot success")
+        yield Platform(f"apache-{kit.version}", f"{LOOPBACK}:{naming_port}", f"{LOOPBACK}:{port}", "broker-a")
+
+
+@contextmanager
+def sparrow(folder: Path) -> Iterator[Platform]:
+    """Sparrow as a user starts it."""
+    ports = ["--name-server-port", "0", "--port", "0"]
+    command = [sys.executable, "-u", "-m", "sparrow", "up", "--data", str(folder / "data"), *ports]
+    with _running(command, folder / "sparrow.out", stop_timeout_s=STOP_TIMEOUT_S) as log:
+        said = log.wait_for("ready")
+        naming = re.search(r"name server (\S+:\d+)", said)
+        broker = re.search(r"broker (\S+) (\S+:\d+)", said)
+        assert naming, said
+        assert broker, said
+        yield Platform("sparrow", naming[1], broker[2], broker[1])
+    # A segment of the log is a gigabyte on disk, and pytest keeps the folders of its last runs.
+    shutil.rmtree(folder / "data", ignore_errors=True)
+
+
+def free_port(*deltas: int) -> int:
+    """A port that is free now, as are those at the given distances from it."""
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)  # below the ports the system hands out by itself
+        try:
+            for delta in deltas or (0,):
+                with socket.socket() as probe:
+                    probe.bind((LOOPBACK, port + delta))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no free port")
+
+
+def _properties(path: Path, **settings: object) -> Path:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return path
+
+
+class _Log(NamedTuple):
+    process: subprocess.Popen[bytes]
+    path: Path
+
+    def wait_for(self, words: str) -> str:
+        """All that was said, once it contains these words."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while words not in (said := self.path.read_text(errors="replace")):
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{said}"
+            assert time.monotonic() < deadline, f"it never said {words!r}:\n{said}"
+            time.sleep(_LOOK_S)
+        return said
+
+
+@contextmanager
+def _running(command: Sequence[str], output: Path, *, stop_timeout_s: float) -> Iterator[_Log]:
+    """A process that is asked to end, and made to when it takes too long: Apache's would take ten seconds."""
+    with open(output, "wb") as file:
+        process = subprocess.Popen(
+            command, cwd=output.parent, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        )
+    try:
+        yield _Log(process, output)
+    finally:
+        process.terminate()
+        try:
+            process.wait(stop_timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

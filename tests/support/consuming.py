@@ -1,0 +1,108 @@
+"""A platform with something to read, and handlers that remember what they were given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.support.platforms import named, running_platform, send_batch, sent, try_send
+
+from sparrow.cli.platform import Platform
+from sparrow.client.aio.admin import Admin
+from sparrow.model.message import StoredMessage
+from sparrow.model.queue import Queue
+from sparrow.net import Channel, connect
+from sparrow.wire.bodies import BrokerQueue
+
+BATCH = 500
+LOOK_S = 0.001
+BROKER = "sparrow"
+
+
+class Stand:
+    """A running platform, and a connection to send over."""
+
+    def __init__(self, platform: Platform, channel: Channel) -> None:
+        self.platform, self.channel = platform, channel
+        self.name_servers = platform.name_servers
+
+    async def topic(self, name: str, queues: int = 1) -> str:
+        async with Admin(self.name_servers) as admin:
+            await admin.create_topic(name, queues)
+        return name
+
+    async def put(self, topic: str, bodies: Sequence[str], queue_id: int = 0, *, tags: str = "") -> None:
+        """Messages of one queue, in this order."""
+        said = named(TAGS=tags) if tags else ""
+        if len(bodies) == 1:
+            sent(await try_send(self.channel, topic, bodies[0].encode(), queue_id, said))
+        else:
+            for start in range(0, len(bodies), BATCH):
+                some = [(body.encode(), said.encode()) for body in bodies[start : start + BATCH]]
+                await send_batch(self.channel, topic, some, queue_id)
+
+    async def spread(self, topic: str, queues: int, each: int, *, prefix: str = "") -> set[str]:
+        """So many messages for each queue; no two have the same body."""
+        every: set[str] = set()
+        for queue_id in range(queues):
+            bodies = [f"{prefix}{queue_id}-{number}" for number in range(each)]
+            await self.put(topic, bodies, queue_id)
+            every.update(bodies)
+        return every
+
+    async def committed(self, group: str, topic: str, queue_id: int = 0) -> int | None:
+        return await self.platform.broker.broker.store.committed(group, Queue(topic, queue_id))
+
+    async def commits(self, offset: int, group: str, topic: str, queue_id: int = 0, *, within_s: float = 10.0) -> None:
+        """Returns once the group has committed that offset."""
+        async with asyncio.timeout(within_s):
+            while await self.committed(group, topic, queue_id) != offset:
+                await asyncio.sleep(LOOK_S)
+
+
+@asynccontextmanager
+async def standing(folder: Path, **settings: object) -> AsyncIterator[Stand]:
+    async with running_platform(folder, **settings) as platform:  # type: ignore[arg-type]
+        channel = await connect(platform.address)
+        try:
+            yield Stand(platform, channel)
+        finally:
+            channel.close()
+
+
+def queue_of(topic: str, queue_id: int = 0, broker: str = BROKER) -> BrokerQueue:
+    return BrokerQueue(topic, broker, queue_id)
+
+
+def texts(messages: Sequence[StoredMessage]) -> list[str]:
+    return [message.body.decode() for message in messages]
+
+
+class Inbox:
+    """A handler that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[StoredMessage] = []
+
+    async def __call__(self, message: StoredMessage) -> None:
+        self.messages.append(message)
+
+    @property
+    def texts(self) -> list[str]:
+        return texts(self.messages)
+
+
+class Gate(Inbox):
+    """Each message is in hand until the gate is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = asyncio.Event()
+        self.finished: list[str] = []
+
+    async def __call__(self, message: StoredMessage) -> None:
+        self.messages.append(message)
+        await self.opened.wait()
+        self.finished.append(message.body.decode())

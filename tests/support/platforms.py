@@ -1,0 +1,212 @@
+"""A small platform or broker on free ports, and the two things everybody does with it: send and pull."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from sparrow.broker.server import BrokerServer
+from sparrow.cli.platform import Platform
+from sparrow.model.message import StoredMessage
+from sparrow.net import Address, Channel, connect
+from sparrow.net.channel import Serve
+from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
+from sparrow.wire import batch, bodies, headers, properties, record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import Pulled, PullMessage, SendMessage, SendMessageV2, Sent
+from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
+
+SMALL_LOG = LogSettings(
+    segment_bytes=4 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000
+)
+TIMEOUT_MS = 10_000
+"""A busy machine may take its time; what is being tested never does."""
+
+
+# -- starting ---------------------------------------------------------------------------------------------------------
+
+
+def broker_settings(**changes: object) -> BrokerSettings:
+    """On a free port; the rest as it is by default."""
+    return BrokerSettings.model_validate({"port": 0, **changes})
+
+
+@asynccontextmanager
+async def running_platform(
+    folder: Path, *, log: LogSettings = SMALL_LOG, naming: NamingSettings | None = None, **broker: object
+) -> AsyncIterator[Platform]:
+    """A name server and a broker. What is not named here is a setting of the broker's."""
+    async with Platform(
+        folder, naming=naming or NamingSettings(port=0), broker=broker_settings(**broker), log=log
+    ) as platform:
+        yield platform
+
+
+def broker_server(folder: Path, *, log: LogSettings = SMALL_LOG, **broker: object) -> BrokerServer:
+    """Not started: for tests that start and stop it themselves."""
+    return BrokerServer(broker_settings(**broker), folder / "store", log)
+
+
+@asynccontextmanager
+async def running_broker(
+    folder: Path, *, log: LogSettings = SMALL_LOG, **broker: object
+) -> AsyncIterator[BrokerServer]:
+    """A broker alone, known to no name server unless it is told of one."""
+    async with broker_server(folder, log=log, **broker) as server:
+        yield server
+
+
+@asynccontextmanager
+async def channel_to(address: Address, serve: Serve | None = None) -> AsyncIterator[Channel]:
+    channel = await connect(address, serve)
+    try:
+        yield channel
+    finally:
+        channel.close()
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def send_header(
+    topic: str, queue_id: int = 0, properties: str = "", *, v2: bool = True, **others: object
+) -> SendMessage:
+    """What a producer says about its message, in Java's short spelling or (`v2=False`) in Go's long one."""
+    fields: dict[str, object] = {
+        "group": "producers",
+        "topic": topic,
+        "template_topic": "TBW102",
+        "template_queues": 4,
+        "queue_id": queue_id,
+        "sys_flag": 0,
+        "born_ms": 1,
+        "flag": 0,
+        "properties": properties,
+    }
+    return (SendMessageV2 if v2 else SendMessage)(**(fields | others))  # type: ignore[arg-type]
+
+
+async def try_send(
+    channel: Channel,
+    topic: str,
+    body: bytes = b"",
+    queue_id: int = 0,
+    properties: str = "",
+    *,
+    code: int = Code.SEND_MESSAGE_V2,
+    **others: object,
+) -> Command:
+    """The answer to a send, whatever it is."""
+    header = send_header(topic, queue_id, properties, v2=code != Code.SEND_MESSAGE, **others)
+    return await channel.request(code, header, body, timeout_ms=TIMEOUT_MS)
+
+
+async def send(
+    channel: Channel,
+    topic: str,
+    body: bytes = b"",
+    queue_id: int = 0,
+    properties: str = "",
+    *,
+    code: int = Code.SEND_MESSAGE_V2,
+    **others: object,
+) -> Sent:
+    """Where the message went; it must have gone somewhere."""
+    return sent(await try_send(channel, topic, body, queue_id, properties, code=code, **others))
+
+
+async def send_batch(
+    channel: Channel, topic: str, members: Iterable[tuple[bytes, bytes]], queue_id: int = 0, **others: object
+) -> Sent:
+    """Several messages, each a body and a property string, in one request."""
+    body = batch.encode((0, body, said) for body, said in members)
+    return await send(channel, topic, body, queue_id, code=Code.SEND_BATCH_MESSAGE, batch=True, **others)
+
+
+def sent(answer: Command) -> Sent:
+    assert answer.code == Response.SUCCESS, answer.remark
+    return headers.read(Sent, answer.ext)
+
+
+def named(**said: str) -> str:
+    """A property string."""
+    return properties.encode(said).decode()
+
+
+# -- pulling ----------------------------------------------------------------------------------------------------------
+
+
+class PullAnswer(NamedTuple):
+    code: int
+    remark: str
+    header: Pulled
+    """All four fields; an answer without them does not get this far."""
+    messages: list[StoredMessage]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+def pull_header(
+    topic: str,
+    queue_id: int = 0,
+    offset: int = 0,
+    *,
+    group: str = "readers",
+    count: int = 32,
+    hold_ms: int = 0,
+    tags: str | None = "*",
+    commit: int | None = None,
+    **others: object,
+) -> PullMessage:
+    """`tags=None` leaves the subscription to the group's heartbeat; `hold_ms` asks to be held; `commit` commits too."""
+    flag = (
+        (SUSPEND if hold_ms else 0)
+        | (HAS_SUBSCRIPTION if tags is not None else 0)
+        | (COMMIT_OFFSET if commit is not None else 0)
+    )
+    fields: dict[str, object] = {
+        "group": group,
+        "topic": topic,
+        "queue_id": queue_id,
+        "offset": offset,
+        "messages_max": count,
+        "sys_flag": flag,
+        "commit_offset": commit or 0,
+        "hold_ms": hold_ms,
+        "sub_version": 0,
+        "subscription": tags,
+    }
+    return PullMessage(**(fields | others))  # type: ignore[arg-type]
+
+
+async def try_pull(
+    channel: Channel, topic: str, queue_id: int = 0, offset: int = 0, *, code: int = Code.PULL_MESSAGE, **how: object
+) -> Command:
+    """The answer to a pull, whatever it is. `how` is what `pull_header` takes."""
+    header = pull_header(topic, queue_id, offset, **how)  # type: ignore[arg-type]
+    return await channel.request(code, header, timeout_ms=TIMEOUT_MS + header.hold_ms)
+
+
+async def pull(
+    channel: Channel, topic: str, queue_id: int = 0, offset: int = 0, *, code: int = Code.PULL_MESSAGE, **how: object
+) -> PullAnswer:
+    """The answer to a pull that must be one of the four kinds (0, 19, 20, 21)."""
+    return pulled(await try_pull(channel, topic, queue_id, offset, code=code, **how))
+
+
+def pulled(answer: Command) -> PullAnswer:
+    header = headers.read(Pulled, answer.ext)
+    assert answer.code == Response.SUCCESS or not answer.body, "only what was found has a body"
+    return PullAnswer(answer.code, answer.remark or "", header, record.decode_all(bytes(answer.body)))
+
+
+async def subscribe(channel: Channel, group: str, *, version: int = 1, **expressions: str) -> None:
+    """Come online as a member of a group that subscribes to these topics."""
+    wanted = [bodies.SubscriptionData(topic, tags, sub_version=version) for topic, tags in expressions.items()]
+    consumer = bodies.ConsumerData(group, subscription_data_set=wanted)
+    beat = bodies.write(bodies.HeartbeatData(f"client@{channel.address}", consumer_data_set=[consumer]))
+    answer = await channel.request(Code.HEART_BEAT, headers.Heartbeat(), beat, timeout_ms=TIMEOUT_MS)
+    assert answer.code == Response.SUCCESS, answer.remark

@@ -1,0 +1,79 @@
+"""Servers in processes of their own, to be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 30.0
+SMALL_LOG = {"SEGMENT_BYTES": 16 << 20, "WARM_BYTES": 0, "INDEX_SLOTS": 1024, "INDEX_ENTRIES": 4096}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    **{f"SPARROW_LOG__{name}": str(value) for name, value in SMALL_LOG.items()},
+}
+
+
+class BrokerProcess:
+    """A broker that comes back on the port it had."""
+
+    def __init__(self, name: str, folder: Path, name_servers: str, **settings: object) -> None:
+        self.name, self._folder, self._name_servers = name, folder, name_servers
+        self._environment = ENVIRONMENT | {
+            f"SPARROW_BROKER__{key.upper()}": str(value) for key, value in settings.items()
+        }
+        self._port = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        words = ["--name", self.name, "--name-servers", self._name_servers]
+        words += ["--port", str(self._port), "--data", str(self._folder)]
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "sparrow", "broker", *words),
+            stdout=asyncio.subprocess.PIPE,
+            env=self._environment,
+            cwd=self._folder.parent,
+        )
+        said = self._process.stdout
+        assert said is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while not (line := (await said.readline()).decode()).startswith("ready"):
+                assert line, f"broker {self.name} ended by itself"
+                if line.startswith("broker"):
+                    self._port = int(line.rpartition(":")[2])
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """With no chance to finish anything."""
+        self.signal(signal.SIGKILL)
+        assert self._process is not None
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self.signal(signal.SIGCONT)
+            await self.kill()
+
+
+@asynccontextmanager
+async def broker_process(
+    name: str, folder: Path, name_servers: str, **settings: object
+) -> AsyncIterator[BrokerProcess]:
+    """Running when entered, killed when left. `settings` are those of `BrokerSettings`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    broker = BrokerProcess(name, folder, name_servers, **settings)
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        await broker.stop()

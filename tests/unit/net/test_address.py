@@ -1,0 +1,63 @@
+"""Addresses as people and route tables write them."""
+
+import pytest
+
+from sparrow.model.errors import SettingsError
+from sparrow.model.message import Host
+from sparrow.net.address import Address, parse_list
+from sparrow.net.listener import reachable_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("10.0.0.1:9876", Address("10.0.0.1", 9876)),
+        ("example:1", Address("example", 1)),
+        ("[::1]:65535", Address("::1", 65535)),
+        ("  host-a.example:10911\n", Address("host-a.example", 10911)),
+    ],
+)
+def test_an_address_is_read_and_written_alike(text, address):
+    assert Address.parse(text) == address
+    assert str(address) == text.strip()
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "host", "host:", ":9876", "host:65536", "host:-1", "host:ten", "host:1.5"),
+        "host:²",
+    ],
+)
+def test_what_is_no_address_is_refused_with_a_sentence(text):
+    with pytest.raises(SettingsError) as refused:
+        Address.parse(text)
+    assert repr(text) in str(refused.value)
+    assert "host:port" in str(refused.value)
+
+
+def test_a_list_is_parted_by_semicolons_or_commas():
+    assert parse_list(" a:1; b:2,[::1]:3;;") == [Address("a", 1), Address("b", 2), Address("::1", 3)]
+    assert parse_list("") == []
+
+
+def test_one_bad_address_spoils_the_list():
+    with pytest.raises(SettingsError):
+        parse_list("a:1;b")
+
+
+def test_records_keep_the_bytes_of_an_address():
+    assert Address("10.0.0.1", 9876).as_host() == Host(b"\x0a\0\0\x01", 9876)
+    assert Address("::1", 1).as_host() == Host(bytes(15) + b"\x01", 1)
+
+
+def test_a_name_is_looked_up_for_a_record():
+    assert Address("localhost", 7).as_host() == Host(b"\x7f\0\0\x01", 7)
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", ""])
+def test_who_listens_everywhere_is_reached_by_the_advertised_host(everywhere):
+    assert reachable_address(everywhere, 1, "10.0.0.9") == Address("10.0.0.9", 1)
+    assert reachable_address(everywhere, 1) == Address("127.0.0.1", 1)
+    assert reachable_address("10.0.0.3", 1) == Address("10.0.0.3", 1)

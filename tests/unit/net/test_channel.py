@@ -1,0 +1,372 @@
+"""One connection, both of its ends real: requests, answers, deadlines, the end, and peers that do not read."""
+
+import asyncio
+import gc
+
+import pytest
+from tests.support.platforms import channel_to
+from tests.support.waiting import eventually
+from tests.support.wires import LOOPBACK, listening, wire_to
+
+from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
+from sparrow.net import channel as channels
+from sparrow.net import connect
+from sparrow.net.address import Address
+from sparrow.wire import headers
+from sparrow.wire.codes import Code
+from sparrow.wire.frame import FRAME_BYTES_MAX, IS_ONE_WAY, IS_RESPONSE, Command, answer, encode
+
+ECHO, MUTE = 7001, 7002
+
+
+class Echo:
+    """Answers ECHO with what it was sent, on the spot; keeps MUTE, and whatever else comes, for later."""
+
+    def __init__(self):
+        self.kept = []
+
+    def __call__(self, command, channel):
+        if command.code == ECHO:
+            channel.write(encode(answer(command, 0, None, command.body)))
+        else:
+            self.kept.append((command, channel))
+
+    def answer_kept(self, at=0):
+        command, channel = self.kept.pop(at)
+        channel.write(encode(answer(command, 0, None, command.body)))
+
+
+@pytest.fixture
+def echo():
+    return Echo()
+
+
+@pytest.fixture
+async def server(echo):
+    async with listening(echo) as running:
+        yield running
+
+
+@pytest.fixture
+async def channel(server):
+    async with channel_to(server.address) as channel:
+        yield channel
+
+
+# -- pipelining -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_thousand_requests_in_one_write_are_all_answered(server):
+    async with wire_to(server.address) as wire:
+        wire.write(*(Command(ECHO, opaque, body=b"%d" % opaque) for opaque in range(1000)))
+        answers = await wire.read(1000)
+    assert [(one.opaque, one.body) for one in answers] == [(opaque, b"%d" % opaque) for opaque in range(1000)]
+    assert all(one.flag == IS_RESPONSE for one in answers)
+
+
+async def test_answers_of_one_turn_go_out_in_one_write(server):
+    async with wire_to(server.address) as wire:
+        await wire.ask(Command(ECHO))
+        (peer,) = server.channels
+        written = []
+        write = peer._transport.write
+        peer._transport = _Spy(peer._transport, lambda data: (written.append(len(data)), write(data)))
+        wire.write(*(Command(ECHO, opaque) for opaque in range(100)))
+        answers = await wire.read(100)
+    # The hundred requests are some 8 KiB: they arrive in one read, or in two if the reader was quick.
+    assert len(written) <= 2
+    assert sum(written) == sum(len(encode(one)) for one in answers)
+
+
+class _Spy:
+    def __init__(self, real, write):
+        self._real, self.write = real, write
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
+async def test_requests_of_one_turn_go_out_in_one_write(server, channel):
+    await channel.request(ECHO)
+    written = []
+    write = channel._transport.write
+    channel._transport = _Spy(channel._transport, lambda data: (written.append(len(data)), write(data)))
+    await asyncio.gather(*(channel.request(ECHO, body=b"x") for _ in range(100)))
+    assert len(written) == 1
+
+
+async def test_answers_may_come_in_any_order(echo, channel):
+    asked = [channel.request(MUTE, body=b"%d" % number) for number in range(10)]
+    await eventually(lambda: len(echo.kept) == 10)
+    while echo.kept:
+        echo.answer_kept(at=-1)
+    assert [bytes((await one).body) for one in asked] == [b"%d" % number for number in range(10)]
+
+
+async def test_an_answer_nobody_asked_for_is_passed_over(echo, server, channel):
+    asked = channel.request(MUTE)
+    await eventually(lambda: echo.kept)
+    command, peer = echo.kept[0]
+    peer.write(encode(Command(0, command.opaque + 1, IS_RESPONSE, body=b"stray")))
+    echo.answer_kept()
+    peer.write(encode(Command(0, command.opaque, IS_RESPONSE, body=b"twice")))
+    assert (await asked).body == b""
+    assert (await channel.request(ECHO, body=b"still here")).body == b"still here"
+
+
+async def test_a_large_body_goes_both_ways_whole(channel):
+    body = bytes(range(256)) * 40_000
+    assert (await channel.request(ECHO, body=body)).body == body
+
+
+async def test_a_header_comes_out_as_it_went_in(echo, channel):
+    channel.tell(MUTE, headers.AskQueue("T", 3))
+    await eventually(lambda: echo.kept)
+    command, _ = echo.kept[0]
+    assert headers.read(headers.AskQueue, command.ext) == headers.AskQueue("T", 3)
+    assert command.flag == IS_ONE_WAY
+
+
+async def test_both_ends_may_ask_at_the_same_time(echo, server):
+    mine = Echo()
+    async with channel_to(server.address, mine) as channel:
+        await channel.request(ECHO)
+        (peer,) = server.channels
+        back, forth = peer.request(ECHO, body=b"to the client"), channel.request(ECHO, body=b"to the server")
+        assert ((await back).body, (await forth).body) == (b"to the client", b"to the server")
+
+
+async def test_a_channel_that_serves_nobody_drops_requests_and_lives(server, channel):
+    await channel.request(ECHO)
+    (peer,) = server.channels
+    with pytest.raises(RequestTimeout):
+        await peer.request(ECHO, timeout_ms=20)
+    assert (await channel.request(ECHO, body=b"x")).body == b"x"
+
+
+async def test_both_ends_know_each_other_by_address(server, channel):
+    await channel.request(ECHO)
+    (peer,) = server.channels
+    assert channel.address == str(server.address)
+    assert peer.address == str(Address(*channel._transport.get_extra_info("sockname")))
+    assert peer.packed_host == b"\x7f\0\0\1" + int(peer.address.rpartition(":")[2]).to_bytes(4, "big")
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_fails_at_its_deadline_and_not_before(channel):
+    loop = asyncio.get_running_loop()
+    asked_at = loop.time()
+    with pytest.raises(RequestTimeout) as late:
+        await channel.request(Code.GET_MAX_OFFSET, timeout_ms=50)
+    assert 0.045 <= loop.time() - asked_at < 5
+    assert (late.value.timeout_ms, late.value.what) == (50, "GET_MAX_OFFSET")
+    assert channel.address in str(late.value)
+    assert channel.is_open
+
+
+async def test_each_request_has_its_own_deadline(channel):
+    slow, quick = channel.request(MUTE, timeout_ms=60_000), channel.request(MUTE, timeout_ms=20)
+    slower = channel.request(MUTE, timeout_ms=70_000)
+    with pytest.raises(RequestTimeout):
+        await quick
+    assert not slow.done()
+    assert not slower.done()
+    assert len(channel._open) == 2
+    channel.close()
+    for one in (slow, slower):
+        with pytest.raises(ConnectionLost):
+            await one
+
+
+async def test_one_timer_watches_over_all_requests(channel, monkeypatch):
+    loop, set_timers = asyncio.get_running_loop(), []
+    real = loop.call_at
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(loop, name)
+
+        def call_at(self, when, call, *args):
+            set_timers.append(real(when, call, *args))
+            return set_timers[-1]
+
+    channel._loop = Counting()
+    asked = [channel.request(ECHO, timeout_ms=60_000 + number) for number in range(1000)]
+    await asyncio.gather(*asked)
+    assert len(set_timers) == 1
+    channel.close()
+    assert set_timers[0].cancelled()
+
+
+async def test_an_answer_after_the_deadline_is_dropped(echo, channel):
+    with pytest.raises(RequestTimeout):
+        await channel.request(MUTE, body=b"late", timeout_ms=10)
+    await eventually(lambda: echo.kept)
+    echo.answer_kept()
+    assert (await channel.request(ECHO, body=b"next")).body == b"next"
+    assert not channel._open
+
+
+async def test_a_request_given_up_by_its_caller_harms_nobody(echo, channel):
+    asked = channel.request(MUTE)
+    await eventually(lambda: echo.kept)
+    asked.cancel()
+    echo.answer_kept()
+    assert (await channel.request(ECHO, body=b"next")).body == b"next"
+    assert not channel._open
+
+
+async def test_the_table_of_open_requests_is_bounded(echo, channel, monkeypatch):
+    monkeypatch.setattr(channels, "OPEN_REQUESTS_MAX", 3)
+    asked = [channel.request(MUTE) for _ in range(3)]
+    with pytest.raises(Busy):
+        await channel.request(MUTE)
+    await eventually(lambda: len(echo.kept) == 3)
+    echo.answer_kept()
+    await asked[0]
+    assert (await channel.request(ECHO, body=b"room again")).body == b"room again"
+    channel.close()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_end_fails_every_open_request_once(echo, server):
+    ends = []
+    channel = await connect(server.address, on_close=ends.append)
+    asked = [channel.request(MUTE, timeout_ms=60_000) for _ in range(100)]
+    await eventually(lambda: len(echo.kept) == 100)
+    (peer,) = server.channels
+    peer.abort()
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(result) for result in results} == {ConnectionLost}
+    await asyncio.wait_for(channel.wait_closed(), 5)
+    channel.close()
+    channel.abort()
+    assert ends == [channel]
+    assert not channel.is_open
+    assert not channel._open
+
+
+async def test_a_request_into_a_closed_channel_fails_at_once(channel):
+    channel.close()
+    with pytest.raises(ConnectionLost):
+        await channel.request(ECHO)
+    channel.tell(ECHO)  # nothing to fail
+
+
+async def test_what_was_written_before_closing_still_arrives(echo, server):
+    channel = await connect(server.address)
+    channel.tell(MUTE, body=b"last words")
+    channel.close()
+    await eventually(lambda: echo.kept)
+    assert echo.kept[0][0].body == b"last words"
+
+
+async def test_nobody_there_is_connection_lost_with_the_address():
+    async with listening(Echo()) as gone:
+        address = gone.address
+    with pytest.raises(ConnectionLost) as lost:
+        await connect(address)
+    assert str(address) in str(lost.value)
+
+
+async def test_a_name_that_is_none_is_connection_lost():
+    with pytest.raises(ConnectionLost):
+        await connect(Address("no-such-host.invalid", 1))
+
+
+async def test_a_peer_that_breaks_the_protocol_is_hung_up_on_by_a_client_too(caplog):
+    async def speak_nonsense(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    server = await asyncio.start_server(speak_nonsense, LOOPBACK, 0)
+    async with server:
+        channel = await connect(Address(*server.sockets[0].getsockname()))
+        with pytest.raises(ConnectionLost):
+            await channel.request(ECHO)
+        await asyncio.wait_for(channel.wait_closed(), 5)
+    assert "peer broke the protocol" in caplog.text
+
+
+# -- peers that do not read -------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_does_not_read_is_not_read_from(server):
+    body, count = b"x" * 10_000, 2000  # 20 MB of answers, while all buffers together hold less
+    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+        for opaque in range(count):
+            wire.write(Command(ECHO, opaque, body=body))
+        await eventually(lambda: server.channels)
+        (peer,) = server.channels
+        await eventually(lambda: peer.is_blocked)
+        # What waits for the peer is bounded by the mark and by one read's worth of requests.
+        await _until_still(peer)
+        assert not peer._transport.is_reading()
+        assert peer._transport.get_write_buffer_size() < channels.WRITE_HIGH_BYTES + (2 << 20)
+        assert not peer._out
+        # It reads at last, and nothing was lost.
+        answers = await wire.read(count)
+        assert [one.opaque for one in answers] == list(range(count))
+        assert all(one.body == body for one in answers)
+        await eventually(lambda: peer._transport.is_reading())
+        assert not peer.is_blocked
+
+
+async def _until_still(peer):
+    """Until the loop has done all it can for this peer."""
+    before = -1
+    while before != (before := peer._transport.get_write_buffer_size()):
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def test_a_peer_that_does_not_read_holds_up_nobody_else(server):
+    async with wire_to(server.address, receive_bytes=1 << 14) as wire, channel_to(server.address) as other:
+        for opaque in range(2000):
+            wire.write(Command(ECHO, opaque, body=b"x" * 10_000))
+        await eventually(lambda: any(peer.is_blocked for peer in server.channels))
+        assert (await other.request(ECHO, body=b"me")).body == b"me"
+
+
+async def test_writable_waits_while_the_peer_does_not_read(echo, server):
+    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+        wire.write(Command(MUTE))
+        await eventually(lambda: echo.kept)
+        peer = echo.kept[0][1]
+        await peer.writable()  # nothing is in the way yet
+        for opaque in range(800):
+            peer.write(encode(Command(0, opaque, IS_RESPONSE, body=b"x" * 10_000)))
+        await eventually(lambda: peer.is_blocked)
+        waiting = asyncio.ensure_future(peer.writable())
+        await _until_still(peer)
+        assert not waiting.done()
+        await wire.read(800)
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_who_waits_to_write_is_let_go_when_the_connection_ends(echo, server):
+    async with wire_to(server.address, receive_bytes=1 << 14) as wire:
+        wire.write(Command(MUTE))
+        await eventually(lambda: echo.kept)
+        peer = echo.kept[0][1]
+        peer.write(bytes(encode(Command(0, 1, IS_RESPONSE, body=bytes(FRAME_BYTES_MAX - 1000)))))
+        await eventually(lambda: peer.is_blocked)
+        waiting = asyncio.ensure_future(peer.writable())
+        peer.abort()
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_ends_leave_nothing_behind(echo, server):
+    for _ in range(20):
+        channel = await connect(server.address)
+        await channel.request(ECHO)
+        channel.close()
+        await channel.wait_closed()
+    await eventually(lambda: not server.channels)
+    gc.collect()
+    alive = [one for one in gc.get_objects() if isinstance(one, channels.Channel) and one is not channel]
+    assert not alive

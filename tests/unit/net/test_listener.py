@@ -1,0 +1,177 @@
+"""Who may connect, for how long, how much they may say, and how everybody is seen off."""
+
+import asyncio
+import socket
+
+import pytest
+from tests.support.platforms import channel_to
+from tests.support.waiting import eventually
+from tests.support.wires import LOOPBACK, listening, wire_to
+
+from sparrow.model.errors import ConnectionLost, SettingsError
+from sparrow.net import Address, Listener, connect
+from sparrow.settings import NetSettings
+from sparrow.wire.frame import Command, answer, encode
+
+ECHO = 7001
+
+
+def echo(command, channel):
+    channel.write(encode(answer(command, 0, None, command.body)))
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_frame_announced_too_large_closes_only_that_connection(caplog):
+    async with listening(echo, frame_bytes_max=1024) as server, channel_to(server.address) as other:
+        async with wire_to(server.address) as wire:
+            assert (await wire.ask(Command(ECHO, 1))).opaque == 1
+            wire.write((1021).to_bytes(4, "big") + bytes(4))  # 1021 + 4 is one byte too many
+            assert await wire.is_hung_up_on()
+        assert (await other.request(ECHO, body=b"me")).body == b"me"
+        await eventually(lambda: len(server.channels) == 1)
+    assert "peer broke the protocol" in caplog.text
+
+
+async def test_a_frame_as_large_as_allowed_is_taken():
+    async with listening(echo, frame_bytes_max=1024) as server, wire_to(server.address) as wire:
+        empty = encode(Command(ECHO, 1))
+        exact = encode(Command(ECHO, 1, body=b"x" * (1024 - len(empty))))
+        assert len(exact) == 1024
+        wire.write(exact)
+        assert len((await wire.read())[0].body) == 1024 - len(empty)
+
+
+async def test_the_size_is_refused_before_the_frame_is_there():
+    """Nobody waits for 2 GiB that will never come, nor makes room for them."""
+    async with listening(echo) as server, wire_to(server.address) as wire:
+        wire.write(b"\x7f\xff\xff\xff\0\0\0\x10")
+        assert await wire.is_hung_up_on()
+
+
+async def test_what_came_before_a_break_is_answered():
+    async with listening(echo) as server, wire_to(server.address) as wire:
+        wire.write(Command(ECHO, 1), Command(ECHO, 2), b"\xff" * 8)
+        assert [one.opaque for one in await wire.read(2)] == [1, 2]
+        assert await wire.is_hung_up_on()
+
+
+# -- how many, how long -----------------------------------------------------------------------------------------------
+
+
+async def test_more_connections_than_allowed_are_hung_up_on():
+    opened, closed = [], []
+    listener = Listener(echo, NetSettings(connections_max=2), on_open=opened.append, on_close=closed.append)
+    address = Address(LOOPBACK, listener.bind(LOOPBACK, 0))
+    await listener.start()
+    try:
+        first, second = [await connect(address) for _ in range(2)]
+        assert (await first.request(ECHO)).code == (await second.request(ECHO)).code == 0
+        third = await connect(address)
+        await asyncio.wait_for(third.wait_closed(), 5)
+        assert len(opened) == 2
+        assert not closed
+        # A place becomes free, and the next one gets it.
+        first.close()
+        await eventually(lambda: len(listener.channels) == 1)
+        assert len(closed) == 1
+        fourth = await connect(address)
+        assert (await fourth.request(ECHO)).code == 0
+    finally:
+        await listener.stop()
+    assert len(opened) == len(closed) == 3
+    for channel in (second, fourth):
+        await asyncio.wait_for(channel.wait_closed(), 5)
+
+
+async def test_a_silent_connection_is_closed_and_a_talking_one_is_not():
+    async with listening(echo, idle_close_ms=100) as server:
+        silent, talking = await connect(server.address), await connect(server.address)
+        while silent.is_open:
+            await talking.request(ECHO)
+        assert talking.is_open
+        assert len(server.channels) == 1
+        talking.close()
+
+
+async def test_a_connection_that_never_says_a_word_is_closed():
+    async with listening(echo, idle_close_ms=50) as server, wire_to(server.address) as wire:
+        assert await wire.is_hung_up_on()
+
+
+async def test_a_silent_peer_that_does_not_read_is_closed_too():
+    async with listening(echo, idle_close_ms=100) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
+        for opaque in range(2000):
+            wire.write(Command(ECHO, opaque, body=b"x" * 10_000))
+        await eventually(lambda: server.channels)
+        (peer,) = server.channels
+        await eventually(lambda: peer.is_blocked)
+        await eventually(lambda: not peer.is_open)
+        await asyncio.wait_for(peer.wait_closed(), 0.5)
+
+
+# -- ports ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_port_in_use_is_a_settings_error_that_names_it():
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError) as refused:
+            Listener(echo).bind(LOOPBACK, port)
+    assert f"{LOOPBACK}:{port}" in str(refused.value)
+
+
+async def test_who_connects_between_bind_and_start_waits():
+    listener = Listener(echo)
+    address = Address(LOOPBACK, listener.bind(LOOPBACK, 0))
+    early = await connect(address)
+    asked = early.request(ECHO, body=b"early")
+    await listener.start()
+    try:
+        assert (await asked).body == b"early"
+    finally:
+        await listener.stop()
+
+
+async def test_a_listener_that_was_never_started_gives_its_port_back():
+    listener = Listener(echo)
+    port = listener.bind(LOOPBACK, 0)
+    listener.stop_accepting()
+    again = Listener(echo)
+    assert again.bind(LOOPBACK, port) == port
+    again.stop_accepting()
+
+
+# -- stopping ---------------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_new_gets_in_once_it_stops_accepting_and_others_stay():
+    async with listening(echo) as server, channel_to(server.address) as channel:
+        await channel.request(ECHO)
+        server.listener.stop_accepting()
+        with pytest.raises(ConnectionLost):
+            await connect(server.address)
+        assert (await channel.request(ECHO, body=b"still")).body == b"still"
+
+
+async def test_stopping_sends_what_is_written_and_hangs_up():
+    async with listening(echo) as server, wire_to(server.address) as wire:
+        await wire.ask(Command(ECHO))
+        (peer,) = server.channels
+        peer.write(encode(Command(ECHO, 9, body=b"y" * 1_000_000)))
+        stopping = asyncio.ensure_future(server.listener.stop())
+        assert (await wire.read())[0].body == b"y" * 1_000_000
+        assert await wire.is_hung_up_on()
+        await stopping
+        assert not server.channels
+
+
+async def test_stopping_cuts_off_who_does_not_read():
+    async with listening(echo) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
+        for opaque in range(1000):
+            wire.write(Command(ECHO, opaque, body=b"x" * 10_000))
+        await eventually(lambda: any(peer.is_blocked for peer in server.channels))
+        (peer,) = server.channels
+        await asyncio.wait_for(server.listener.stop(), 5)
+        await asyncio.wait_for(peer.wait_closed(), 5)
