@@ -252,12 +252,12 @@ async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_lives_on
     await one.beat()
 
 
-async def test_sql92_is_refused_where_consumers_look_for_it(client, server):
+async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
     one = await client("one")
-    by_sql = SubscriptionData("S", "a > 5", "SQL92", 1)
+    by_sql = SubscriptionData("S", "a >", "SQL92", 1)
     asked = await one.ask(Code.CHECK_CLIENT_CONFIG, None, bodies.write(bodies.ClientConfigCheck("one", "g", by_sql)))
-    assert asked.code == Response.SYSTEM_ERROR
-    assert "SQL92" in asked.remark
+    assert asked.code == Response.SUBSCRIPTION_PARSE_FAILED
+    assert "a >" in asked.remark
     data = ConsumerData("g", subscription_data_set=[by_sql, SubscriptionData("T", sub_version=1)])
     beaten = await one.ask(Code.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
     assert (beaten.code, beaten.remark) == (asked.code, asked.remark)

@@ -451,9 +451,38 @@ async def test_an_expression_without_a_tag_is_23(tagged):
     assert refused.code == Response.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_sql_is_refused_as_a_broker_without_property_filters_does(tagged):
-    refused = await try_pull(tagged, "T", tags="a > 1", expression_type="SQL92")
-    assert (refused.code, "SQL92" in refused.remark) == (Response.SYSTEM_ERROR, True)
+async def test_a_condition_lets_through_what_meets_it(channel):
+    for number in range(40):
+        await send(channel, "Priced", str(number).encode(), 0, named(price=str(number)))
+    found = await pull(channel, "Priced", tags="price > 7 AND price < 36", expression_type="SQL92", count=10)
+    assert found.bodies == [str(number).encode() for number in range(8, 18)]
+    assert found.header.next_offset == 18, "the first that was not taken"
+    found = await pull(channel, "Priced", 0, 18, tags="price > 7 AND price < 36", expression_type="SQL92", count=100)
+    assert (found.bodies[-1], found.header.next_offset) == (b"35", 40)
+
+
+async def test_a_condition_nothing_meets_moves_on(channel):
+    for number in range(3):
+        await send(channel, "Priced", b"x", 0, named(price=str(number)))
+    found = await try_pull(channel, "Priced", tags="price > 7", expression_type="SQL92")
+    assert found.code == Response.PULL_RETRY_IMMEDIATELY
+
+
+async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, channel):
+    await send(channel, "Priced", b"first", 0, named(price="1"))
+    held = asyncio.ensure_future(
+        pull(channel, "Priced", 0, 1, tags="price > 7", expression_type="SQL92", hold_ms=15_000)
+    )
+    await eventually(lambda: server.broker.hold.count == 1)
+    await send(channel, "Priced", b"cheap", 0, named(price="2"))
+    await send(channel, "Priced", b"dear", 0, named(price="8"))
+    assert (await asyncio.wait_for(held, 5)).bodies == [b"dear"]
+
+
+async def test_a_condition_that_makes_no_sense_is_refused_with_its_place(tagged):
+    refused = await try_pull(tagged, "T", tags="a > AND", expression_type="SQL92")
+    assert refused.code == Response.SUBSCRIPTION_PARSE_FAILED
+    assert "4" in refused.remark
 
 
 async def test_a_subscription_changed_while_a_pull_waits_does_not_disturb_it(server, channel):

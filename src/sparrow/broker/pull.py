@@ -12,12 +12,13 @@ from weakref import WeakKeyDictionary
 
 from sparrow.broker.context import Broker
 from sparrow.broker.hold import Held
+from sparrow.broker.selecting import examined_max, selected
 from sparrow.broker.subscriptions import Filter, parse
 from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Plain, failure, reply
-from sparrow.store.spi import AtEnd, Moved, ReadResult
+from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command
@@ -65,13 +66,7 @@ class Pulling:
         queue = Queue(request.topic, request.queue_id)
         if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
             self._store.commit_now(request.group, queue, request.commit_offset)
-        found = self._store.read_now(
-            queue,
-            request.offset,
-            count_max=self._count_max(request),
-            bytes_max=self._bytes_max(request),
-            tags_codes=said.tags_codes,
-        )
+        found = self._read_now(queue, request.offset, request, said)
         if found is None:
             return self._from_disk(request, command, channel, queue, said)
         return self._answer(request, command, channel, queue, said, found)
@@ -127,6 +122,20 @@ class Pulling:
             )
         return found
 
+    def _read_now(self, queue: Queue, offset: int, request: PullMessage, wanted: Filter) -> ReadResult | None:
+        """What matches, if that needs no disk; else None."""
+        found = self._store.read_now(queue, offset, **self._limits(request, wanted))
+        if wanted.selector is None or found is None:
+            return found
+        return selected(found, wanted.selector, self._count_max(request))
+
+    def _limits(self, request: PullMessage, wanted: Filter) -> Limits:
+        return {
+            "count_max": examined_max(self._count_max(request), wanted.selector),
+            "bytes_max": self._bytes_max(request),
+            "tags_codes": wanted.tags_codes,
+        }
+
     def _count_max(self, request: PullMessage) -> int:
         return min(request.messages_max, self._settings.pull_messages_max)
 
@@ -139,13 +148,8 @@ class Pulling:
         self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter
     ) -> bytes | None:
         async with self._turn(channel):
-            found = await self._store.read(
-                queue,
-                request.offset,
-                count_max=self._count_max(request),
-                bytes_max=self._bytes_max(request),
-                tags_codes=wanted.tags_codes,
-            )
+            found = await self._store.read(queue, request.offset, **self._limits(request, wanted))
+            found = selected(found, wanted.selector, self._count_max(request))
             frame = self._answer(request, command, channel, queue, wanted, found)
             if frame is not None:
                 channel.write(frame)
@@ -194,13 +198,7 @@ class Pulling:
     ) -> bytes | None:
         """The answer, or None to go on waiting."""
         while True:
-            found = self._store.read_now(
-                held.queue,
-                held.offset,
-                count_max=self._count_max(request),
-                bytes_max=self._bytes_max(request),
-                tags_codes=wanted.tags_codes,
-            )
+            found = self._read_now(held.queue, held.offset, request, wanted)
             if found is None:  # what it waited for has left memory already: the next pull reads the disk
                 bounds = self._store.bounds_now(held.queue)
                 return _said(command, _AGAIN, held.offset, *bounds)

@@ -1,4 +1,5 @@
-"""What a group wants of a topic, as a broker looks at it: everything, or messages whose tag has one of some hashes.
+"""What a group wants of a topic, as a broker looks at it: everything, messages whose tag has one of some hashes, or
+those whose properties meet a condition (SQL92).
 
 Hashes are made here and never taken over from a client: Go hashes bytes where Java, and so the consume queue, hashes
 UTF-16 units.
@@ -11,6 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
+from sparrow.broker.sql92 import BadSelector, Selector, compile
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.codes import Response
 from sparrow.wire.faults import AnsweredNo
@@ -18,6 +20,7 @@ from sparrow.wire.tags import java_hash
 
 ALL = "*"
 TAG = "TAG"
+SQL92 = "SQL92"
 _KEPT_MAX = 4096
 _KEPT_CHARS_MAX = 1024
 """Longer expressions are read anew each time: what is kept must not grow with what somebody sends."""
@@ -33,12 +36,12 @@ class BadExpression(AnsweredNo):
 
 
 class FilterNotBuilt(AnsweredNo):
-    """A kind of expression that this broker cannot evaluate. Java's broker answers the same code when SQL92 is off."""
+    """A kind of expression that this broker cannot evaluate. Java's broker answers the same code."""
 
     def __init__(self, topic: str, expression_type: str) -> None:
         super().__init__(
             Response.SYSTEM_ERROR,
-            f"the broker cannot filter topic {topic!r} by {expression_type}: subscribe by {TAG}, such as 'a || b'",
+            f"the broker cannot filter topic {topic!r} by {expression_type}: use {TAG} or {SQL92}",
         )
 
 
@@ -48,8 +51,10 @@ class Filter(msgspec.Struct, frozen=True):
     version: int
     """Of two subscriptions to a topic, the one with the higher version counts."""
     tags_codes: frozenset[int] | None
-    """None: everything."""
+    """None: whatever the tag."""
     data: SubscriptionData
+    selector: Selector | None = None
+    """None: whatever the properties."""
 
 
 def filter_of(data: SubscriptionData) -> Filter:
@@ -71,8 +76,13 @@ def _parsed(topic: str, expression: str, expression_type: str) -> Filter:
 
 
 def _by_property(data: SubscriptionData) -> Filter:
-    """SQL92, and whatever else looks at more than the tag."""
-    raise FilterNotBuilt(data.topic, data.expression_type)
+    """What looks at more than the tag."""
+    if data.expression_type != SQL92:
+        raise FilterNotBuilt(data.topic, data.expression_type)
+    try:
+        return Filter(data.sub_version, None, data, compile(data.sub_string))
+    except BadSelector as refusal:
+        raise BadExpression(data.topic, data.sub_string, f"makes no sense: {refusal}") from refusal
 
 
 def _codes_of(data: SubscriptionData) -> frozenset[int] | None:

@@ -349,6 +349,16 @@ def redraft(record: bytes | memoryview) -> Draft:
     )
 
 
+def properties_of(record: bytes | memoryview) -> bytes:
+    """The property string of a sound record, undecoded."""
+    sys_flag = _INT.unpack_from(record, AT_SYS_FLAG)[0]
+    body_at = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)].size
+    topic_at = body_at + _INT.unpack_from(record, body_at - 4)[0]
+    if _INT.unpack_from(record, 4)[0] == MAGIC_V1:
+        return bytes(record[topic_at + 3 + record[topic_at] :])
+    return bytes(record[topic_at + 4 + int.from_bytes(record[topic_at : topic_at + 2], "big") :])
+
+
 def place_of(record: bytes | memoryview) -> int:
     """The queue offset in a record."""
     return int.from_bytes(record[AT_QUEUE_OFFSET : AT_QUEUE_OFFSET + 8], "big")

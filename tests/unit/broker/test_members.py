@@ -134,9 +134,9 @@ def test_a_new_topic_changes_the_group(members):
 
 
 def test_a_subscription_that_cannot_be_takes_nothing_else_with_it(members):
-    changed = beat(members, "c1", "a", consumer("g", sub("S", "a > 5", kind="SQL92"), sub("T")), consumer("h"))
+    changed = beat(members, "c1", "a", consumer("g", sub("S", "a >", kind="SQL92"), sub("T")), consumer("h"))
     (refusal,) = changed.refused
-    assert "SQL92" in str(refusal)
+    assert "a >" in str(refusal)
     assert members.filter_of("g", "S") is None
     assert members.filter_of("g", "T") is not None
     assert members.is_known("h")

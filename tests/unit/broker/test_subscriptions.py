@@ -40,13 +40,27 @@ def test_the_filter_keeps_version_and_data():
     assert (filter_of(data).version, filter_of(data).data) == (7, data)
 
 
-def test_sql92_is_refused_with_code_1_and_a_way_out():
+def test_sql92_looks_at_properties_and_not_at_tags():
+    found = filter_of(SubscriptionData("T", "a > 5", "SQL92"))
+    assert found.tags_codes is None
+    assert found.selector is not None
+    assert found.selector.matches(b"a\x016\x02")
+    assert not found.selector.matches(b"a\x015\x02")
+
+
+def test_a_condition_that_makes_no_sense_is_refused():
+    with pytest.raises(BadExpression) as refusal:
+        filter_of(SubscriptionData("T", "a >", "SQL92"))
+    assert response_of(refusal.value)[0] == Response.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_another_kind_of_expression_is_refused_with_code_1_and_a_way_out():
     with pytest.raises(FilterNotBuilt) as refusal:
-        filter_of(SubscriptionData("T", "a > 5", "SQL92"))
+        filter_of(SubscriptionData("T", "a > 5", "XPATH"))
     assert isinstance(refusal.value, Refused)
     code, remark = response_of(refusal.value)
     assert code == Response.SYSTEM_ERROR
-    assert "SQL92" in remark
+    assert "XPATH" in remark
     assert "TAG" in remark
 
 

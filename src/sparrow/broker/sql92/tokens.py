@@ -1,0 +1,89 @@
+"""The words, signs and literals a selector is made of; six patterns are all of RocketMQ's lexical rules.
+
+A general SQL tokenizer such as sqlglot's would have to be told that `!=`, `==`, `;`, `N'x'`, quoted or accented names
+are nothing, that `.5` and `1L` are one token and `007` is three, that comments do not nest, and that `--` with no line
+end behind it is two minus signs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sparrow.model.errors import Refused
+
+_EXCERPT_CHARS = 40
+"""How much of an expression its error shows on either side of the mistake."""
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skip>    [ \t\n\r\f]+ | --[^\n\r]*+[\n\r] | /\*.*?\*/ )
+  | (?P<double>  (?: [0-9]+\.[0-9]* | \.[0-9]+ ) (?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
+  | (?P<integer> 0 | [1-9][0-9]*[lL]? )
+  | (?P<text>    ' (?: '' | [^'] )*+ ' )
+  | (?P<name>    [A-Za-z_$][A-Za-z0-9_$]* )
+  | (?P<sign>    <> | <= | >= | [=<>(),+-] )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_WORDS = frozenset(
+    ["AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE", "CONTAINS", "STARTSWITH", "ENDSWITH"]
+)
+
+
+class BadSelector(Refused):
+    """The expression cannot be read; `position` counts its characters from 0."""
+
+    def __init__(self, expression: str, position: int, problem: str) -> None:
+        super().__init__(expression, position, problem)
+        self.expression, self.position, self.problem = expression, position, problem
+
+    def __str__(self) -> str:
+        start = max(self.position - _EXCERPT_CHARS, 0)
+        end = self.position + _EXCERPT_CHARS
+        before, after = "…" if start else "", "…" if end < len(self.expression) else ""
+        # Blanks of any kind become spaces, so that the caret stands under the character it means.
+        excerpt = "".join(" " if char.isspace() else char for char in self.expression[start:end])
+        caret = " " * (len(before) + self.position - start) + "^"
+        return f"not a SQL92 selector: {self.problem} at position {self.position}\n{before}{excerpt}{after}\n{caret}"
+
+
+class Token(NamedTuple):
+    kind: str
+    """text, integer, double, name, or end; a word or a sign is its own kind."""
+    text: str
+    at: int
+
+    def __str__(self) -> str:
+        return repr(self.text) if self.text else "the end"
+
+    @property
+    def unquoted(self) -> str:
+        return self.text[1:-1].replace("''", "'")
+
+
+def tokens(expression: str) -> Iterator[Token]:
+    """One at a time, so that what the parser never reaches is never cut up."""
+    at = 0
+    while at < len(expression):
+        found = _TOKEN.match(expression, at)
+        if found is None:
+            raise BadSelector(expression, at, _what_is_wrong(expression, at))
+        kind, text = found.lastgroup or "", found.group()
+        if kind == "sign":
+            yield Token(text, text, at)
+        elif kind == "name" and text.upper() in _WORDS:
+            yield Token(text.upper(), text, at)
+        elif kind != "skip":
+            yield Token(kind, text, at)
+        at = found.end()
+    yield Token("end", "", at)
+
+
+def _what_is_wrong(expression: str, at: int) -> str:
+    if expression[at] == "'":
+        return "a text is opened and not closed"
+    if expression.startswith("/*", at):
+        return "a comment is opened and not closed"
+    return f"the character {expression[at]!r} means nothing here"
