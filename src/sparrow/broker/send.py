@@ -12,6 +12,7 @@ from struct import Struct
 
 from sparrow.broker import retry
 from sparrow.broker.context import Broker
+from sparrow.broker.repeats import Repeats, Ticket, ticket_of
 from sparrow.broker.topics import NOT_FOR_SENDERS, RETRY_PREFIX
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
@@ -50,6 +51,7 @@ class Sending:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics = broker, broker.store, broker.topics
         self._counters = broker.counters
+        self._repeats = Repeats(broker.store, now_ms=broker.now_ms)
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
@@ -83,15 +85,15 @@ class Sending:
             return self._answer(request, command, channel, queue, appended)
         draft = self._draft(request, command, channel)
         words = request.properties
-        if (
-            "DELAY" in words
-            or "TIMER_D" in words
-            or "TRAN_MSG" in words
-            or request.sys_flag & HIDDEN
-            or topic.name.startswith(RETRY_PREFIX)
-        ):
-            return self._send_special(request, command, channel, queue, draft)
-        appended = self._store.append_now(queue, (draft,))
+        if "__PID" in words and (ticket := ticket_of(draft.properties)) is not None:
+            if self._repeats.known(ticket) is None and self._repeats.must_look:
+                return self._send_once(request, command, channel, queue, draft, ticket)
+            return self._send_new(request, command, channel, queue, draft, ticket)
+        if topic.name.startswith(RETRY_PREFIX):
+            group = self._broker.groups[retry.group_of(topic.name)]
+            if retry.is_worn_out(request, group):
+                return self._bury(request, command, channel, queue, draft)
+        appended = self._place(request, queue, draft)
         return self._answer(request, command, channel, queue, appended, draft.properties)
 
     async def _to_new_topic(self, request: SendMessage, command: Command, channel: Channel) -> bytes | None:
@@ -111,34 +113,58 @@ class Sending:
             raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
         return Queue(topic.name, queue_id)
 
+    # -- messages that must not be stored twice -----------------------------------------------------------------------
+
+    async def _send_once(
+        self,
+        request: SendMessage,
+        command: Command,
+        channel: Channel,
+        queue: Queue,
+        draft: Draft,
+        ticket: Ticket,
+    ) -> bytes | None:
+        """Perhaps it was stored before the broker was started."""
+        await self._repeats.look(request.topic, ticket)
+        said = self._send_new(request, command, channel, queue, draft, ticket)
+        return said if isinstance(said, bytes) or said is None else await said
+
+    def _send_new(
+        self,
+        request: SendMessage,
+        command: Command,
+        channel: Channel,
+        queue: Queue,
+        draft: Draft,
+        ticket: Ticket,
+    ) -> Said:
+        appended = self._repeats.known(ticket)
+        if appended is None:
+            appended = self._place(request, queue, draft)
+            self._repeats.remember(ticket, appended)
+        elif appended.queue.topic == queue.topic:
+            queue = appended.queue  # the repeat may have chosen another
+        return self._answer(request, command, channel, queue, appended, draft.properties)
+
     # -- messages that do not go straight to their queue --------------------------------------------------------------
 
-    def _send_special(
-        self, request: SendMessage, command: Command, channel: Channel, queue: Queue, draft: Draft
-    ) -> Said:
-        """Retries that are worn out, half messages, and messages for later."""
+    def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> Appended:
+        """Store a message where it belongs for now: in its queue, or where it waits for its time or its producer."""
+        words = request.properties
+        if not ("DELAY" in words or "TIMER_D" in words or "TRAN_MSG" in words or request.sys_flag & HIDDEN):
+            return self._store.append_now(queue, (draft,))
         properties = draft.properties
-        if queue.topic.startswith(RETRY_PREFIX):
-            group = self._broker.groups[retry.group_of(queue.topic)]
-            if retry.is_worn_out(request, group):
-                return self._bury(request, command, channel, queue, draft)
         level = _number(properties, b"DELAY") or 0
         is_half = value_of(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
-        if request.sys_flag & HIDDEN and not is_half:
-            raise IllegalMessage("its flags say it is half of a transaction, its properties do not (TRAN_MSG)")
-        recall_handle = None
         if is_half:
-            appended = self._broker.transactions.put_half(queue, draft)
-        elif level > 0:
-            appended = self._broker.delay.put_level(queue, draft, level)
-        else:
-            due_ms = self._due_ms(properties)
-            timed = self._broker.delay.put_at(queue, draft, due_ms) if due_ms is not None else None
-            if timed is not None and due_ms is not None:
-                unique = value_of(draft.properties, b"UNIQ_KEY") or ""
-                recall_handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique)
-            appended = timed or self._store.append_now(queue, (draft,))
-        return self._answer(request, command, channel, queue, appended, draft.properties, recall_handle)
+            return self._broker.transactions.put_half(queue, draft)
+        if request.sys_flag & HIDDEN:
+            raise IllegalMessage("its flags say it is half of a transaction, its properties do not (TRAN_MSG)")
+        if level > 0:
+            return self._broker.delay.put_level(queue, draft, level)
+        due_ms = self._due_ms(properties)
+        waiting = self._broker.delay.put_at(queue, draft, due_ms) if due_ms is not None else None
+        return waiting or self._store.append_now(queue, (draft,))
 
     def _due_ms(self, properties: bytes) -> int | None:
         """When a message wants to be delivered. Of several ways to say so the first of these counts, as in RocketMQ."""
@@ -232,13 +258,12 @@ class Sending:
         queue: Queue,
         appended: Appended,
         properties: bytes | None = None,
-        recall_handle: str | None = None,
     ) -> Said:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
         self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.durable(appended.end)
         if durable is None or ("WAIT" in request.properties and _wants_no_wait(request)):
-            return self._sent(command, queue, appended, properties, recall_handle=recall_handle)
+            return self._sent(command, queue, appended, properties)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[None]) -> None:
@@ -246,7 +271,7 @@ class Sending:
             if answered.done():
                 return
             if error is None:
-                frame = self._sent(command, queue, appended, properties, recall_handle=recall_handle)
+                frame = self._sent(command, queue, appended, properties)
             elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
                 frame = self._sent(command, queue, appended, properties, Response.FLUSH_DISK_TIMEOUT, str(error))
             else:
@@ -264,31 +289,26 @@ class Sending:
         properties: bytes | None,
         code: int = Response.SUCCESS,
         remark: str | None = None,
-        *,
-        recall_handle: str | None = None,
     ) -> bytes | None:
         """`properties`: of a single message, None for a batch."""
-        if (
-            properties is not None
-            and not code
-            and recall_handle is None
-            and command.serialization is _JSON
-            and not command.flag & IS_ONE_WAY
-        ):
+        if properties is not None and not code and command.serialization is _JSON and not command.flag & IS_ONE_WAY:
             frame = self._sent_one(command, queue, appended, properties)
             if frame is not None:
                 return frame
         ids = column_batch.offset_ids(self._id_prefix, appended.physical_offsets)
         unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
-        header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=recall_handle)
+        handle = None
+        if properties is not None and (due_ms := _number(properties, b"TIMER_OUT_MS")) is not None:
+            handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique or "")
+        header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
         return reply(command, Answer(header, code=code, remark=remark))
 
     def _sent_one(self, command: Command, queue: Queue, appended: Appended, properties: bytes) -> bytes | None:
         """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""
         at = properties.find(b"UNIQ_KEY\x01") + 9
         unique = properties[at : properties.find(b"\x02", at)]
-        if not unique.isalnum() or (at > 9 and properties[at - 10] != 2):
-            return None  # an id that needs escaping, or a property whose name only ends alike
+        if not unique.isalnum() or (at > 9 and properties[at - 10] != 2) or b"TIMER_OUT_MS\x01" in properties:
+            return None  # an id that needs escaping, a property whose name only ends alike, or there is more to say
         header = _FORM % (
             command.opaque,
             self._id_prefix_bytes,
