@@ -534,3 +534,13 @@ async def test_the_checks_come_in_rocketmqs_order(channel):
 async def test_a_group_that_may_not_consume_is_told_so_before_anything_else(server, channel):
     await server.broker.groups.put(Group(name="silenced", may_consume=False))
     assert (await try_pull(channel, "NoSuchTopic", group="silenced")).code == Response.NO_PERMISSION
+
+
+async def test_a_group_that_wants_what_is_new_skips_a_long_backlog(server, channel):
+    await server.broker.groups.put(Group(name="impatient", attributes={"skip.backlog": "5"}))
+    for number in range(6):
+        await send(channel, "T", b"%d" % number)
+    near = await pull(channel, "T", 0, 1, group="impatient")
+    assert near.bodies == [b"1", b"2", b"3", b"4", b"5"]
+    far = await pull(channel, "T", 0, 0, group="impatient")
+    assert (far.code, far.header.next_offset) == (Response.PULL_OFFSET_MOVED, 6)

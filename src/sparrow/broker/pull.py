@@ -6,6 +6,7 @@ A plain function. Only what needs the disk, or makes a group, becomes a task.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
@@ -16,6 +17,7 @@ from sparrow.broker.selecting import examined_max, selected
 from sparrow.broker.subscriptions import Filter, parse
 from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.queue import Queue
+from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Plain, failure, reply
 from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult
@@ -24,6 +26,10 @@ from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command
 from sparrow.wire.headers import Pulled, PullMessage
 
+log = logging.getLogger(__name__)
+
+SKIP_BACKLOG = "skip.backlog"
+"""An attribute of a group: more messages behind than this in a queue, and it goes on at the queue's end."""
 _TURNS_A_CHANNEL = 4
 """Answers from disk that one peer may wait for at a time."""
 _USUAL_BYTES = 256 * 1024
@@ -57,15 +63,18 @@ class Pulling:
 
     def pull(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
         request = headers.read(PullMessage, command.ext)
-        if self._groups.get(request.group) is None:
+        group = self._groups.get(request.group)
+        if group is None:
             return self._in_new_group(request, command, channel)
-        self._check(request)
+        self._check(request, group)
         said = self._filter_of(request)
         if isinstance(said, Answer):
             return reply(command, said)
         queue = Queue(request.topic, request.queue_id)
         if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
             self._store.commit_now(request.group, queue, request.commit_offset)
+        if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
+            return skipped
         found = self._read_now(queue, request.offset, request, said)
         if found is None:
             return self._from_disk(request, command, channel, queue, said)
@@ -91,8 +100,19 @@ class Pulling:
             await channel.writable()
             yield
 
-    def _check(self, request: PullMessage) -> None:
-        group = self._groups[request.group]
+    def _skipped(self, group: Group, request: PullMessage, command: Command, queue: Queue) -> bytes | None:
+        """A group that wants what is new rather than all of it is sent to the end once it is too far behind."""
+        limit = group.attributes.get(SKIP_BACKLOG, "")
+        if not limit.isdigit():
+            return None
+        first, end = self._store.bounds_now(queue)
+        if end - request.offset <= int(limit):
+            return None
+        words = {"group": group.name, "queue": str(queue), "from": request.offset, "to": end}
+        log.warning("backlog skipped", extra=words)
+        return _said(command, _MOVED, end, first, end)
+
+    def _check(self, request: PullMessage, group: Group) -> None:
         if not group.may_consume:
             raise NotPermitted(f"consuming in group {group.name!r}", "the group's configuration forbids it")
         topic = self._topics[request.topic]
