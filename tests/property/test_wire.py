@@ -159,6 +159,37 @@ def test_any_record_gives_a_message_or_a_protocol_error(damaged, verify_crc, exp
     value_or(lambda: record.decode_all(memoryview(damaged), verify_crc=verify_crc, expand=expand), ProtocolError)
 
 
+def one_by_one(data: bytes, verify_crc: bool) -> list[StoredMessage]:
+    found, at = [], 0
+    while at < len(data):
+        found.append(record.decode(data, at, verify_crc=verify_crc))
+        at += int.from_bytes(data[at : at + 4], "big")
+    return found
+
+
+@given(st.lists(mutated(stored.map(record.encode_message)) | stored.map(record.encode_message)), st.booleans())
+def test_all_records_at_once_are_what_they_are_one_by_one(records, verify_crc):
+    data = b"".join(records)
+    slow = value_or(lambda: one_by_one(data, verify_crc), ProtocolError)
+    quick = value_or(lambda: record.decode_all(data, verify_crc=verify_crc), ProtocolError)
+    assert quick == slow
+
+
+@given(stored)
+def test_a_record_can_be_drafted_again(message):
+    raw = record.encode_message(message)
+    draft = record.redraft(raw)
+    assert draft.body == message.body
+    assert draft.properties == record.properties_of(raw)
+    assert properties.decode(draft.properties) == message.properties
+    assert record.unpack_host(draft.born_host) == message.born_host
+    assert (draft.flag, draft.born_ms, draft.reconsume_times) == (
+        message.flag,
+        message.born_ms,
+        message.reconsume_times,
+    )
+
+
 @given(st.binary(max_size=100), st.sampled_from([b"TAGS", b"a", b"KEYS"]))
 def test_any_property_string_gives_a_mapping_or_a_protocol_error(encoded, name):
     found = value_or(lambda: properties.decode(encoded), ProtocolError)
