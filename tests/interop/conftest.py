@@ -13,6 +13,9 @@ from tests.interop.java import JavaClient, Producer, java_client
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
+from tests.interop.stage import QUEUES, Stage
+
+from sparrow.client.aio import Admin
 
 CLIENT_VERSIONS = ("4.9.7", "5.5.0")
 APACHE_VERSIONS = {"apache": "4.9.7", "apache-5": "5.5.0"}
@@ -44,20 +47,42 @@ def kit(request: pytest.FixtureRequest) -> Kit:
     return official.kit(request.param)
 
 
+@pytest.fixture(scope="session", params=CLIENT_VERSIONS)
+def apache_kit(request: pytest.FixtureRequest) -> Kit:
+    """The official jars as servers, for tests of our client."""
+    return official.kit(request.param)
+
+
 @pytest.fixture(scope="session")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """Apache's own name server and broker, for tests of our client."""
-    with platforms.apache(official.kit("4.9.7"), tmp_path_factory.mktemp("apache")) as running:
+def apache_broker(apache_kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """Apache's own name server and broker."""
+    with platforms.apache(apache_kit, tmp_path_factory.mktemp("apache")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def apache_java(
+    apache_kit: Kit, apache_broker: Platform, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaClient]:
+    """The official client of the broker's own version, beside ours."""
+    with java_client(apache_kit, apache_broker.name_server, tmp_path_factory.mktemp("java")) as client:
+        yield client
+
+
+@pytest.fixture
+async def stage(request: pytest.FixtureRequest, apache_broker: Platform) -> Stage:
+    """A new topic on Apache's broker, named after the test, and a group that has read nothing yet."""
+    # A retry topic's name, which is longer than the group's, may have 127 characters.
+    topic = request.node.originalname.removeprefix("test_")[:80]
+    async with Admin(apache_broker.name_server) as admin:
+        await admin.create_topic(topic, QUEUES)
+    return Stage(apache_broker, topic, f"{topic}_group")
 
 
 @pytest.fixture(scope="session")
 def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """What the official clients are tested against."""
     kind: str = request.param
-    if kind == "apache":
-        yield request.getfixturevalue("apache")
-        return
     folder = tmp_path_factory.mktemp(kind)
     running = (
         platforms.sparrow(folder)

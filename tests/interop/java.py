@@ -105,7 +105,7 @@ class JavaClient:
             self.order("stop_producer", id=producer.id)
 
     def push_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
-        """Options: expression, model, orderly, from, refusals."""
+        """Options: expression, model, orderly, from, refusals; and popInvisibleMs, with a broker that says to pop."""
         return self._consumer("start_push_consumer", group, topic, options)
 
     def lite_pull_consumer(self, group: str, topic: str, **options: object) -> "Consumer":

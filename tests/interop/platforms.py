@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.interop.official import Kit
+from tests.support.waiting import wait_until
+
+from sparrow.client import Admin
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
@@ -79,7 +82,11 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
         )
         log = stack.enter_context(_running(broker, folder / "broker.out", stop_timeout_s=0))
         log.wait_for("boot success")
-        yield Platform(f"apache-{kit.version}", f"{LOOPBACK}:{naming_port}", f"{LOOPBACK}:{port}", "broker-a")
+        running = Platform(f"apache-{kit.version}", f"{LOOPBACK}:{naming_port}", f"{LOOPBACK}:{port}", "broker-a")
+        # On a busy machine a broker says so seconds before its name server knows it.
+        with Admin(running.name_server) as admin:
+            wait_until(lambda: running.cluster in admin.clusters(), within_s=START_TIMEOUT_S)
+        yield running
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
+from sparrow.broker.pop.pops import Pops
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
 from sparrow.net.address import Address
@@ -35,6 +36,7 @@ class Broker:
     counters: Counters
     delay: Delay
     transactions: Transactions
+    pops: Pops
     started_ms: int
     now_ms: Callable[[], int] = clock.now_ms
 

@@ -1,49 +1,56 @@
 """Messages that wait for their time: in topics of their own, and in `Timers` by the time they are due.
 
-1. A message waits in the log, in a queue of the schedule topic (a level) or of the timer topic (any time). What is due
-   when is a view of those queues: read again at a start, from the oldest message that was still waiting.
+1. A message waits in the log (`waiting`). What is due when is a view of those queues: read again at a start, from the
+   oldest message that was still waiting.
 2. Delivering appends it to the topic and queue it was meant for. After each round a mark says up to which time all are
    delivered; it lies behind what was delivered, so a crash can repeat the last round but never lose one.
-3. A message due when it arrives is not delayed at all, so what waits is always due after the newest mark.
-4. Long waits outlive retention: what has waited for half of it is written once more at the log's head.
+3. By the log's times, whatever waits is due after the newest mark. Where a clock that was set back would break this,
+   the mark is taken back first: then a restart may repeat messages, but forgets none.
+4. Waits outlive retention: what has waited for half of it is written once more at the log's head.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import heapq
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
+from sparrow.broker import waiting
 from sparrow.broker.timers import Ints, Timers
-from sparrow.broker.topics import TIMER_TOPIC
-from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.broker.waiting import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, reference_of, whole_number
+from sparrow.model.delay import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Appended, Slice
-from sparrow.wire import columns, record
+from sparrow.wire import record
 from sparrow.wire.properties import value_of, with_values
 
 log = logging.getLogger(__name__)
 
 DELIVERED_MARK = "timers.delivered_ms"
-_SOURCES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LEVELS_MS))), Queue(TIMER_TOPIC, 0))
-"""A reference is the number of one of these, and an offset in it."""
-_TIMER_SOURCE = len(_SOURCES) - 1
-_OFFSET_BITS = 56
-_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+WHEEL_MARK = "timers.wheel_ms"
+"""Up to when RocketMQ had delivered what waits in the timer topic, in a directory that was its own."""
 
-ROUND_MAX = 2_000
+ROUND_MAX = 512
 """Deliveries between two looks at the clock: other requests are served in between."""
+_READ_AT_ONCE, _ROUND_BYTES, _APPEND_BYTES = 128, 8 << 20, 512 << 10
+TICK_S = 0.005
+"""What is due in this time goes together: half of what a sender may notice would be 50 ms."""
 TURN_MAX_S = 1.0
 """The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
 POINTERS_INTERVAL_S = 10.0
-_LOADED_AT_ONCE = 65_536
-_CANCELLED = "TIMER_DEL_UNIQKEY"
+ROLLS_AFTER_MS_MIN = 60_000
+_ROLLED_AT_ONCE = 20_000
+_LEAVES_SOON_MS = 60_000
+"""What is due so soon is not written once more: nothing may become due between its copy and its end."""
+_NOTHING: Ints = np.empty(0, np.int64)
 
 
 class Delay:
@@ -51,11 +58,18 @@ class Delay:
 
     def __init__(self, store: LogStore, *, horizon_ms: int, rolls_after_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
-        self._horizon_ms, self._rolls_after_ms = horizon_ms, rolls_after_ms
+        self._horizon_ms, self._rolls_after_ms = horizon_ms, max(rolls_after_ms, ROLLS_AFTER_MS_MIN)
         self._timers = Timers()
+        self._in_hand = _NOTHING
+        """Taken from the timers, and not delivered yet."""
         self._cancelled: dict[str, int] = {}
-        """Unique ids that shall not be delivered, and when they would have been."""
+        """`topic+key` of what shall not be delivered, and when it would have been."""
+        self._cancelled_order: list[tuple[int, str]] = []
+        self._found_end = 0
+        """The log up to here was there when we started."""
         self._delivered_ms = 0
+        self._taken_ms = 0
+        """Whatever is due by then may be on its way already."""
         self._something_sooner = asyncio.Event()
         self._next_look_ms = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,38 +77,45 @@ class Delay:
     @property
     def count(self) -> int:
         """Messages that are waiting."""
-        return self._timers.count
+        return self._timers.count + len(self._in_hand)
 
     # -- taking messages in -------------------------------------------------------------------------------------------
 
     def put_level(self, queue: Queue, draft: Draft, level: int) -> Appended:
         """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
+        delay_ms = DELAY_LEVELS_MS[source]
         appended = self._put(source, queue, draft, {})
-        self._add(appended.store_ms + DELAY_LEVELS_MS[source], source, appended.offset)
+        self._keep_mark_below(appended.store_ms + delay_ms)
+        # The log's time never goes back. After the clock did, the sender still means the clock.
+        self._add(min(appended.store_ms, self._now_ms()) + delay_ms, source, appended)
         return appended
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> Appended | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        delay_ms = due_ms - max(self._now_ms(), self._delivered_ms)
-        if delay_ms <= 0:
+        now_ms = self._now_ms()
+        cancelled = value_of(draft.properties, CANCELLED.encode())
+        if due_ms <= now_ms:
+            if cancelled is not None:
+                raise IllegalMessage("it would cancel a message that is delivered already")
             return None
-        if delay_ms > self._horizon_ms:
+        if due_ms - now_ms > self._horizon_ms:
             raise IllegalMessage(
-                f"a delay of {delay_ms} ms is beyond the horizon of {self._horizon_ms} ms: raise that, or send later"
+                f"a delay of {due_ms - now_ms} ms is beyond the horizon of {self._horizon_ms} ms:"
+                " raise that, or send later"
             )
-        appended = self._put(_TIMER_SOURCE, queue, draft, {"TIMER_OUT_MS": str(due_ms)})
-        self._add(max(due_ms, appended.store_ms), _TIMER_SOURCE, appended.offset)
+        if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
+            return self._cancel(cancelled if "+" in cancelled else f"{queue.topic}+{cancelled}", due_ms)
+        self._keep_mark_below(due_ms)
+        appended = self._put(TIMER_SOURCE, queue, draft, {DUE: str(due_ms)})
+        self._add(due_ms, TIMER_SOURCE, appended)
         return appended
 
-    def cancel(self, topic: str, unique_key: str, due_ms: int) -> bool:
-        """Whether it can still be stopped; then it is."""
-        if due_ms <= self._delivered_ms:
-            return False
-        words = with_values(b"", {_CANCELLED: f"{topic}+{unique_key}", "TIMER_OUT_MS": str(due_ms)})
-        self._store.append_now(_SOURCES[_TIMER_SOURCE], (Draft(body=b"cancelled", properties=words),))
-        self._cancelled[f"{topic}+{unique_key}"] = due_ms
-        return True
+    def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
+        """None if it is too late: the message is delivered, or on its way."""
+        if due_ms <= max(self._now_ms(), self._taken_ms):
+            return None
+        return self._cancel(f"{topic}+{unique_key}", due_ms)
 
     @staticmethod
     def handle_of(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
@@ -102,218 +123,253 @@ class Delay:
         return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
 
     def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> Appended:
-        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
+        # What only we may say is taken out, whoever said it.
+        ours = {DUE: "", CANCELLED: "", ROLLED_FROM: ""}
+        words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
         draft.properties = with_values(draft.properties, words)
-        return self._store.append_now(_SOURCES[source], (draft,))
+        return self._store.append_now(SOURCES[source], (draft,))
 
-    def _add(self, due_ms: int, source: int, offset: int) -> None:
-        self._timers.add(due_ms, source << _OFFSET_BITS | offset)
+    def _cancel(self, name: str, due_ms: int) -> Appended:
+        words = with_values(b"", {CANCELLED: name, DUE: str(due_ms)})
+        appended = self._store.append_now(SOURCES[TIMER_SOURCE], (Draft(body=b"cancelled", properties=words),))
+        self._hear_cancelled(name, due_ms)
+        return appended
+
+    def _hear_cancelled(self, name: str, due_ms: int) -> None:
+        self._cancelled[name] = due_ms
+        heapq.heappush(self._cancelled_order, (due_ms, name))
+
+    def _add(self, due_ms: int, source: int, appended: Appended) -> None:
+        self._timers.add(due_ms, reference_of(source, appended.physical_offsets[0]))
         if due_ms < self._next_look_ms:
             self._something_sooner.set()
+
+    def _keep_mark_below(self, due_ms: int) -> None:
+        if due_ms <= self._delivered_ms:
+            self._delivered_ms = due_ms - 1
+            self._store.put_mark_now(DELIVERED_MARK, self._delivered_ms)
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find out what was waiting, and go on delivering."""
+        self._found_end = self._store.written
         self._delivered_ms = await self._store.mark(DELIVERED_MARK) or 0
-        for source in range(len(_SOURCES)):
-            await self._load(source)
-        self._tasks = [asyncio.create_task(self._keep_delivering()), asyncio.create_task(self._keep_pointers())]
+        wheel_ms = await self._store.mark(WHEEL_MARK) or 0
+        replaced = [_NOTHING]
+        for source, queue in enumerate(SOURCES):
+            delivered_ms = self._delivered_ms if source != TIMER_SOURCE else max(self._delivered_ms, wheel_ms)
+            first = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
+            async for found in waiting.load(self._store, source, first):
+                is_waiting = found.due_ms > delivered_ms
+                due_ms = found.due_ms[is_waiting]
+                if source != TIMER_SOURCE:
+                    due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `put_level` does
+                self._timers.add_many(due_ms, found.references[is_waiting])
+                for name, due in found.cancelled:
+                    self._hear_cancelled(name, due)
+                replaced.append(found.replaced)
+        self._timers.drop(np.concatenate(replaced))
+        self._forget_cancelled()
+        self._tasks = [asyncio.create_task(self._keep_delivering()), asyncio.create_task(self._keep_up())]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.save_pointers()
+        except SparrowError as error:  # the next start reads more than it need
+            log.warning("timers not kept up", extra={"why": str(error)})
 
-    async def _load(self, source: int) -> None:
-        queue = _SOURCES[source]
-        offset = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
-        while True:
-            found = await self._store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=16 << 20)
-            if not isinstance(found, Slice):
-                return
-            if found.sizes:
-                self._take_in(source, found)
-            offset = found.next_offset
-
-    def _take_in(self, source: int, found: Slice) -> None:
-        wanted = ["queue_offset", "store_timestamp", "properties_raw"]
-        batch = columns.decode(found.tobytes(), sizes=found.sizes, columns=wanted)
-        offsets = batch.column(0).to_numpy()
-        stored_ms = batch.column(1).cast("int64").to_numpy() // 1000
-        if source == _TIMER_SOURCE:
-            due_ms, is_timer = self._timer_times(batch.column(2), stored_ms)
-            offsets, due_ms = offsets[is_timer], due_ms[is_timer]
-        else:
-            due_ms = stored_ms + DELAY_LEVELS_MS[source]
-        is_waiting = due_ms > self._delivered_ms
-        self._timers.add_many(due_ms[is_waiting], offsets[is_waiting] | source << _OFFSET_BITS)
-
-    def _timer_times(self, raw: object, stored_ms: Ints) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        """When each is due, and which are messages at all: cancellations lie among them."""
-        from sparrow.wire.column_properties import Properties
-
-        properties = Properties(raw)
-        text = properties.get("TIMER_OUT_MS").to_pylist()
-        cancelled = properties.get(_CANCELLED).to_pylist()
-        due_ms = np.array([int(each) if each and each.isdigit() else 0 for each in text], np.int64)
-        for name, due in zip(cancelled, due_ms.tolist(), strict=True):
-            if name is not None:
-                self._cancelled[name] = due
-        return np.maximum(due_ms, stored_ms), np.array([name is None for name in cancelled], np.bool_)
+    def wake(self) -> None:
+        """Look at the clock at once: it was set."""
+        self._something_sooner.set()
 
     # -- delivering ---------------------------------------------------------------------------------------------------
 
     async def _keep_delivering(self) -> None:
         while True:
+            self._something_sooner.clear()
             try:
-                await self._deliver_due()
-            except SparrowError as error:  # a full disk, say: they stay in the log, and are tried again
-                log.error("delayed messages not delivered", extra={"why": str(error)})
+                is_stuck = await self._deliver_due()
+            except Exception as error:  # a full disk, say: they stay in the log, and are tried again
+                log.error("delayed messages not delivered", extra={"why": str(error)}, exc_info=_unless_ours(error))
                 await asyncio.sleep(TURN_MAX_S)
                 continue
             now_ms = self._now_ms()
-            next_ms = self._timers.next_due_ms()
-            self._next_look_ms = min(next_ms if next_ms is not None else now_ms + 3_600_000, now_ms + 3_600_000)
-            wait_s = min(max(0.0, (self._next_look_ms - now_ms) / 1000), TURN_MAX_S)
-            self._something_sooner.clear()
+            next_ms = self._timers.next_due_ms(now_ms)
+            self._next_look_ms = now_ms + 3_600_000 if next_ms is None else next_ms
+            wait_s = min(max(TICK_S, (self._next_look_ms - now_ms) / 1000), TURN_MAX_S)
+            if is_stuck:
+                await asyncio.sleep(TICK_S)
+                continue
             try:
                 async with asyncio.timeout(wait_s):
                     await self._something_sooner.wait()
             except TimeoutError:
                 pass
 
-    async def _deliver_due(self) -> None:
-        """Everything that is due by now, in rounds."""
+    async def _deliver_due(self) -> bool:
+        """Everything that is due by now, in rounds. True: some cannot be read yet."""
         while True:
             now_ms = self._now_ms()
-            taken = self._timers.take(now_ms, ROUND_MAX)
-            if not taken:
-                return
+            due_ms, references = self._timers.take(now_ms, ROUND_MAX)
+            if not len(references):
+                return False
+            self._in_hand, self._taken_ms = references, max(self._taken_ms, now_ms)
+            is_done = np.zeros(len(references), np.bool_)
             try:
-                await self._deliver([reference for _, reference in taken])
-            except BaseException:
-                for due_ms, reference in taken:
-                    self._timers.add(due_ms, reference)
-                raise
-            next_ms = self._timers.next_due_ms()
-            self._delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
-            self._store.put_mark_now(DELIVERED_MARK, self._delivered_ms)
-            self._forget_cancelled()
+                found, is_readable = await self._read(references)
+                self._deliver(references.tolist(), found, is_done[:is_readable])
+            finally:
+                self._in_hand = _NOTHING
+                if not is_done.all():
+                    self._timers.put_back(due_ms[~is_done], references[~is_done])
+            self._say_delivered(now_ms)
+            if not is_readable:
+                return True
+            await asyncio.sleep(0)
 
-    async def _deliver(self, references: Sequence[int]) -> None:
-        """One append a stretch of messages for one queue, in the order in which they are due."""
-        found = await self._records(references)
-        drafts: list[Draft] = []
-        target: Queue | None = None
-        for reference in references:
-            raw = found.get(reference)
+    async def _read(self, references: Ints) -> tuple[dict[int, bytes], int]:
+        """The records of the first of these: how many, is for their size to say."""
+        found: dict[int, bytes] = {}
+        # What readers may not see yet is not as safe as it must be; it is delivered when it is.
+        is_hidden = waiting.places_in(references) >= self._store.watermark(self._store.settings.visible_after)
+        readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
+        for start in range(0, readable, _READ_AT_ONCE):
+            stop = min(start + _READ_AT_ONCE, readable)
+            found |= await self._records(references[start:stop])
+            if sum(map(len, found.values())) > _ROUND_BYTES:
+                return found, stop
+        return found, readable
+
+    async def _records(self, references: Ints) -> dict[int, bytes]:
+        """What was written lately is in memory; for the rest one thread reads all of them."""
+        hot_from = max(self._found_end, self._store.written - self._store.settings.hot_bytes)
+        if int(waiting.places_in(references).min()) >= hot_from:
+            return waiting.read_records(self._store, references.tolist())
+        return await asyncio.to_thread(waiting.read_records, self._store, references.tolist())
+
+    def _deliver(self, references: list[int], found: dict[int, bytes], is_done: npt.NDArray[np.bool_]) -> None:
+        """Append them, in order for each queue; `is_done` says which need not be looked at again, whatever happens."""
+        lots: dict[Queue, list[tuple[int, Draft]]] = {}
+        for place in range(len(is_done)):
+            raw = found.get(references[place])
             if raw is None:
-                continue  # retention, or damage, took it
-            draft = record.redraft(raw)
-            queue = self._target(draft)
-            if queue is None:
-                continue
-            if drafts and queue != target:
-                self._append(target, drafts)
-                drafts = []
-            target = queue
-            drafts.append(draft)
-        self._append(target, drafts)
+                log.error("a delayed message is lost", extra={"reference": references[place]})
+            draft, queue = waiting.parsed(raw) if raw is not None else (None, None)
+            if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
+                is_done[place] = True
+            else:
+                lots.setdefault(queue, []).append((place, draft))
+        for queue, lot in lots.items():
+            start, held = 0, 0
+            for at, (_, draft) in enumerate(lot):
+                held += len(draft.body) + len(draft.properties)
+                if held > _APPEND_BYTES or at == len(lot) - 1:
+                    self._append(queue, [draft for _, draft in lot[start : at + 1]])
+                    is_done[[place for place, _ in lot[start : at + 1]]] = True
+                    start, held = at + 1, 0
 
-    def _target(self, draft: Draft) -> Queue | None:
-        topic, number = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
-        if topic is None or number is None or not number.isdigit():
-            return None
-        if self._cancelled and self._cancelled.get(f"{topic}+{value_of(draft.properties, b'UNIQ_KEY')}") == _due_of(
-            draft
-        ):
-            return None
-        return Queue(topic, int(number))
-
-    def _append(self, queue: Queue | None, drafts: list[Draft]) -> None:
-        if queue is None or not drafts:
-            return
+    def _append(self, queue: Queue, drafts: list[Draft]) -> None:
         try:
             self._store.append_now(queue, drafts)
-        except Refused as refusal:  # the topic is gone, say: nobody could ever get them
-            log.warning("delayed messages dropped", extra={"queue": str(queue), "why": str(refusal)})
+        except Refused as refusal:
+            if len(drafts) > 1:  # what is wrong with one, or with their number, is not wrong with each
+                for draft in drafts:
+                    self._append(queue, [draft])
+            else:  # the topic is gone, say: nobody could ever get it
+                log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
-    async def _records(self, references: Iterable[int]) -> dict[int, memoryview]:
-        """The stored records, read in stretches where they lie side by side."""
-        found: dict[int, memoryview] = {}
-        ordered = sorted(references)
-        at = 0
-        while at < len(ordered):
-            stop = at + 1
-            while stop < len(ordered) and ordered[stop] == ordered[stop - 1] + 1:
-                stop += 1
-            source, offset = ordered[at] >> _OFFSET_BITS, ordered[at] & _OFFSET_MASK
-            end = offset + stop - at
-            while offset < end:
-                slice_ = await self._store.read(_SOURCES[source], offset, count_max=end - offset, bytes_max=4 << 20)
-                if not isinstance(slice_, Slice):
-                    break
-                for raw in _cut(slice_):
-                    place = record.place_of(raw)
-                    found[source << _OFFSET_BITS | place] = raw
-                offset = slice_.next_offset
-            at = stop
-        return found
+    def _is_cancelled(self, draft: Draft, topic: str) -> bool:
+        name = f"{topic}+{value_of(draft.properties, b'UNIQ_KEY')}"
+        due_ms = self._cancelled.get(name)
+        return due_ms is not None and due_ms == whole_number(value_of(draft.properties, DUE.encode()))
+
+    def _say_delivered(self, now_ms: int) -> None:
+        next_ms = self._timers.next_due_ms(now_ms)
+        delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
+        if delivered_ms > self._delivered_ms:
+            self._delivered_ms = delivered_ms
+            self._store.put_mark_now(DELIVERED_MARK, delivered_ms)
+            self._forget_cancelled()
 
     def _forget_cancelled(self) -> None:
-        if self._cancelled:
-            self._cancelled = {name: due for name, due in self._cancelled.items() if due > self._delivered_ms}
+        order = self._cancelled_order
+        while order and order[0][0] <= self._delivered_ms:
+            due_ms, name = heapq.heappop(order)
+            if self._cancelled.get(name) == due_ms:
+                del self._cancelled[name]
 
     # -- how far back a restart must read -----------------------------------------------------------------------------
 
-    async def _keep_pointers(self) -> None:
+    async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(POINTERS_INTERVAL_S)
             try:
-                await self._roll()
+                await self.roll()
                 await self.save_pointers()
-            except SparrowError as error:
-                log.error("timers not kept up", extra={"why": str(error)})
+            except Exception as error:
+                log.error("timers not kept up", extra={"why": str(error)}, exc_info=_unless_ours(error))
 
     async def save_pointers(self) -> None:
         """Say of each source where the oldest message lies that still waits."""
-        references = self._timers.references()
-        sources, offsets = references >> _OFFSET_BITS, references & _OFFSET_MASK
-        for source, queue in enumerate(_SOURCES):
-            of_source = offsets[sources == source]
-            first = int(of_source.min()) if len(of_source) else int((await self._store.bounds(queue)).end)
+        for source, first in enumerate(await self._oldest()):
             if await self._store.mark(_pointer(source)) != first:
                 await self._store.put_mark(_pointer(source), first)
 
-    async def _roll(self) -> None:
+    async def _oldest(self) -> list[int]:
+        """The offset, in each source, of the oldest that waits; the end, where none does."""
+        # In this order, and without a pause: what comes from now on lies behind these ends.
+        bounds = [self._store.bounds_now(queue) for queue in SOURCES]
+        references = np.concatenate((self._timers.everything()[1], self._in_hand))
+        return await asyncio.to_thread(waiting.oldest_offsets, self._store, references, bounds)
+
+    async def roll(self) -> None:
         """Write messages that have waited long once more at the head, before retention takes them."""
-        queue = _SOURCES[_TIMER_SOURCE]
-        limit = await self._store.offset_at(queue, self._now_ms() - self._rolls_after_ms)
-        references = self._timers.references()
-        old = references[(references >> _OFFSET_BITS == _TIMER_SOURCE) & (references & _OFFSET_MASK < limit)].tolist()
-        for start in range(0, len(old), ROUND_MAX):
-            some = old[start : start + ROUND_MAX]
-            for raw in (await self._records(some)).values():
-                draft = record.redraft(raw)
-                times = int(value_of(draft.properties, b"TIMER_ROLL_TIMES") or 0) + 1
-                draft.properties = with_values(draft.properties, {"TIMER_ROLL_TIMES": str(times)})
-                appended = self._store.append_now(queue, (draft,))
-                self._add(_due_of(draft), _TIMER_SOURCE, appended.offset)
-            self._timers.drop(some)
+        limit_ms = self._now_ms() - self._rolls_after_ms
+        for source, first in enumerate(await self._oldest()):
+            limit = await self._store.offset_at(SOURCES[source], limit_ms)
+            if first >= limit:
+                continue
+            found = await self._store.read(SOURCES[source], limit, count_max=1)
+            records = list(waiting.records_in(found)) if isinstance(found, Slice) else []
+            end = record.decode(records[0], expand=False).physical_offset if records else self._store.written
+            while await self._roll_some(source, end):
+                pass
+
+    async def _roll_some(self, source: int, end: int) -> bool:
+        """Those that lie before a place in the log. Whether there may be more."""
+        due_ms, references = self._timers.everything()
+        is_old = (references >= reference_of(source, 0)) & (references < reference_of(source, end))
+        rows = np.flatnonzero(is_old & (due_ms > self._now_ms() + _LEAVES_SOON_MS))
+        rows = rows[np.argsort(references[rows])][:_ROLLED_AT_ONCE]
+        for start in range(0, len(rows), _READ_AT_ONCE):
+            some = rows[start : start + _READ_AT_ONCE]
+            found = await self._records(references[some])
+            for due, reference in zip(due_ms[some].tolist(), references[some].tolist(), strict=True):
+                if reference in found:
+                    self._write_again(due, reference, found[reference])
+            await asyncio.sleep(0)
+        self._timers.drop(references[rows])
+        return len(rows) == _ROLLED_AT_ONCE
+
+    def _write_again(self, due_ms: int, reference: int, raw: bytes) -> None:
+        draft, queue = waiting.parsed(raw)
+        if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
+            return  # the cancellation may be out of sight for a restart by then
+        times = (whole_number(value_of(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        words = {DUE: str(due_ms), "TIMER_ROLL_TIMES": str(times), ROLLED_FROM: str(reference)}
+        self._keep_mark_below(due_ms)
+        appended = self._put(TIMER_SOURCE, queue, draft, words)
+        self._add(due_ms, TIMER_SOURCE, appended)
 
 
 def _pointer(source: int) -> str:
     return f"timers.from.{source}"
 
 
-def _due_of(draft: Draft) -> int:
-    return int(value_of(draft.properties, b"TIMER_OUT_MS") or 0)
-
-
-def _cut(found: Slice) -> Iterable[memoryview]:
-    """The records one by one. Those of a run lie end to end."""
-    data, at = memoryview(found.tobytes()), 0
-    for size in found.sizes:
-        yield data[at : at + size]
-        at += size
+def _unless_ours(error: Exception) -> Exception | None:
+    """A trace for what should not have happened; for what we raise on purpose its sentence is enough."""
+    return None if isinstance(error, SparrowError) else error

@@ -20,12 +20,23 @@ _SLOTS_A_SECOND = 10
 
 
 class Held:
-    """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting."""
+    """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting.
 
-    __slots__ = ("channel", "offset", "queue", "resume", "slot")
+    A pop waits for several queues, whichever grows first: `more` are those besides `queue`.
+    """
 
-    def __init__(self, queue: Queue, offset: int, resume: Callable[[Held, bool], bool], channel: object = None) -> None:
-        self.queue, self.offset, self.resume, self.channel = queue, offset, resume, channel
+    __slots__ = ("channel", "more", "offset", "queue", "resume", "slot")
+
+    def __init__(
+        self,
+        queue: Queue,
+        offset: int,
+        resume: Callable[[Held, bool], bool],
+        channel: object = None,
+        *,
+        more: tuple[Queue, ...] = (),
+    ) -> None:
+        self.queue, self.offset, self.resume, self.channel, self.more = queue, offset, resume, channel, more
         self.slot = 0
 
 
@@ -50,6 +61,8 @@ class Hold:
             raise Busy(f"{self.count} pulls are waiting already")
         self.count += 1
         self._waiting.setdefault(held.queue, {})[held] = None
+        for queue in held.more:
+            self._waiting.setdefault(queue, {})[held] = None
         self._of_channel.setdefault(held.channel, set()).add(held)
         # Rounded up: a pull is never cut short.
         slot = held.slot = int((self._loop.time() + hold_ms / 1000) * _SLOTS_A_SECOND) + 1
@@ -83,6 +96,9 @@ class Hold:
                 if held.resume(held, False):
                     self._forget(held)
 
+    def waiting_for(self, queue: Queue) -> list[Held]:
+        return list(self._waiting.get(queue, ()))
+
     def _forget(self, held: Held) -> None:
         waiting = self._waiting.get(held.queue)
         if waiting is None or waiting.pop(held, self) is self:
@@ -90,6 +106,11 @@ class Hold:
         self.count -= 1
         if not waiting:
             del self._waiting[held.queue]
+        for queue in held.more:
+            waiting = self._waiting[queue]
+            del waiting[held]
+            if not waiting:
+                del self._waiting[queue]
         slot = self._slots.get(held.slot)
         if slot is not None:
             slot.discard(held)  # the slot itself goes when its time comes

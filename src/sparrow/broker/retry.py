@@ -9,12 +9,14 @@ from __future__ import annotations
 from random import randrange
 
 from sparrow.broker.context import Broker
-from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.broker.topics import DEAD_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, TIMER_TOPIC
+from sparrow.model.delay import SCHEDULE_TOPIC
 from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.serving import Answer, Call, Handler
+from sparrow.store.log.views import STATE
 from sparrow.store.spi import Appended
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
@@ -24,6 +26,8 @@ from sparrow.wire.properties import value_of, with_values
 
 FIRST_LEVEL = 3
 """The first retry comes after 10 s, the next after 30 s, and so on through the delay levels."""
+OUT_OF_SIGHT = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE.topic})
+"""What no consumer was ever given: handing it back would deliver it, an uncommitted transaction for one."""
 
 
 async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Answer:
@@ -32,11 +36,11 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
     if group.retry_queues <= 0:
         return Done()  # a group without retry queues wants no retries
     raw = await broker.store.record_at(request.physical_offset)
-    if raw is None:
+    message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
+    if raw is None or message is None or message.topic in OUT_OF_SIGHT:
         return Answer(
             code=Response.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
         )
-    message = record.decode(raw, verify_crc=False, expand=False)
     draft = record.redraft(raw)
     words = {"WAIT": "false"}
     if value_of(draft.properties, b"RETRY_TOPIC") is None:
@@ -44,20 +48,25 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
     if value_of(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
         words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
     times_max = group.retries_max
-    if request.reconsume_times_max is not None and call.command.version >= RETRY_LIMIT_SINCE:
-        times_max = request.reconsume_times_max
+    said_max = request.reconsume_times_max
+    if said_max is not None and said_max >= 0 and call.command.version >= RETRY_LIMIT_SINCE:
+        times_max = said_max
     is_dead = request.delay_level < 0 or draft.reconsume_times >= times_max
     level = request.delay_level or FIRST_LEVEL + draft.reconsume_times
     draft.reconsume_times += 1
     draft.properties = with_values(draft.properties, words)
     broker.counters.sent_back(request.group, message.topic)
     if is_dead:
-        await bury(broker, group, draft)
+        appended = await bury(broker, group, draft)
     else:
         topic = await broker.topics.create_for_group(RETRY_PREFIX, group.name, group.retry_queues)
-        queue = Queue(topic.name, randrange(group.retry_queues))
+        # The group may have more queues by now than its topic has: nobody would read those.
+        queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
         draft.properties = with_values(draft.properties, {"DELAY": str(level)})
-        broker.delay.put_level(queue, draft, level)
+        appended = broker.delay.put_level(queue, draft, level)
+    # The consumer will commit past it: from then on this copy is all there is.
+    if (durable := broker.store.durable(appended.end)) is not None:
+        await durable
     return Done()
 
 

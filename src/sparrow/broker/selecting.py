@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from sparrow.broker.sql92 import Selector
@@ -25,7 +23,7 @@ def selected(found: ReadResult, selector: Selector | None, count_max: int) -> Re
     """What was read, without the messages that do not meet the condition."""
     if selector is None or not isinstance(found, Slice) or not found.sizes:
         return found
-    records, next_offset = list(_cut(found)), found.next_offset
+    records, next_offset = list(found.records()), found.next_offset
     kept = [raw for raw, is_wanted in zip(records, _wanted(records, selector), strict=True) if is_wanted]
     if len(kept) > count_max:
         next_offset = type(next_offset)(record.place_of(kept[count_max]))
@@ -39,10 +37,3 @@ def _wanted(records: list[memoryview], selector: Selector) -> list[bool]:
     batch = columns.decode(b"".join(records), columns=["properties_raw"], expand=False)
     mask: list[bool] = np.asarray(selector.mask(batch.column(0))).tolist()
     return mask
-
-
-def _cut(found: Slice) -> Iterator[memoryview]:
-    data, at = memoryview(found.tobytes()), 0
-    for size in found.sizes:
-        yield data[at : at + size]
-        at += size

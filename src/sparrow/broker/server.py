@@ -15,6 +15,8 @@ from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
+from sparrow.broker.pop.pops import Pops
+from sparrow.broker.pop.revive import Reviving
 from sparrow.broker.registration import Registration
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
@@ -91,6 +93,7 @@ class BrokerServer:
                 now_ms=self._now_ms,
             ),
             transactions=Transactions(store, topics, members, self.settings, now_ms=self._now_ms),
+            pops=Pops(store, topics, cluster=self.settings.cluster, now_ms=self._now_ms),
             started_ms=self._now_ms(),
             now_ms=self._now_ms,
         )
@@ -99,6 +102,8 @@ class BrokerServer:
             await broker.groups.load()
             await broker.delay.start()
             await broker.transactions.start()
+            self._reviving = Reviving(broker.pops, store, topics, broker.groups, hold, now_ms=self._now_ms)
+            await self._reviving.start()
         except BaseException:
             await store.close()
             raise
@@ -127,6 +132,7 @@ class BrokerServer:
         await self._serving.stop(self.settings.net.stop_grace_ms / 1000)
         self.broker.hold.release_all()
         await self._listener.stop()
+        await self._reviving.stop()
         await self.broker.transactions.stop()
         await self.broker.delay.stop()
         await self.broker.store.close()

@@ -1,6 +1,7 @@
 """What is due when: references to stored messages, by their time. Pure: no clock, no store.
 
-1. Far ones lie in buckets of a minute, 16 bytes each; a bucket is sorted out only when its minute comes.
+1. What is far away lies in buckets, 16 bytes each: of a day, an hour, a minute, a second. A bucket is spread over
+   narrower ones when its time comes, and sorted only when its second has come.
 2. What is due comes out in the order of time, and of arrival where times are equal.
 3. A reference is a number that means something to its owner only: a source and an offset packed together.
 """
@@ -9,108 +10,205 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-BUCKET_MS = 60_000
+WIDTHS_MS = (1_000, 60_000, 3_600_000, 86_400_000)
+"""Each a multiple of the one before. A million timers over ten years make no more than some thousand buckets."""
 
 Ints = npt.NDArray[np.int64]
+Pair = tuple[Ints, Ints]
+"""Times and references, side by side."""
+
+_NONE: Ints = np.empty(0, np.int64)
+
+
+class _Tier:
+    """Buckets of one width: by number, times and references by turns."""
+
+    __slots__ = ("buckets", "order", "until", "width")
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.buckets: dict[int, array[int]] = {}
+        self.order: list[int] = []
+        """A heap of the numbers of all buckets."""
+        self.until = 0
+        """What is due before this has left for narrower buckets."""
+
+    def bucket(self, number: int) -> array[int]:
+        found = self.buckets.get(number)
+        if found is None:
+            found = self.buckets[number] = array("q")
+            heapq.heappush(self.order, number)
+        return found
+
+    def spread(self, due_ms: Ints, references: Ints) -> None:
+        """Put each into its bucket, in the order in which they come."""
+        numbers = due_ms // self.width
+        steps = numbers - numbers.min()
+        if steps.max() < 1 << 16:
+            steps = steps.astype(np.uint16)  # NumPy sorts short numbers by counting
+        order = np.argsort(steps, kind="stable")
+        numbers = numbers[order]
+        pairs = np.stack((due_ms[order], references[order]), axis=1)
+        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+        for number, some in zip(numbers[starts].tolist(), np.split(pairs, starts[1:]), strict=True):
+            self.bucket(number).frombytes(some.tobytes())
+
+    def take(self, now_ms: int) -> Pair | None:
+        """The first bucket, if its time has come."""
+        if not self.order or self.order[0] * self.width > now_ms:
+            return None
+        return _pair(self.buckets.pop(heapq.heappop(self.order)))
 
 
 class Timers:
-    """Adding and taking cost a logarithm of what is due within the minute, whatever else is waiting."""
+    """Adding and taking cost the same whatever else is waiting."""
 
     def __init__(self) -> None:
-        self._far: dict[int, tuple[array[int], array[int]]] = {}
-        """Bucket number to times and references."""
-        self._order: list[int] = []
-        self._near: list[tuple[int, int, int]] = []
-        """A heap of (time, arrival, reference): everything before `_near_until`."""
-        self._near_until = 0
+        self._tiers = [_Tier(width) for width in WIDTHS_MS]
+        self._ready: Pair = (_NONE, _NONE)
+        """What was in the buckets whose second has come: sorted, and taken from `_at` on."""
+        self._at = 0
+        self._late: list[tuple[int, int, int]] = []
+        """A heap of (time, arrival, reference): what was added when its second had come already."""
         self._arrivals = 0
         self.count = 0
 
     def add(self, due_ms: int, reference: int) -> None:
         self.count += 1
-        if due_ms < self._near_until:
+        if due_ms < self._tiers[0].until:
             self._arrivals += 1
-            heapq.heappush(self._near, (due_ms, self._arrivals, reference))
+            heapq.heappush(self._late, (due_ms, self._arrivals, reference))
             return
-        number = due_ms // BUCKET_MS
-        bucket = self._far.get(number)
-        if bucket is None:
-            bucket = self._far[number] = (array("q"), array("q"))
-            heapq.heappush(self._order, number)
-        bucket[0].append(due_ms)
-        bucket[1].append(reference)
+        tier = self._tiers[0]
+        for wider in self._tiers[1:]:
+            if due_ms < wider.until:
+                break
+            tier = wider
+        bucket = tier.bucket(due_ms // tier.width)
+        bucket.append(due_ms)
+        bucket.append(reference)
 
     def add_many(self, due_ms: Ints, references: Ints) -> None:
-        """The same for what is read back at a start: sorted into buckets without a loop over timers."""
-        is_near = due_ms < self._near_until
-        for due, reference in zip(due_ms[is_near].tolist(), references[is_near].tolist(), strict=True):
-            self.add(due, reference)
-        due_ms, references = due_ms[~is_near], references[~is_near]
-        order = np.argsort(due_ms, kind="stable")
-        due_ms, references = due_ms[order], references[order]
-        numbers = due_ms // BUCKET_MS
-        cuts = np.flatnonzero(np.diff(numbers)) + 1
-        for times, some in zip(np.split(due_ms, cuts), np.split(references, cuts), strict=True):
-            if len(times) == 0:
-                continue
-            number = int(times[0]) // BUCKET_MS
-            bucket = self._far.get(number)
-            if bucket is None:
-                bucket = self._far[number] = (array("q"), array("q"))
-                heapq.heappush(self._order, number)
-            bucket[0].frombytes(times.astype(np.int64).tobytes())
-            bucket[1].frombytes(some.astype(np.int64).tobytes())
-            self.count += len(times)
+        """The same for what is read back at a start: no loop over those that are far."""
+        tiers = np.searchsorted(np.array([tier.until for tier in self._tiers]), due_ms, side="right")
+        for number in np.unique(tiers).tolist():
+            times, some = due_ms[tiers == number], references[tiers == number]
+            if number == 0:
+                for due, reference in zip(times.tolist(), some.tolist(), strict=True):
+                    self.add(due, reference)
+            else:
+                self._tiers[number - 1].spread(times, some)
+                self.count += len(times)
 
-    def next_due_ms(self) -> int | None:
-        """When the first one is due; for one that is far, at least not later than that."""
-        if self._near:
-            return self._near[0][0]
-        return self._order[0] * BUCKET_MS if self._order else None
-
-    def take(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """What is due by now, as (time, reference), at most so many."""
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """When the first one is due. If that is after now, it may be the start of the bucket that holds it."""
         self._approach(now_ms)
-        near = self._near
-        taken: list[tuple[int, int]] = []
-        while near and near[0][0] <= now_ms and len(taken) < count_max:
-            due_ms, _, reference = heapq.heappop(near)
-            taken.append((due_ms, reference))
+        times = self._ready[0]
+        near = [int(times[self._at])] if self._at < len(times) else []
+        if self._late:
+            near.append(self._late[0][0])
+        if near:
+            return min(near)
+        return min((tier.order[0] * tier.width for tier in self._tiers if tier.order), default=None)
+
+    def take(self, now_ms: int, count_max: int) -> Pair:
+        """What is due by now, at most so many."""
+        self._approach(now_ms)
+        at = self._at
+        times, references = self._ready
+        stop = min(at + count_max, int(np.searchsorted(times, now_ms, side="right")))
+        due, taken = times[at:stop], references[at:stop]
+        if self._late and self._late[0][0] <= now_ms:
+            due, taken = self._with_late(due, taken, now_ms, count_max)
+        else:
+            self._at = stop
+        if self._at == len(times):
+            self._ready, self._at = (_NONE, _NONE), 0
         self.count -= len(taken)
-        return taken
+        return due, taken
+
+    def _with_late(self, due: Ints, taken: Ints, now_ms: int, count_max: int) -> Pair:
+        """The first of both kinds together; what is more than wanted stays where it was."""
+        late: list[tuple[int, int, int]] = []
+        while self._late and self._late[0][0] <= now_ms and len(late) < count_max:
+            late.append(heapq.heappop(self._late))
+        both = np.concatenate((due, np.array([item[0] for item in late], np.int64)))
+        # Of equal times, those from a bucket came first: the others were added when it was opened already.
+        order = np.argsort(both, kind="stable")[:count_max]
+        ready = int(np.count_nonzero(order < len(due)))
+        for item in late[len(order) - ready :]:
+            heapq.heappush(self._late, item)
+        self._at += ready
+        return both[order], np.concatenate((taken, np.array([item[2] for item in late], np.int64)))[order]
+
+    def put_back(self, due_ms: Ints, references: Ints) -> None:
+        """What was taken and could not be used: it comes out first again."""
+        times, others = self._ready
+        self._ready = np.concatenate((due_ms, times[self._at :])), np.concatenate((references, others[self._at :]))
+        self._at = 0
+        self.count += len(due_ms)
 
     def _approach(self, now_ms: int) -> None:
-        """Sort out the buckets whose time has come."""
-        while self._order and self._order[0] * BUCKET_MS <= now_ms:
-            number = heapq.heappop(self._order)
-            times, references = self._far.pop(number)
-            first = self._arrivals + 1
-            self._arrivals += len(times)
-            self._near += zip(times, range(first, self._arrivals + 1), references, strict=True)
-            heapq.heapify(self._near)
-            self._near_until = max(self._near_until, (number + 1) * BUCKET_MS)
+        """Open the buckets whose time has come, the widest first."""
+        for above in range(len(self._tiers) - 1, 0, -1):
+            tier, narrower = self._tiers[above], self._tiers[above - 1]
+            while (found := tier.take(now_ms)) is not None:
+                narrower.spread(*found)
+            tier.until = max(tier.until, (now_ms // tier.width + 1) * tier.width)
+        seconds = self._tiers[0]
+        while (found := seconds.take(now_ms)) is not None:
+            due, references = found
+            order = np.argsort(due, kind="stable")
+            times, others = self._ready
+            self._ready = (
+                np.concatenate((times[self._at :], due[order])),
+                np.concatenate((others[self._at :], references[order])),
+            )
+            self._at = 0
+        seconds.until = max(seconds.until, (now_ms // seconds.width + 1) * seconds.width)
 
-    def references(self) -> Ints:
-        """Every reference that is waiting, in no order: what decides how far back a restart must read."""
-        parts = [np.frombuffer(references, np.int64) for _, references in self._far.values()]
-        parts.append(np.fromiter((reference for _, _, reference in self._near), np.int64, len(self._near)))
-        return np.concatenate(parts)
+    def everything(self) -> Pair:
+        """All that is waiting, in no order."""
+        pairs = [_pair(bucket) for tier in self._tiers for bucket in tier.buckets.values()]
+        pairs.append((self._ready[0][self._at :], self._ready[1][self._at :]))
+        late = np.array([(due, reference) for due, _, reference in self._late], np.int64).reshape(-1, 2)
+        pairs.append((late[:, 0], late[:, 1]))
+        return np.concatenate([due for due, _ in pairs]), np.concatenate([references for _, references in pairs])
 
-    def drop(self, references: Iterable[int]) -> None:
-        """Forget these, wherever they are. Takes a look at everything: for the few that are moved, not for the many."""
-        gone = np.fromiter(references, np.int64)
-        for number, (times, found) in list(self._far.items()):
-            kept = ~np.isin(np.frombuffer(found, np.int64), gone)
-            if not kept.all():
-                remaining = array("q", np.frombuffer(times, np.int64)[kept].tobytes())
-                self._far[number] = (remaining, array("q", np.frombuffer(found, np.int64)[kept].tobytes()))
+    def drop(self, references: Ints) -> None:
+        """Forget these, wherever they are. Looks at everything: for many at a time, not for one."""
+        gone = np.sort(references)
+
+        def is_kept(found: Ints) -> npt.NDArray[np.bool_]:
+            places = np.minimum(np.searchsorted(gone, found), len(gone) - 1)
+            kept: npt.NDArray[np.bool_] = gone[places] != found
+            return kept
+
+        if not len(gone):
+            return
+        for tier in self._tiers:
+            for number, bucket in list(tier.buckets.items()):
+                pairs = np.frombuffer(bucket, np.int64).reshape(-1, 2)
+                kept = is_kept(pairs[:, 1])
+                if kept.any():
+                    tier.buckets[number] = bucket if kept.all() else array("q", pairs[kept].tobytes())
+                else:
+                    del tier.buckets[number]
+            tier.order = sorted(tier.buckets)  # which is a heap, too
+        times, others = self._ready[0][self._at :], self._ready[1][self._at :]
+        kept = is_kept(others)
+        self._ready, self._at = (times[kept], others[kept]), 0
         left = set(gone.tolist())
-        self._near = [item for item in self._near if item[2] not in left]
-        heapq.heapify(self._near)
-        self.count = len(self._near) + sum(len(times) for times, _ in self._far.values())
+        self._late = [item for item in self._late if item[2] not in left]
+        heapq.heapify(self._late)
+        in_buckets = sum(len(bucket) // 2 for tier in self._tiers for bucket in tier.buckets.values())
+        self.count = in_buckets + len(self._ready[0]) + len(self._late)
+
+
+def _pair(bucket: array[int]) -> Pair:
+    pairs = np.frombuffer(bucket, np.int64).reshape(-1, 2)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()

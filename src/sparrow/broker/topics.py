@@ -145,3 +145,4 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     yield topic(HALF_TOPIC, 1)
     yield topic(OP_TOPIC, 1)
     yield topic(f"{settings.cluster}_REPLY_TOPIC", 1)
+    yield topic(f"rmq_sys_REVIVE_LOG_{settings.cluster}", 1, READ)

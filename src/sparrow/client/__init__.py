@@ -5,7 +5,19 @@ What stands here is the blocking flavour; `sparrow.client.aio` has the same name
 
 from sparrow.client.aio.feed import Appetite
 from sparrow.client.blocking import Admin, Consumer, Producer
+from sparrow.client.retry import Bury, Later
 from sparrow.model.message import Message
-from sparrow.model.outcome import SendResult, SendStatus
+from sparrow.model.outcome import Outcome, SendResult, SendStatus
 
-__all__ = ["Admin", "Appetite", "Consumer", "Message", "Producer", "SendResult", "SendStatus"]
+__all__ = [
+    "Admin",
+    "Appetite",
+    "Bury",
+    "Consumer",
+    "Later",
+    "Message",
+    "Outcome",
+    "Producer",
+    "SendResult",
+    "SendStatus",
+]

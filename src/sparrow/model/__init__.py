@@ -1,7 +1,7 @@
 """Values: messages, topics, queues, errors. No I/O, and no other room is known here."""
 
 from sparrow.model.message import Draft, Host, Message, StoredMessage
-from sparrow.model.outcome import SendResult, SendStatus
+from sparrow.model.outcome import Outcome, SendResult, SendStatus
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.topic import Group, Topic
 
@@ -11,6 +11,7 @@ __all__ = [
     "Group",
     "Host",
     "Message",
+    "Outcome",
     "PhysicalOffset",
     "Queue",
     "QueueOffset",

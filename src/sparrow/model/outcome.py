@@ -16,6 +16,15 @@ class SendStatus(Enum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
+class Outcome(Enum):
+    """What became of the work a transactional message waits for."""
+
+    COMMIT = "COMMIT_MESSAGE"
+    ROLLBACK = "ROLLBACK_MESSAGE"
+    UNKNOWN = "UNKNOW"
+    """Not known yet: the broker asks again. (Java's spelling, in traces.)"""
+
+
 class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message lies."""
 
@@ -28,6 +37,11 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     broker_name: str
     queue_id: int
     queue_offset: int
+    recall_handle: str | None = None
+    """Of a message for later: by this it can be taken back. Brokers before RocketMQ 5.3 give none."""
+    region: str | None = None
+    is_traced: bool = True
+    """False: the broker wants no traces of it."""
 
     @property
     def is_ok(self) -> bool:

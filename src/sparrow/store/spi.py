@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypedDict, Unpack
 
 import msgspec
@@ -42,6 +42,13 @@ class Slice(msgspec.Struct, frozen=True):
 
     def tobytes(self) -> bytes:
         return b"".join(self.runs)
+
+    def records(self) -> Iterator[memoryview]:
+        """One by one."""
+        data, at = memoryview(self.tobytes()), 0
+        for size in self.sizes:
+            yield data[at : at + size]
+            at += size
 
 
 class AtEnd(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
-from sparrow.wire.properties import PROPERTIES_BYTES_MAX, decode, encode, value_of
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, decode, encode, has, value_of, with_values
 
 
 def test_written_with_a_separator_behind_each():
@@ -56,3 +56,45 @@ def test_one_property_without_the_others():
     assert value_of(encoded, b"KEYS") == "k"
     assert value_of(encoded, b"AGS") is None
     assert value_of(b"a\x011\x02a\x012", b"a") == "2"
+
+
+def test_whether_there_is_a_property_without_reading_it():
+    encoded = encode({"XTAGS": "TAGS", "TAGS": "a", "KEYS": "k"})
+    assert has(encoded, b"TAGS")
+    assert has(encoded, b"XTAGS")
+    assert not has(encoded, b"AGS")
+    assert not has(b"XTAGS\x01TAGS\x02", b"TAGS")
+    assert not has(b"", b"TAGS")
+    assert has(b"XTAGS\x011\x02TAGS\x012", b"TAGS")
+
+
+@pytest.mark.parametrize(
+    ("encoded", "values", "found"),
+    [
+        (b"", {"a": "1"}, {"a": "1"}),
+        (b"a\x011\x02", {"b": "2"}, {"a": "1", "b": "2"}),
+        (b"a\x011", {"b": "2"}, {"a": "1", "b": "2"}),
+        (b"a\x011\x02b\x012\x02", {"a": "3"}, {"b": "2", "a": "3"}),
+        (b"a\x011\x02b\x012\x02", {"a": ""}, {"b": "2"}),
+        (b"xa\x011\x02", {"a": ""}, {"xa": "1"}),
+        (b"xa\x011\x02", {"a": "2"}, {"xa": "1", "a": "2"}),
+        (b"a\x011\x02a\x012\x02", {"a": ""}, {}),
+        (b"a\x011\x02", {}, {"a": "1"}),
+    ],
+)
+def test_properties_are_set_and_taken_out(encoded, values, found):
+    changed = with_values(encoded, values)
+    assert decode(changed) == found
+    assert list(decode(changed)) == list(found)
+
+
+def test_a_property_that_is_set_can_be_read_at_once():
+    changed = with_values(b"REAL_TOPIC\x01old\x02", {"REAL_TOPIC": "new", "REAL_QID": "3"})
+    assert value_of(changed, b"REAL_TOPIC") == "new"
+    assert has(changed, b"REAL_QID")
+    assert b"old" not in changed, "nobody reads the old one by mistake"
+
+
+def test_a_value_that_would_be_cut_in_two_is_not_set():
+    with pytest.raises(Refused):
+        with_values(b"a\x011\x02", {"b": "x\x02y"})

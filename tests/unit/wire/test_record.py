@@ -115,3 +115,37 @@ def test_what_does_not_fit_the_format_is_refused():
         record.topic_field(b"x" * 256)
     with pytest.raises(ProtocolError):
         record.pack_host(Host(b"123", 1))
+
+
+@pytest.mark.parametrize("born", [MESSAGE.born_host, IPV6])
+@pytest.mark.parametrize("store", [MESSAGE.store_host, IPV6])
+def test_a_record_can_be_stored_again_with_all_but_its_place(born, store):
+    body, bits = compress(b"Hello RocketMQ" * 100, Compression.ZLIB)
+    message = altered(
+        born_host=born, store_host=store, body=body, sys_flag=bits | 8, flag=7, reconsume_times=3, prepared_offset=9
+    )
+    encoded = record.encode_message(message)
+    again = record.redraft(memoryview(encoded))
+    assert again == Draft(
+        body=body,
+        properties=b"TAGS\x01TagA\x02",
+        flag=7,
+        sys_flag=bits | 8,
+        born_ms=message.born_ms,
+        born_host=record.pack_host(born),
+        reconsume_times=3,
+        prepared_offset=9,
+    )
+    assert record.properties_of(encoded) == again.properties
+    assert record.place_of(encoded) == message.queue_offset
+
+
+def test_a_record_that_does_not_add_up_is_not_stored_again():
+    whole = record.encode_message(MESSAGE)
+    for at, value in ((0, 1 << 30), (4, 0), (84, 1 << 30), (84, -1)):
+        damaged = bytearray(whole)
+        struct.pack_into(">i", damaged, at, value)
+        with pytest.raises(ProtocolError):
+            record.redraft(damaged)
+    with pytest.raises(ProtocolError):
+        record.redraft(whole[:50])

@@ -10,26 +10,34 @@ Questions about state are put to masters; a wish is a success once every broker 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from datetime import datetime
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from sparrow.client.aio.dead_letters import chosen, dead_letters, redrive
 from sparrow.client.aio.lookup import by_key, by_offset_id, by_unique_key
 from sparrow.client.aio.session import TEMPLATE_TOPIC, Session
+from sparrow.client.aio.sharing import Start
+from sparrow.client.retry import DEAD_PREFIX
 from sparrow.client.routes import MASTER, Route
+from sparrow.client.subscription import ALL
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Bounds, QueueOffset
 from sparrow.model.topic import READ, WRITE, Group, checked_group, checked_topic
+from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import BrokerQueue, ClusterTable
+from sparrow.wire.bodies import BrokerQueue, ClusterTable, ConsumedDirectly
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.faults import error_of
 from sparrow.wire.headers import (
     AskQueue,
     AskTopic,
     CommitOffset,
+    ConsumeDirectly,
     ConsumerConnections,
     ConsumeStats,
     DeleteGroup,
@@ -40,9 +48,15 @@ from sparrow.wire.headers import (
     SearchOffset,
     UpdateTopic,
 )
+from sparrow.wire.ids import format_offset_id
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NEWEST_MS = -1
 """For a time: the end of a queue."""
+DIRECTLY_TIMEOUT_MS = 12_000
+"""For a message to be handled directly: brokers wait 10 s for the consumer."""
 _LOOK_S = 0.01
 """How often a route is looked at that should appear any moment."""
 
@@ -263,19 +277,42 @@ class Admin:
         return [Member(each.client_id, each.client_addr, each.language, each.version) for each in found]
 
     async def reset_offsets(
-        self, group: str, topic: str, time_ms: int, *, force: bool = True
+        self, group: str, topic: str, to: Start | int, *, force: bool = True
     ) -> dict[BrokerQueue, int]:
-        """Make the group read on from that time; -1 is the newest message. Where each queue goes on is the answer.
+        """Make the group read on from another place: `"first"`, `"last"`, or a time (a datetime, or ms since 1970; -1
+        is the newest message). Where each queue goes on is the answer.
 
         Members that are online are told; for a group that is not, the offsets are committed here. Without `force`
         a group is only set back, never forward.
         """
         route = await self.route(topic)
+        wish = ResetOffset(topic, group, _time_ms(to), force)
         parts = await _all(
-            self._reset_on(broker_name, address, route, ResetOffset(topic, group, time_ms, force))
-            for broker_name, address in route.masters.items()
+            self._reset_on(broker_name, address, route, wish) for broker_name, address in route.masters.items()
         )
         return dict(sorted((queue, offset) for part in parts for queue, offset in part.items()))
+
+    async def reset_queue(self, group: str, queue: BrokerQueue, offset: int) -> None:
+        """The same for one queue, and to an offset in it."""
+        route = await self.route(queue.topic)
+        address = route.masters.get(queue.broker_name)
+        if address is None or queue not in route.read_queues:
+            raise Refused(f"topic {queue.topic!r} has no queue {queue.queue_id} on a master of {queue.broker_name!r}")
+        ask = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
+        first, end = [
+            max(0, headers.read(OffsetFound, answer.ext).offset)
+            for answer in await _all(
+                self.session.ask(address, code, ask) for code in (Code.GET_MIN_OFFSET, Code.GET_MAX_OFFSET)
+            )
+        ]
+        if not first <= offset <= end:
+            raise Refused(f"{queue} holds offsets {first} to {end}: it cannot be read from {offset}")
+        wish = ResetOffset(queue.topic, group, NEWEST_MS, True, queue.queue_id, offset)
+        if await self._members_on(address, group):
+            await self.session.ask(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, wish)
+        else:
+            commit = CommitOffset(group, queue.topic, queue.queue_id, offset, queue.broker_name)
+            await self.session.ask(address, Code.UPDATE_CONSUMER_OFFSET, commit)
 
     async def _reset_on(
         self, broker_name: str, address: str, route: Route, wish: ResetOffset
@@ -289,8 +326,8 @@ class Admin:
         ):
             raise error_of(answer.code, answer.remark)
         queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
-        offsets = await _all(self._recommit(address, queue, wish) for queue in queues)
-        return dict(zip(queues, offsets, strict=True))
+        # One after the other: RocketMQ 4 loses a new group's commits when they come at the same time.
+        return {queue: await self._recommit(address, queue, wish) for queue in queues}
 
     async def _recommit(self, address: str, queue: BrokerQueue, wish: ResetOffset) -> int:
         offset = await self._offset_at(address, queue, wish.time_ms)
@@ -326,6 +363,51 @@ class Admin:
             return await by_offset_id(self.session, message_id, only=addresses)
         except SparrowError as cause:
             raise Refused(f"topic {topic!r} has no message with the id {message_id!r}, or no longer") from cause
+
+    async def consume_directly(
+        self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None
+    ) -> ConsumedDirectly:
+        """Have a consumer of the group, or that one, handle a message now, whatever the group's progress. The id is an
+        offset id; or a unique id, and its topic. The answer says what came of it."""
+        message = await self.message(message_id, topic=topic)
+        host = message.store_host
+        address = str(Address(str(ip_address(host.ip)), host.port))
+        if client_id is None:  # RocketMQ's brokers want a name
+            members = await self._members_on(address, group)
+            if not members:
+                raise Refused(f"no consumer of group {group!r} is online")
+            client_id = members[0].client_id
+        offset_id = format_offset_id(host, message.physical_offset)
+        header = ConsumeDirectly(group, client_id, offset_id, topic=message.topic)
+        answer = await self.session.ask(address, Code.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=DIRECTLY_TIMEOUT_MS)
+        return bodies.read(ConsumedDirectly, answer.body)
+
+    async def dead_letters(self, group: str) -> list[StoredMessage]:
+        """What the group gave up, oldest first on each broker; `topic` is the one a message was sent to."""
+        return [letter async for letter in dead_letters(self.session, group)]
+
+    async def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
+        """The same as an Arrow table, for many. `Refused` when the group has never given one up."""
+        from sparrow.client.aio.reading import read_table
+
+        topic = DEAD_PREFIX + group
+        return await read_table(self.session, group, topic, "first", "last", expression=ALL, columns=columns)
+
+    async def redrive(
+        self,
+        group: str,
+        *,
+        ids: Collection[str] | None = None,
+        since: datetime | int | None = None,
+        everything: bool = False,
+        to_group_only: bool = False,
+    ) -> int:
+        """Send dead letters again: those with these ids, those that died since a time, or all; how many there were.
+
+        They go to the topic they were sent to, under their own unique ids, so every group that reads it gets them once
+        more; `to_group_only` sends them to this group's retry topic. They also stay among the dead letters.
+        """
+        return await redrive(self.session, group, chosen(ids, since, everything=everything), to_group=to_group_only)
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
@@ -367,6 +449,13 @@ def _readable(route: Route) -> list[str]:
 
 def _addresses(cluster: Cluster) -> list[str]:
     return [address for members in cluster.brokers.values() for address in members.values()]
+
+
+def _time_ms(place: Start | int) -> int:
+    """0 is before every message."""
+    if isinstance(place, str):
+        return 0 if place == "first" else NEWEST_MS
+    return int(place.timestamp() * 1000) if isinstance(place, datetime) else place
 
 
 async def _all(asked: Iterable[Awaitable[T]]) -> list[T]:

@@ -72,8 +72,9 @@ def results_of(delivery: Delivery, message_ids: list[str]) -> list[SendResult]:
         if len(offset_ids) != 1:
             raise ProtocolError(f"the broker gave {len(offset_ids)} ids for {len(message_ids)} messages")
         offset_ids *= len(message_ids)  # RocketMQ 5 keeps some batches as one record, with one id
+    handle, region, is_traced = sent.recall_handle, sent.region, sent.trace_on is not False
     return [
-        SendResult(status, message_id, offset_id, topic, broker_name, queue_id, at)
+        SendResult(status, message_id, offset_id, topic, broker_name, queue_id, at, handle, region, is_traced)
         for at, (message_id, offset_id) in enumerate(zip(message_ids, offset_ids, strict=True), offset)
     ]
 

@@ -20,18 +20,21 @@ from sparrow import clock
 from sparrow.client.aio import remote
 from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, Item, OnRequest
 from sparrow.client.aio.feed import Appetite, Feed
+from sparrow.client.aio.giving_back import GivingBack
 from sparrow.client.aio.offsets import BrokerOffsets, LocalOffsets, Offsets
 from sparrow.client.aio.pulling import PullAnswer, pull
 from sparrow.client.aio.session import Session
 from sparrow.client.aio.sharing import RETRY_PREFIX, Sharing, Start
+from sparrow.client.aio.tracing import Tracer, trace_group
 from sparrow.client.allocate import Strategy, averagely
+from sparrow.client.retry import TO_THE_DEAD, Bury, level_for
 from sparrow.client.subscription import ALL, TAG, Subscription
 from sparrow.model.errors import Closed, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.topic import checked_group, checked_topic
 from sparrow.wire.bodies import BrokerQueue, ConsumerData
 from sparrow.wire.codes import Code
-from sparrow.wire.headers import SendBack, UnregisterClient
+from sparrow.wire.headers import UnregisterClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,11 +73,16 @@ class Consumer:
         appetite: Appetite | None = None,
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
+        retries_max: int | None = None,
+        trace: bool = False,
         timeout_ms: int = 3_000,
         instance: str | None = None,
         session: Session | None = None,
     ) -> None:
-        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress."""
+        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress.
+        `retries_max`: a message that failed once more often is a dead letter; by default the group's configuration
+        says (16 times), and where messages come in order there is no end. `trace`: note what handlers do in the trace
+        topic."""
         self.group = checked_group(group)
         self.mode, self._start, self._strategy = mode, start, strategy
         self._appetite = appetite or Appetite()
@@ -86,6 +94,10 @@ class Consumer:
             self._offsets = LocalOffsets(Path(offsets_path) if offsets_path is not None else None)
         else:
             self._offsets = BrokerOffsets(self.session, group)
+        self._retries_max = retries_max
+        self._giving_back = GivingBack(self.session, self.group, retries_max)
+        self._traces = trace
+        self._tracer: Tracer | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._feeds: dict[BrokerQueue, Feed] = {}
         self._assigned: set[BrokerQueue] | None = None
@@ -111,6 +123,9 @@ class Consumer:
         async with self._closing:  # who closes it a second time waits for the first
             if self._delivery is not None:
                 await self._leave(grace_s)
+            if self._tracer is not None:
+                tracer, self._tracer = self._tracer, None
+                await tracer.close()
         if self._owns_session:
             await self.session.close()
 
@@ -172,12 +187,27 @@ class Consumer:
         """Hand messages to an async function as they come; returns at once.
 
         With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
-        A handler that raises gets the message again later.
+        A handler that raises gets the message again later; it may choose when (`raise Later(level)`), or that there
+        is no use in it (`raise Bury()`).
         """
+        handler = await self._traced(handler)
         if orderly:
-            await self._join(InOrder(handler, batch=batch), is_orderly=True)
+            in_order = InOrder(handler, batch=batch, retries_max=self._retries_max, bury=self._bury)
+            await self._join(in_order, is_orderly=True)
         else:
             await self._join(Concurrently(handler, workers=workers, batch=batch, give_back=self._give_back))
+
+    async def _traced(self, handler: Handler) -> Handler:
+        if not self._traces:
+            return handler
+        if self._tracer is None:
+            from sparrow.client.aio.producer import Producer
+
+            producer = Producer(group=trace_group(self.group), session=self.session)
+            await self.session.open()
+            self._tracer = Tracer(self.session, self.group, producer)
+            await self._tracer.open()
+        return self._tracer.around(handler)
 
     async def poll(self, count_max: int = 32, *, timeout_ms: int = 1_000) -> list[StoredMessage]:
         """Some messages, or none when the time is up. Those of the polls before count as dealt with."""
@@ -507,28 +537,23 @@ class Consumer:
             raise Refused("this consumer has not started")
         await self._delivery.handle_now(message)
 
-    async def _give_back(self, feed: Feed, message: StoredMessage) -> bool:
-        """Ask the broker to bring it again later. In broadcast mode nobody keeps it for us."""
+    async def _give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """Ask the broker to bring it again later, or to bury it."""
         if self.mode == "broadcast":
-            return False
-        route = self.session.route_now(feed.queue.topic)
-        address = route.address_of(feed.queue.broker_name) if route is not None else None
-        if address is None:
-            return False
-        header = SendBack(
-            physical_offset=message.physical_offset,
-            group=self.group,
-            delay_level=0,
-            origin_message_id=message.unique_key,
-            origin_topic=message.topic,
-            broker_name=feed.queue.broker_name,
-        )
-        try:
-            await self.session.ask(address, Code.CONSUMER_SEND_MSG_BACK, header)
-        except SparrowError as error:
-            log.info("message not given back", extra={"queue": str(feed.queue), "why": str(error)})
-            return False
-        return True
+            return self._passed_over(feed, message, failure)
+        return await self._giving_back.give_back(feed.queue, message, level_for(failure))
+
+    async def _bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
+        if self.mode == "broadcast":
+            return self._passed_over(feed, message, Bury())
+        return await self._giving_back.send_again(feed.queue, message, TO_THE_DEAD)
+
+    def _passed_over(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """In broadcast mode nobody keeps a message for us: it is tried again here, or dropped."""
+        if isinstance(failure, Bury):
+            log.warning("message dropped", extra={"queue": str(feed.queue), "message_id": message.unique_key})
+        return isinstance(failure, Bury)
 
     async def _leave(self, grace_s: float) -> None:
         for task in self._tasks:

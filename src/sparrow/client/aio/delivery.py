@@ -3,7 +3,8 @@
 1. A message is done when its handler returned. One that failed is given back to the broker to come again later; where
    that cannot be had, it is tried again here after a while. Until then it holds back what may be committed.
 2. In order: of one queue, one batch at a time, and only while the broker holds the queue for us. One that failed is
-   tried again in place.
+   tried again in place, as often as retries are allowed; then it is buried, and the queue goes on.
+3. A handler may choose: `raise Later(level)`, `raise Bury()`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from sparrow.client.aio.feed import Feed
+from sparrow.client.retry import Bury, Later, is_a_choice
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 
@@ -26,8 +28,8 @@ Handler = Callable[[Any], Awaitable[object]]
 Item = tuple[Feed, StoredMessage]
 """A message, and the feed that is to hear when it is done."""
 
-GiveBack = Callable[[Feed, StoredMessage], Awaitable[bool]]
-"""Asks the broker to bring a message again later. False: it cannot."""
+GiveBack = Callable[[Feed, StoredMessage, Exception], Awaitable[bool]]
+"""Asks the broker to take a message back after that failure of its handler. False: it cannot."""
 
 TRY_AGAIN_S = 5.0
 SUSPEND_S = 1.0
@@ -105,12 +107,13 @@ class Concurrently:
                 await self._handle(feed, messages)
 
     async def _handle(self, feed: Feed, messages: list[StoredMessage]) -> None:
-        if not await _succeeded(self._handler, messages[0] if self._batch is None else messages, feed):
-            messages = [message for message in messages if await self._given_back(feed, message)]
+        failure = await _failure(self._handler, messages[0] if self._batch is None else messages, feed)
+        if failure is not None:
+            messages = [message for message in messages if await self._given_back(feed, message, failure)]
         feed.done([message.queue_offset for message in messages])
 
-    async def _given_back(self, feed: Feed, message: StoredMessage) -> bool:
-        if feed.is_dropped or await self._give_back(feed, message):
+    async def _given_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        if feed.is_dropped or await self._give_back(feed, message, failure):
             return True
         later = asyncio.get_running_loop().call_later
         later(TRY_AGAIN_S, self._line.put_nowait, (feed, [message]))
@@ -123,10 +126,11 @@ class Concurrently:
 
 
 class InOrder:
-    """One runner a queue."""
+    """One runner a queue. Without `retries_max` a message is tried until its handler takes it, or buries it."""
 
-    def __init__(self, handler: Handler, *, batch: int | None) -> None:
+    def __init__(self, handler: Handler, *, batch: int | None, retries_max: int | None, bury: GiveBack) -> None:
         self._handler, self._batch = handler, batch
+        self._retries_max, self._bury = retries_max, bury
         self._lines: dict[Feed, deque[StoredMessage]] = {}
         self._runners: dict[Feed, asyncio.Task[None]] = {}
         self._is_stopping = False
@@ -155,18 +159,37 @@ class InOrder:
                     await asyncio.sleep(SUSPEND_S / 10)
                     continue
                 chunk = [line[place] for place in range(min(self._batch or 1, len(line)))]
-                if await self._handled(feed, chunk):
-                    for _ in chunk:
-                        line.popleft()
-                    feed.done([message.queue_offset for message in chunk])
-                else:
-                    await asyncio.sleep(SUSPEND_S)
+                failure = await self._failure(feed, chunk)
+                count = len(chunk) if failure is None else await self._buried(feed, chunk, failure)
+                for _ in range(min(count, len(line))):
+                    line.popleft()
+                feed.done([message.queue_offset for message in chunk[:count]])
+                if failure is not None and count < len(chunk):
+                    await feed.pause(_pause_s(failure))
+                    if feed.is_stopping:  # it will not be let go of while we try
+                        break
         finally:
             self._runners.pop(feed, None)
 
-    async def _handled(self, feed: Feed, chunk: list[StoredMessage]) -> bool:
+    async def _failure(self, feed: Feed, chunk: list[StoredMessage]) -> Exception | None:
         with self._in_hand:
-            return await _succeeded(self._handler, chunk[0] if self._batch is None else chunk, feed)
+            return await _failure(self._handler, chunk[0] if self._batch is None else chunk, feed)
+
+    async def _buried(self, feed: Feed, chunk: list[StoredMessage], failure: Exception) -> int:
+        """How many were, from the first on. The others have been tried once more."""
+        count = 0
+        while count < len(chunk) and self._is_hopeless(chunk[count], failure) and not feed.is_dropped:
+            if not await self._bury(feed, chunk[count], failure):
+                break
+            count += 1
+        for message in chunk[count:]:
+            message.reconsume_times += 1
+        return count
+
+    def _is_hopeless(self, message: StoredMessage, failure: Exception) -> bool:
+        return isinstance(failure, Bury) or (
+            self._retries_max is not None and message.reconsume_times >= self._retries_max
+        )
 
     async def stop(self, grace_s: float) -> None:
         self._is_stopping = True
@@ -228,16 +251,30 @@ class OnRequest:
         self._there_are_some.set()
 
 
-async def _succeeded(handler: Handler, given: StoredMessage | list[StoredMessage], feed: Feed) -> bool:
+async def _failure(handler: Handler, given: StoredMessage | list[StoredMessage], feed: Feed) -> Exception | None:
+    """Why the handler did not take it; None if it did."""
     try:
         await handler(given)
-        return True
-    except (Exception, asyncio.CancelledError) as error:
+        return None
+    except asyncio.CancelledError as error:
         task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        if task is not None and task.cancelling():
             raise  # it is us who are being stopped, not something the handler waited for
-        log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(error)}, exc_info=error)
-        return False
+        failure: Exception = RuntimeError("something it waited for was cancelled")
+        failure.__cause__ = error
+    except Exception as error:
+        if is_a_choice(error):
+            return error
+        failure = error
+    log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(failure)}, exc_info=failure)
+    return failure
+
+
+def _pause_s(failure: Exception) -> float:
+    """Before a queue in order goes on with what it could not handle."""
+    if isinstance(failure, Later) and failure.delay_ms is not None:
+        return failure.delay_ms / 1000
+    return SUSPEND_S
 
 
 def _chunks(messages: list[StoredMessage], size: int) -> Iterator[list[StoredMessage]]:

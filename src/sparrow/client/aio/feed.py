@@ -10,6 +10,7 @@ import msgspec
 
 from sparrow.client.aio.pulling import PullAnswer, Status, pull
 from sparrow.client.aio.session import Session
+from sparrow.client.retry import OWN_TOPIC, RETRY_PREFIX
 from sparrow.client.subscription import Subscription
 from sparrow.client.window import Window
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
@@ -69,6 +70,7 @@ class Feed:
         self._pull_count = min(appetite.pull_count_max, max(1, appetite.count_max // 2))
         self._pull_bytes = min(appetite.pull_bytes_max, max(1, appetite.bytes_max // 2))
         self._commits_with_pulls = commits_with_pulls
+        self._is_retry = queue.topic.startswith(RETRY_PREFIX)
         self._room = asyncio.Event()
         self._broker_id = 0
         self._task = asyncio.create_task(self._run(), name=f"feed {queue.topic}/{queue.broker_name}/{queue.queue_id}")
@@ -88,6 +90,10 @@ class Feed:
     def stop(self) -> None:
         self.is_stopping = True
         self._task.cancel()
+
+    async def pause(self, seconds: float) -> None:
+        """Returns after a while, or at once when the feed is stopped."""
+        await asyncio.wait([self._task], timeout=seconds)
 
     def drop(self) -> None:
         self.stop()
@@ -163,6 +169,9 @@ class Feed:
         if subscription.tags:
             messages = [message for message in messages if subscription.matches(message.tags)]
         self.window.add([(message.queue_offset, len(message.body)) for message in messages], answer.next_offset)
+        if self._is_retry:
+            for message in messages:
+                restore_topic(message)
         if messages:
             self._arrived(self, messages)
 
@@ -173,3 +182,9 @@ class Feed:
             # One that cannot be read must not hold up the rest for ever.
             log.error("unreadable records are left out", extra={"queue": str(self.queue), "why": str(error)})
             return list(record.decode_sound(answer.records))
+
+
+def restore_topic(message: StoredMessage) -> None:
+    """A message that comes again is one of its own topic: that it lies in the group's retry topic concerns nobody."""
+    if message.topic.startswith(RETRY_PREFIX):
+        message.topic = message.properties.get(OWN_TOPIC, message.topic)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -44,11 +45,17 @@ class BrokerOffsets:
         return headers.read(OffsetFound, answer.ext).offset
 
     async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
-        saves = (self._save(queue, offset, is_last) for queue, offset in offsets.items())
-        # All are waited for: one broker that is away keeps no other from hearing of us.
-        for outcome in await asyncio.gather(*saves, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        topics: dict[tuple[str, str], list[BrokerQueue]] = {}
+        for queue in offsets:
+            topics.setdefault((queue.broker_name, queue.topic), []).append(queue)
+        await _all(self._save_topic(queues, offsets, is_last) for queues in topics.values())
+
+    async def _save_topic(self, queues: list[BrokerQueue], offsets: dict[BrokerQueue, int], is_last: bool) -> None:
+        # RocketMQ 4 makes a table for the group and the topic with the first commit, and another in its place if a
+        # second commit comes at the same time. So the first has been heard before the others follow.
+        first, *others = queues
+        await self._save(first, offsets[first], True)
+        await _all(self._save(queue, offsets[queue], is_last) for queue in others)
 
     async def _save(self, queue: BrokerQueue, offset: int, is_last: bool) -> None:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
@@ -64,6 +71,13 @@ class BrokerOffsets:
         if address is None:
             raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
         return address
+
+
+async def _all(saves: Iterable[Awaitable[None]]) -> None:
+    """All are waited for: one broker that is away keeps no other from hearing of us."""
+    for outcome in await asyncio.gather(*saves, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 class LocalOffsets:

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from sparrow import clock
+from sparrow.client.aio.feed import restore_topic
 from sparrow.client.aio.session import ClientHandler, Member, Session
+from sparrow.client.retry import is_a_choice
 from sparrow.model.errors import UnknownGroup
 from sparrow.net.serving import Answer, Call
 from sparrow.wire import record
@@ -81,6 +83,7 @@ async def consume_directly(request: ConsumeDirectly, session: Session, call: Cal
     """Handle one message now, whatever the group's progress."""
     member = _member(session, request.group)
     message = record.decode(call.command.body)
+    restore_topic(message)
     begun = time.monotonic()
     try:
         await member.handle_now(message)
@@ -88,7 +91,7 @@ async def consume_directly(request: ConsumeDirectly, session: Session, call: Cal
     except asyncio.CancelledError:
         raise
     except Exception as error:
-        result, remark = "CR_THROW_EXCEPTION", repr(error)
+        result, remark = "CR_LATER" if is_a_choice(error) else "CR_THROW_EXCEPTION", repr(error)
     spent_ms = int((time.monotonic() - begun) * 1000)
     return Answer.of(ConsumedDirectly(result, order=member.is_orderly, remark=remark, spent_time_mills=spent_ms))
 

@@ -25,7 +25,7 @@ from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, Produc
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.faults import error_of
 from sparrow.wire.frame import Command
-from sparrow.wire.headers import GetRoute, Header, Heartbeat
+from sparrow.wire.headers import CheckTransaction, GetRoute, Header, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,12 @@ class Member(Protocol):
     async def handle_now(self, message: StoredMessage) -> None: ...
 
 
+class Checked(Protocol):
+    """Transactions of a producer, as far as brokers may ask after them."""
+
+    async def answer(self, asked: CheckTransaction, message: StoredMessage, channel: Channel) -> None: ...
+
+
 class Session:
     """One client's connections and routes."""
 
@@ -83,6 +89,10 @@ class Session:
         self.consumers: dict[str, Member] = {}
         self.handlers: dict[int, ClientHandler] = {}
         """For requests that brokers send us."""
+        self.transactions: dict[str, Checked] = {}
+        """By producer group: who answers for its half messages."""
+        self.replies: dict[str, asyncio.Future[StoredMessage]] = {}
+        """By correlation id: who waits for a reply."""
         self._tend_interval_s = tend_interval_ms / 1000
         self._current = randrange(len(self._name_servers))
         self._channels: dict[str, Channel] = {}

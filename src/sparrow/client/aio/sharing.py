@@ -80,7 +80,11 @@ class Sharing:
         return None
 
     async def start_of(self, queue: BrokerQueue) -> int:
-        """Where to begin: where the group stopped, or as the policy says."""
+        """Where to begin: where the group stopped, or as the policy says.
+
+        RocketMQ 4's brokers call it 0 for a group they never heard of while the queue's first messages are still in
+        memory, and cannot be asked otherwise: on a young topic there, every policy is "first".
+        """
         committed = await self._offsets.load(queue)
         if committed is not None and committed >= 0:
             return committed

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sparrow.client import aio
 from sparrow.client.aio.admin import Cluster, Member, Progress
+from sparrow.client.aio.sharing import Start
 from sparrow.client.blocking.shell import Shell
 from sparrow.client.routes import Route
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Bounds
 from sparrow.model.topic import READ, WRITE, Group
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import BrokerQueue, ConsumedDirectly
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Admin(Shell[aio.Admin]):
@@ -87,9 +93,14 @@ class Admin(Shell[aio.Admin]):
         """Who consumes for the group now, by client id; nobody is an answer too."""
         return self._run(self._client.members(group))
 
-    def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool = True) -> dict[BrokerQueue, int]:
-        """Make the group read on from that time; -1 is the newest message. Where each queue goes on is the answer."""
-        return self._run(self._client.reset_offsets(group, topic, time_ms, force=force))
+    def reset_offsets(self, group: str, topic: str, to: Start | int, *, force: bool = True) -> dict[BrokerQueue, int]:
+        """Make the group read on from another place: `"first"`, `"last"`, or a time (a datetime, or ms since 1970; -1
+        is the newest message). Where each queue goes on is the answer."""
+        return self._run(self._client.reset_offsets(group, topic, to, force=force))
+
+    def reset_queue(self, group: str, queue: BrokerQueue, offset: int) -> None:
+        """The same for one queue, and to an offset in it."""
+        self._run(self._client.reset_queue(group, queue, offset))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -102,3 +113,34 @@ class Admin(Shell[aio.Admin]):
     def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
         """The message with that id: an offset id, or a unique id and its topic. `Refused` when there is none."""
         return self._run(self._client.message(message_id, topic=topic))
+
+    def consume_directly(
+        self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None
+    ) -> ConsumedDirectly:
+        """Have a consumer of the group, or that one, handle a message now. The answer says what came of it."""
+        return self._run(self._client.consume_directly(group, message_id, topic=topic, client_id=client_id))
+
+    def dead_letters(self, group: str) -> list[StoredMessage]:
+        """What the group gave up, oldest first on each broker; `topic` is the one a message was sent to."""
+        return self._run(self._client.dead_letters(group))
+
+    def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
+        """The same as an Arrow table, for many. `Refused` when the group has never given one up."""
+        return self._run(self._client.dead_letter_table(group, columns=columns))
+
+    def redrive(
+        self,
+        group: str,
+        *,
+        ids: Collection[str] | None = None,
+        since: datetime | int | None = None,
+        everything: bool = False,
+        to_group_only: bool = False,
+    ) -> int:
+        """Send dead letters again: those with these ids, those that died since a time, or all; how many there were.
+
+        They go to the topic they were sent to, for every group that reads it, or only to this group.
+        """
+        return self._run(
+            self._client.redrive(group, ids=ids, since=since, everything=everything, to_group_only=to_group_only)
+        )

@@ -53,10 +53,14 @@ class Consumer(Shell[aio.Consumer]):
         appetite: Appetite | None = None,
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
+        retries_max: int | None = None,
+        trace: bool = False,
         timeout_ms: int = 3_000,
         instance: str | None = None,
     ) -> None:
-        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress."""
+        """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress.
+        `retries_max`: a message that failed once more often is a dead letter. `trace`: note what handlers do in the
+        trace topic."""
         client = aio.Consumer(
             group,
             name_servers,
@@ -66,6 +70,8 @@ class Consumer(Shell[aio.Consumer]):
             appetite=appetite,
             commit_interval_ms=commit_interval_ms,
             offsets_path=offsets_path,
+            retries_max=retries_max,
+            trace=trace,
             timeout_ms=timeout_ms,
             instance=instance,
         )
@@ -98,7 +104,8 @@ class Consumer(Shell[aio.Consumer]):
         """Hand messages to a function as they come, in threads of their own; returns at once.
 
         With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
-        A handler that raises gets the message again later.
+        A handler that raises gets the message again later; it may choose when (`raise Later(level)`), or that there
+        is no use in it (`raise Bury()`).
 
         ```python
         consumer.start(lambda message: print(message.body), workers=4)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sparrow.client import aio
 from sparrow.client.aio.producer import MESSAGE_BYTES_MAX
+from sparrow.client.aio.transactions import checked_outcome
 from sparrow.client.blocking.shell import Shell
+from sparrow.client.later import put_off
 from sparrow.client.select import Selector
-from sparrow.model.errors import Busy, Closed
-from sparrow.model.message import Message
-from sparrow.model.outcome import SendResult
+from sparrow.model.errors import Busy, Closed, SparrowError
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.outcome import Outcome, SendResult
 from sparrow.wire.bodies import BrokerQueue
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[StoredMessage], Outcome]
+"""Finds out what became of the work a half message was sent for."""
 
 SOON_BYTES_MAX = 8 * 1024 * 1024
 """What may wait for the loop to take it: a sender that is faster waits too."""
@@ -58,9 +68,12 @@ class Producer(Shell[aio.Producer]):
         template_queues: int = 4,
         compress_above_bytes: int | None = 4096,
         selector: Selector | None = None,
+        transaction_listener: Listener | None = None,
+        trace: bool = False,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. With `linger_ms`, messages wait so long for each other
-        and share requests: for many threads, or with `send_soon`."""
+        and share requests: for many threads, or with `send_soon`. `transaction_listener` tells a broker that asks what
+        became of a transaction; it is called in a thread of its own. `trace`: note every send in the trace topic."""
         client = aio.Producer(
             name_servers,
             group=group,
@@ -74,6 +87,8 @@ class Producer(Shell[aio.Producer]):
             template_queues=template_queues,
             compress_above_bytes=compress_above_bytes,
             selector=selector,
+            transaction_listener=in_thread(transaction_listener) if transaction_listener is not None else None,
+            trace=trace,
         )
         super().__init__(client, what="the producer")
         self.group = client.group
@@ -90,8 +105,19 @@ class Producer(Shell[aio.Producer]):
         queue: BrokerQueue | None = None,
         selector: Selector | None = None,
         timeout_ms: int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after_ms: int | None = None,
+        delay_level: int | None = None,
     ) -> SendResult:
-        """Stored when this returns. A message for one queue, given or selected, is tried only there."""
+        """Stored when this returns. A message for one queue, given or selected, is tried only there.
+
+        Consumers get it at once, or `deliver_at` a time (a datetime, or ms since 1970), `deliver_after_ms`, or after
+        the time of a `delay_level`, 1 (1 s) to 18 (2 h), which RocketMQ 4 knows too.
+        """
+        if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
+            message = put_off(
+                message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
+            )
         return self._run(self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms))
 
     def send_soon(
@@ -101,6 +127,9 @@ class Producer(Shell[aio.Producer]):
         queue: BrokerQueue | None = None,
         selector: Selector | None = None,
         timeout_ms: int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after_ms: int | None = None,
+        delay_level: int | None = None,
     ) -> Future[SendResult]:
         """Returns at once, with a future of what `send` returns. Waits only while too much is on its way.
 
@@ -109,6 +138,10 @@ class Producer(Shell[aio.Producer]):
         results = [future.result() for future in futures]
         ```
         """
+        if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
+            message = put_off(
+                message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
+            )
         loop = self._opened()
         future: Future[SendResult] = Future()
         with self._has_room:
@@ -163,6 +196,74 @@ class Producer(Shell[aio.Producer]):
             )
         )
 
+    # -- taking back, transactions, requests --------------------------------------------------------------------------
+
+    def recall(self, sent: SendResult | str) -> str:
+        """Take back a message for later, by the result of its send or by the handle in it; its id is the answer."""
+        return self._run(self._client.recall(sent))
+
+    @contextmanager
+    def transaction(self, message: Message, *, queue: BrokerQueue | None = None) -> Iterator[SendResult]:
+        """Delivered when the block ends well, and never when it raises.
+
+        ```python
+        with producer.transaction(Message.of("orders", body)):
+            database.execute(...)
+        ```
+        """
+        sent = self.begin_transaction(message, queue=queue)
+        try:
+            yield sent
+        except BaseException:
+            self._roll_back(sent)
+            raise
+        self.end_transaction(sent, Outcome.COMMIT)
+
+    def send_in_transaction(
+        self, message: Message, work: Callable[[Message], Any], *, queue: BrokerQueue | None = None
+    ) -> SendResult:
+        """The same with a function, called here. It returns an `Outcome`, or nothing, which commits; raising rolls
+        back. `Outcome.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
+        sent = self.begin_transaction(message, queue=queue)
+        try:
+            said = work(message)
+            outcome = Outcome.COMMIT if said is None else checked_outcome(said)
+        except BaseException:
+            self._roll_back(sent)
+            raise
+        self.end_transaction(sent, outcome)
+        return sent
+
+    def begin_transaction(self, message: Message, *, queue: BrokerQueue | None = None) -> SendResult:
+        """Store a message out of sight. Whoever begins must end, if only as `Outcome.UNKNOWN`."""
+        return self._run(self._client.begin_transaction(message, queue=queue))
+
+    def end_transaction(self, sent: SendResult, outcome: Outcome) -> None:
+        """Deliver it, or drop it. A broker that cannot be reached asks later, and is told then."""
+        self._run(self._client.end_transaction(sent, outcome))
+
+    def _roll_back(self, sent: SendResult) -> None:
+        """Because something was raised: what goes wrong here must not take its place."""
+        try:
+            self.end_transaction(sent, Outcome.ROLLBACK)
+        except SparrowError as error:
+            log.warning("a transaction was not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: BrokerQueue | None = None,
+        selector: Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> StoredMessage:
+        """Send a message and wait for what some consumer replies. `RequestTimeout` when nobody does in time."""
+        return self._run(self._client.request(message, queue=queue, selector=selector, timeout_ms=timeout_ms))
+
+    def reply(self, request: StoredMessage, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
+        """Answer a request. It has reached whoever asked when this returns; it is kept in the reply topic, too."""
+        return self._run(self._client.reply(request, body, timeout_ms=timeout_ms))
+
     def flush(self) -> None:
         """Returns once everything sent so far is stored, or has failed: its futures say which."""
         self._run(self._flush())
@@ -216,6 +317,11 @@ class Producer(Shell[aio.Producer]):
             future.set_exception(error)
             return
         sending.add_done_callback(lambda done: _settle(future, done))
+
+
+def in_thread(listener: Listener) -> Callable[[StoredMessage], Awaitable[Outcome]]:
+    """It may look into a database: the loop goes on meanwhile."""
+    return lambda message: asyncio.to_thread(listener, message)
 
 
 def _settle(future: Future[SendResult], done: asyncio.Future[SendResult]) -> None:

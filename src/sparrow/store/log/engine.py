@@ -311,6 +311,9 @@ class LogStore:
         """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
         return self._memory.commit(group, queue, offset)
 
+    def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
+        return self._memory.committed(group, queue)
+
     def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         return self._memory.commit(group, queue, offset)
 

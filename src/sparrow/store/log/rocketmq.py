@@ -1,4 +1,8 @@
-"""State that Apache RocketMQ keeps in `config/*.json`, as words for our log."""
+"""State that Apache RocketMQ keeps in `config`, as words for our log.
+
+How far it had delivered delayed messages becomes marks of the broker's: `timers.from.N` (where queue N of the schedule
+topic goes on) and `timers.wheel_ms` (up to when timers are delivered).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,20 @@ from typing import Any
 
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
-from sparrow.store.log.views import GroupSaid, OffsetsSaid, TopicSaid, Word
+from sparrow.store.log.views import GroupSaid, MarkSaid, OffsetsSaid, TopicSaid, Word
 from sparrow.wire import dialect
 
 log = logging.getLogger(__name__)
 
 
 def words_in(config: Path) -> list[Word]:
-    """What topics, groups and offsets there are, by RocketMQ's files."""
+    """What topics, groups and offsets there are, and what is delivered, by RocketMQ's files."""
     return [
         *_words(config / "topics.json", "topicConfigTable", _topic),
         *_words(config / "subscriptionGroup.json", "subscriptionGroupTable", _group),
         *_words(config / "consumerOffset.json", "offsetTable", _offsets),
+        *_words(config / "delayOffset.json", "offsetTable", _level),
+        *_wheel(config / "timercheck"),
     ]
 
 
@@ -78,3 +84,20 @@ def _offsets(name: str, offsets: dict[str, Any]) -> Word:
     return OffsetsSaid(
         checked_topic(topic), checked_group(group), {int(queue_id): int(at) for queue_id, at in offsets.items()}
     )
+
+
+def _level(level: str, offset: Any) -> Word:
+    """Queues count from 0, levels from 1."""
+    if int(level) < 1:
+        raise ValueError("levels start at 1")
+    return MarkSaid(f"timers.from.{int(level) - 1}", int(offset))
+
+
+def _wheel(path: Path) -> Iterator[Word]:
+    """The file begins with the time in ms up to which the wheel has turned, and all of that is delivered."""
+    try:
+        read_ms = int.from_bytes(path.read_bytes()[:8], "big", signed=True)
+    except FileNotFoundError:
+        return
+    if read_ms > 0:
+        yield MarkSaid("timers.wheel_ms", read_ms)

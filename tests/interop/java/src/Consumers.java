@@ -43,6 +43,12 @@ final class Consumers {
         // MessageModel lives in another package in 5.x, so it is never named here.
         consumer.setMessageModel(Enum.valueOf(consumer.getMessageModel().getDeclaringClass(),
             Orders.text(order, "model", "CLUSTERING")));
+        if (Orders.has(order, "popInvisibleMs")) {
+            // The broker assigns queues, and says whether to pop them. 4.9 has none of this, so it is not named here.
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+            consumer.getClass().getMethod("setPopInvisibleTime", long.class)
+                .invoke(consumer, order.get("popInvisibleMs").getAsLong());
+        }
         consumer.subscribe(Orders.text(order, "topic"), Orders.text(order, "expression", "*"));
         Inbox inbox = new Inbox();
         int refusals = Orders.number(order, "refusals", 0);
@@ -61,9 +67,17 @@ final class Consumers {
         }
         consumer.start();
         consumers.put(id, new Running(inbox,
-            () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet(),
+            Orders.has(order, "popInvisibleMs")
+                ? () -> popped(consumer)
+                : () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet(),
             consumer::shutdown));
         return null;
+    }
+
+    @SuppressWarnings("unchecked")
+    private static Collection<MessageQueue> popped(DefaultMQPushConsumer consumer) throws Exception {
+        Object sharing = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl();
+        return ((Map<MessageQueue, ?>) sharing.getClass().getMethod("getPopProcessQueueTable").invoke(sharing)).keySet();
     }
 
     private static ConsumeFromWhere fromWhere(JsonObject order) {

@@ -4,7 +4,7 @@ import pytest
 
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log.rocketmq import words_in
-from sparrow.store.log.views import GroupSaid, OffsetsSaid, TopicSaid
+from sparrow.store.log.views import GroupSaid, MarkSaid, OffsetsSaid, TopicSaid
 
 TOPICS = b"""{
 	"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1700000000000},
@@ -74,3 +74,19 @@ def test_one_odd_entry_does_not_keep_the_store_from_opening(config, entry):
 def test_names_that_could_be_no_folder_are_passed_over(config):
     (config / "topics.json").write_bytes(b'{"topicConfigTable":{"../up":{},"a b":{},"ok":{}}}')
     assert [word.name for word in words_in(config) if isinstance(word, TopicSaid)] == ["ok"]
+
+
+def test_what_was_delivered_of_delayed_messages_becomes_marks(tmp_path):
+    (tmp_path / "delayOffset.json").write_bytes(b'{"dataVersion":{},"offsetTable":{1:10,18:7,0:3,"x":1,2:"y"}}')
+    (tmp_path / "timercheck").write_bytes((1_700_000_000_000).to_bytes(8, "big") + bytes(4088))
+    assert words_in(tmp_path) == [
+        MarkSaid("timers.from.0", 10),
+        MarkSaid("timers.from.17", 7),
+        MarkSaid("timers.wheel_ms", 1_700_000_000_000),
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096)])
+def test_a_wheel_that_never_turned_says_nothing(tmp_path, content):
+    (tmp_path / "timercheck").write_bytes(content)
+    assert words_in(tmp_path) == []

@@ -4,7 +4,7 @@ import pytest
 
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.topic import Group, Topic
-from sparrow.store.log.views import GroupSaid, OffsetsSaid, State, TopicSaid, in_records, words_of
+from sparrow.store.log.views import GroupSaid, MarkSaid, OffsetsSaid, State, TopicSaid, in_records, words_of
 
 A, B = Topic(name="A"), Topic(name="B", read_queues=2)
 
@@ -84,3 +84,28 @@ def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
     assert (again.topics, again.groups, again.offsets) == (state.topics, state.groups, state.offsets)
     for place in (100, 101, 201, 301):
         assert again.say_before(place) == state.say_before(place)
+
+
+def test_a_mark_is_the_newest_word_on_it(state):
+    state.hear([MarkSaid("timers", 5), MarkSaid("others", 1)], 300)
+    state.hear([MarkSaid("timers", 3)], 400)  # backwards is allowed: a clock may have been set
+    assert state.marks == {"timers": 3, "others": 1}
+    assert state.say_before(400) == [
+        TopicSaid("A", A),
+        GroupSaid("g", Group(name="g")),
+        TopicSaid("B", B),
+        OffsetsSaid("A", "g", {0: 5, 1: 6}),
+        MarkSaid("others", 1),
+    ]
+
+
+def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
+    ((_, body),) = in_records([MarkSaid("timers", 1 << 40)])
+    assert words_of(body, 0) == [MarkSaid("timers", 1 << 40)]
+    state.hear([MarkSaid("timers", 1 << 40)], 300)
+    again = State()
+    again.restore(state.snapshot(next_offset=9, log_end=400))
+    assert again.marks == {"timers": 1 << 40}
+    assert again.say_before(1000) == state.say_before(1000)
+    again.forget()
+    assert again.marks == {}

@@ -1,0 +1,157 @@
+"""Receiving and acknowledging by pop: one Python consumer, batches of 32, against a broker in a process of its own.
+
+The consumer does all a client must: it decodes the messages and makes the acknowledgements. The peer in the same run is
+a consumer that pulls and decodes the same messages. What a message costs the broker stands
+beside it, in CPU time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import uvloop
+
+from _harness import Row, folder_on_disk, is_smoke, report
+from broker import broker, cpu_of
+from sparrow.net import Address, Channel, connect
+from sparrow.wire import batch, bodies, headers, record
+from sparrow.wire.bodies.pop import Ack, BatchAck, bits_of
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import AckMessage, PopMessage, Popped, PullMessage, SendMessageV2
+from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
+
+TOPIC = "bench_pop"
+QUEUES = 4
+BATCH = 32
+INVISIBLE_MS = 60_000
+SIDE_BY_SIDE = 4
+"""Pops a consumer has on the wire at a time."""
+BODY = b"x" * 100
+PROPERTIES = b"UNIQ_KEY\x017F0000010A2B18B4AAC2000000000001\x02TAGS\x01paid\x02KEYS\x01order-1\x02WAIT\x01true\x02"
+
+
+async def fill(channel: Channel, count: int) -> None:
+    members = batch.encode([(0, BODY, PROPERTIES)] * 500)
+    for number in range(count // 500):
+        header = SendMessageV2("bench", TOPIC, "TBW102", QUEUES, number % QUEUES, 0, 1, 0, "", batch=True)
+        answer = await channel.request(Code.SEND_BATCH_MESSAGE, header, members, timeout_ms=10_000)
+        assert answer.code == Response.SUCCESS, answer.remark
+
+
+async def pop(channel: Channel, group: str) -> Command:
+    header = PopMessage(group, TOPIC, -1, BATCH, INVISIBLE_MS, 0, int(time.time() * 1000), 0, "TAG", "*")
+    return await channel.request(Code.POP_MESSAGE, header, timeout_ms=10_000)
+
+
+def entries(text: str | None) -> dict[str, str]:
+    """Queue and what is said of it."""
+    return {entry.split(" ")[1]: entry.split(" ")[2] for entry in (text or "").split(";")}
+
+
+async def receive_in_batches(channel: Channel, group: str) -> int:
+    """Pop, decode, acknowledge all in one request; until there is nothing left."""
+    count = 0
+    while (answer := await pop(channel, group)).code == Response.SUCCESS:
+        count += len(record.decode_all(answer.body))
+        said = headers.read(Popped, answer.ext)
+        taken = entries(said.message_offsets)
+        acks = []
+        for queue, start in entries(said.start_offsets).items():
+            places = [int(offset) - int(start) for offset in taken[queue].split(",")]
+            bits = bits_of(places)
+            acks.append(
+                Ack(group, TOPIC, "0", int(start), int(queue), said.revive_queue, said.pop_ms, INVISIBLE_MS, bits)
+            )
+        body = bodies.write(BatchAck("sparrow", acks))
+        acked = await channel.request(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), body, timeout_ms=10_000)
+        assert acked.code == Response.SUCCESS, acked.remark
+    return count
+
+
+async def receive_one_by_one(channel: Channel, group: str) -> int:
+    """Pop, decode, and acknowledge every message in a request of its own, as Java's consumer does."""
+    count = 0
+    while (answer := await pop(channel, group)).code == Response.SUCCESS:
+        said = headers.read(Popped, answer.ext)
+        starts = entries(said.start_offsets)
+        asked: list[Awaitable[Command]] = []
+        for message in record.decode_all(answer.body):
+            queue_id, offset = message.queue_id, message.queue_offset
+            handle = f"{starts[str(queue_id)]} {said.pop_ms} {INVISIBLE_MS} 0 0 sparrow {queue_id} {offset}"
+            header = AckMessage(group, TOPIC, queue_id, handle, offset)
+            asked.append(channel.request(Code.ACK_MESSAGE, header, timeout_ms=10_000))
+        for acked in await asyncio.gather(*asked):
+            assert acked.code == Response.SUCCESS, acked.remark
+        count += len(asked)
+    return count
+
+
+async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
+    """The peer: the same messages by pull, in the same batches."""
+    count = 0
+    for queue_id in queue_ids:
+        offset = 0
+        while True:
+            header = PullMessage("pullers", TOPIC, queue_id, offset, BATCH, HAS_SUBSCRIPTION, 0, 0, 0, "*", "TAG")
+            answer = await channel.request(Code.PULL_MESSAGE, header, timeout_ms=10_000)
+            if answer.code != Response.SUCCESS:
+                break
+            messages = record.decode_all(answer.body)
+            count += len(messages)
+            offset = messages[-1].queue_offset + 1
+    return count
+
+
+async def measured(pid: int, work: Callable[[], Awaitable[int]], count: int) -> tuple[float, float]:
+    """Messages a second, and the broker's CPU time a message in microseconds."""
+    begun, cpu = time.perf_counter(), cpu_of(pid)
+    received = await work()
+    took, cost = time.perf_counter() - begun, cpu_of(pid) - cpu
+    assert received == count, f"{received} of {count} messages were received"
+    return count / took, cost / count * 1e6
+
+
+async def side_by_side(receive: Callable[[Channel, str], Awaitable[int]], channel: Channel, group: str) -> int:
+    return sum(await asyncio.gather(*(receive(channel, group) for _ in range(SIDE_BY_SIDE))))
+
+
+async def run(folder: Path) -> list[Row]:
+    count = 2_000 if is_smoke() else 100_000
+    rounds = 1 if is_smoke() else 3
+    with broker(folder) as (pid, port, _):
+        channel = await connect(Address("127.0.0.1", port))
+        await fill(channel, count)
+
+        async def best(name: str, receive: Callable[[Channel, str], Awaitable[int]]) -> tuple[float, float]:
+            runs = [
+                await measured(pid, lambda group=f"{name}{number}": side_by_side(receive, channel, group), count)  # type: ignore[misc]
+                for number in range(rounds)
+            ]
+            return max(rate for rate, _ in runs), min(cost for _, cost in runs)
+
+        batched, batched_us = await best("batched", receive_in_batches)
+        single, single_us = await best("single", receive_one_by_one)
+        pulled, pulled_us = await measured(pid, lambda: pull_all(channel, range(QUEUES)), count)
+        channel.close()
+    goal = None if is_smoke() else 30_000.0
+    return [
+        Row("pop and batch ack", batched, "messages/s", goal),
+        Row("pop and ack one by one", single, "messages/s"),
+        Row("pull, the peer", pulled, "messages/s"),
+        Row("pop and batch ack: broker CPU", batched_us, "µs/message"),
+        Row("pop and ack one by one: broker CPU", single_us, "µs/message"),
+        Row("pull: broker CPU", pulled_us, "µs/message"),
+    ]
+
+
+def main() -> None:
+    with folder_on_disk() as folder:
+        report("pop", uvloop.run(run(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Every consumer gets every message. Each keeps its own progress, here in a file."""
+
+import tempfile
+from pathlib import Path
+
+import sparrow.testing
+from sparrow.client import Consumer, Message, Producer
+
+with sparrow.testing.running() as platform, tempfile.TemporaryDirectory() as folder:
+    with Producer(platform.name_servers) as producer:
+        producer.send(Message.of("prices", "EUR 1.08"))
+        producer.send(Message.of("prices", "GBP 1.27"))
+
+    for name in ("left screen", "right screen"):
+        path = Path(folder, name)
+        with Consumer("screens", platform.name_servers, mode="broadcast", offsets_path=path) as consumer:
+            consumer.subscribe("prices")
+            print(f"{name}:", *sorted(next(consumer).body.decode() for _ in range(2)), sep="  ")
+            consumer.commit()
+
+        with Consumer("screens", platform.name_servers, mode="broadcast", offsets_path=path) as consumer:
+            consumer.subscribe("prices")
+            print(f"{name}, started again: {len(consumer.poll(timeout_ms=300))} new")

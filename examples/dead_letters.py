@@ -1,0 +1,41 @@
+"""A handler that wants some messages later and some not at all; and an operator who sends the latter again."""
+
+import threading
+
+import sparrow.testing
+from sparrow.client import Admin, Bury, Consumer, Later, Message, Producer
+from sparrow.model import StoredMessage
+
+is_repaired = threading.Event()
+all_handled = threading.Event()
+handled: list[str] = []
+
+
+def handle(message: StoredMessage) -> None:
+    text = message.body.decode()
+    if text == "too early" and message.reconsume_times == 0:
+        raise Later(1)  # in a second
+    if text == "broken" and not is_repaired.is_set():
+        raise Bury  # no use in trying again
+    handled.append(text)
+    if len(handled) == 3:
+        all_handled.set()
+
+
+with sparrow.testing.running() as platform:
+    with Producer(platform.name_servers) as producer:
+        for text in ("fine", "too early", "broken"):
+            producer.send(Message.of("orders", text))
+
+    with Admin(platform.name_servers) as admin, Consumer("billing", platform.name_servers, retries_max=3) as consumer:
+        consumer.subscribe("orders")
+        consumer.start(handle, workers=1)
+        while not (letters := admin.dead_letters("billing")):
+            pass
+        for letter in letters:
+            print("dead:", letter.topic, letter.body.decode(), letter.unique_key)
+
+        is_repaired.set()
+        print(admin.redrive("billing", everything=True), "sent again")
+        all_handled.wait()
+        print("handled:", ", ".join(handled))

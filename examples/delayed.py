@@ -1,0 +1,23 @@
+"""Messages for later: after a while, at a time, after one of RocketMQ's levels; and one that is taken back."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import sparrow.testing
+from sparrow.client import Consumer, Message, Producer
+
+with sparrow.testing.running() as platform, Producer(platform.name_servers) as producer:
+    begun = time.monotonic()
+    producer.send(Message.of("reminders", "after half a second"), deliver_after_ms=500)
+    producer.send(Message.of("reminders", "at a time"), deliver_at=datetime.now(UTC) + timedelta(seconds=0.75))
+    producer.send(Message.of("reminders", "level 1"), delay_level=1)
+
+    mistake = producer.send(Message.of("reminders", "never mind"), deliver_after_ms=600)
+    producer.recall(mistake)
+
+    with Consumer("readers", platform.name_servers) as consumer:
+        consumer.subscribe("reminders")
+        for message in consumer:
+            print(f"{time.monotonic() - begun:.1f} s  {message.body.decode()}")
+            if message.body == b"level 1":
+                break

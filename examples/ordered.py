@@ -1,0 +1,36 @@
+"""Messages of one order stay in order: they share a queue, and a queue is handled one message after the other."""
+
+import threading
+from collections import defaultdict
+
+import sparrow.testing
+from sparrow.client import Consumer, Message, Producer
+from sparrow.client.select import SHARDING_KEY
+from sparrow.model import StoredMessage
+
+STEPS = ("created", "paid", "shipped")
+steps: dict[str, list[str]] = defaultdict(list)
+all_seen = threading.Event()
+
+
+def handle(message: StoredMessage) -> None:
+    steps[message.properties[SHARDING_KEY]].append(message.body.decode())
+    if sum(map(len, steps.values())) == 30:
+        all_seen.set()
+
+
+with sparrow.testing.running() as platform:
+    with Producer(platform.name_servers) as producer:
+        for step in STEPS:
+            for number in range(10):
+                # What has the same sharding key goes to the same queue.
+                producer.send(Message.of("orders", step, **{SHARDING_KEY: f"order-{number}"}))
+
+    with Consumer("billing", platform.name_servers) as consumer:
+        consumer.subscribe("orders")
+        consumer.start(handle, orderly=True)
+        all_seen.wait()
+
+for order, seen in sorted(steps.items()):
+    print(order, "was", " → ".join(seen))
+    assert tuple(seen) == STEPS

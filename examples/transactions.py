@@ -1,0 +1,36 @@
+"""A message that is delivered if, and only if, the database has committed."""
+
+import sqlite3
+
+import sparrow.testing
+from sparrow.client import Consumer, Message, Outcome, Producer
+from sparrow.model import StoredMessage
+
+database = sqlite3.connect("file::memory:?cache=shared", uri=True, check_same_thread=False)
+database.execute("create table orders (id text primary key)")
+
+
+def is_there(message: StoredMessage) -> Outcome:
+    """What the broker asks if it never heard how a transaction ended, because we crashed, say."""
+    found = database.execute("select 1 from orders where id = ?", message.keys).fetchone()
+    return Outcome.COMMIT if found else Outcome.ROLLBACK
+
+
+with (
+    sparrow.testing.running() as platform,
+    # Brokers ask any producer of the group, so the group is the application's own.
+    Producer(platform.name_servers, group="shop", transaction_listener=is_there) as producer,
+):
+    with producer.transaction(Message.of("paid", "a book", keys="order-1")), database:
+        database.execute("insert into orders values ('order-1')")
+
+    try:
+        with producer.transaction(Message.of("paid", "a second book", keys="order-1")), database:
+            database.execute("insert into orders values ('order-1')")
+    except sqlite3.IntegrityError as error:
+        print("rolled back:", error)
+
+    with Consumer("shipping", platform.name_servers) as consumer:
+        consumer.subscribe("paid")
+        message = next(consumer)
+        print("to be shipped:", message.keys, message.body.decode())

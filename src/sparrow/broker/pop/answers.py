@@ -1,0 +1,57 @@
+"""The answers of pop that are only a code, and what may be asked at all."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from sparrow.broker.context import Broker
+from sparrow.model.errors import NotPermitted, Refused
+from sparrow.net.serving import Answer, reply
+from sparrow.wire.codes import OUR_VERSION, Response
+from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
+
+MESSAGES_MAX = 32
+INVISIBLE_MS_MAX = 12 * 3_600_000
+"""As long as RocketMQ's proxies allow. Retention must not get near what is in flight."""
+
+_JSON = Serialization.JSON
+_START = Struct(">II")
+_DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(OUR_VERSION).encode() + b"}"
+
+
+def done(command: Command) -> bytes | None:
+    """Success with nothing more to say, filled into a form: acknowledgements come by the ten thousand."""
+    if command.serialization is not _JSON or command.flag & IS_ONE_WAY:
+        return reply(command, Answer())
+    header = _DONE % command.opaque
+    return b"%b%b" % (_START.pack(len(header) + 4, len(header)), header)
+
+
+def nothing(command: Command) -> bytes | None:
+    return reply(command, Answer(code=Response.POLLING_TIMEOUT, remark="there was no message for the group"))
+
+
+def stale(why: str) -> Answer:
+    return Answer(code=Response.NO_MESSAGE, remark=why)
+
+
+def check_reader(broker: Broker, group_name: str, topic_name: str, queue_id: int) -> None:
+    """Whether that group may read that topic, and the topic has that queue; -1 stands for all."""
+    group = broker.groups[group_name]
+    if not group.may_consume:
+        raise NotPermitted(f"consuming in group {group.name!r}", "the group's configuration forbids it")
+    topic = broker.topics[topic_name]
+    if not topic.is_readable:
+        raise NotPermitted(f"reading topic {topic.name!r}", "the topic has no read permission")
+    if not -1 <= queue_id < topic.read_queues:
+        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: its queues are 0 to {topic.read_queues - 1}")
+
+
+def check_count(messages_max: int) -> None:
+    if not 1 <= messages_max <= MESSAGES_MAX:
+        raise Refused(f"a pop of {messages_max} messages is not possible: ask for 1 to {MESSAGES_MAX}")
+
+
+def check_invisible(invisible_ms: int, *, least: int) -> None:
+    if not least <= invisible_ms <= INVISIBLE_MS_MAX:
+        raise Refused(f"an invisible time of {invisible_ms} ms is not possible: {least} to {INVISIBLE_MS_MAX} are")

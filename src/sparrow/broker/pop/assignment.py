@@ -1,0 +1,151 @@
+"""Which queues a consumer shall read, worked out by the broker (400), and whether it pulls or pops them (401).
+
+The broker counts on the members it has heard of, and on the route that its name servers know: a topic may lie on other
+brokers, too. Who pops usually gets all queues of every broker, as queue -1: pops share queues without dividing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sparrow.broker.context import Broker
+from sparrow.broker.members import BROADCASTING
+from sparrow.broker.topics import RETRY_PREFIX
+from sparrow.model.errors import NotPermitted, Refused, SparrowError
+from sparrow.model.topic import READ
+from sparrow.net.address import parse_list
+from sparrow.net.channel import connect
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire import bodies
+from sparrow.wire.bodies import BrokerQueue, RouteData
+from sparrow.wire.bodies.pop import Assignment, Assignments, QueryAssignment, SetRequestMode
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import Done, GetRoute
+
+PULL, POP = "PULL", "POP"
+ALL_QUEUES = -1
+_PULLS = -(1 << 31)
+"""In the mark of a group and topic that was set to pull. Any other number is with how many others each member shares
+its queues."""
+
+Share = Callable[[Sequence[BrokerQueue], Sequence[str], str], list[BrokerQueue]]
+
+
+async def assign(_: Done, broker: Broker, call: Call) -> Answer:
+    """The queues of one consumer. No list at all says: skip this time, not all is known yet."""
+    asked = call.body(QueryAssignment)
+    if asked.strategy_name not in STRATEGIES:
+        raise Refused(f"there is no strategy {asked.strategy_name!r}: there are {', '.join(STRATEGIES)}")
+    queues = await _queues(broker, asked.topic)
+    group = broker.members.consumers(asked.consumer_group)
+    if queues is None or group is None or asked.client_id not in group.members:
+        return Answer.of(Assignments(None))
+    share_with = await _share_with(broker, asked.consumer_group, asked.topic)
+    mode = PULL if share_with is None else POP
+    if asked.message_model == BROADCASTING:
+        mine, mode = queues, PULL
+    else:
+        share, clients = STRATEGIES[asked.strategy_name], sorted(group.members)
+        if share_with is None:
+            mine = share(queues, clients, asked.client_id)
+        else:
+            mine = popped_by(queues, clients, asked.client_id, share_with=share_with, share=share)
+    return Answer.of(Assignments([Assignment(queue, mode) for queue in mine]))
+
+
+async def set_mode(_: Done, broker: Broker, call: Call) -> Done:
+    said = call.body(SetRequestMode)
+    if said.topic.startswith(RETRY_PREFIX):
+        raise NotPermitted(f"setting how {said.topic!r} is read", "retry topics are always pulled")
+    if said.mode not in (PULL, POP):
+        raise Refused(f"{said.mode!r} is no mode: there are {PULL} and {POP}")
+    broker.topics[said.topic]
+    await broker.groups.found_or_created(said.consumer_group)
+    share_with = _PULLS if said.mode == PULL else max(said.pop_share_queue_num, ALL_QUEUES)
+    await broker.store.put_mark(_mark(said.consumer_group, said.topic), share_with)
+    return Done()
+
+
+async def _share_with(broker: Broker, group: str, topic: str) -> int | None:
+    """With how many others a popping member shares its queues, 0 or less: with all. None: they pull."""
+    if topic.startswith(RETRY_PREFIX):
+        return None
+    said = await broker.store.mark(_mark(group, topic))
+    return None if said is None or said == _PULLS else said
+
+
+def _mark(group: str, topic: str) -> str:
+    return f"pop.mode {group} {topic}"
+
+
+# -- sharing: pure ----------------------------------------------------------------------------------------------------
+
+
+def averagely(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
+    """A run of neighbouring queues each; the first clients get one more when it does not come out even."""
+    index = clients.index(client)
+    each, left = divmod(len(queues), len(clients))
+    start = index * each + min(index, left)
+    return list(queues[start : start + each + (index < left)])
+
+
+def by_circle(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
+    """Dealt out one by one, like cards."""
+    return list(queues[clients.index(client) :: len(clients)])
+
+
+STRATEGIES: Mapping[str, Share] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+
+
+def popped_by(
+    queues: Sequence[BrokerQueue], clients: Sequence[str], client: str, *, share_with: int, share: Share
+) -> list[BrokerQueue]:
+    """All queues of every broker; or, when a number is set, one's own and those of so many that follow in the list."""
+    if not queues:
+        return []
+    if share_with <= 0 or share_with >= len(clients) - 1:
+        brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
+        return [BrokerQueue(topic, broker, ALL_QUEUES) for topic, broker in brokers]
+    if len(clients) > len(queues):  # fewer queues than members: nobody goes without
+        return [queues[clients.index(client) % len(queues)]]
+    index = clients.index(client)
+    neighbours = [clients[(index + step) % len(clients)] for step in range(share_with + 1)]
+    return list(dict.fromkeys(queue for each in neighbours for queue in share(queues, clients, each)))
+
+
+# -- routes -----------------------------------------------------------------------------------------------------------
+
+
+async def _queues(broker: Broker, topic: str) -> list[BrokerQueue] | None:
+    """All queues of the topic that can be read, on whatever broker; None when that cannot be found out just now."""
+    name_servers = parse_list(broker.settings.name_servers)
+    if not name_servers:
+        found = broker.topics.get(topic)
+        if found is None or not found.is_readable:
+            return None
+        return [BrokerQueue(topic, broker.name, number) for number in range(found.read_queues)]
+    timeout_ms = broker.settings.name_server_timeout_ms
+    for address in name_servers:
+        try:
+            channel = await connect(address, timeout_ms=timeout_ms)
+            try:
+                answer = await channel.request(Code.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic), timeout_ms=timeout_ms)
+            finally:
+                channel.close()
+            if answer.code == Response.SUCCESS:
+                return _queues_in(topic, bodies.read(RouteData, answer.body))
+        except SparrowError:
+            continue
+    return None
+
+
+def _queues_in(topic: str, route: RouteData) -> list[BrokerQueue]:
+    return sorted(
+        BrokerQueue(topic, data.broker_name, number)
+        for data in route.queue_datas
+        if data.perm & READ
+        for number in range(data.read_queue_nums)
+    )
+
+
+HANDLERS: dict[int, Handler[Broker]] = {Code.QUERY_ASSIGNMENT: assign, Code.SET_MESSAGE_REQUEST_MODE: set_mode}

@@ -1,0 +1,120 @@
+"""Queues that a group reads in order: nobody gets more of one before all that was taken is acknowledged, or its time
+is over. Pure: time is an argument, nothing is stored.
+
+1. The group's offset moves with acknowledgements only: to the first message that has none.
+2. When the time of all that is left is over, the next pop gets it again, from there, and with it how often it came.
+3. Whoever repeats a pop with the attempt id of the last one (its answer was lost) gets the same again at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from sparrow.model.queue import Queue
+
+_SPARE_ENTRIES = 1024
+
+
+class Run:
+    """What was last taken from one queue."""
+
+    __slots__ = ("attempt", "counts", "dues", "group", "next_offset", "number", "pop_ms", "queue")
+
+    def __init__(self, group: str, queue: Queue, *, pop_ms: int, next_offset: int, attempt: str | None) -> None:
+        self.group, self.queue, self.pop_ms = group, queue, pop_ms
+        self.next_offset, self.attempt = next_offset, attempt
+        self.dues: dict[int, int] = {}
+        """Offsets not acknowledged, in order, and until when each is invisible."""
+        self.counts: dict[int, int] = {}
+        """How often each of them was handed out before."""
+        self.number = -1
+        """Where the log speaks of it last."""
+
+    @property
+    def committed(self) -> int:
+        """Where the group would go on if all that is left came again."""
+        return min(self.dues, default=self.next_offset)
+
+
+class InOrder:
+    """All queues that are read in order."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, Queue], Run] = {}
+        self._ends: list[tuple[int, str, Queue]] = []
+        """When queues may be open again: a heap. Nothing comes of looking in vain."""
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(list(self._runs.values()))
+
+    def of(self, group: str, queue: Queue) -> Run | None:
+        return self._runs.get((group, queue))
+
+    def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None = None) -> bool:
+        run = self._runs.get((group, queue))
+        if run is None or (attempt is not None and attempt == run.attempt):
+            return False
+        return any(due_ms > now_ms for due_ms in run.dues.values())
+
+    def take(
+        self,
+        group: str,
+        queue: Queue,
+        offsets: Sequence[int],
+        *,
+        next_offset: int,
+        pop_ms: int,
+        invisible_ms: int,
+        attempt: str | None,
+    ) -> Run:
+        """These are handed out. `next_offset`: where the queue goes on behind them."""
+        before = self._runs.get((group, queue))
+        run = Run(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
+        run.dues = dict.fromkeys(offsets, pop_ms + invisible_ms)
+        is_repeated = before is not None and attempt is not None and attempt == before.attempt
+        earlier = before.counts if before is not None else {}
+        run.counts = {offset: earlier[offset] + (not is_repeated) if offset in earlier else 0 for offset in offsets}
+        self.put(run)
+        return run
+
+    def put(self, run: Run) -> None:
+        """As it is now; also as the log says it was. A run with nothing left is over."""
+        if not run.dues:
+            self._runs.pop((run.group, run.queue), None)
+            return
+        self._runs[run.group, run.queue] = run
+        heapq.heappush(self._ends, (max(run.dues.values()), run.group, run.queue))
+        if len(self._ends) > 2 * len(self._runs) + _SPARE_ENTRIES:
+            self._ends = [(max(each.dues.values()), each.group, each.queue) for each in self._runs.values()]
+            heapq.heapify(self._ends)
+
+    def ack(self, run: Run, offset: int) -> bool:
+        """Whether that was still to be acknowledged."""
+        if run.dues.pop(offset, None) is None:
+            return False
+        self.put(run)
+        return True
+
+    def change(self, run: Run, offset: int, due_ms: int) -> bool:
+        if offset not in run.dues:
+            return False
+        run.dues[offset] = due_ms
+        self.put(run)
+        return True
+
+    def drop(self, run: Run) -> None:
+        self._runs.pop((run.group, run.queue), None)
+
+    def next_end_ms(self) -> int | None:
+        return self._ends[0][0] if self._ends else None
+
+    def ended(self, now_ms: int) -> list[Queue]:
+        """Queues that may be open by now and were not before."""
+        found: list[Queue] = []
+        while self._ends and self._ends[0][0] <= now_ms:
+            found.append(heapq.heappop(self._ends)[2])
+        return found
+
+    def oldest(self) -> int | None:
+        return min((run.number for run in self._runs.values()), default=None)

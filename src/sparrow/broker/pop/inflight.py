@@ -1,0 +1,127 @@
+"""What is handed out and not acknowledged, and until when. Pure: time is an argument, nothing is stored.
+
+1. What one pop took from one queue is a lot. It is found by its handle: group, queue, first offset and time of the pop.
+2. A message leaves its lot once: acknowledged, moved to another lot (another invisible time), or revived.
+3. A lot with nothing left in it is gone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import takewhile
+
+from sparrow.model.queue import Queue
+
+_SPARE_ENTRIES = 1024
+
+
+class Lot:
+    """Some messages of one queue, in flight together."""
+
+    __slots__ = ("due_ms", "group", "invisible_ms", "mask", "number", "pop_ms", "queue", "start")
+
+    def __init__(
+        self, group: str, queue: Queue, start: int, *, pop_ms: int, invisible_ms: int, mask: int, number: int = -1
+    ) -> None:
+        self.group, self.queue, self.start = group, queue, start
+        self.pop_ms, self.invisible_ms, self.due_ms = pop_ms, invisible_ms, pop_ms + invisible_ms
+        self.mask = mask
+        """Bit i: message `start + i` is in flight."""
+        self.number = number
+        """Where the log speaks of it."""
+
+    @property
+    def key(self) -> tuple[str, Queue, int, int]:
+        return self.group, self.queue, self.start, self.pop_ms
+
+    def offsets(self) -> list[int]:
+        return [self.start + place for place in range(self.mask.bit_length()) if self.mask >> place & 1]
+
+    def bit(self, offset: int) -> int:
+        """Which bit stands for the offset; 0 if it is not, or no longer, in the lot."""
+        place = offset - self.start
+        return self.mask & (1 << place) if 0 <= place < self.mask.bit_length() else 0
+
+
+class InFlight:
+    """All lots of a broker."""
+
+    def __init__(self) -> None:
+        self._lots: dict[tuple[str, Queue, int, int], Lot] = {}
+        self._by_number: dict[int, Lot] = {}
+        """In order: numbers only grow."""
+        self._dues: list[tuple[int, int, Lot]] = []
+        """A heap. Entries of lots that are gone, or due at another time by now, are passed over."""
+
+    def __len__(self) -> int:
+        return len(self._lots)
+
+    def __iter__(self) -> Iterator[Lot]:
+        """In the order in which the log speaks of them."""
+        return iter(list(self._by_number.values()))
+
+    def add(self, lot: Lot) -> None:
+        """In the place of the lot with the same handle, if there is one: the log says it once more."""
+        assert lot.mask, "an empty lot is gone"
+        assert lot.number >= 0, "the log speaks of it first"
+        same = self._lots.get(lot.key)
+        if same is not None and same.number != lot.number:
+            del self._by_number[same.number]
+        self._lots[lot.key] = self._by_number[lot.number] = lot
+        heapq.heappush(self._dues, (lot.due_ms, lot.number, lot))
+        if len(self._dues) > 2 * len(self._lots) + _SPARE_ENTRIES:
+            self._dues = [(each.due_ms, each.number, each) for each in self._lots.values()]
+            heapq.heapify(self._dues)
+
+    def find(self, group: str, queue: Queue, start: int, pop_ms: int) -> Lot | None:
+        return self._lots.get((group, queue, start, pop_ms))
+
+    def numbered(self, number: int) -> Lot | None:
+        return self._by_number.get(number)
+
+    def settle(self, lot: Lot, mask: int) -> int:
+        """Take messages out; which of them were still in."""
+        settled = lot.mask & mask
+        lot.mask ^= settled
+        if not lot.mask and self._lots.get(lot.key) is lot:
+            del self._lots[lot.key], self._by_number[lot.number]
+        return settled
+
+    def renumber(self, lot: Lot, number: int) -> None:
+        """The log speaks of it once more, there."""
+        assert self._lots[lot.key] is lot
+        del self._by_number[lot.number]
+        lot.number = number
+        self._by_number[number] = lot
+
+    def postpone(self, lot: Lot, due_ms: int) -> None:
+        """It could not be revived: try again then. Its handle stays good meanwhile."""
+        if self._lots.get(lot.key) is lot:
+            lot.due_ms = due_ms
+            heapq.heappush(self._dues, (due_ms, lot.number, lot))
+
+    def next_due_ms(self) -> int | None:
+        dues = self._dues
+        while dues and not self._is_current(dues[0]):
+            heapq.heappop(dues)
+        return dues[0][0] if dues else None
+
+    def due(self, now_ms: int, count_max: int) -> list[Lot]:
+        """Lots whose time is over. Each is given out once; whoever takes it settles or postpones it."""
+        found: list[Lot] = []
+        while len(found) < count_max and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            found.append(heapq.heappop(self._dues)[2])
+        return found
+
+    def _is_current(self, entry: tuple[int, int, Lot]) -> bool:
+        lot = entry[2]
+        return entry[0] == lot.due_ms and self._lots.get(lot.key) is lot
+
+    def oldest(self) -> int | None:
+        """How far back the log must be read to know all lots."""
+        return next(iter(self._by_number), None)
+
+    def before(self, number: int) -> list[Lot]:
+        """Lots that the log speaks of before that."""
+        return [lot for _, lot in takewhile(lambda item: item[0] < number, self._by_number.items())]

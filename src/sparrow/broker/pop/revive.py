@@ -1,0 +1,159 @@
+"""What was not acknowledged in time is stored once more, in the group's retry topic, and popped from there.
+
+The copy is in the log before the word that the original is settled. A crash between the two makes another copy at the
+next start; it loses nothing. What came too often goes to the group's dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sparrow.broker.groups import Groups
+from sparrow.broker.hold import Hold
+from sparrow.broker.pop.handles import retry_topic
+from sparrow.broker.pop.inflight import Lot
+from sparrow.broker.pop.pops import Pops
+from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX, Topics
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Slice
+from sparrow.wire import record
+from sparrow.wire.ids import format_offset_id
+from sparrow.wire.properties import value_of, with_values
+
+log = logging.getLogger(__name__)
+
+TURN_MAX_S = 1.0
+"""The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
+AGAIN_MS = 10_000
+"""When a lot could not be revived (the disk is full, say), it is tried again after so long."""
+SAVE_INTERVAL_S = 10.0
+ROUND_MAX = 100
+"""Lots between two looks at everything else there is to do."""
+
+
+class Reviving:
+    """Watches what is in flight, for as long as the broker runs."""
+
+    def __init__(
+        self, pops: Pops, store: LogStore, topics: Topics, groups: Groups, hold: Hold, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._pops, self._store, self._topics, self._groups, self._hold = pops, store, topics, groups, hold
+        self._now_ms = now_ms
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self._pops.load()
+        self._tasks = [asyncio.create_task(self._keep_reviving()), asyncio.create_task(self._keep_saving())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            self._pops.save()
+        except SparrowError as error:
+            log.error("the state of pops is not saved: the next start reads more", extra={"why": str(error)})
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL_S)
+            try:
+                self._pops.save()
+            except SparrowError as error:
+                log.error("the state of pops is not saved", extra={"why": str(error)})
+
+    async def _keep_reviving(self) -> None:
+        while True:
+            self._pops.sooner.clear()
+            for queue in self._pops.in_order.ended(self._now_ms()):
+                self._hold.wake(queue)
+            due = self._pops.in_flight.due(self._now_ms(), ROUND_MAX)
+            for lot in due:
+                await self._try(lot)
+                await asyncio.sleep(0)  # others want to be served between two lots
+            try:
+                async with asyncio.timeout(0 if due else self._wait_s()):
+                    await self._pops.sooner.wait()
+            except TimeoutError:
+                pass
+
+    def _wait_s(self) -> float:
+        now_ms = self._now_ms()
+        next_ms = [self._pops.in_flight.next_due_ms(), self._pops.in_order.next_end_ms()]
+        wait_ms = min((each - now_ms for each in next_ms if each is not None), default=TURN_MAX_S * 1000)
+        return min(max(0.0, wait_ms / 1000), TURN_MAX_S)
+
+    async def _try(self, lot: Lot) -> None:
+        try:
+            await self._revive(lot)
+        except Exception as error:
+            is_ours = not isinstance(error, SparrowError)
+            extra = {"queue": str(lot.queue), "group": lot.group, "why": str(error)}
+            log.error("messages in flight not revived", extra=extra, exc_info=is_ours)
+            self._pops.in_flight.postpone(lot, self._now_ms() + AGAIN_MS)
+
+    async def _revive(self, lot: Lot) -> None:
+        group = self._groups.get(lot.group)
+        if group is not None and lot.queue.topic in self._topics:  # else nobody is left who could want them
+            records = await self._records(lot)
+            alive, dead = await self._targets(lot, group, records)
+            # No waiting from here on: an acknowledgement is either seen by now, or finds the message gone.
+            for offset, raw in records.items():
+                if lot.bit(offset):
+                    self._store_again(lot, group, raw, alive, dead)
+        self._pops.settle(lot, lot.mask)
+
+    async def _targets(self, lot: Lot, group: Group, records: dict[int, memoryview]) -> tuple[Topic, Topic | None]:
+        topic = lot.queue.topic
+        name = topic if topic.startswith(RETRY_PREFIX) else retry_topic(group.name, topic)
+        alive = await self._topics.create_for_group(RETRY_PREFIX, name.removeprefix(RETRY_PREFIX))
+        if any(record.redraft(raw).reconsume_times >= group.retries_max for raw in records.values()):
+            return alive, await self._topics.create_for_group(DEAD_PREFIX, group.name)
+        return alive, None
+
+    def _store_again(self, lot: Lot, group: Group, raw: memoryview, alive: Topic, dead: Topic | None) -> None:
+        draft = record.redraft(raw)
+        is_dead = draft.reconsume_times >= group.retries_max and dead is not None
+        draft.reconsume_times += 1
+        queue = Queue(dead.name if is_dead and dead is not None else alive.name, 0)
+        plain = draft.properties
+        try:
+            draft.properties = self._words(lot, raw, draft)
+            self._store.append_now(queue, (draft,))
+        except Refused:  # no room for what we have to say about it: the message itself is more important
+            draft.properties = plain
+            self._store.append_now(queue, (draft,))
+
+    def _words(self, lot: Lot, raw: memoryview, draft: Draft) -> bytes:
+        said = draft.properties
+        words: dict[str, str] = {}
+        if value_of(said, b"RETRY_TOPIC") is None:
+            words["RETRY_TOPIC"] = lot.queue.topic
+        if value_of(said, b"1ST_POP_TIME") is None:
+            words["1ST_POP_TIME"] = str(lot.pop_ms)
+        if value_of(said, b"ORIGIN_MESSAGE_ID") is None:
+            message = record.decode(raw, verify_crc=False, expand=False)
+            words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
+        return with_values(said, words)
+
+    async def _records(self, lot: Lot) -> dict[int, memoryview]:
+        """Those still in flight, as far as retention has left them."""
+        wanted = lot.offsets()
+        found: dict[int, memoryview] = {}
+        offset = wanted[0]
+        while offset <= wanted[-1]:
+            slice_ = await self._store.read(lot.queue, offset, count_max=wanted[-1] + 1 - offset, bytes_max=4 << 20)
+            if isinstance(slice_, Slice):
+                found |= {place: raw for raw in slice_.records() if (place := record.place_of(raw)) <= wanted[-1]}
+                offset = slice_.next_offset
+            elif slice_.bounds.first > offset:
+                offset = slice_.bounds.first
+            else:
+                break
+        return {offset: found[offset] for offset in wanted if offset in found}

@@ -1,0 +1,74 @@
+"""What pop writes into its topic of the log. Heard again in order, the words give what is in flight.
+
+Each is a record of its own, a MessagePack array. The place of a `Taken` in the topic's queue is the lot's number.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sparrow.model.message import Draft
+
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+
+
+class _Word(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class Taken(_Word, frozen=True, tag="taken"):
+    """Messages of one queue were handed out to a group. Bit i of the mask stands for `start + i`."""
+
+    group: str
+    topic: str
+    queue_id: int
+    start: int
+    pop_ms: int
+    invisible_ms: int
+    mask: bytes
+
+
+class Settled(_Word, frozen=True, tag="settled"):
+    """These of some lots need nothing more: they were acknowledged, or are stored elsewhere to be handed out again."""
+
+    lots: list[tuple[int, bytes]]
+
+
+class Ran(_Word, frozen=True, tag="ran"):
+    """Where a queue stands that a group reads in order. The newest word on it counts."""
+
+    group: str
+    topic: str
+    queue_id: int
+    pop_ms: int
+    next_offset: int
+    attempt: str | None
+    dues: list[tuple[int, int]]
+    """Offsets not acknowledged, and until when each is invisible. None left: the group goes on at `next_offset`."""
+    counts: list[tuple[int, int]]
+
+
+Word = Taken | Settled | Ran
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+
+
+def draft_of(word: Word) -> Draft:
+    return Draft(body=_encode(word))
+
+
+def word_of(body: bytes) -> Word | None:
+    """None for what is no word: somebody else may have written to the topic."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def packed(mask: int) -> bytes:
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+def unpacked(mask: bytes) -> int:
+    return int.from_bytes(mask, "little")

@@ -1,0 +1,62 @@
+"""Requests and replies as messages: which properties make a message a question, and another its answer."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from sparrow.client.later import with_properties
+from sparrow.model.errors import Refused
+from sparrow.model.message import LOOPBACK, Host, Message, StoredMessage
+from sparrow.wire import properties
+from sparrow.wire.compression import COMPRESSED, decompress
+from sparrow.wire.headers import PushReply
+
+CORRELATION, ASKER, PATIENCE_MS = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
+CLUSTER, KIND = "CLUSTER", "MSG_TYPE"
+
+
+def request_of(message: Message, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
+    return with_properties(message, {CORRELATION: correlation, ASKER: client_id, PATIENCE_MS: str(timeout_ms)})
+
+
+def reply_of(request: Message, body: bytes | str, **words: str) -> Message:
+    """The answer to a request that a consumer got. Text becomes UTF-8."""
+    asked = request.properties
+    missing = [name for name in (CLUSTER, CORRELATION, ASKER) if not asked.get(name)]
+    if missing:
+        raise Refused(f"nobody waits for a reply to this message: it has no {', '.join(missing)}")
+    words |= {KIND: "reply", CORRELATION: asked[CORRELATION], ASKER: asked[ASKER]}
+    if PATIENCE_MS in asked:
+        words[PATIENCE_MS] = asked[PATIENCE_MS]
+    return Message(
+        topic=f"{asked[CLUSTER]}_REPLY_TOPIC", body=body.encode() if isinstance(body, str) else body, properties=words
+    )
+
+
+def pushed(header: PushReply, body: bytes | memoryview) -> StoredMessage:
+    """The reply as its asker gets it."""
+    whole, sys_flag = bytes(body), header.sys_flag
+    if sys_flag & COMPRESSED:
+        whole, sys_flag = decompress(whole, sys_flag)
+    return StoredMessage(
+        topic=header.topic,
+        body=whole,
+        properties=properties.decode(header.properties.encode()),
+        flag=header.flag,
+        queue_id=header.queue_id,
+        sys_flag=sys_flag,
+        born_ms=header.born_ms,
+        born_host=_host(header.born_host),
+        store_ms=header.store_ms,
+        store_host=_host(header.store_host),
+        reconsume_times=header.reconsume_times,
+    )
+
+
+def _host(text: str) -> Host:
+    """Java writes `/10.0.0.1:4711`, or a name before the slash. A name alone is not worth a lookup."""
+    ip, _, port = text.rpartition("/")[2].rpartition(":")
+    try:
+        return Host(ip_address(ip.strip("[]")).packed, int(port))
+    except ValueError:
+        return LOOPBACK

@@ -1,0 +1,94 @@
+"""What a handler may say of a message it does not want now, and the messages that become of it.
+
+A handler that raises anything else has failed; that message comes again when the broker thinks best.
+"""
+
+from __future__ import annotations
+
+from sparrow.client.later import checked_level
+from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.model.errors import Refused
+from sparrow.model.message import DELAY, REAL_QUEUE_ID, REAL_TOPIC, Message, StoredMessage
+from sparrow.wire.ids import format_offset_id
+
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+OWN_TOPIC, FIRST_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
+
+BROKER_DECIDES, TO_THE_DEAD = 0, -1
+"""Delay levels of a message that is given back, besides 1 to 18."""
+FIRST_LEVEL = 3
+"""Where the broker begins: 10 s, and one level more with each time."""
+
+_OF_THE_JOURNEY = frozenset(
+    {
+        *(OWN_TOPIC, FIRST_ID, "RECONSUME_TIME", "MAX_RECONSUME_TIMES"),
+        *(DELAY, REAL_TOPIC, REAL_QUEUE_ID, "WAIT", "CLUSTER", "MSG_REGION", "TRACE_ON"),
+        *("TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__"),
+        *("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ROLL_TIMES"),
+        *(
+            "TIMER_ENQUEUE_MS",
+            "TIMER_DEQUEUE_MS",
+            "TIMER_DELAY_LEVEL",
+            "MIN_OFFSET",
+            "MAX_OFFSET",
+            "CONSUME_START_TIME",
+        ),
+    }
+)
+"""Properties that say what a message has been through, and would send it the same way again."""
+
+
+class Later(Exception):
+    """Raised by a handler: bring it again after the time of a level, 1 (1 s) to 18 (2 h); the broker chooses without.
+
+    Where messages come in order the queue waits for it; without a level, for a second.
+    """
+
+    def __init__(self, level: int | None = None) -> None:
+        super().__init__(level)
+        self.level = checked_level(level) if level is not None else BROKER_DECIDES
+
+    @property
+    def delay_ms(self) -> int | None:
+        return DELAY_LEVELS_MS[self.level - 1] if self.level else None
+
+
+class Bury(Exception):
+    """Raised by a handler: no use in trying again, put it to the dead letters."""
+
+
+def level_for(failure: Exception) -> int:
+    """The delay level with which a message is given back."""
+    if isinstance(failure, Bury):
+        return TO_THE_DEAD
+    return failure.level if isinstance(failure, Later) else BROKER_DECIDES
+
+
+def is_a_choice(failure: Exception) -> bool:
+    """Whether the handler meant it, rather than broke down."""
+    return isinstance(failure, Later | Bury)
+
+
+def retry_of(message: StoredMessage, group: str, level: int) -> Message:
+    """The message as a consumer itself sends it to its group's retry topic, to come after a level's time.
+
+    One that goes `TO_THE_DEAD` has no level: RocketMQ 4 would let it wait before it is buried.
+    """
+    words = {name: value for name, value in message.properties.items() if name not in ("TRAN_MSG", DELAY)}
+    words.setdefault(OWN_TOPIC, message.topic)
+    words.setdefault(FIRST_ID, format_offset_id(message.store_host, message.physical_offset))
+    if level != TO_THE_DEAD:
+        words[DELAY] = str(level or FIRST_LEVEL + message.reconsume_times)
+    return Message(topic=RETRY_PREFIX + group, body=message.body, properties=words, flag=message.flag)
+
+
+def redriven(letter: StoredMessage, group: str, *, to_group_only: bool) -> Message:
+    """A dead letter as it was when it was young, under its own id. For its topic, or for one group of its readers."""
+    own_topic = letter.properties.get(OWN_TOPIC)
+    if own_topic is None:
+        raise Refused(f"the dead letter {letter.unique_key!r} does not say of which topic it was")
+    words = {name: value for name, value in letter.properties.items() if name not in _OF_THE_JOURNEY}
+    if to_group_only:
+        words[OWN_TOPIC] = own_topic
+    topic = RETRY_PREFIX + group if to_group_only else own_topic
+    return Message(topic=topic, body=letter.body, properties=words, flag=letter.flag)

@@ -1,0 +1,177 @@
+"""A broker killed at any moment while messages wait for their time, their retry or their producer's word.
+
+What it acknowledged comes, nothing comes early, late is only what the outage made late, and no transaction is seen
+that was not committed. Some come twice: those of the round that the kill cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.support.platforms import channel_to, named, pull, send, subscribe
+from tests.support.processes import BrokerProcess, broker_process
+from tests.support.waiting import eventually
+
+from sparrow.model.errors import Unavailable
+from sparrow.model.message import StoredMessage
+from sparrow.net import Address, Channel
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import EndTransaction, SendBack
+
+LATE, TRIED, PAID = "Late", "Tried", "Paid"
+RETRY = "%RETRY%g"
+COMMIT, ROLL_BACK = 8, 12
+SLACK_MS = 1_000
+"""What a busy machine may add; a kill adds its outage."""
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class Told:
+    """What the brokers so far acknowledged."""
+
+    due_ms: dict[bytes, int] = field(default_factory=dict)
+    """Delayed and retried messages, and the earliest they may come."""
+    due_ms_at_latest: dict[bytes, int] = field(default_factory=dict)
+    committed: set[bytes] = field(default_factory=set)
+    perhaps_committed: set[bytes] = field(default_factory=set)
+    """The word was said, and no answer came."""
+    outages: list[tuple[int, int]] = field(default_factory=list)
+    count: int = 0
+
+    def name(self, kind: str) -> bytes:
+        self.count += 1
+        return f"{kind} {self.count}".encode()
+
+    def may_come_until(self, due_ms: int) -> int:
+        """Whoever is due in an outage, or so shortly before that the kill came first, comes when it is over."""
+        for down_ms, up_ms in self.outages:
+            if down_ms - SLACK_MS <= due_ms <= up_ms:
+                due_ms = up_ms
+        return due_ms + SLACK_MS
+
+
+async def delays(channel: Channel, told: Told, rng: random.Random) -> None:
+    while True:
+        body = told.name("delayed")
+        if rng.random() < 0.3:
+            begun = now_ms()
+            await send(channel, LATE, body, rng.randrange(4), named(DELAY="1"))
+            told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
+        else:
+            due_ms = now_ms() + rng.randrange(20, 2_000)
+            await send(channel, LATE, body, rng.randrange(4), named(TIMER_DELIVER_MS=str(due_ms)))
+            told.due_ms[body], told.due_ms_at_latest[body] = due_ms, max(due_ms, now_ms())
+
+
+async def retries(channel: Channel, told: Told, _: random.Random) -> None:
+    while True:
+        body = told.name("retried")
+        sent = await send(channel, TRIED, body)
+        begun = now_ms()
+        back = SendBack(int(sent.message_id[-16:], 16), "g", 1)
+        answer = await channel.request(Code.CONSUMER_SEND_MSG_BACK, back)
+        assert answer.code == Response.SUCCESS, answer.remark
+        told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
+
+
+async def transactions(channel: Channel, told: Told, rng: random.Random) -> None:
+    while True:
+        body = told.name("paid")
+        sent = await send(channel, PAID, body, 0, named(TRAN_MSG="true", PGROUP="p"), sys_flag=4)
+        chance = rng.random()
+        if chance < 0.2:
+            continue  # its producer forgot about it
+        verdict = COMMIT if chance < 0.8 else ROLL_BACK
+        if verdict == COMMIT:
+            told.perhaps_committed.add(body)
+        word = EndTransaction("p", sent.queue_offset, int(sent.message_id[-16:], 16), verdict, "id")
+        answer = await channel.request(Code.END_TRANSACTION, word)
+        assert answer.code == Response.SUCCESS, answer.remark
+        if verdict == COMMIT:
+            told.committed.add(body)
+
+
+async def load(address: Address, told: Told, rng: random.Random) -> None:
+    """Until the broker is gone."""
+
+    async def one(work, number: int) -> None:
+        try:
+            async with channel_to(address) as channel:
+                await subscribe(channel, "g", **{TRIED: "*"})
+                await work(channel, told, random.Random(rng.random() + number))
+        except Unavailable:
+            pass
+
+    await asyncio.gather(*(one(work, number) for work in (delays, retries, transactions) for number in range(3)))
+
+
+async def everything(channel: Channel, topic: str, queues: int) -> list[StoredMessage]:
+    messages = []
+    for queue_id in range(queues):
+        offset = 0
+        while (answer := await pull(channel, topic, queue_id, offset, count=1_000)).messages:
+            messages += answer.messages
+            offset = answer.header.next_offset
+    return messages
+
+
+def assert_right(told: Told, messages: list[StoredMessage]) -> int:
+    """How many came more than once."""
+    arrived: dict[bytes, int] = {}
+    for message in messages:
+        arrived.setdefault(message.body, message.store_ms)
+        assert message.store_ms >= told.due_ms.get(message.body, 0), f"{message.body!r} came early"
+    lost = told.due_ms.keys() - arrived.keys()
+    assert not lost, f"{len(lost)} lost, {min(lost)!r} for one"
+    for body, due_ms in told.due_ms_at_latest.items():
+        late_ms = arrived[body] - told.may_come_until(due_ms)
+        assert late_ms <= 0, f"{body!r} came {late_ms} ms later than it may"
+    return sum(count > 1 for count in Counter(message.body for message in messages).values())
+
+
+@pytest.mark.timeout(1_800)
+async def test_a_kill_loses_nothing_delivers_nothing_early_and_shows_no_unfinished_transaction(
+    tmp_path: Path, scale: str
+) -> None:
+    seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"SPARROW_SEED={seed}")
+    rng, told = random.Random(seed), Told()
+    async with broker_process("killed", tmp_path / "store", "") as broker:
+        for _ in range(50 if scale == "full" else 3):
+            await round_of(broker, told, rng)
+        async with channel_to(address_of(broker)) as channel:
+            last_ms = max(told.due_ms_at_latest.values())
+            await eventually(lambda: now_ms() > last_ms + SLACK_MS, within_s=10)
+            delivered = await everything(channel, LATE, 4) + await everything(channel, RETRY, 1)
+            twice = assert_right(told, delivered)
+            paid = [message.body for message in await everything(channel, PAID, 1)]
+    assert told.committed <= set(paid), "committed, and lost"
+    assert set(paid) <= told.perhaps_committed, "seen, and never committed"
+    seen = len(set(paid))
+    print(f"{len(told.due_ms)} delayed or retried, {twice} twice; {seen} paid, {len(paid) - seen} twice")
+
+
+def address_of(broker: BrokerProcess) -> Address:
+    return Address("127.0.0.1", broker._port)
+
+
+async def round_of(broker: BrokerProcess, told: Told, rng: random.Random) -> None:
+    work = asyncio.create_task(load(address_of(broker), told, rng))
+    done, _ = await asyncio.wait([work], timeout=rng.uniform(0.05, 1.5))
+    assert not done, f"the load ended by itself: {work.exception()}"
+    down_ms = now_ms()
+    await broker.kill()
+    await work
+    await broker.start()
+    told.outages.append((down_ms, now_ms()))

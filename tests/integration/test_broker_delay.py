@@ -1,0 +1,530 @@
+"""Messages that wait for their time, over a real socket and on a clock that goes as it is told."""
+
+import asyncio
+import tarfile
+from pathlib import Path
+
+import pytest
+from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.waiting import eventually
+
+from sparrow.broker.delay import DELIVERED_MARK, Delay
+from sparrow.broker.waiting import SOURCES, TIMER_SOURCE
+from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import LogSettings
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Slice
+from sparrow.wire import headers, record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.properties import encode
+
+T = Queue("T", 0)
+YEAR_MS = 365 * 86_400_000
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store" / "clean.tar.xz"
+
+
+async def stored(store: LogStore, queue: Queue = T) -> list[StoredMessage]:
+    """All that is there, however old."""
+    messages: list[StoredMessage] = []
+    offset = store.bounds_now(queue).first
+    while isinstance(found := await store.read(queue, offset, count_max=1_000, bytes_max=64 << 20), Slice):
+        messages += record.decode_all(found.tobytes())
+        offset = found.next_offset
+    return messages
+
+
+async def bodies_in(store: LogStore, queue: Queue = T) -> list[bytes]:
+    return [message.body for message in await stored(store, queue)]
+
+
+class Stage:
+    """A broker, its clock, and what it has delivered."""
+
+    def __init__(self, client: Asking, clock: Clock) -> None:
+        self.client, self.clock, self.store = client, clock, client.broker.store
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.now_ms += ms
+        self.client.broker.delay.wake()
+
+    async def delivered(self) -> list[bytes]:
+        return [body for body in await bodies_in(self.store) if not body.startswith(b"canary")]
+
+    async def nothing_comes_in(self, ms: int) -> None:
+        """Passes the time; what is due exactly then has come, and nothing else has."""
+        before, end = await self.delivered(), self.store.bounds_now(T).end
+        await self.client.send(T, f"canary {self.clock.now_ms}".encode(), TIMER_DELAY_MS=str(ms))
+        self.pass_ms(ms)
+        await eventually(lambda: self.store.bounds_now(T).end > end)
+        assert await self.delivered() == before
+
+    async def comes(self, *bodies: bytes) -> None:
+        before = sum(body.startswith(b"canary") for body in await bodies_in(self.store))
+        await eventually(lambda: self.store.bounds_now(T).end >= before + len(bodies))
+        assert await self.delivered() == list(bodies)
+
+
+@pytest.fixture
+async def stage(tmp_path):
+    clock = Clock()
+    async with asking(tmp_path / "store", clock) as client:
+        yield Stage(client, clock)
+
+
+class Restarts:
+    """The same folder and clock, one broker after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.clock = path, Clock()
+
+    def stage(self, **settings: object):
+        return _staged(self._path, self.clock, settings)
+
+
+class _staged:
+    def __init__(self, path: Path, clock: Clock, settings: dict[str, object]) -> None:
+        self._context, self._clock = asking(path, clock, **settings), clock
+
+    async def __aenter__(self) -> Stage:
+        return Stage(await self._context.__aenter__(), self._clock)
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._context.__aexit__(*error)
+
+
+@pytest.fixture
+def restarts(tmp_path) -> Restarts:
+    return Restarts(tmp_path / "store")
+
+
+# -- levels -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", range(1, 19))
+async def test_a_level_waits_its_time_and_not_a_millisecond_less(stage, level):
+    await stage.client.send(T, b"later", DELAY=str(level))
+    await stage.nothing_comes_in(DELAY_LEVELS_MS[level - 1] - 1)
+    stage.pass_ms(1)
+    await stage.comes(b"later")
+
+
+async def test_all_levels_come_in_the_order_of_their_times(stage):
+    for level in range(18, 0, -1):
+        await stage.client.send(T, b"%d" % level, DELAY=str(level))
+    stage.pass_ms(2 * 3_600_000)
+    await stage.comes(*(b"%d" % level for level in range(1, 19)))
+
+
+async def test_a_level_keeps_its_order_though_all_have_one_time(stage):
+    for number in range(700):
+        await stage.client.send(T, b"%d" % number, DELAY="2")
+    stage.pass_ms(5_000)
+    await stage.comes(*(b"%d" % number for number in range(700)))
+
+
+async def test_levels_above_the_highest_are_the_highest(stage):
+    await stage.client.send(T, b"later", DELAY="99")
+    await stage.nothing_comes_in(DELAY_LEVELS_MS[-1] - 1)
+    stage.pass_ms(1)
+    await stage.comes(b"later")
+
+
+async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(stage):
+    header = headers.SendMessageV2("p", "T", "TBW102", 4, 2, 0, 1234, 77, encode({"DELAY": "1", "TAGS": "a"}).decode())
+    sent = await stage.client.done(Code.SEND_MESSAGE_V2, header, b"later")
+    assert sent.queue_id == 2
+    stage.pass_ms(1_000)
+    await eventually(lambda: stage.store.bounds_now(Queue("T", 2)).end)
+    (message,) = await stored(stage.store, Queue("T", 2))
+    assert (message.body, message.flag, message.born_ms, message.tags) == (b"later", 77, 1234, "a")
+    assert message.store_ms == stage.clock.now_ms
+    # As in RocketMQ, consumers see what it waited for. It was appended all the same.
+    assert message.properties["DELAY"] == "1"
+    assert message.properties["REAL_TOPIC"] == "T"
+    assert stage.client.broker.delay.count == 0
+    answer = await stage.client.pull("g", Queue("T", 2))
+    assert answer.code == Response.SUCCESS
+
+
+# -- any time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "delay_ms"),
+    [
+        ({"TIMER_DELAY_MS": "1"}, 1),
+        ({"TIMER_DELAY_MS": "123456"}, 123_456),
+        ({"TIMER_DELAY_SEC": "7"}, 7_000),
+        ({"TIMER_DELIVER_MS": str(Clock().now_ms + 61_001)}, 61_001),
+        ({"TIMER_DELIVER_MS": "5", "TIMER_DELAY_MS": "900", "TIMER_DELAY_SEC": "3"}, 3_000),
+        ({"TIMER_DELIVER_MS": "5", "TIMER_DELAY_MS": "900"}, 900),
+        ({"TIMER_DELAY_MS": "5", "DELAY": "1"}, 1_000),
+        ({"TIMER_DELAY_MS": str(3 * 86_400_000)}, 3 * 86_400_000),
+    ],
+)
+async def test_a_timer_waits_its_time_and_not_a_millisecond_less(stage, named, delay_ms):
+    await stage.client.send(T, b"later", **named)
+    if delay_ms > 1:
+        await stage.nothing_comes_in(delay_ms - 1)
+    assert await stage.delivered() == []
+    stage.pass_ms(1)
+    await stage.comes(b"later")
+
+
+async def test_a_time_that_has_come_is_no_delay(stage):
+    for number, delay in enumerate(("0", "-5")):
+        await stage.client.send(T, b"%d" % number, TIMER_DELAY_MS=delay)
+    await stage.client.send(T, b"2", TIMER_DELIVER_MS=str(stage.clock.now_ms))
+    assert await stage.delivered() == [b"0", b"1", b"2"]
+
+
+async def test_years_work_where_the_horizon_allows_them_and_are_refused_where_not(restarts):
+    words = encode({"TIMER_DELIVER_MS": str(restarts.clock.now_ms + 3 * YEAR_MS)}).decode()
+    header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
+    async with restarts.stage() as stage:
+        code, remark = await stage.client.refused(Code.SEND_MESSAGE_V2, header, b"later")
+        assert code == Response.MESSAGE_ILLEGAL
+        assert "horizon" in remark
+    async with restarts.stage(delay_horizon_ms=10 * YEAR_MS) as stage:
+        await stage.client.done(Code.SEND_MESSAGE_V2, header, b"later")
+        await stage.nothing_comes_in(3 * YEAR_MS - 1)
+        stage.pass_ms(1)
+        await stage.comes(b"later")
+
+
+async def test_what_is_no_time_is_refused(stage):
+    words = encode({"TIMER_DELIVER_MS": "tomorrow"}).decode()
+    header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
+    await stage.client.send(T, b"makes the topic")
+    code, _ = await stage.client.refused(Code.SEND_MESSAGE_V2, header, b"later")
+    assert code == Response.MESSAGE_ILLEGAL
+
+
+async def test_words_that_only_the_broker_may_say_do_nothing_from_a_sender(restarts):
+    async with restarts.stage() as stage:
+        await stage.client.send(T, b"victim", TIMER_DELAY_MS="5000")
+        await stage.client.send(
+            T,
+            b"odd",
+            DELAY="2",
+            TIMER_OUT_MS="soon",
+            TIMER_DEL_UNIQKEY="T+x",
+            TIMER_ROLLED_FROM=str(TIMER_SOURCE << 56),
+            REAL_TOPIC="elsewhere",
+            REAL_QID="\u00b2",
+        )
+        await stage.client.send(T, b"odder", TIMER_DELAY_MS="5001", TIMER_ROLLED_FROM=str(TIMER_SOURCE << 56))
+    async with restarts.stage() as stage:
+        stage.pass_ms(5_001)
+        await eventually(lambda: stage.client.broker.delay.count == 0)
+        assert sorted(await stage.delivered()) == [b"odd", b"odder", b"victim"]
+
+
+async def test_large_messages_due_together_all_come(stage):
+    """More than a segment holds: they cannot go in one append."""
+    for number in range(40):
+        await stage.client.send(T, b"%02d" % number + b"x" * 60_000, DELAY="1")
+    stage.pass_ms(1_000)
+    await eventually(lambda: stage.store.bounds_now(T).end == 40)
+    assert [message.body[:2] for message in await stored(stage.store)] == [b"%02d" % number for number in range(40)]
+
+
+async def test_other_requests_are_served_while_many_are_delivered(stage):
+    await stage.client.send(T, b"makes the topic")
+    draft = {"properties": encode({"UNIQ_KEY": "x"})}
+    for number in range(6_000):
+        stage.client.broker.delay.put_at(T, Draft(body=b"%d" % number, **draft), stage.clock.now_ms + 5)
+    stage.pass_ms(5)
+    while stage.client.broker.delay.count == 6_000:
+        await asyncio.sleep(0)
+    await stage.client.ask(Code.GET_ALL_TOPIC_CONFIG)
+    assert stage.client.broker.delay.count > 0, "answered before the last was delivered"
+    await eventually(lambda: stage.store.bounds_now(T).end == 6_001)
+
+
+# -- clocks that are set ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])
+async def test_a_clock_set_back_makes_nothing_early_late_or_lost(restarts, named):
+    async with restarts.stage() as stage:
+        await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
+        stage.pass_ms(10)
+        await stage.comes(b"first")
+        stage.pass_ms(-3_600_000)
+        await stage.client.send(T, b"second", **named)
+        await stage.nothing_comes_in(999)
+    async with restarts.stage() as stage:
+        assert b"second" not in await stage.delivered()
+        stage.pass_ms(1_000)  # the level's wait begins anew: when it was stored, by the clock of now, is not known
+        await eventually(lambda: stage.client.broker.delay.count == 0)
+        assert b"second" in await stage.delivered()
+
+
+async def test_a_message_put_in_the_very_millisecond_of_the_mark_survives_a_restart(restarts):
+    async with restarts.stage() as stage:
+        await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
+        stage.pass_ms(10)
+        await stage.comes(b"first")
+        await eventually(lambda: stage.store._memory.state.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
+        await stage.client.send(T, b"second", TIMER_DELAY_MS="1")
+    async with restarts.stage() as stage:
+        stage.pass_ms(1)
+        await stage.comes(b"first", b"second")
+
+
+# -- restarts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_forgets_nothing_and_repeats_nothing(restarts):
+    async with restarts.stage() as stage:
+        for number in range(30):
+            await stage.client.send(T, b"%02d" % number, TIMER_DELAY_MS=str(1_000 * (number + 1)))
+        await stage.client.send(T, b"level", DELAY="5")
+        stage.pass_ms(10_000)
+        await stage.comes(*(b"%02d" % number for number in range(10)))
+    restarts.clock.now_ms += 10_000  # these become due while nobody is there
+    async with restarts.stage() as stage:
+        await stage.comes(*(b"%02d" % number for number in range(20)))
+        assert stage.client.broker.delay.count == 11
+        stage.pass_ms(10_000)
+        await stage.comes(*(b"%02d" % number for number in range(30)))
+    async with restarts.stage() as stage:
+        stage.pass_ms(30_000)
+        await stage.comes(*(b"%02d" % number for number in range(30)), b"level")
+    async with restarts.stage() as stage:
+        assert stage.client.broker.delay.count == 0
+
+
+async def test_a_restart_reads_only_what_still_waits(restarts):
+    async with restarts.stage() as stage:
+        for number in range(50):
+            await stage.client.send(T, b"%d" % number, DELAY="1")
+        stage.pass_ms(1_000)
+        await eventually(lambda: stage.client.broker.delay.count == 0)
+        await stage.client.send(T, b"waits", DELAY="1")
+    async with restarts.stage() as stage:
+        assert await stage.store.mark("timers.from.0") == 50
+        assert stage.client.broker.delay.count == 1
+
+
+# -- taking back ------------------------------------------------------------------------------------------------------
+
+
+async def recall(stage: Stage, handle: str, topic: str = "T"):
+    return await stage.client.ask(Code.RECALL_MESSAGE, headers.Recall(topic, handle))
+
+
+async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts):
+    async with restarts.stage() as stage:
+        sent = await stage.client.send(T, b"recalled", TIMER_DELAY_MS="5000", UNIQ_KEY="k1")
+        await stage.client.send(T, b"kept", TIMER_DELAY_MS="5000", UNIQ_KEY="k2")
+        answer = await recall(stage, sent.recall_handle)
+        assert answer.code == Response.SUCCESS
+        assert headers.read(headers.Recalled, answer.ext).message_id == "k1"
+    for _ in range(2):
+        async with restarts.stage() as stage:
+            assert stage.client.broker.delay.count == 2
+    async with restarts.stage() as stage:
+        stage.pass_ms(5_000)
+        await stage.comes(b"kept")
+        await eventually(lambda: stage.client.broker.delay.count == 0)
+
+
+async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(stage):
+    sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
+    handle = sent.recall_handle
+    other = Delay.handle_of("T", "elsewhere", stage.clock.now_ms + 100, "k")
+    for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
+        assert (await recall(stage, wrong, topic)).code == Response.ILLEGAL_OPERATION
+    stage.pass_ms(100)
+    assert (await recall(stage, handle)).code == Response.ILLEGAL_OPERATION
+    await stage.comes(b"now")
+
+
+async def test_a_message_can_be_taken_back_by_another_as_before_5_3(stage):
+    due_ms = str(stage.clock.now_ms + 5_000)
+    await stage.client.send(T, b"gone", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k1")
+    await stage.client.send(T, b"gone too", TIMER_DELIVER_MS=due_ms, UNIQ_KEY="k2")
+    await stage.client.send(T, b"stays", TIMER_DELIVER_MS=str(stage.clock.now_ms + 5_001), UNIQ_KEY="k3")
+    for key in ("T+k1", "k2", "T+k3"):  # the last one has another time
+        await stage.client.send(T, b"cancels", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=key)
+    stage.pass_ms(6_000)
+    await stage.comes(b"stays")
+
+
+# -- topics that are gone ---------------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_topic_holds_up_nobody(stage):
+    gone = Queue("Gone", 0)
+    await stage.client.send(gone, b"nobody's", DELAY="1")
+    await stage.client.send(T, b"later", DELAY="1")
+    await stage.client.send(gone, b"nobody's", DELAY="1")
+    await stage.client.broker.topics.delete("Gone")
+    stage.pass_ms(1_000)
+    await stage.comes(b"later")
+    await eventually(lambda: stage.client.broker.delay.count == 0)
+
+
+# -- crashes and long waits, without the broker around it -------------------------------------------------------------
+
+
+def opened(path: Path, clock: Clock, **settings: object) -> LogStore:
+    return LogStore(path, LOG.model_copy(update=settings), now_ms=clock)
+
+
+async def started(store: LogStore, clock: Clock, *, rolls_after_ms: int = 10 * YEAR_MS) -> Delay:
+    for name in ("T", SCHEDULE_TOPIC, SOURCES[TIMER_SOURCE].topic):
+        if name not in await store.topics():
+            await store.put_topic(Topic(name=name, read_queues=18, write_queues=18))
+    delay = Delay(store, horizon_ms=20 * YEAR_MS, rolls_after_ms=rolls_after_ms, now_ms=clock)
+    await delay.start()
+    return delay
+
+
+def timed(delay: Delay, clock: Clock, body: bytes, ms: int, key: str = "") -> None:
+    delay.put_at(T, Draft(body=body, properties=encode({"UNIQ_KEY": key or body.decode()})), clock.now_ms + ms)
+
+
+async def test_a_crash_between_delivery_and_mark_repeats_and_loses_nothing(tmp_path):
+    clock = Clock()
+    with opened(tmp_path, clock) as store:
+        delay = await started(store, clock)
+        for number in range(3):
+            timed(delay, clock, b"%d" % number, 1_000)
+        clock.now_ms += 1_000
+        delay.wake()
+        await eventually(lambda: store.bounds_now(T).end == 3)
+        third = (await stored(store))[2]
+        await delay.stop()
+        store.truncate(third.physical_offset)  # the third, and the mark behind it, never reached the disk
+    with opened(tmp_path, clock) as store:
+        delay = await started(store, clock)
+        await eventually(lambda: store.bounds_now(T).end == 5)
+        await delay.stop()
+        assert await bodies_in(store) == [b"0", b"1", b"0", b"1", b"2"]
+
+
+async def test_a_restart_never_starts_behind_what_is_just_being_delivered(tmp_path):
+    clock = Clock()
+    with opened(tmp_path, clock, hot_bytes=0) as store:  # every read takes a thread, and a while
+        delay = await started(store, clock)
+        for number in range(20):
+            timed(delay, clock, b"%d" % number, 1_000 + number % 7)
+        clock.now_ms += 2_000
+        delay.wake()
+        while store.bounds_now(T).end == 0:
+            await delay.save_pointers()
+            pointer = await store.mark(f"timers.from.{TIMER_SOURCE}") or 0
+            assert pointer == 0 or store.bounds_now(T).end > 0
+            await asyncio.sleep(0)
+        await delay.stop()
+
+
+async def test_what_readers_may_not_see_yet_is_delivered_once_they_may(tmp_path):
+    clock = Clock()
+    with opened(tmp_path, clock, visible_after="replicated") as store:
+        delay = await started(store, clock)
+        timed(delay, clock, b"later", 10)
+        clock.now_ms += 10
+        delay.wake()
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert delay.count == 1
+        store.replicated_to(store.written)
+        await eventually(lambda: delay.count == 0)
+        store.replicated_to(store.written)
+        assert await bodies_in(store) == [b"later"]
+        await delay.stop()
+
+
+async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
+    clock = Clock()
+    hour_ms = 3_600_000
+    for round_number in range(6):
+        with opened(tmp_path, clock, segment_bytes=64 << 10, retention_hours=24) as store:
+            delay = await started(store, clock, rolls_after_ms=12 * hour_ms)
+            if round_number == 0:
+                for number in range(300):
+                    timed(delay, clock, b"%d" % number, 5 * 24 * hour_ms + number)
+                timed(delay, clock, b"cancelled", 5 * 24 * hour_ms, "k")
+                delay.cancel("T", "k", clock.now_ms + 5 * 24 * hour_ms)
+                delay.put_level(T, Draft(body=b"level", properties=encode({"UNIQ_KEY": "level"})), 18)
+            assert delay.count <= 302, "a copy replaces what it was copied from"
+            for _ in range(4):
+                clock.now_ms += 6 * hour_ms
+                for _ in range(40):  # others make the log grow, so that there are segments to delete
+                    store.append_now(Queue("T", 1), [Draft(body=b"x" * 10_000)])
+                delay.wake()
+                await delay.roll()
+                await delay.save_pointers()
+                await store.trim()
+            if round_number in (2, 3):
+                assert store.first > 0
+                assert await bodies_in(store) in ([b"level"], [])  # which retention takes in its turn
+            if round_number == 5:
+                await eventually(lambda delay=delay: delay.count == 0)
+                assert store.bounds_now(T).end == 301
+                assert (await bodies_in(store))[-1] == b"299"
+            await delay.stop()
+
+
+async def test_a_crash_behind_a_copy_does_not_make_two_of_one(tmp_path):
+    clock = Clock()
+    hour_ms = 3_600_000
+    with opened(tmp_path, clock) as store:
+        delay = await started(store, clock, rolls_after_ms=12 * hour_ms)
+        for number in range(3):
+            timed(delay, clock, b"%d" % number, 48 * hour_ms)
+        clock.now_ms += 13 * hour_ms
+        await delay.roll()
+        assert store.bounds_now(SOURCES[TIMER_SOURCE]).end == 6
+        assert await store.mark(f"timers.from.{TIMER_SOURCE}") is None, "a restart reads both"
+        after_a_crash = await started(store, clock)
+        assert (delay.count, after_a_crash.count) == (3, 3)
+        await delay.stop()
+        clock.now_ms += 35 * hour_ms
+        after_a_crash.wake()
+        await eventually(lambda: after_a_crash.count == 0)
+        await after_a_crash.stop()
+        assert sorted(await bodies_in(store)) == [b"0", b"1", b"2"]
+
+
+async def test_messages_that_fill_more_than_a_segment_together_come_one_by_one(tmp_path):
+    clock = Clock()
+    with opened(tmp_path, clock, segment_bytes=64 << 10) as store:
+        delay = await started(store, clock)
+        for number in range(20):
+            delay.put_at(T, Draft(body=b"%02d" % number + bytes(10_000)), clock.now_ms + 5)
+        clock.now_ms += 5
+        delay.wake()
+        await eventually(lambda: delay.count == 0)
+        await delay.stop()
+        assert [body[:2] for body in await bodies_in(store)] == [b"%02d" % number for number in range(20)]
+
+
+# -- a directory of RocketMQ's ----------------------------------------------------------------------------------------
+
+
+async def test_what_rocketmq_has_delivered_is_not_delivered_again(tmp_path):
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(tmp_path / "store", filter="data")
+    clock = Clock(1_794_734_683_408 + YEAR_MS)
+    settings = LogSettings(index_slots=100, index_entries=200)
+    with LogStore(tmp_path / "store", settings, now_ms=clock) as store:
+        delivered = store.bounds_now(Queue("TopicTest", 0)).end + store.bounds_now(Queue("TopicTest", 1)).end
+        assert store.bounds_now(Queue(SCHEDULE_TOPIC, 0)).end == 1
+        assert await store.mark("timers.from.0") == 1
+        delay = await started(store, clock)
+        assert delay.count == 0
+        timed(delay, clock, b"ours", 5)
+        clock.now_ms += 5
+        delay.wake()
+        await eventually(lambda: delay.count == 0)
+        await delay.stop()
+        after = store.bounds_now(Queue("TopicTest", 0)).end + store.bounds_now(Queue("TopicTest", 1)).end
+        assert after == delivered

@@ -1,0 +1,861 @@
+"""Popping from a real broker: taking, acknowledging, messages that come again, order, waiting, and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.support.asking import LOG, Clock
+from tests.support.log_stores import crashed_copy
+from tests.support.platforms import TIMEOUT_MS, named, running_platform, send, send_batch, subscribe
+from tests.support.waiting import eventually
+from tests.support.wires import wire_to
+
+from sparrow.broker.pop import handles, pops
+from sparrow.broker.pop.pops import FROM_MARK
+from sparrow.broker.server import BrokerServer
+from sparrow.model.message import StoredMessage
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.net import Channel, connect
+from sparrow.settings import BrokerSettings
+from sparrow.store.spi import Slice
+from sparrow.wire import bodies, headers, record
+from sparrow.wire.bodies.pop import Ack, BatchAck, bits_of
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command, Serialization
+from sparrow.wire.headers import AckMessage, ChangeInvisible, InvisibleChanged, Notification, PopMessage, Popped
+
+QUEUES = 4
+INVISIBLE_MS = 60_000
+
+
+class Got(NamedTuple):
+    """A message as a client sees it: with the handle it would make of the answer, or that came with it."""
+
+    message: StoredMessage
+    handle: str
+    topic: str
+    """Where it was popped from."""
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+
+class Popper:
+    """One client of one group."""
+
+    def __init__(self, server: BrokerServer, channel: Channel, clock: Clock, group: str = "G") -> None:
+        self.server, self.broker, self.channel, self.clock, self.group = server, server.broker, channel, clock, group
+
+    async def ask(self, code: int, header: headers.Header, body: bytes = b"", hold_ms: int = 0) -> Command:
+        return await self.channel.request(code, header, body, timeout_ms=TIMEOUT_MS + hold_ms)
+
+    def pop_header(
+        self,
+        topic: str = "T",
+        *,
+        queue_id: int = -1,
+        count: int = 32,
+        invisible_ms: int = INVISIBLE_MS,
+        poll_ms: int = 0,
+        **others: object,
+    ) -> PopMessage:
+        return PopMessage(
+            self.group, topic, queue_id, count, invisible_ms, poll_ms, self.clock(), **({"init_mode": 0} | others)
+        )
+
+    async def try_pop(self, topic: str = "T", **how: object) -> Command:
+        header = self.pop_header(topic, **how)
+        return await self.ask(Code.POP_MESSAGE, header, hold_ms=header.poll_ms)
+
+    async def pop(self, topic: str = "T", **how: object) -> list[Got]:
+        """What was got; nothing is fine, too."""
+        answer = await self.try_pop(topic, **how)
+        assert answer.code in (Response.SUCCESS, Response.POLLING_TIMEOUT), answer.remark
+        return self.got(answer, topic) if answer.code == Response.SUCCESS else []
+
+    def got(self, answer: Command, topic: str = "T") -> list[Got]:
+        """As Java's client makes handles: from the lists, unless a message has one already."""
+        said = headers.read(Popped, answer.ext)
+        starts = {tuple(entry.split(" ")[:2]): int(entry.split(" ")[2]) for entry in said.start_offsets.split(";")}
+        taken = {
+            tuple(entry.split(" ")[:2]): list(map(int, entry.split(" ")[2].split(",")))
+            for entry in said.message_offsets.split(";")
+        }
+        got: list[Got] = []
+        for message in record.decode_all(bytes(answer.body)):
+            assert message.topic == topic
+            handle = message.properties.get("POP_CK")
+            if handle is None:
+                key = ("0", str(message.queue_id))
+                assert message.queue_offset in taken[key]
+                handle = handles.handle_of(
+                    start=starts[key],
+                    pop_ms=said.pop_ms,
+                    invisible_ms=said.invisible_ms,
+                    revive_queue=said.revive_queue,
+                    retry="0",
+                    broker=self.broker.name,
+                    queue_id=message.queue_id,
+                    offset=message.queue_offset,
+                )
+            is_retry = handle.split(" ")[4] == "1"
+            got.append(Got(message, handle, f"%RETRY%{self.group}_{topic}" if is_retry else topic))
+        assert len(got) == sum(map(len, taken.values()))
+        return got
+
+    async def ack(self, got: Got, handle: str | None = None) -> tuple[int, str | None]:
+        header = AckMessage(self.group, got.topic, got.message.queue_id, handle or got.handle, got.message.queue_offset)
+        answer = await self.ask(Code.ACK_MESSAGE, header)
+        return answer.code, answer.remark
+
+    async def acked(self, *got: Got) -> None:
+        for each in got:
+            assert await self.ack(each) == (0, None)
+
+    async def change(self, got: Got, invisible_ms: int) -> tuple[int, str | None]:
+        """The code, and the new handle."""
+        message = got.message
+        header = ChangeInvisible(
+            self.group, got.topic, message.queue_id, got.handle, message.queue_offset, invisible_ms
+        )
+        answer = await self.ask(Code.CHANGE_MESSAGE_INVISIBLETIME, header)
+        if answer.code:
+            return answer.code, answer.remark
+        said = headers.read(InvisibleChanged, answer.ext)
+        retry = got.handle.split(" ")[4]
+        offset = message.queue_offset
+        return 0, (
+            f"{offset} {said.pop_ms} {said.invisible_ms} {said.revive_queue} {retry} "
+            f"{self.broker.name} {message.queue_id} {offset}"
+        )
+
+    async def passes(self, ms: int) -> None:
+        """Time passes, and everybody has noticed."""
+        self.clock.now_ms += ms
+        self.broker.pops.sooner.set()
+
+    async def comes_again(self, count: int, **how: object) -> list[Got]:
+        """Pops until so many messages came."""
+        got: list[Got] = []
+        async with asyncio.timeout(10):
+            while len(got) < count:
+                self.broker.pops.sooner.set()
+                got += await self.pop(**how)
+                await asyncio.sleep(0.001)
+        return got
+
+    async def fill(self, each: int = 10, queues: int = QUEUES, topic: str = "T") -> set[bytes]:
+        every = {b"%d-%d" % (queue, number) for queue in range(queues) for number in range(each)}
+        for queue in range(queues):
+            await send_batch(self.channel, topic, [(b"%d-%d" % (queue, n), b"") for n in range(each)], queue)
+        return every
+
+    async def stored(self, topic: str) -> list[StoredMessage]:
+        found = await self.broker.store.read(Queue(topic, 0), 0, count_max=1000)
+        return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
+
+
+def bodies_of(got: list[Got]) -> list[bytes]:
+    return [each.body for each in got]
+
+
+@asynccontextmanager
+async def popping(path: Path, clock: Clock | None = None, **settings: object):
+    clock = clock or Clock()
+    fields = {"port": 0, **settings}
+    async with BrokerServer(BrokerSettings.model_validate(fields), path, LOG, now_ms=clock) as server:
+        if "T" not in server.broker.topics:
+            await server.broker.topics.put(Topic(name="T", read_queues=QUEUES, write_queues=QUEUES))
+        channel = await connect(server.address)
+        yield Popper(server, channel, clock)
+        channel.close()
+
+
+@pytest.fixture
+async def popper(tmp_path):
+    async with popping(tmp_path / "store") as popper:
+        yield popper
+
+
+# -- taking and acknowledging -----------------------------------------------------------------------------------------
+
+
+async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
+    every = await popper.fill()
+    got: list[Got] = []
+    while some := await popper.pop():
+        assert len(some) <= 32
+        got += some
+    assert set(bodies_of(got)) == every
+    assert len(got) == len(every)
+    await popper.acked(*got)
+    await popper.passes(2 * INVISIBLE_MS)
+    assert await popper.pop() == []
+    assert len(popper.broker.pops.in_flight) == 0
+
+
+async def test_an_answer_says_what_a_client_needs_for_its_handles(popper):
+    for _ in range(3):
+        await send(popper.channel, "T", b"x", 2)
+    answer = await popper.try_pop(queue_id=2, count=2)
+    said = headers.read(Popped, answer.ext)
+    assert (said.pop_ms, said.invisible_ms, said.revive_queue, said.rest) == (popper.clock(), INVISIBLE_MS, 0, 1)
+    assert (said.start_offsets, said.message_offsets, said.order_counts) == ("0 2 0", "0 2 0,1", None)
+
+
+async def test_messages_come_as_they_lie_in_the_store(popper):
+    await send(popper.channel, "T", b"body", 1, named(TAGS="a", KEYS="k"))
+    (got,) = await popper.pop()
+    (stored,) = record.decode_all((await popper.broker.store.read(Queue("T", 1), 0)).tobytes())
+    assert got.message == stored
+
+
+async def test_a_binary_pop_gets_a_binary_answer_and_so_does_its_acknowledgement(popper):
+    await popper.fill(each=1, queues=1)
+    async with wire_to(popper.server.address) as wire:
+        ext = headers.write(popper.pop_header())
+        answer = await wire.ask(Command(Code.POP_MESSAGE, 1, ext=ext, serialization=Serialization.BINARY))
+        (got,) = popper.got(answer)
+        ext = headers.write(AckMessage("G", "T", 0, got.handle, 0))
+        acked = await wire.ask(Command(Code.ACK_MESSAGE, 2, ext=ext, serialization=Serialization.BINARY))
+        assert (answer.serialization, acked.serialization, acked.code) == (Serialization.BINARY,) * 2 + (0,)
+    assert len(popper.broker.pops.in_flight) == 0
+
+
+async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper):
+    every = await popper.fill(each=5)
+    got = await popper.pop()
+    assert set(bodies_of(got)) == every
+    lots = {lot.queue.id: lot for lot in popper.broker.pops.in_flight}
+    acks = [
+        Ack("G", "T", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, bits_of(range(5)))
+        for lot in lots.values()
+    ]
+    answer = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks)))
+    assert (answer.code, len(popper.broker.pops.in_flight)) == (0, 0)
+    again = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks[:1])))
+    assert (again.code, "5 of 5" in again.remark) == (Response.NO_MESSAGE, True)
+
+
+async def test_acknowledgements_of_one_turn_make_one_record(popper):
+    await popper.fill(each=30, queues=1)
+    got = await popper.pop()
+    revive = Queue("rmq_sys_REVIVE_LOG_DefaultCluster", 0)
+    before = popper.broker.store.bounds_now(revive).end
+    await asyncio.gather(*(popper.ack(each) for each in got))
+    assert popper.broker.store.bounds_now(revive).end - before <= 3
+    assert len(popper.broker.pops.in_flight) == 0
+
+
+async def test_several_consumers_on_all_queues_never_share_a_message(popper):
+    every = await popper.fill(each=100)
+    channels = [await connect(popper.server.address) for _ in range(5)]
+    poppers = [Popper(popper.server, channel, popper.clock) for channel in channels]
+
+    async def drain(one: Popper) -> list[bytes]:
+        seen: list[bytes] = []
+        while some := await one.pop(count=7):
+            seen += bodies_of(some)
+        return seen
+
+    seen = [body for some in await asyncio.gather(*map(drain, poppers)) for body in some]
+    assert sorted(seen) == sorted(every)
+    for channel in channels:
+        channel.close()
+
+
+async def test_groups_do_not_disturb_each_other(popper):
+    every = await popper.fill(each=5)
+    other = Popper(popper.server, popper.channel, popper.clock, "H")
+    got = await popper.pop()
+    await popper.acked(*got)
+    assert set(bodies_of(await other.pop())) == every
+
+
+async def test_the_tags_of_a_pop_leave_messages_out_for_good(popper):
+    for tag in ("a", "b", "a", "c"):
+        await send(popper.channel, "T", tag.encode(), 0, named(TAGS=tag))
+    got = await popper.pop(expression="a || c", expression_type="TAG")
+    assert bodies_of(got) == [b"a", b"a", b"c"]
+    await popper.acked(*got)
+    assert await popper.pop() == []
+
+
+async def test_a_thousand_that_do_not_match_are_passed_over_in_one_pop(popper):
+    for _ in range(3):
+        await send_batch(popper.channel, "T", [(b"no", b"TAGS\x01b\x02")] * 1000, 0)
+    await send(popper.channel, "T", b"yes", 0, named(TAGS="a"))
+    assert bodies_of(await popper.pop(queue_id=0, expression="a")) == [b"yes"]
+
+
+async def test_a_new_group_starts_at_the_oldest_or_near_the_newest(tmp_path):
+    async with popping(tmp_path) as popper:
+        await popper.fill(each=3, queues=1)
+        newest = Popper(popper.server, popper.channel, popper.clock, "N")
+        assert len(await newest.pop(queue_id=0, init_mode=1)) == 3  # a young topic: from its start
+        assert len(await popper.pop(queue_id=0)) == 3
+
+
+# -- what cannot be done ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ({"count": 33}, 29),
+        ({"count": 0}, 29),
+        ({"invisible_ms": 0}, 29),
+        ({"invisible_ms": 1 << 62}, 29),
+        ({"queue_id": QUEUES}, 29),
+        ({"queue_id": -2}, 29),
+        ({"topic": "nobody's"}, Response.TOPIC_NOT_EXIST),
+        ({"expression": "a > 1", "expression_type": "CLASS"}, 1),
+    ],
+)
+async def test_a_pop_that_makes_no_sense_is_refused_with_a_sentence(popper, how, code):
+    answer = await popper.try_pop(**how)
+    assert answer.code == code
+    assert answer.remark
+
+
+async def test_a_group_that_may_not_consume_may_not_pop(popper):
+    await popper.broker.groups.put(Group(name="G", may_consume=False))
+    assert (await popper.try_pop()).code == Response.NO_PERMISSION
+
+
+async def test_a_pop_that_its_sender_has_given_up_takes_nothing(popper):
+    await popper.fill(each=1, queues=1)
+    header = popper.pop_header(poll_ms=100)
+    popper.clock.now_ms += 601
+    assert (await popper.ask(Code.POP_MESSAGE, header)).code == Response.POLLING_TIMEOUT
+    assert len(await popper.pop()) == 1
+
+
+async def test_a_pop_that_wants_no_answer_takes_nothing(popper):
+    await popper.fill(each=1, queues=1)
+    popper.channel.tell(Code.POP_MESSAGE, popper.pop_header())
+    assert len(await popper.pop()) == 1
+
+
+async def test_nobody_can_send_to_the_topic_that_pop_keeps_its_state_in(popper):
+    header = headers.SendMessageV2("p", "rmq_sys_REVIVE_LOG_DefaultCluster", "TBW102", 4, 0, 0, 1, 0, "")
+    assert (await popper.ask(Code.SEND_MESSAGE_V2, header, b"x")).code == Response.NO_PERMISSION
+
+
+async def test_a_broker_with_too_many_pops_in_flight_says_so_and_loses_nothing(popper, monkeypatch):
+    monkeypatch.setattr(pops, "LOTS_MAX", 1)
+    await popper.fill(each=2, queues=1)
+    (first,) = await popper.pop(count=1)
+    assert (await popper.try_pop()).code == Response.SYSTEM_BUSY
+    await popper.acked(first)
+    assert bodies_of(await popper.pop()) == [b"0-1"]
+
+
+async def test_a_handle_that_stands_for_nothing_is_told_so(popper):
+    await popper.fill(each=2, queues=1)
+    first, second = await popper.pop(queue_id=0)
+    await popper.acked(first)
+    code, remark = await popper.ack(first)
+    assert (code, "stands for nothing" in remark) == (Response.NO_MESSAGE, True)
+    assert (await popper.ack(second, "no handle at all"))[0] == Response.SYSTEM_ERROR
+    forged = second.handle.replace(str(popper.clock()), "17")
+    assert (await popper.ack(second, forged))[0] == Response.NO_MESSAGE
+    assert (await popper.change(first, 1000))[0] == Response.NO_MESSAGE
+    await popper.acked(second)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "offset", "code"),
+    [("T", 99, 0, Response.MESSAGE_ILLEGAL), ("T", 0, 99, Response.NO_MESSAGE), ("U", 0, 0, Response.TOPIC_NOT_EXIST)],
+)
+async def test_an_acknowledgement_of_what_does_not_exist_is_refused(popper, topic, queue_id, offset, code):
+    answer = await popper.ask(Code.ACK_MESSAGE, AckMessage("G", topic, queue_id, "0 1 1 0 0 sparrow 0 0", offset))
+    assert answer.code == code
+
+
+# -- what is not acknowledged -----------------------------------------------------------------------------------------
+
+
+async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(popper):
+    await send(popper.channel, "T", b"x", 0, named(TAGS="a", KEYS="k"))
+    (first,) = await popper.pop(invisible_ms=1000)
+    await popper.passes(999)
+    assert await popper.pop() == []
+    await popper.passes(1)
+    (again,) = await popper.comes_again(1)
+    assert (again.body, again.message.reconsume_times, again.message.topic) == (b"x", 1, "T")
+    assert (again.message.tags, again.message.keys) == ("a", ["k"])
+    assert again.topic == "%RETRY%G_T"
+    assert int(again.message.properties["1ST_POP_TIME"]) == int(first.handle.split(" ")[1])
+    assert (await popper.ack(first))[0] == Response.NO_MESSAGE
+    await popper.acked(again)
+    await popper.passes(2 * INVISIBLE_MS)
+    assert await popper.pop() == []
+
+
+async def test_only_what_is_missing_of_a_lot_comes_again(popper):
+    await popper.fill(each=10, queues=1)
+    got = await popper.pop(queue_id=0)
+    await popper.acked(*got[:3], *got[4:9])
+    await popper.passes(INVISIBLE_MS)
+    again = await popper.comes_again(2)
+    assert sorted(bodies_of(again)) == [b"0-3", b"0-9"]
+
+
+async def test_a_pop_of_one_queue_gets_retries_too(popper):
+    await popper.fill(each=1, queues=1)
+    await popper.pop(invisible_ms=10)
+    await popper.passes(10)
+    assert bodies_of(await popper.comes_again(1, queue_id=3)) == [b"0-0"]
+
+
+async def test_a_batch_of_acknowledgements_names_retries_by_the_topic_they_are_of(popper):
+    await popper.fill(each=2, queues=1)
+    await popper.pop(invisible_ms=10)
+    await popper.passes(10)
+    await eventually(lambda: popper.broker.store.bounds_now(Queue("%RETRY%G_T", 0)).end == 2)
+    got = await popper.pop()
+    start, pop_ms = map(int, got[0].handle.split(" ")[:2])
+    ack = Ack("G", "T", "1", start, 0, 0, pop_ms, INVISIBLE_MS, bits_of([0, 1]))
+    answer = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", [ack])))
+    assert (answer.code, len(popper.broker.pops.in_flight)) == (0, 0)
+
+
+async def test_what_comes_too_often_is_buried(popper):
+    await popper.broker.groups.put(Group(name="G", retries_max=2))
+    await send(popper.channel, "T", b"x", 0)
+    await popper.pop(invisible_ms=10)
+    for times in (1, 2):
+        await popper.passes(10)
+        (again,) = await popper.comes_again(1, invisible_ms=10)
+        assert again.message.reconsume_times == times
+    await popper.passes(10)
+    await eventually(lambda: popper.broker.store.bounds_now(Queue("%DLQ%G", 0)).end == 1)
+    (dead,) = await popper.stored("%DLQ%G")
+    assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"x", 3, "T")
+    assert await popper.pop() == []
+
+
+async def test_two_groups_whose_retry_topics_have_one_name_get_their_own_messages(popper):
+    """Group a on topic b_c and group a_b on topic c: both retry in %RETRY%a_b_c."""
+    one = Popper(popper.server, popper.channel, popper.clock, "a")
+    two = Popper(popper.server, popper.channel, popper.clock, "a_b")
+    for topic in ("b_c", "c"):
+        await popper.broker.topics.put(Topic(name=topic, read_queues=1, write_queues=1))
+        await send(popper.channel, topic, topic.encode())
+    await one.pop("b_c", invisible_ms=10)
+    await two.pop("c", invisible_ms=10)
+    await popper.passes(10)
+    await eventually(lambda: popper.broker.store.bounds_now(Queue("%RETRY%a_b_c", 0)).end == 2)
+    assert bodies_of(await one.pop("b_c")) == [b"b_c"]
+    assert bodies_of(await two.pop("c")) == [b"c"]
+
+
+async def test_retries_of_long_names_come_too(popper):
+    topic, group = "t" * 100, "g" * 100
+    long = Popper(popper.server, popper.channel, popper.clock, group)
+    await popper.broker.topics.put(Topic(name=topic, read_queues=1, write_queues=1))
+    await send(popper.channel, topic, b"x")
+    await long.pop(topic, invisible_ms=10)
+    await popper.passes(10)
+    await eventually(lambda: popper.broker.pops.in_flight.next_due_ms() is None)
+    (again,) = await long.pop(topic)
+    await long.acked(again)
+    assert len(popper.broker.pops.in_flight) == 0
+
+
+async def test_a_deleted_topic_takes_its_messages_in_flight_along(popper):
+    await popper.fill(each=1, queues=1)
+    await popper.pop(invisible_ms=10)
+    await popper.broker.topics.delete("T")
+    await popper.passes(10)
+    await eventually(lambda: len(popper.broker.pops.in_flight) == 0)
+
+
+# -- other invisible times --------------------------------------------------------------------------------------------
+
+
+async def test_a_longer_invisible_time_keeps_a_message_away(popper):
+    await popper.fill(each=2, queues=1)
+    first, second = await popper.pop(invisible_ms=1000)
+    code, handle = await popper.change(first, 5000)
+    assert code == 0
+    assert (await popper.ack(first))[0] == Response.NO_MESSAGE, "the old handle is stale"
+    await popper.passes(1000)
+    assert bodies_of(await popper.comes_again(1)) == [second.body]
+    await popper.passes(3999)
+    assert await popper.pop() == []
+    assert await popper.ack(first, handle) == (0, None)
+    await popper.passes(INVISIBLE_MS)
+    assert first.body not in bodies_of(await popper.comes_again(1))
+
+
+async def test_a_shorter_invisible_time_brings_a_message_back_sooner(popper):
+    await popper.fill(each=1, queues=1)
+    (got,) = await popper.pop()
+    assert (await popper.change(got, 0))[0] == 0
+    await popper.passes(1)
+    (again,) = await popper.comes_again(1)
+    assert (again.body, again.message.reconsume_times) == (got.body, 1)
+    code, handle = await popper.change(again, 100)  # also what is a retry can be changed
+    assert code == 0
+    await popper.passes(200)
+    (third,) = await popper.comes_again(1)
+    assert third.message.reconsume_times == 2
+    assert (await popper.ack(again, handle))[0] == Response.NO_MESSAGE
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pop_waits_for_whichever_queue_grows(popper):
+    for queue in (3, 0):
+        waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
+        await eventually(lambda: popper.broker.hold.count == 1)
+        await send(popper.channel, "T", b"x", queue)
+        (got,) = await waiting
+        assert got.message.queue_id == queue
+        assert popper.broker.hold.count == 0
+
+
+async def test_a_pop_that_waits_gets_a_message_that_comes_again(popper):
+    await popper.fill(each=1, queues=1)
+    await popper.pop(invisible_ms=1000)
+    waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await popper.passes(1000)
+    assert [each.message.reconsume_times for each in await waiting] == [1]
+
+
+async def test_a_pop_that_waits_for_tags_is_not_woken_by_others(popper):
+    waiting = asyncio.create_task(popper.pop(poll_ms=20_000, expression="a"))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await send(popper.channel, "T", b"no", 1, named(TAGS="b"))
+    await send(popper.channel, "T", b"yes", 1, named(TAGS="a"))
+    assert bodies_of(await waiting) == [b"yes"]
+
+
+async def test_a_pop_whose_time_is_over_is_told_so(popper):
+    answer = await popper.try_pop(poll_ms=151)
+    assert (answer.code, popper.broker.hold.count) == (Response.POLLING_TIMEOUT, 0)
+
+
+async def test_of_many_that_wait_each_message_goes_to_one(popper):
+    waiting = [asyncio.create_task(popper.pop(poll_ms=20_000, count=1)) for _ in range(10)]
+    await eventually(lambda: popper.broker.hold.count == 10)
+    every = await popper.fill(each=5, queues=2)
+    got = await asyncio.gather(*waiting)
+    assert sorted(body for some in got for body in bodies_of(some)) == sorted(every)
+
+
+async def test_a_broker_that_holds_too_many_says_so(tmp_path):
+    async with popping(tmp_path, held_pulls_max=1) as popper:
+        waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
+        await eventually(lambda: popper.broker.hold.count == 1)
+        assert (await popper.try_pop(poll_ms=20_000)).code == Response.POLLING_FULL
+        await send(popper.channel, "T", b"x", 0)
+        assert len(await waiting) == 1
+
+
+async def test_a_notification_says_that_there_is_something_and_takes_nothing(popper):
+    def asked(poll_ms: int, queue_id: int = -1) -> asyncio.Task[Command]:
+        header = Notification("G", "T", queue_id, poll_ms, popper.clock())
+        return asyncio.create_task(popper.ask(Code.NOTIFICATION, header, hold_ms=poll_ms))
+
+    def said(answer: Command) -> bool:
+        return headers.read(headers.Notified, answer.ext).has_message
+
+    assert not said(await asked(0))
+    waiting = asked(20_000)
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await send(popper.channel, "T", b"x", 2)
+    assert said(await waiting)
+    assert said(await asked(0, 2))
+    assert not said(await asked(0, 1))
+    assert len(await popper.pop()) == 1
+    assert not said(await asked(0))
+
+
+async def test_one_can_ask_how_many_pops_wait(popper):
+    waiting = [
+        asyncio.create_task(popper.pop(poll_ms=20_000)),
+        asyncio.create_task(popper.pop(poll_ms=20_000)),
+        asyncio.create_task(popper.pop(poll_ms=20_000, queue_id=1)),
+    ]
+    await eventually(lambda: popper.broker.hold.count == 3)
+
+    async def polling(queue_id: int, group: str = "G") -> int:
+        answer = await popper.ask(Code.POLLING_INFO, headers.PollingAsked(group, "T", queue_id))
+        return headers.read(headers.PollingCounted, answer.ext).count
+
+    assert (await polling(-1), await polling(1), await polling(0), await polling(-1, "H")) == (2, 1, 0, 0)
+    popper.broker.hold.release_all()
+    await asyncio.gather(*waiting)
+
+
+async def test_peeking_shows_what_comes_next_and_leaves_it_there(popper):
+    header = headers.PeekMessage("G", "T", -1, 32)
+    assert (await popper.ask(Code.PEEK_MESSAGE, header)).code == Response.PULL_NOT_FOUND
+    every = await popper.fill(each=3)
+    answer = await popper.ask(Code.PEEK_MESSAGE, header)
+    assert {message.body for message in record.decode_all(bytes(answer.body))} == every
+    assert set(bodies_of(await popper.pop())) == every
+    assert (await popper.ask(Code.PEEK_MESSAGE, header)).code == Response.PULL_NOT_FOUND
+
+
+# -- in order ---------------------------------------------------------------------------------------------------------
+
+
+async def test_in_order_a_queue_gives_nothing_more_until_all_is_acknowledged(popper):
+    await popper.fill(each=4, queues=1)
+    first, second = await popper.pop(in_order=True, count=2)
+    assert first.handle.split(" ")[3] == "999"
+    assert await popper.pop(in_order=True) == []
+    await popper.acked(first)
+    assert await popper.pop(in_order=True) == []
+    assert await popper.broker.store.committed("G", Queue("T", 0)) == 1
+    await popper.acked(second)
+    assert bodies_of(await popper.pop(in_order=True)) == [b"0-2", b"0-3"]
+
+
+async def test_in_order_what_is_left_comes_again_with_how_often_it_came(popper):
+    await popper.fill(each=3, queues=1)
+    got = await popper.pop(in_order=True, count=2)
+    await popper.acked(got[0])
+    await popper.passes(INVISIBLE_MS)
+    answer = await popper.try_pop(in_order=True)
+    said = headers.read(Popped, answer.ext)
+    again = popper.got(answer)
+    assert bodies_of(again) == [b"0-1", b"0-2"]
+    assert said.order_counts == "0 0 0;0 qo0%1 1;0 qo0%2 0"
+    assert (await popper.ack(got[1]))[0] == Response.NO_MESSAGE, "the handle of before is stale"
+    await popper.acked(*again)
+    assert popper.broker.topics.get("%RETRY%G_T") is None
+
+
+async def test_in_order_an_acknowledgement_wakes_who_waits_for_the_queue(popper):
+    await popper.fill(each=2, queues=1)
+    (first,) = await popper.pop(in_order=True, count=1)
+    waiting = asyncio.create_task(popper.pop(in_order=True, poll_ms=20_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await popper.acked(first)
+    assert bodies_of(await waiting) == [b"0-1"]
+
+
+async def test_in_order_the_end_of_the_invisible_time_wakes_who_waits(popper):
+    await popper.fill(each=1, queues=1)
+    await popper.pop(in_order=True)
+    waiting = asyncio.create_task(popper.pop(in_order=True, poll_ms=20_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await popper.passes(INVISIBLE_MS)
+    assert bodies_of(await waiting) == [b"0-0"]
+
+
+async def test_in_order_the_same_attempt_gets_the_same_again(popper):
+    await popper.fill(each=2, queues=1)
+    first = await popper.pop(in_order=True, count=1, attempt_id="one")
+    assert await popper.pop(in_order=True, count=1, attempt_id="two") == []
+    again = await popper.pop(in_order=True, count=1, attempt_id="one")
+    assert bodies_of(again) == bodies_of(first)
+
+
+async def test_in_order_a_group_that_is_rewound_goes_on_where_it_was_sent(popper):
+    await popper.fill(each=3, queues=1)
+    await popper.acked(*await popper.pop(in_order=True, count=2))
+    (third,) = await popper.pop(in_order=True)
+    await popper.broker.store.commit("G", Queue("T", 0), 0)
+    await popper.acked(third)
+    assert await popper.broker.store.committed("G", Queue("T", 0)) == 0
+    assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-0"]
+    await popper.broker.store.commit("G", Queue("T", 0), 1)
+    assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-1"]
+
+
+async def test_in_order_a_longer_invisible_time_blocks_the_queue_longer(popper):
+    await popper.fill(each=2, queues=1)
+    (got,) = await popper.pop(in_order=True, count=1, invisible_ms=1000)
+    code, handle = await popper.change(got, 5000)
+    assert code == 0
+    await popper.passes(1000)
+    assert await popper.pop(in_order=True) == []
+    assert await popper.ack(got, handle) == (0, None)
+    assert bodies_of(await popper.pop(in_order=True)) == [b"0-1"]
+
+
+# -- restarts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_restart_handles_are_good_and_the_rest_comes_again(tmp_path):
+    clock = Clock()
+    async with popping(tmp_path, clock) as popper:
+        await popper.fill(each=8, queues=1)
+        got = await popper.pop(count=6)
+        await popper.acked(*got[:2])
+        _, moved = await popper.change(got[2], 2 * INVISIBLE_MS)
+    async with popping(tmp_path, clock) as popper:
+        assert bodies_of(await popper.pop()) == [b"0-6", b"0-7"]
+        await popper.acked(got[3])
+        await popper.passes(INVISIBLE_MS)
+        again = await popper.comes_again(4, queue_id=0)
+        assert sorted(bodies_of(again)) == [b"0-4", b"0-5", b"0-6", b"0-7"]
+        await popper.acked(*again)
+        assert await popper.ack(got[2], moved) == (0, None)
+        await popper.passes(5 * INVISIBLE_MS)
+        assert await popper.pop() == []
+
+
+async def test_what_is_due_while_the_broker_is_down_comes_again_at_once(tmp_path):
+    clock = Clock()
+    async with popping(tmp_path, clock) as popper:
+        await popper.fill(each=3, queues=1)
+        await popper.pop()
+    clock.now_ms += INVISIBLE_MS
+    async with popping(tmp_path, clock) as popper:
+        assert len(await popper.comes_again(3)) == 3
+
+
+async def test_a_kill_may_repeat_messages_and_loses_none(tmp_path):
+    clock = Clock()
+    async with popping(tmp_path / "first", clock) as popper:
+        every = await popper.fill(each=40, queues=2)
+        got = [each for _ in range(2) for each in await popper.pop(count=20)]
+        await popper.acked(*got[:10])
+        crashed_copy(popper.broker.store, tmp_path / "second")
+    acknowledged = set(bodies_of(got[:10]))
+    async with popping(tmp_path / "second", clock) as popper:
+        seen: set[bytes] = set()
+        for _ in range(3):
+            while some := await popper.pop():
+                await popper.acked(*some)
+                seen |= set(bodies_of(some))
+            await popper.passes(INVISIBLE_MS)
+            await eventually(lambda: len(popper.broker.pops.in_flight) == 0)
+    assert seen >= every - acknowledged
+
+
+async def test_in_order_a_restart_keeps_the_queue_blocked_and_the_counts(tmp_path):
+    clock = Clock()
+    async with popping(tmp_path, clock) as popper:
+        await popper.fill(each=2, queues=1)
+        await popper.pop(in_order=True, count=1)
+        await popper.passes(INVISIBLE_MS)
+        (got,) = await popper.pop(in_order=True, count=1)
+    async with popping(tmp_path, clock) as popper:
+        assert await popper.pop(in_order=True) == []
+        await popper.passes(INVISIBLE_MS)
+        said = headers.read(Popped, (await popper.try_pop(in_order=True, count=1)).ext)
+        assert said.order_counts == "0 0 2;0 qo0%0 2"
+        assert (await popper.ack(got))[0] == Response.NO_MESSAGE
+
+
+async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
+    async with popping(tmp_path) as popper:
+        await popper.fill(each=20, queues=1)
+        for _ in range(10):
+            await popper.acked(*await popper.pop(count=1))
+        (kept,) = await popper.pop(count=1)
+        await popper.acked(*await popper.pop(count=1))
+        popper.broker.pops.save()
+        (lot,) = popper.broker.pops.in_flight
+        assert await popper.broker.store.mark(FROM_MARK) == lot.number
+        assert lot.offsets() == [kept.message.queue_offset]
+
+
+async def test_messages_on_disk_are_popped_too(tmp_path):
+    async with popping(tmp_path) as popper:
+        every = await popper.fill(each=30, queues=2)
+    clock = Clock()
+    cold = LOG.model_copy(update={"hot_bytes": 0})
+    async with BrokerServer(BrokerSettings(port=0), tmp_path, cold, now_ms=clock) as server:
+        channels = [await connect(server.address) for _ in range(4)]
+        poppers = [Popper(server, channel, clock) for channel in channels]
+        seen: list[bytes] = []
+
+        async def drain(one: Popper) -> None:
+            async with asyncio.timeout(10):
+                while len(seen) < len(every):
+                    seen.extend(bodies_of(await one.pop(count=3)))
+
+        await asyncio.gather(*map(drain, poppers))
+        assert sorted(seen) == sorted(every)
+        for channel in channels:
+            channel.close()
+
+
+# -- assignments ------------------------------------------------------------------------------------------------------
+
+
+async def assignments(channel: Channel, topic: str, client: str, **how: str) -> bodies.Assignments:
+    asked = bodies.QueryAssignment(topic, "G", client, **how)
+    answer = await channel.request(Code.QUERY_ASSIGNMENT, None, bodies.write(asked), timeout_ms=TIMEOUT_MS)
+    assert answer.code == 0, answer.remark
+    return bodies.read(bodies.Assignments, answer.body)
+
+
+async def set_mode(channel: Channel, mode: str, topic: str = "T", share_with: int = -1) -> Command:
+    said = bodies.SetRequestMode(topic, "G", mode, share_with)
+    return await channel.request(Code.SET_MESSAGE_REQUEST_MODE, None, bodies.write(said), timeout_ms=TIMEOUT_MS)
+
+
+async def test_queues_are_assigned_to_pull_unless_the_mode_is_pop(tmp_path):
+    async with running_platform(tmp_path) as platform:
+        channel = await connect(platform.address)
+        await platform.broker.broker.topics.put(Topic(name="T", read_queues=3, write_queues=3))
+        client = f"client@{channel.address}"
+        assert (await assignments(channel, "T", client)).message_queue_assignments is None, "no member yet"
+        await subscribe(channel, "G", T="*")
+        found = (await assignments(channel, "T", client)).message_queue_assignments
+        assert [(each.message_queue.queue_id, each.mode) for each in found] == [(0, "PULL"), (1, "PULL"), (2, "PULL")]
+        assert (await set_mode(channel, "POP")).code == 0
+        (popped,) = (await assignments(channel, "T", client)).message_queue_assignments
+        assert (popped.message_queue, popped.mode) == (bodies.BrokerQueue("T", "sparrow", -1), "POP")
+        assert (await set_mode(channel, "PULL")).code == 0
+        assert (
+            len((await assignments(channel, "T", client, strategy_name="AVG_BY_CIRCLE")).message_queue_assignments) == 3
+        )
+        assert (await set_mode(channel, "POP", "%RETRY%G")).code == Response.NO_PERMISSION
+        assert (await set_mode(channel, "PUSH")).code == 29
+        assert (await set_mode(channel, "POP", "nobody's")).code == Response.TOPIC_NOT_EXIST
+        channel.close()
+
+
+async def test_queues_of_other_brokers_are_assigned_too(tmp_path):
+    async with running_platform(tmp_path / "one") as platform:
+        settings = BrokerSettings(port=0, name="other", name_servers=platform.name_servers)
+        async with BrokerServer(settings, tmp_path / "two", LOG) as other:
+            for broker in (platform.broker.broker, other.broker):
+                await broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
+            channel = await connect(platform.address)
+            await subscribe(channel, "G", T="*")
+            client = f"client@{channel.address}"
+            pulled = (await assignments(channel, "T", client)).message_queue_assignments
+            assert [(each.message_queue.broker_name, each.message_queue.queue_id) for each in pulled] == [
+                ("other", 0),
+                ("other", 1),
+                ("sparrow", 0),
+                ("sparrow", 1),
+            ]
+            await set_mode(channel, "POP")
+            popped = (await assignments(channel, "T", client)).message_queue_assignments
+            assert [each.message_queue for each in popped] == [
+                bodies.BrokerQueue("T", "other", -1),
+                bodies.BrokerQueue("T", "sparrow", -1),
+            ]
+            channel.close()
+
+
+async def test_how_a_group_reads_a_topic_outlives_a_restart(tmp_path):
+    for is_first in (True, False):
+        async with popping(tmp_path) as popper:
+            await subscribe(popper.channel, "G", T="*")
+            if is_first:
+                assert (await set_mode(popper.channel, "POP")).code == 0
+            client = f"client@{popper.channel.address}"
+            (found,) = (await assignments(popper.channel, "T", client)).message_queue_assignments
+            assert (found.mode, found.message_queue.queue_id) == ("POP", -1)

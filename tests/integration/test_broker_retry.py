@@ -1,0 +1,179 @@
+"""Messages handed back by their consumers: again after a growing delay, and to the dead letters in the end."""
+
+import pytest
+from tests.support.asking import Asking, Clock, asking
+from tests.support.waiting import eventually
+
+from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.model.message import StoredMessage
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group
+from sparrow.store.spi import Slice
+from sparrow.wire import headers, record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.properties import encode
+
+T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
+
+
+class Stage:
+    def __init__(self, client: Asking, clock: Clock) -> None:
+        self.client, self.clock, self.broker = client, clock, client.broker
+
+    async def messages(self, queue: Queue) -> list[StoredMessage]:
+        found = await self.broker.store.read(queue, self.broker.store.bounds_now(queue).first, count_max=1000)
+        return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.now_ms += ms
+        self.broker.delay.wake()
+
+    async def sent(self, body: bytes = b"hard", **named: str) -> StoredMessage:
+        sent = await self.client.send(T, body, **named)
+        found = await self.broker.store.read(T, sent.queue_offset, count_max=1)
+        assert isinstance(found, Slice)
+        return record.decode(found.tobytes())
+
+    async def hand_back(self, message: StoredMessage, level: int = 0, **more: object) -> None:
+        await self.client.done(
+            Code.CONSUMER_SEND_MSG_BACK, headers.SendBack(message.physical_offset, "g", level, **more)
+        )
+
+    async def comes_again(self, times: int, after_ms: int) -> StoredMessage:
+        """In the retry topic, and only when its time has come."""
+        assert self.broker.delay.count == 1
+        self.pass_ms(after_ms - 1)
+        assert self.broker.store.bounds_now(RETRY).end == times - 1
+        self.pass_ms(1)
+        await eventually(lambda: self.broker.store.bounds_now(RETRY).end == times)
+        message = (await self.messages(RETRY))[-1]
+        assert message.store_ms == self.clock.now_ms
+        assert message.reconsume_times == times
+        return message
+
+
+@pytest.fixture
+async def stage(tmp_path):
+    clock = Clock()
+    async with asking(tmp_path / "store", clock) as client:
+        await client.subscribe("g", T="*")
+        yield Stage(client, clock)
+
+
+async def test_sixteen_retries_with_growing_delay_and_then_the_dead_letters(stage):
+    first = message = await stage.sent(TAGS="a", KEYS="k")
+    for times in range(1, 17):
+        assert DEAD.topic not in stage.broker.topics, "made with the first dead letter only"
+        await stage.hand_back(message)
+        message = await stage.comes_again(times, DELAY_LEVELS_MS[min(times + 2, 18) - 1])
+        assert (message.body, message.tags, message.keys) == (b"hard", "a", ["k"])
+        assert message.properties["RETRY_TOPIC"] == "T"
+        assert message.properties["ORIGIN_MESSAGE_ID"].endswith(f"{first.physical_offset:016X}")
+        assert message.unique_key == first.unique_key
+    await stage.hand_back(message)
+    (dead,) = await stage.messages(DEAD)
+    assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"hard", 17, "T")
+    assert dead.properties["ORIGIN_MESSAGE_ID"] == message.properties["ORIGIN_MESSAGE_ID"]
+    assert "DELAY" not in dead.properties
+    assert stage.broker.delay.count == 0
+    assert stage.broker.topics[DEAD.topic].read_queues == 1
+
+
+async def test_a_consumer_may_choose_the_level_or_give_up_at_once(stage):
+    message = await stage.sent()
+    await stage.hand_back(message, 5)
+    message = await stage.comes_again(1, 60_000)
+    await stage.hand_back(message, -1)
+    assert [dead.body for dead in await stage.messages(DEAD)] == [b"hard"]
+
+
+@pytest.mark.parametrize(("said", "of_group", "retries"), [(2, 16, 2), (0, 16, 0), (None, 3, 3), (-1, 1, 1)])
+async def test_the_limit_is_the_requests_or_else_the_groups(stage, said, of_group, retries):
+    await stage.broker.groups.put(Group(name="g", retries_max=of_group))
+    message = await stage.sent()
+    for times in range(1, retries + 1):
+        await stage.hand_back(message, 1, reconsume_times_max=said)
+        message = await stage.comes_again(times, 1_000)
+    await stage.hand_back(message, 1, reconsume_times_max=said)
+    assert len(await stage.messages(DEAD)) == 1
+
+
+async def test_a_retry_keeps_a_compressed_body_and_its_flags(stage):
+    header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 1, 99, 7, encode({"UNIQ_KEY": "k"}).decode())
+    packed = b"x\x9c\xcbH\xcd\xc9\xc9\x07\x00\x06,\x02\x15"
+    sent = await stage.client.done(Code.SEND_MESSAGE_V2, header, packed)
+    found = await stage.broker.store.read(T, sent.queue_offset)
+    await stage.hand_back(record.decode(found.tobytes()), 1)
+    message = await stage.comes_again(1, 1_000)
+    assert (message.body, message.born_ms, message.flag) == (b"hello", 99, 7)
+
+
+async def test_a_group_that_wants_no_retries_gets_none(stage):
+    await stage.broker.groups.put(Group(name="g", retry_queues=0))
+    await stage.hand_back(await stage.sent())
+    assert stage.broker.delay.count == 0
+
+
+async def test_more_retry_queues_than_the_topic_has_lose_nothing(stage):
+    """The topic was made for one queue; a message in another would have no reader."""
+    message = await stage.sent()
+    await stage.hand_back(message, 1)
+    await stage.broker.groups.put(Group(name="g", retry_queues=8))
+    for _ in range(20):
+        await stage.hand_back(message, 1)
+    stage.pass_ms(1_000)
+    count = stage.broker.topics[RETRY.topic].read_queues
+    queues = [Queue(RETRY.topic, number) for number in range(count)]
+    await eventually(lambda: sum(stage.broker.store.bounds_now(queue).end for queue in queues) == 21)
+
+
+async def test_what_is_not_there_or_nobodys_to_hand_back_is_refused(stage):
+    message = await stage.sent()
+    unknown = headers.SendBack(message.physical_offset, "nobody", 0)
+    assert (await stage.client.refused(Code.CONSUMER_SEND_MSG_BACK, unknown))[0] == (
+        Response.SUBSCRIPTION_GROUP_NOT_EXIST
+    )
+    half = await stage.client.send(T, b"secret", TRAN_MSG="true", PGROUP="p")
+    delayed = await stage.client.send(T, b"not yet", DELAY="18")
+    out_of_sight = [int(sent.message_id[-16:], 16) for sent in (half, delayed)]
+    for offset in (message.physical_offset + 1, 1 << 40, -1, *out_of_sight):
+        wrong = headers.SendBack(offset, "g", 1)
+        assert (await stage.client.refused(Code.CONSUMER_SEND_MSG_BACK, wrong))[0] == Response.SYSTEM_ERROR
+    assert stage.broker.delay.count == 1
+
+
+async def test_a_restart_forgets_no_retry(tmp_path):
+    clock = Clock()
+    async with asking(tmp_path / "store", clock) as client:
+        await client.subscribe("g", T="*")
+        stage = Stage(client, clock)
+        await stage.hand_back(await stage.sent())
+    clock.now_ms += 9_999
+    async with asking(tmp_path / "store", clock) as client:
+        stage = Stage(client, clock)
+        await stage.comes_again(1, 1)
+
+
+# -- what clients do when handing back fails: they send to the retry topic themselves ---------------------------------
+
+
+async def fallback(stage: Stage, times: int, times_max: int | None, level: int = 1) -> None:
+    words = encode({"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "0" * 32, "DELAY": str(level)}).decode()
+    header = headers.SendMessageV2(
+        "g", RETRY.topic, "TBW102", 1, 0, 0, 1, 0, words, reconsume_times=times, reconsume_times_max=times_max
+    )
+    await stage.client.done(Code.SEND_MESSAGE_V2, header, b"hard")
+
+
+@pytest.mark.parametrize(
+    ("times", "times_max", "is_dead"),
+    [(0, 0, False), (1, 16, False), (16, 16, False), (17, 16, True), (3, 2, True), (16, None, False), (17, None, True)],
+)
+async def test_a_message_sent_to_the_retry_topic_is_delayed_or_buried(stage, times, times_max, is_dead):
+    await fallback(stage, times, times_max)
+    if is_dead:
+        assert [(dead.body, dead.reconsume_times) for dead in await stage.messages(DEAD)] == [(b"hard", times)]
+    else:
+        stage.pass_ms(1_000)
+        await eventually(lambda: stage.broker.store.bounds_now(RETRY).end == 1)
+        assert DEAD.topic not in stage.broker.topics

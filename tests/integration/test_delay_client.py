@@ -1,0 +1,114 @@
+"""Messages for later, sent by the client and taken back by it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, standing
+from tests.support.waiting import eventually
+
+from sparrow import client
+from sparrow.client.aio import Consumer, Producer
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.message import Message
+from sparrow.testing import RunningPlatform
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        await running.topic("T")
+        yield running
+
+
+@pytest.fixture
+async def producer(stand: Stand) -> AsyncIterator[Producer]:
+    async with Producer(stand.name_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+async def inbox(stand: Stand) -> AsyncIterator[Inbox]:
+    async with Consumer("readers", stand.name_servers) as consumer:
+        inbox = Inbox()
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        yield inbox
+
+
+async def test_a_message_comes_after_its_while_and_not_before(producer: Producer, inbox: Inbox) -> None:
+    begun = time.monotonic()
+    await producer.send(Message.of("T", "late"), deliver_after_ms=300)
+    await producer.send(Message.of("T", "at once"))
+    await eventually(lambda: inbox.texts == ["at once", "late"])
+    assert time.monotonic() - begun >= 0.3
+
+
+async def test_a_message_comes_at_its_moment(producer: Producer, inbox: Inbox) -> None:
+    moment = datetime.now(UTC) + timedelta(milliseconds=300)
+    await producer.send(Message.of("T", "late"), deliver_at=moment)
+    await eventually(lambda: inbox.texts == ["late"])
+    assert datetime.now(UTC) >= moment
+    assert inbox.messages[0].store_ms >= int(moment.timestamp() * 1000)
+
+
+async def test_a_moment_in_the_past_is_now(producer: Producer, inbox: Inbox) -> None:
+    sent = await producer.send(Message.of("T", "old"), deliver_at=1)
+    assert sent.recall_handle is None
+    await eventually(lambda: inbox.texts == ["old"])
+
+
+async def test_a_message_of_level_1_comes_after_a_second(producer: Producer, inbox: Inbox) -> None:
+    begun = time.monotonic()
+    sent = await producer.send(Message.of("T", "late"), delay_level=1)
+    assert sent.recall_handle is None
+    await eventually(lambda: inbox.texts == ["late"])
+    assert time.monotonic() - begun >= 1
+
+
+async def test_a_batching_producer_delays_single_messages(stand: Stand, inbox: Inbox) -> None:
+    async with Producer(stand.name_servers, linger_ms=1) as producer:
+        late = producer.send_soon(Message.of("T", "late"), deliver_after_ms=300)
+        soon = [producer.send_soon(Message.of("T", str(number))) for number in range(5)]
+        await asyncio.gather(late, *soon)
+        await eventually(lambda: inbox.texts == [*"01234", "late"])
+
+
+async def test_a_recalled_message_never_comes(producer: Producer, inbox: Inbox) -> None:
+    recalled = await producer.send(Message.of("T", "recalled"), deliver_after_ms=400)
+    by_handle = await producer.send(Message.of("T", "recalled by its handle"), deliver_after_ms=400)
+    await producer.send(Message.of("T", "later than both"), deliver_after_ms=500)
+    assert await producer.recall(recalled) == recalled.message_id
+    assert by_handle.recall_handle is not None
+    assert await producer.recall(by_handle.recall_handle) == by_handle.message_id
+    await eventually(lambda: inbox.messages)
+    assert inbox.texts == ["later than both"]
+
+
+async def test_a_message_that_has_come_cannot_be_recalled(producer: Producer, inbox: Inbox) -> None:
+    sent = await producer.send(Message.of("T", "late"), deliver_after_ms=50)
+    await eventually(lambda: inbox.texts == ["late"])
+    with pytest.raises(SparrowError, match="too late"):
+        await producer.recall(sent)
+
+
+async def test_a_message_that_was_not_for_later_cannot_be_recalled(producer: Producer) -> None:
+    sent = await producer.send(Message.of("T", "now"))
+    with pytest.raises(Refused, match="no handle"):
+        await producer.recall(sent)
+
+
+def test_the_blocking_producer_delays_and_recalls_too(platform: RunningPlatform) -> None:
+    with (
+        client.Producer(platform.name_servers) as producer,
+        client.Consumer("readers", platform.name_servers) as consumer,
+    ):
+        recalled = producer.send(Message.of("T", "recalled"), deliver_after_ms=300)
+        soon = producer.send_soon(Message.of("T", "late"), deliver_after_ms=400)
+        assert producer.recall(recalled) == recalled.message_id
+        consumer.subscribe("T")
+        assert next(consumer).body == b"late"
+        assert soon.result().is_ok

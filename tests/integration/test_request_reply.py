@@ -1,0 +1,197 @@
+"""Requests and their replies, through a real broker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, standing
+from tests.support.platforms import named, pull, running_broker, send_header
+from tests.support.waiting import eventually
+
+from sparrow import client
+from sparrow.client.aio import Consumer, Producer
+from sparrow.model.errors import RequestTimeout, SparrowError
+from sparrow.model.message import Message, StoredMessage
+from sparrow.net import Address, Channel, connect
+from sparrow.net.serving import Answer, Call, Serving
+from sparrow.testing import RunningPlatform
+from sparrow.wire import bodies, headers
+from sparrow.wire.bodies import HeartbeatData, ProducerData
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import Heartbeat, PushReply, Sent
+
+REPLIES = "DefaultCluster_REPLY_TOPIC"
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        await running.topic("T")
+        yield running
+
+
+@asynccontextmanager
+async def answering(
+    stand: Stand, answer: Callable[[Producer, StoredMessage], Awaitable[object]]
+) -> AsyncIterator[Producer]:
+    """A consumer that answers, and a producer to ask with."""
+    async with Consumer("answerers", stand.name_servers) as consumer:
+        async with Producer(session=consumer.session, group="answers") as answers:
+
+            async def handle(message: StoredMessage) -> None:
+                await answer(answers, message)
+
+            await consumer.subscribe("T")
+            await consumer.start(handle)
+            async with Producer(stand.name_servers, group="askers") as producer:
+                yield producer
+            await consumer.close()
+
+
+async def upper(answers: Producer, message: StoredMessage) -> None:
+    await answers.reply(message, message.body.upper())
+
+
+async def test_a_request_gets_the_reply_to_it(stand: Stand) -> None:
+    async with answering(stand, upper) as producer:
+        texts = [f"question {number}" for number in range(50)]
+        replies = await asyncio.gather(*(producer.request(Message.of("T", text), timeout_ms=10_000) for text in texts))
+        assert [reply.body.decode() for reply in replies] == [text.upper() for text in texts]
+        assert {reply.topic for reply in replies} == {REPLIES}
+        assert producer.session.replies == {}
+
+
+async def test_a_long_reply_comes_back_whole(stand: Stand) -> None:
+    async with answering(stand, upper) as producer:
+        reply = await producer.request(Message.of("T", "x" * 100_000), timeout_ms=10_000)
+        assert reply.body == b"X" * 100_000
+
+
+async def test_a_reply_is_kept_in_the_reply_topic(stand: Stand) -> None:
+    async with answering(stand, upper) as producer:
+        await producer.request(Message.of("T", "question"), timeout_ms=10_000)
+    kept = await pull(stand.channel, REPLIES)
+    assert kept.bodies == [b"QUESTION"]
+    assert kept.messages[0].properties["MSG_TYPE"] == "reply"
+
+
+async def test_a_request_nobody_answers_is_over_in_time(stand: Stand) -> None:
+    async with Producer(stand.name_servers) as producer:
+        with pytest.raises(RequestTimeout, match="consumer of topic 'T' did not answer the request within 100 ms"):
+            await producer.request(Message.of("T", "anybody?"), timeout_ms=100)
+        assert producer.session.replies == {}
+
+
+async def test_a_reply_that_comes_too_late_harms_nobody(stand: Stand) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    told: list[object] = []
+
+    async def late(answers: Producer, message: StoredMessage) -> None:
+        if message.body == b"slow":
+            asked.set()
+            await go_on.wait()
+        told.append(await answers.reply(message, b"answer"))
+
+    async with answering(stand, late) as producer:
+        with pytest.raises(RequestTimeout):
+            await producer.request(Message.of("T", "slow"), timeout_ms=200)
+        await asked.wait()
+        go_on.set()
+        await eventually(lambda: len(told) == 1)
+        assert (await producer.request(Message.of("T", "quick"), timeout_ms=10_000)).body == b"answer"
+
+
+async def test_who_answers_is_told_that_the_asker_is_gone(stand: Stand) -> None:
+    inbox = Inbox()
+    async with Consumer("answerers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        async with Producer(stand.name_servers, group="askers") as producer:
+            with pytest.raises(RequestTimeout):
+                await producer.request(Message.of("T", "wait for me"), timeout_ms=50)
+        await eventually(lambda: inbox.messages)
+        async with Producer(stand.name_servers, group="answers") as answers:
+            with pytest.raises(SparrowError, match="not online here"):
+                await answers.reply(inbox.messages[0], b"too late")
+
+
+def test_the_blocking_flavour_asks_and_answers_too(platform: RunningPlatform) -> None:
+    with (
+        client.Producer(platform.name_servers, group="askers") as producer,
+        client.Producer(platform.name_servers, group="answers") as answers,
+        client.Consumer("answerers", platform.name_servers) as consumer,
+    ):
+        consumer.subscribe("T")
+        consumer.start(lambda message: answers.reply(message, message.body[::-1]), workers=2)
+        assert producer.request(Message.of("T", "abc"), timeout_ms=10_000).body == b"cba"
+
+
+# -- the broker's part ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def asker(address: Address, say: Response = Response.SUCCESS) -> AsyncIterator[list[tuple[PushReply, bytes]]]:
+    """A client known to the broker as a producer, which takes replies, or says it does not."""
+    pushed: list[tuple[PushReply, bytes]] = []
+
+    async def take(header: PushReply, _: None, call: Call) -> Answer:
+        pushed.append((header, bytes(call.command.body)))
+        return Answer(code=say, remark=None if say is Response.SUCCESS else "no, thanks")
+
+    serving = Serving(None, {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
+    channel = await connect(address, serving)
+    beat = bodies.write(HeartbeatData("me@1", [ProducerData("askers")]))
+    assert (await channel.request(Code.HEART_BEAT, Heartbeat(), beat)).code == Response.SUCCESS
+    try:
+        yield pushed
+    finally:
+        channel.close()
+
+
+async def reply(channel: Channel, code: Code, **words: str) -> tuple[int, str | None, Sent]:
+    header = send_header(REPLIES, 0, named(**words), v2=code is Code.SEND_REPLY_MESSAGE_V2)
+    answer = await channel.request(code, header, b"42")
+    return answer.code, answer.remark, headers.read(Sent, answer.ext)
+
+
+@pytest.mark.parametrize("code", [Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2])
+async def test_a_reply_in_either_spelling_is_pushed_and_stored(tmp_path: Path, code: Code) -> None:
+    async with running_broker(tmp_path) as server, asker(server.address) as pushed:
+        channel = await connect(server.address)
+        assert (await reply(channel, code, REPLY_TO_CLIENT="me@1", CORRELATION_ID="C1"))[0] == Response.SUCCESS
+        ((header, body),) = pushed
+        assert (header.topic, body) == (REPLIES, b"42")
+        assert header.store_host == str(server.address)
+        assert "CORRELATION_ID\x01C1\x02" in header.properties
+        assert "PUSH_REPLY_TIME\x01" in header.properties
+        assert (await pull(channel, REPLIES)).bodies == [b"42"]
+        channel.close()
+
+
+async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as server, asker(server.address, Response.SYSTEM_ERROR):
+        channel = await connect(server.address)
+        for words, why in (
+            ({}, "who asked"),
+            ({"REPLY_TO_CLIENT": "nobody@1"}, "'nobody@1', who asked, is not online"),
+            ({"REPLY_TO_CLIENT": "me@1"}, "did not take the reply: no, thanks"),
+        ):
+            code, remark, sent = await reply(channel, Code.SEND_REPLY_MESSAGE_V2, **words)
+            assert code == Response.SYSTEM_ERROR
+            assert why in (remark or "")
+        assert sent.queue_offset == 2
+        channel.close()
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "code"),
+    [("nowhere", 0, Response.TOPIC_NOT_EXIST), (REPLIES, 9, Response.INVALID_PARAMETER)],
+)
+async def test_a_reply_is_checked_like_a_message(tmp_path: Path, topic: str, queue_id: int, code: Response) -> None:
+    async with running_broker(tmp_path) as server:
+        channel = await connect(server.address)
+        answer = await channel.request(Code.SEND_REPLY_MESSAGE_V2, send_header(topic, queue_id), b"42")
+        assert answer.code == code
+        channel.close()

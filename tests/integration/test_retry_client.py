@@ -1,0 +1,345 @@
+"""Messages a handler does not take: brought again, buried, looked at by an operator, and sent again."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
+from tests.support.waiting import eventually, wait_until
+
+from sparrow import client, clock
+from sparrow.client.aio import Admin, Consumer, Producer
+from sparrow.client.aio.giving_back import GivingBack
+from sparrow.client.retry import TO_THE_DEAD, Bury, Later
+from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.queue import PhysicalOffset
+from sparrow.testing import RunningPlatform
+
+QUICK_MS = 10
+"""Between commits: the tests wait for them."""
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        await running.topic("T")
+        yield running
+
+
+@pytest.fixture
+async def admin(stand: Stand) -> AsyncIterator[Admin]:
+    async with Admin(stand.name_servers) as admin:
+        yield admin
+
+
+class Choosy(Inbox):
+    """Keeps what it is given, and then does what it is told to."""
+
+    def __init__(self, choose: Callable[[StoredMessage], None]) -> None:
+        super().__init__()
+        self._choose = choose
+
+    async def __call__(self, message: StoredMessage) -> None:
+        await super().__call__(message)
+        self._choose(message)
+
+
+def burying(message: StoredMessage) -> None:
+    raise Bury
+
+
+def later_once(message: StoredMessage) -> None:
+    if not message.reconsume_times:
+        raise Later(1)
+
+
+async def buried(stand: Stand, admin: Admin, *bodies: str, group: str = "readers") -> list[StoredMessage]:
+    """The dead letters of a group that wanted none of these."""
+    async with Producer(stand.name_servers) as producer:
+        await producer.send_batch([Message.of("T", body) for body in bodies])
+    async with Consumer(group, stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(Choosy(burying), workers=1)
+        await stand.commits(len(bodies), group, "T")
+    return await admin.dead_letters(group)
+
+
+# -- what a handler chooses -------------------------------------------------------------------------------------------
+
+
+async def test_a_message_comes_again_when_its_handler_says_and_under_its_own_topic(stand: Stand) -> None:
+    async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Choosy(later_once)
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        begun = time.monotonic()
+        await stand.put("T", ["later"])
+        await eventually(lambda: len(inbox.messages) == 2)
+        assert time.monotonic() - begun >= 1
+        assert [(each.topic, each.body, each.reconsume_times) for each in inbox.messages] == [
+            ("T", b"later", 0),
+            ("T", b"later", 1),
+        ]
+        assert inbox.messages[0].unique_key == inbox.messages[1].unique_key
+
+
+async def test_a_buried_message_is_a_dead_letter_at_once(stand: Stand, admin: Admin) -> None:
+    assert await admin.dead_letters("readers") == []
+    letters = await buried(stand, admin, "one", "two")
+    assert texts(letters) == ["one", "two"]
+    assert {(letter.topic, letter.reconsume_times) for letter in letters} == {("T", 1)}
+
+
+async def test_a_message_that_failed_too_often_is_a_dead_letter(stand: Stand, admin: Admin) -> None:
+    def always_later(message: StoredMessage) -> None:
+        raise Later(1)
+
+    async with Consumer("readers", stand.name_servers, retries_max=1, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Choosy(always_later)
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        await stand.put("T", ["never"])
+        await eventually(lambda: len(inbox.messages) == 2)
+        await stand.commits(1, "readers", "%RETRY%readers")
+    letters = await admin.dead_letters("readers")
+    assert [(letter.topic, letter.body, letter.reconsume_times) for letter in letters] == [("T", b"never", 2)]
+
+
+async def test_no_retries_at_all_make_the_first_failure_a_dead_letter(stand: Stand, admin: Admin) -> None:
+    def fails(message: StoredMessage) -> None:
+        raise ValueError("oh")
+
+    async with Consumer("readers", stand.name_servers, retries_max=0, commit_interval_ms=QUICK_MS) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(Choosy(fails))
+        await stand.put("T", ["never"])
+        await stand.commits(1, "readers", "T")
+    assert texts(await admin.dead_letters("readers")) == ["never"]
+
+
+async def test_a_broadcaster_drops_what_it_buries(stand: Stand, admin: Admin) -> None:
+    async with Consumer("readers", stand.name_servers, mode="broadcast") as consumer:
+        inbox = Choosy(burying)
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        await stand.put("T", ["one", "two"])
+        await eventually(lambda: consumer.positions() == {queue_of("T"): 2})
+        assert sorted(inbox.texts) == ["one", "two"]
+    assert await admin.dead_letters("readers") == []
+
+
+async def test_a_message_whose_record_is_gone_is_sent_again_from_here(stand: Stand, admin: Admin) -> None:
+    await stand.put("T", ["old"])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        (message,) = await consumer.poll(1, timeout_ms=10_000)
+        await eventually(lambda: consumer.session.route_now("%RETRY%readers") or consumer.members_changed())
+        message.physical_offset = PhysicalOffset(1 << 40)
+        giving_back = GivingBack(consumer.session, "readers", retries_max=3)
+        assert await giving_back.give_back(queue_of("T"), message, level=1)
+        (again,) = await consumer.poll(1, timeout_ms=10_000)
+        assert (again.topic, again.body, again.reconsume_times) == ("T", b"old", 1)
+        assert await giving_back.give_back(queue_of("T"), message, TO_THE_DEAD)
+    (letter,) = await admin.dead_letters("readers")
+    assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"old", 4)
+
+
+# -- in order ---------------------------------------------------------------------------------------------------------
+
+
+async def test_in_order_a_queue_waits_as_long_as_its_handler_says(stand: Stand) -> None:
+    await stand.put("T", ["one", "two"])
+    async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Choosy(later_once)
+        await consumer.subscribe("T")
+        begun = time.monotonic()
+        await consumer.start(inbox, orderly=True)
+        await eventually(lambda: inbox.texts == ["one", "one", "two", "two"])
+        assert time.monotonic() - begun >= 2
+
+
+async def test_in_order_a_message_is_buried_when_its_retries_are_used_up_and_the_queue_goes_on(
+    stand: Stand, admin: Admin
+) -> None:
+    def bad_fails(message: StoredMessage) -> None:
+        if message.body == b"bad":
+            raise Later(1)
+
+    await stand.put("T", ["good", "bad", "also good"])
+    async with Consumer("readers", stand.name_servers, retries_max=1, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Choosy(bad_fails)
+        await consumer.subscribe("T")
+        await consumer.start(inbox, orderly=True)
+        await eventually(lambda: inbox.texts == ["good", "bad", "bad", "also good"])
+        await stand.commits(3, "readers", "T")
+    (letter,) = await admin.dead_letters("readers")
+    assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"bad", 2)
+    assert letter.properties["RETRY_TOPIC"] == "T"
+
+
+async def test_in_order_a_handler_may_bury_at_once_also_in_a_batch(stand: Stand, admin: Admin) -> None:
+    seen: list[list[str]] = []
+
+    async def handle(messages: list[StoredMessage]) -> None:
+        seen.append(texts(messages))
+        if messages[0].body == b"0":
+            raise Bury
+
+    await stand.put("T", [str(number) for number in range(6)])
+    async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handle, orderly=True, batch=3)
+        await eventually(lambda: seen == [["0", "1", "2"], ["3", "4", "5"]])
+        await stand.commits(6, "readers", "T")
+    assert texts(await admin.dead_letters("readers")) == ["0", "1", "2"]
+
+
+async def test_in_order_a_queue_that_waits_is_let_go_of_at_once(stand: Stand) -> None:
+    def much_later(message: StoredMessage) -> None:
+        raise Later(18)
+
+    await stand.put("T", ["one"])
+    async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Choosy(much_later)
+        await consumer.subscribe("T")
+        await consumer.start(inbox, orderly=True)
+        await eventually(lambda: inbox.texts == ["one"])
+        await consumer.unsubscribe("T")
+        await eventually(lambda: not [queue for queue in consumer.queues if queue.topic == "T"])
+    assert inbox.texts == ["one"]
+    assert await stand.committed("readers", "T") in (None, 0)
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+async def test_dead_letters_are_a_table_too(stand: Stand, admin: Admin) -> None:
+    with pytest.raises(UnknownTopic):
+        await admin.dead_letter_table("readers")
+    await buried(stand, admin, "one", "two")
+    table = await admin.dead_letter_table("readers", columns=["body", "reconsume_times"])
+    assert table.to_pydict() == {"body": [b"one", b"two"], "reconsume_times": [1, 1]}
+
+
+async def test_redriven_letters_come_again_to_every_reader_of_their_topic(stand: Stand, admin: Admin) -> None:
+    letters = await buried(stand, admin, "one", "two")
+    async with (
+        Consumer("readers", stand.name_servers) as readers,
+        Consumer("others", stand.name_servers, start="last") as others,
+    ):
+        inboxes = Inbox(), Inbox()
+        for consumer, inbox in zip((readers, others), inboxes, strict=True):
+            await consumer.subscribe("T")
+            await consumer.start(inbox)
+            await consumer.shared()
+        assert await admin.redrive("readers", everything=True) == 2
+        await eventually(lambda: [sorted(inbox.texts) for inbox in inboxes] == [["one", "two"]] * 2)
+        for inbox in inboxes:
+            assert {each.unique_key for each in inbox.messages} == {letter.unique_key for letter in letters}
+            assert {each.reconsume_times for each in inbox.messages} == {0}
+    assert len(await admin.dead_letters("readers")) == 2
+
+
+async def test_letters_may_be_redriven_for_one_group_only(stand: Stand, admin: Admin) -> None:
+    await buried(stand, admin, "one")
+    end = (await admin.topic_bounds("T"))[queue_of("T")].end
+    async with Consumer("readers", stand.name_servers) as readers:
+        inbox = Inbox()
+        await readers.subscribe("T")
+        await readers.start(inbox)
+        assert await admin.redrive("readers", everything=True, to_group_only=True) == 1
+        await eventually(lambda: inbox.texts == ["one"])
+        assert (inbox.messages[0].topic, inbox.messages[0].reconsume_times) == ("T", 0)
+    assert (await admin.topic_bounds("T"))[queue_of("T")].end == end
+
+
+async def test_letters_are_chosen_by_id_or_by_time(stand: Stand, admin: Admin) -> None:
+    letters = await buried(stand, admin, "one", "two", "three")
+    ids = [letter.unique_key or "" for letter in letters]
+    assert await admin.redrive("readers", ids=[ids[0], ids[2]]) == 2
+    assert await admin.redrive("readers", ids=[letters[1].properties["ORIGIN_MESSAGE_ID"]]) == 1
+    assert await admin.redrive("readers", ids=["unknown"]) == 0
+    assert await admin.redrive("readers", since=letters[0].store_ms) == 3
+    assert await admin.redrive("readers", since=clock.now_ms() + 1_000) == 0
+
+
+async def test_which_letters_must_be_said_once(admin: Admin) -> None:
+    with pytest.raises(Refused, match="which dead letters"):
+        await admin.redrive("readers")
+    with pytest.raises(Refused, match="which dead letters"):
+        await admin.redrive("readers", since=0, everything=True)
+
+
+async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin) -> None:
+    async with (
+        Producer(stand.name_servers) as producer,
+        Consumer("readers", stand.name_servers, start="last") as consumer,
+    ):
+        sent = await producer.send(Message.of("T", "again"))
+        with pytest.raises(Refused, match="no consumer of group 'readers'"):
+            await admin.consume_directly("readers", sent.offset_id)
+        refusals: list[Exception] = [Later(3), ValueError("oh")]
+
+        def refuse(message: StoredMessage) -> None:
+            if refusals:
+                raise refusals.pop()
+
+        inbox = Choosy(refuse)
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        await consumer.shared()
+        said = [
+            await admin.consume_directly("readers", sent.offset_id),
+            await admin.consume_directly("readers", sent.message_id, topic="T"),
+            await admin.consume_directly("readers", sent.offset_id, client_id=consumer.session.client_id),
+        ]
+        assert [each.consume_result for each in said] == ["CR_THROW_EXCEPTION", "CR_LATER", "CR_SUCCESS"]
+        assert said[0].remark == "ValueError('oh')"
+        assert inbox.texts == ["again"] * 3
+
+
+async def test_a_group_is_reset_by_name_by_time_and_by_offset(stand: Stand, admin: Admin) -> None:
+    await stand.put("T", [str(number) for number in range(10)])
+    assert await admin.reset_offsets("readers", "T", "last") == {queue_of("T"): 10}
+    assert await admin.reset_offsets("readers", "T", "first") == {queue_of("T"): 0}
+    await admin.reset_queue("readers", queue_of("T"), 7)
+    assert await stand.committed("readers", "T") == 7
+    async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Inbox()
+        await consumer.subscribe("T")
+        await consumer.start(inbox, workers=1)
+        await eventually(lambda: inbox.texts == ["7", "8", "9"])
+        await consumer.commit()
+        await admin.reset_queue("readers", queue_of("T"), 9)
+        await eventually(lambda: inbox.texts == ["7", "8", "9", "9"])
+    for offset in (-1, 11):
+        with pytest.raises(Refused, match="0 to 10"):
+            await admin.reset_queue("readers", queue_of("T"), offset)
+    with pytest.raises(Refused, match="no queue 5"):
+        await admin.reset_queue("readers", queue_of("T", 5), 0)
+
+
+def test_the_blocking_flavour_buries_and_redrives_too(platform: RunningPlatform) -> None:
+    seen: list[bytes] = []
+
+    def handle(message: StoredMessage) -> None:
+        seen.append(message.body)
+        if len(seen) == 1:
+            raise client.Later(1)
+        if len(seen) == 2:
+            raise client.Bury
+
+    with (
+        client.Producer(platform.name_servers) as producer,
+        client.Admin(platform.name_servers) as admin,
+        client.Consumer("readers", platform.name_servers, retries_max=5) as consumer,
+    ):
+        producer.send(Message.of("T", "stubborn"))
+        consumer.subscribe("T")
+        consumer.start(handle, workers=1)
+        wait_until(lambda: admin.dead_letters("readers"))
+        assert admin.redrive("readers", ids=[admin.dead_letters("readers")[0].unique_key or ""]) == 1
+        wait_until(lambda: seen == [b"stubborn"] * 3)
+        assert admin.dead_letter_table("readers", columns=["body"]).to_pydict() == {"body": [b"stubborn"]}

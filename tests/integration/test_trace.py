@@ -1,0 +1,142 @@
+"""Traces of a producer and of a consumer, as an operator finds them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, standing
+from tests.support.waiting import eventually, wait_until
+
+from sparrow import client
+from sparrow.client import trace
+from sparrow.client.aio import Admin, Consumer, Producer
+from sparrow.client.retry import Later
+from sparrow.client.trace import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
+from sparrow.model.errors import UnknownTopic
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.topic import READ
+from sparrow.testing import RunningPlatform
+
+QUICK_MS = 10
+"""Between commits: the tests wait for them."""
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        await running.topic("T")
+        yield running
+
+
+async def traces(stand: Stand, key: str) -> list[Trace]:
+    """What `queryMsgTraceById` would find."""
+    async with Admin(stand.name_servers) as admin:
+        found = await admin.find_by_key(trace.TRACE_TOPIC, key)
+    return [each for message in found for each in trace.decode(message.body)]
+
+
+async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop", trace=True) as producer:
+        sent = await producer.send(Message.of("T", "a book", tags="paid", keys="order-7"))
+        late = await producer.send(Message.of("T", "later"), delay_level=1)
+    (found,) = [each for each in await traces(stand, sent.message_id) if each.message_id == sent.message_id]
+    assert isinstance(found, Published)
+    assert (found.group, found.topic, found.tags, found.keys) == ("shop", "T", "paid", "order-7")
+    assert (found.body_bytes, found.offset_id, found.is_success, found.kind) == (6, sent.offset_id, True, Kind.NORMAL)
+    assert found.store_host == str(stand.platform.address)
+    assert found in await traces(stand, "order-7")
+    (delayed,) = [each for each in await traces(stand, late.message_id) if each.message_id == late.message_id]
+    assert isinstance(delayed, Published)
+    assert delayed.kind is Kind.DELAYED
+
+
+async def test_every_way_to_send_leaves_traces(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop", linger_ms=1, trace=True) as producer:
+        results = await producer.send_batch([Message.of("T", "1"), Message.of("T", "2")])
+        results.append(await producer.send(Message.of("T", "3")))
+        results.append(await producer.send_soon(Message.of("T", "4")))
+    for result in results:
+        assert result.message_id in {each.message_id for each in await traces(stand, result.message_id)}
+
+
+async def test_a_send_that_failed_leaves_a_trace_too(stand: Stand) -> None:
+    async with Admin(stand.name_servers) as admin:
+        await admin.create_topic("closed", 1, permission=READ)
+        (queue,) = (await admin.route("closed")).read_queues
+    async with Producer(stand.name_servers, group="shop", trace=True, retries=0) as producer:
+        message = Message.of("closed", "no", keys="order-8")
+        with pytest.raises(Exception, match="closed"):
+            await producer.send(message, queue=queue)
+    (found,) = await traces(stand, "order-8")
+    assert isinstance(found, Published)
+    assert not found.is_success
+
+
+async def test_a_transaction_leaves_two_traces(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop", trace=True) as producer:
+        async with producer.transaction(Message.of("T", "paid", keys="order-9")) as sent:
+            pass
+    half, ended = await traces(stand, "order-9")
+    assert isinstance(half, Published)
+    assert half.kind is Kind.HALF
+    assert isinstance(ended, TransactionEnded)
+    assert (ended.transaction_id, ended.state, ended.from_check) == (sent.message_id, "COMMIT_MESSAGE", False)
+
+
+async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
+    inbox = Inbox()
+
+    async def handle(message: StoredMessage) -> None:
+        await inbox(message)
+        if message.body == b"bad":
+            raise ValueError("oh")
+        if message.body == b"later":
+            raise Later(1)
+
+    async with Producer(stand.name_servers) as producer:
+        sent = [await producer.send(Message.of("T", body, keys="k")) for body in ("good", "bad", "later")]
+    async with Consumer("readers", stand.name_servers, trace=True, commit_interval_ms=QUICK_MS) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handle, workers=1)
+        await eventually(lambda: len(inbox.messages) >= 3)
+        await stand.commits(3, "readers", "T")
+    for result, code in zip(sent, (Consumed.SUCCESS, Consumed.RAISED, Consumed.FAILED), strict=True):
+        found = [each for each in await traces(stand, result.message_id) if each.message_id == result.message_id]
+        begun, ended = found[:2]
+        assert isinstance(begun, ConsumeBegun)
+        assert isinstance(ended, ConsumeEnded)
+        assert begun.request_id == ended.request_id
+        assert (begun.group, ended.group) == ("readers", "readers")
+        assert (ended.code, ended.is_success, ended.keys) == (code, code is Consumed.SUCCESS, "k")
+
+
+async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
+    async with standing(tmp_path, auto_create_topics=False) as stand:
+        await stand.topic("T")
+        async with Producer(stand.name_servers, trace=True) as producer:
+            assert (await producer.send(Message.of("T", "a book"))).is_ok
+        with pytest.raises(UnknownTopic):
+            await traces(stand, "anything")
+        assert producer._tracer is not None
+        assert producer._tracer.dropped == 1
+
+
+async def test_without_the_option_there_are_no_traces(stand: Stand) -> None:
+    async with Producer(stand.name_servers) as producer:
+        sent = await producer.send(Message.of("T", "a book"))
+    with pytest.raises(UnknownTopic):
+        await traces(stand, sent.message_id)
+
+
+def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> None:
+    seen: list[bytes] = []
+    with client.Consumer("readers", platform.name_servers, trace=True) as consumer:
+        consumer.subscribe("T")
+        consumer.start(lambda message: seen.append(message.body))
+        with client.Producer(platform.name_servers, trace=True) as producer:
+            sent = producer.send(Message.of("T", "a book"))
+        wait_until(lambda: seen == [b"a book"])
+    with client.Admin(platform.name_servers) as admin:
+        found = admin.find_by_key(trace.TRACE_TOPIC, sent.message_id)
+    kinds = [type(each) for message in found for each in trace.decode(message.body)]
+    assert kinds == [Published, ConsumeBegun, ConsumeEnded]

@@ -1,0 +1,247 @@
+"""Transactions from the producer's side: committed, rolled back, and asked after by the broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, standing
+from tests.support.waiting import eventually, wait_until
+
+from sparrow import client
+from sparrow.client.aio import Consumer, Producer
+from sparrow.model.errors import Refused
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.outcome import Outcome
+from sparrow.testing import running
+
+IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 20}
+"""A broker that asks at once, and again soon."""
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        await running.topic("T")
+        yield running
+
+
+@pytest.fixture
+async def impatient(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path, **IMPATIENT) as running:
+        await running.topic("T")
+        yield running
+
+
+@asynccontextmanager
+async def reading(stand: Stand) -> AsyncIterator[Inbox]:
+    async with Consumer("readers", stand.name_servers) as consumer:
+        inbox = Inbox()
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        yield inbox
+
+
+def unfinished(stand: Stand) -> int:
+    return stand.platform.broker.broker.transactions.count
+
+
+class Oops(Exception):
+    pass
+
+
+async def test_a_message_is_delivered_when_its_block_ends(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
+        async with producer.transaction(Message.of("T", "paid", keys="order-7")) as sent:
+            assert unfinished(stand) == 1
+            assert inbox.messages == []
+        assert unfinished(stand) == 0
+        await eventually(lambda: inbox.texts == ["paid"])
+        (message,) = inbox.messages
+        assert (message.unique_key, message.keys) == (sent.message_id, ["order-7"])
+
+
+async def test_a_message_is_dropped_when_its_block_raises(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop") as producer, reading(stand) as inbox:
+        with pytest.raises(Oops):
+            async with producer.transaction(Message.of("T", "not paid")):
+                raise Oops
+        assert unfinished(stand) == 0
+        await producer.send(Message.of("T", "after it"))
+        await eventually(lambda: inbox.texts == ["after it"])
+
+
+async def test_a_block_that_is_cancelled_rolls_back(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop") as producer:
+        begun = asyncio.Event()
+
+        async def work() -> None:
+            async with producer.transaction(Message.of("T", "not paid")):
+                begun.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert unfinished(stand) == 0
+
+
+async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
+    async with Producer(stand.name_servers, group="shop", linger_ms=1) as producer, reading(stand) as inbox:
+
+        async def nothing(message: Message) -> None:
+            assert message.body == b"by nothing"
+
+        def raising(message: Message) -> None:
+            raise Oops
+
+        await producer.send_in_transaction(Message.of("T", "by nothing"), nothing)
+        await producer.send_in_transaction(Message.of("T", "by its word"), lambda _: Outcome.COMMIT)
+        await producer.send_in_transaction(Message.of("T", "taken back"), lambda _: Outcome.ROLLBACK)
+        with pytest.raises(Oops):
+            await producer.send_in_transaction(Message.of("T", "failed"), raising)
+        with pytest.raises(TypeError, match="Outcome"):
+            await producer.send_in_transaction(Message.of("T", "unclear"), lambda _: True)
+        assert unfinished(stand) == 0
+        await eventually(lambda: inbox.texts == ["by nothing", "by its word"])
+
+
+async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stand) -> None:
+    asked: list[StoredMessage] = []
+
+    async def check(message: StoredMessage) -> Outcome:
+        asked.append(message)
+        return Outcome.UNKNOWN if len(asked) == 1 else Outcome.COMMIT
+
+    async with (
+        Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer,
+        reading(impatient) as inbox,
+    ):
+        await producer.send_in_transaction(Message.of("T", "paid", tags="t"), lambda _: Outcome.UNKNOWN)
+        await eventually(lambda: inbox.texts == ["paid"])
+        assert len(asked) >= 2  # more if it was slow to hear the answer
+        assert {(message.topic, message.body, message.tags) for message in asked} == {("T", b"paid", "t")}
+        await eventually(lambda: unfinished(impatient) == 0)
+
+
+async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> None:
+    async with Producer(impatient.name_servers, group="shop") as first:
+        await first.begin_transaction(Message.of("T", "paid"))
+        await first.begin_transaction(Message.of("T", "not paid"))
+
+    def check(message: StoredMessage) -> Outcome:
+        return Outcome.COMMIT if message.body == b"paid" else Outcome.ROLLBACK
+
+    async with (
+        Producer(impatient.name_servers, group="shop", transaction_listener=check) as second,
+        reading(impatient) as inbox,
+    ):
+        await second.send(Message.of("T", "hello"))
+        await eventually(lambda: unfinished(impatient) == 0)
+        await eventually(lambda: sorted(inbox.texts) == ["hello", "paid"])
+
+
+async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) -> None:
+    asked: list[StoredMessage] = []
+
+    def check(message: StoredMessage) -> Outcome:
+        asked.append(message)
+        return Outcome.ROLLBACK
+
+    async with Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer:
+        async with producer.transaction(Message.of("T", "paid")), reading(impatient) as inbox:
+            transactions = impatient.platform.broker.broker.transactions
+            await eventually(lambda: any(each.checks >= 3 for each in transactions._halves.values()))
+            assert asked == []
+            assert unfinished(impatient) == 1
+            assert inbox.messages == []
+        async with reading(impatient) as inbox:
+            await eventually(lambda: inbox.texts == ["paid"])
+        assert asked == []
+
+
+async def test_a_listener_that_fails_is_asked_again(impatient: Stand) -> None:
+    calls = 0
+
+    def check(message: StoredMessage) -> Outcome:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise Oops
+        return Outcome.COMMIT
+
+    async with (
+        Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer,
+        reading(impatient) as inbox,
+    ):
+        sent = await producer.begin_transaction(Message.of("T", "paid"))
+        await producer.end_transaction(sent, Outcome.UNKNOWN)
+        await eventually(lambda: inbox.texts == ["paid"])
+
+
+async def test_a_broker_that_did_not_hear_the_end_asks_and_is_told(tmp_path: Path) -> None:
+    async with standing(tmp_path, **IMPATIENT | {"transaction_timeout_ms": 200}) as stand:
+        await stand.topic("T")
+        async with Producer(stand.name_servers, group="shop") as producer:
+            async with producer.transaction(Message.of("T", "paid")) as sent:
+                # To the producer its broker is gone; the broker is still connected, and asks.
+                route = producer.session.route_now("T")
+                assert route is not None
+                address = route.masters.pop(sent.broker_name)
+            assert unfinished(stand) == 1
+            route.masters[sent.broker_name] = address
+            async with reading(stand) as inbox:
+                await eventually(lambda: inbox.texts == ["paid"])
+
+
+async def test_an_end_that_the_broker_refuses_is_raised(stand: Stand) -> None:
+    async with (
+        Producer(stand.name_servers, group="shop") as producer,
+        Producer(stand.name_servers, group="stranger") as stranger,
+    ):
+        sent = await producer.begin_transaction(Message.of("T", "paid"))
+        await stranger.send(Message.of("T", "to know the way"))
+        with pytest.raises(Refused, match="stranger"):
+            await stranger.end_transaction(sent, Outcome.COMMIT)
+        assert unfinished(stand) == 1
+        await producer.end_transaction(sent, Outcome.ROLLBACK)
+        assert unfinished(stand) == 0
+
+
+async def test_producers_of_one_session_answer_each_for_their_own(impatient: Stand) -> None:
+    async with (
+        Producer(impatient.name_servers, group="yes", transaction_listener=lambda _: Outcome.COMMIT) as yes,
+        Producer(session=yes.session, group="no", transaction_listener=lambda _: Outcome.ROLLBACK) as no,
+        reading(impatient) as inbox,
+    ):
+        for producer, text in ((no, "no"), (yes, "yes")):
+            sent = await producer.begin_transaction(Message.of("T", text))
+            await producer.end_transaction(sent, Outcome.UNKNOWN)
+        await eventually(lambda: unfinished(impatient) == 0)
+        await eventually(lambda: inbox.texts == ["yes"])
+
+
+def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def check(message: StoredMessage) -> Outcome:
+        asked.append(message.body)
+        return Outcome.COMMIT
+
+    with (
+        running(tmp_path, broker=IMPATIENT) as platform,
+        client.Producer(platform.name_servers, group="shop", transaction_listener=check) as producer,
+    ):
+        with producer.transaction(Message.of("T", "paid")):
+            pass
+        with pytest.raises(Oops), producer.transaction(Message.of("T", "not paid")):
+            raise Oops
+        producer.send_in_transaction(Message.of("T", "by word"), lambda _: None)
+        producer.send_in_transaction(Message.of("T", "asked after"), lambda _: Outcome.UNKNOWN)
+        wait_until(lambda: asked == [b"asked after"])
+        with client.Consumer("readers", platform.name_servers) as consumer:
+            consumer.subscribe("T")
+            assert {next(consumer).body for _ in range(3)} == {b"paid", b"by word", b"asked after"}

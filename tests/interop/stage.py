@@ -1,0 +1,130 @@
+"""A topic for Sparrow's own client to send to and read from, on Apache's own broker as a rule."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from tests.interop.platforms import Platform
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import Admin, Consumer, Producer
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.outcome import SendResult
+from sparrow.wire.bodies import BrokerQueue
+
+QUEUES = 4
+PATIENCE_S = 30.0
+_LOOK_S = 0.01
+
+
+class Stage(NamedTuple):
+    """A new topic, and a group that has read nothing yet."""
+
+    platform: Platform
+    topic: str
+    group: str
+
+    @property
+    def name_servers(self) -> str:
+        return self.platform.name_server
+
+    def producer(self, **options: Any) -> Producer:
+        # The first send to a JVM that has just started takes its time.
+        return Producer(self.name_servers, **{"timeout_ms": 10_000} | options)
+
+    def consumer(self, group: str | None = None, **options: Any) -> Consumer:
+        return Consumer(group or self.group, self.name_servers, **{"timeout_ms": 10_000} | options)
+
+    def message(self, body: str, **said: Any) -> Message:
+        return Message.of(self.topic, body, **said)
+
+    def queue(self, number: int) -> BrokerQueue:
+        return BrokerQueue(self.topic, self.platform.broker_name, number)
+
+    @property
+    def queues(self) -> list[BrokerQueue]:
+        return [self.queue(number) for number in range(QUEUES)]
+
+    async def put(self, bodies: Iterable[str], queue_id: int | None = None, **said: Any) -> list[SendResult]:
+        """Messages one after the other, to one queue or to all in turn."""
+        queue = None if queue_id is None else self.queue(queue_id)
+        async with self.producer() as producer:
+            return [await producer.send(self.message(body, **said), queue=queue) for body in bodies]
+
+    async def readable(self, count: int) -> None:
+        """Waits until consumers can see so many messages: Apache's brokers put them into queues after the answer."""
+        async with Admin(self.name_servers) as admin, asyncio.timeout(PATIENCE_S):
+            while sum(bounds.end for bounds in (await admin.topic_bounds(self.topic)).values()) < count:
+                await asyncio.sleep(_LOOK_S)
+
+    async def caught_up(self, consumer: Consumer) -> None:
+        """Waits until the group's progress says so. On Apache's brokers a pull on its way may set it back a little."""
+        async with Admin(self.name_servers) as admin, asyncio.timeout(PATIENCE_S):
+            await consumer.commit()
+            while (await admin.progress(self.group, self.topic)).lag:
+                await consumer.commit()
+
+    async def all(self, count: int) -> list[StoredMessage]:
+        """Everything in the topic, which must be so many messages, read by a group of its own."""
+        async with self.consumer(f"{self.group}_all") as consumer:
+            await consumer.subscribe(self.topic)
+            return await polled(consumer, count)
+
+
+async def polled(consumer: Consumer, count: int) -> list[StoredMessage]:
+    """So many messages and no more; they are in hand until the next poll."""
+    found: list[StoredMessage] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            found += await consumer.poll(count)
+    assert len(found) == count
+    return found
+
+
+def numbered(count: int, *, start: int = 0) -> list[str]:
+    return [f"message {number}" for number in range(start, start + count)]
+
+
+def lies(at: SendResult | StoredMessage) -> tuple[int, int]:
+    return at.queue_id, at.queue_offset
+
+
+def told(results: Sequence[SendResult]) -> dict[tuple[int, int], str]:
+    """By place, the ids the results promise."""
+    return {lies(result): result.message_id for result in results}
+
+
+def found(messages: Sequence[StoredMessage]) -> dict[tuple[int, int], str | None]:
+    """By place, the ids that are there."""
+    return {lies(message): message.unique_key for message in messages}
+
+
+async def early_and_late(stage: Stage) -> int:
+    """Ten messages in queue 0, and the time at which the sixth was stored, as no other was.
+
+    To any other time RocketMQ 4 answers with a neighbour: it takes the nearest, and of equals any.
+    """
+    await stage.put(numbered(5), queue_id=0)
+    await _clock_moves_on()
+    [sixth] = await stage.put(numbered(1, start=5), queue_id=0)
+    await _clock_moves_on()
+    await stage.put(numbered(4, start=6), queue_id=0)
+    await stage.readable(10)
+    async with Admin(stage.name_servers) as admin:
+        return (await admin.message(sixth.offset_id)).store_ms
+
+
+async def _clock_moves_on() -> None:
+    start = datetime.now(UTC)
+    await eventually(lambda: (datetime.now(UTC) - start).total_seconds() > 0.01)
+
+
+async def settled(members: Sequence[Consumer], topic: str, counts: Sequence[int]) -> None:
+    """Waits until the members have these numbers of queues, and no queue twice."""
+
+    def parts() -> list[set[BrokerQueue]]:
+        return [{queue for queue in member.queues if queue.topic == topic} for member in members]
+
+    await eventually(lambda: [len(part) for part in parts()] == list(counts), within_s=PATIENCE_S)
+    assert len(set().union(*parts())) == sum(counts), "a queue has two readers"

@@ -1,0 +1,158 @@
+"""Pop against a model: whatever happens, and wherever it stops, what is not acknowledged is known to be in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.log_stores import crashed_copy
+from tests.support.log_stores import small as small_log
+
+from sparrow.broker.pop import pops as pops_module
+from sparrow.broker.pop.inflight import InFlight, Lot
+from sparrow.broker.pop.pops import Pops
+from sparrow.broker.pop.words import packed, unpacked
+from sparrow.broker.topics import Topics
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import BrokerSettings
+from sparrow.store.log import LogStore
+
+QUEUES = (Queue("T", 0), Queue("T", 1))
+
+
+@given(st.integers(min_value=0, max_value=1 << 900))
+def test_a_mask_survives_being_packed(mask):
+    assert unpacked(packed(mask)) == mask
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "settle", "due", "postpone", "pass"]),
+        st.integers(0, 40),
+        st.integers(1, (1 << 12) - 1),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_every_message_in_flight_is_given_out_when_its_time_is_over_and_no_other(steps):
+    flying, now, number = InFlight(), 0, 0
+    model: dict[tuple[int, int], int] = {}  # (lot, offset) to when it is due
+    lots: dict[int, Lot] = {}
+    for verb, pick, mask in steps:
+        alive = sorted({of for of, _ in model})
+        if verb == "take":
+            lot = Lot("g", QUEUES[0], number * 100, pop_ms=now, invisible_ms=pick, mask=mask, number=number)
+            lots[number] = lot
+            model |= {(number, offset): now + pick for offset in lot.offsets()}
+            flying.add(lot)
+            number += 1
+        elif verb == "settle" and alive:
+            of = alive[pick % len(alive)]
+            flying.settle(lots[of], mask)
+            model = {key: due for key, due in model.items() if key[0] != of or not mask >> (key[1] - of * 100) & 1}
+        elif verb in ("due", "postpone"):
+            expected = {key for key, due in model.items() if due <= now}
+            found = flying.due(now, 1000)
+            assert {(lot.number, offset) for lot in found for offset in lot.offsets()} == expected
+            for lot in found:
+                if verb == "due":
+                    flying.settle(lot, lot.mask)
+                    model = {key: due for key, due in model.items() if key[0] != lot.number}
+                else:
+                    flying.postpone(lot, now + pick)
+                    model = {key: now + pick if key[0] == lot.number else due for key, due in model.items()}
+        else:
+            now += pick
+        assert len(flying) == len({of for of, _ in model})
+        assert flying.oldest() == min((of for of, _ in model), default=None)
+    assert {(lot.number, offset) for lot in flying.due(1 << 60, 1000) for offset in lot.offsets()} == model.keys()
+
+
+acts = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "settle", "settle", "move", "order", "order ack", "save", "turn"]),
+        st.integers(0, 30),
+        st.integers(1, 255),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(acts, st.booleans())
+def test_a_start_knows_again_what_was_in_flight(acts, is_killed):
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_play(Path(folder), acts, is_killed=is_killed))
+
+
+async def _pops(store: LogStore, now: list[int]) -> Pops:
+    topics = Topics(store, BrokerSettings(cluster="C"), lambda: now[0])
+    await topics.load()
+    await topics.put(Topic(name="T"))
+    pops = Pops(store, topics, cluster="C", now_ms=lambda: now[0])
+    await pops.load()
+    return pops
+
+
+async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bool) -> None:
+    now = [1_000_000]
+    log = small_log(segment_bytes=1 << 16)
+    store = LogStore(folder / "one", log)
+    pops = await _pops(store, now)
+    next_offset = 0
+    roll_after, pops_module.ROLL_AFTER = pops_module.ROLL_AFTER, 5
+    try:
+        for verb, pick, mask in acts:
+            now[0] += pick
+            lots = list(pops.in_flight)
+            runs = list(pops.in_order)
+            if verb == "take":
+                lot = Lot("g", QUEUES[pick % 2], next_offset, pop_ms=now[0], invisible_ms=pick, mask=mask)
+                next_offset += 8
+                pops.take([lot])
+            elif verb == "settle" and lots:
+                pops.settle(lots[pick % len(lots)], mask)
+            elif verb == "move" and lots:
+                lot = lots[pick % len(lots)]
+                pops.move(lot, lot.offsets()[0], mask)
+            elif verb == "order":
+                offsets = range(next_offset, next_offset + 3)
+                run = pops.in_order.take(
+                    "h",
+                    QUEUES[pick % 2],
+                    offsets,
+                    next_offset=offsets[-1] + 1,
+                    pop_ms=now[0],
+                    invisible_ms=9,
+                    attempt="a",
+                )
+                pops.ran(run)
+            elif verb == "order ack" and runs:
+                run = runs[pick % len(runs)]
+                pops.in_order.ack(run, next(iter(run.dues)))
+                pops.ran(run)
+            elif verb == "save":
+                pops.save()
+            else:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the turn ends, and what it did is written
+        path = crashed_copy(store, folder / "two") if is_killed else store.path
+        expected = _view(pops)
+    finally:
+        pops_module.ROLL_AFTER = roll_after
+        store.close_now()
+    with LogStore(path, log) as again:
+        assert _view(await _pops(again, now)) == expected
+
+
+def _view(pops: Pops) -> object:
+    lots = {(lot.key, lot.mask, lot.due_ms) for lot in pops.in_flight}
+    runs = {(run.queue, run.pop_ms, run.next_offset, *run.dues.items(), *run.counts.items()) for run in pops.in_order}
+    return lots, runs

@@ -1,0 +1,77 @@
+"""What a handler may choose, and what becomes of a message it did not take."""
+
+import pytest
+
+from sparrow.client.retry import BROKER_DECIDES, TO_THE_DEAD, Bury, Later, is_a_choice, level_for, redriven, retry_of
+from sparrow.model.errors import Refused
+from sparrow.model.message import Host, StoredMessage
+
+HOST = Host(b"\x0a\0\0\1", 10911)
+FIRST_ID = "0A00000100002A9F000000000000007B"
+
+
+def message(topic: str = "orders", **properties: str) -> StoredMessage:
+    return StoredMessage(
+        topic=topic, body=b"a book", properties=properties, physical_offset=123, store_host=HOST, flag=7
+    )
+
+
+def test_a_handler_chooses_a_level_the_broker_or_the_end():
+    assert [level_for(each) for each in (Later(5), Later(), ValueError("oh"), Bury())] == [
+        5,
+        BROKER_DECIDES,
+        BROKER_DECIDES,
+        TO_THE_DEAD,
+    ]
+    assert [is_a_choice(each) for each in (Later(), Bury(), ValueError())] == [True, True, False]
+
+
+def test_a_level_knows_its_time_and_must_exist():
+    assert (Later(1).delay_ms, Later(18).delay_ms, Later().delay_ms) == (1_000, 7_200_000, None)
+    with pytest.raises(Refused, match="19"):
+        Later(19)
+
+
+def test_a_retry_keeps_its_topic_and_its_first_id_and_is_no_half_message():
+    again = retry_of(message(TAGS="paid", TRAN_MSG="true"), "billing", 4)
+    assert (again.topic, again.body, again.flag) == ("%RETRY%billing", b"a book", 7)
+    assert again.properties == {"TAGS": "paid", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": FIRST_ID, "DELAY": "4"}
+
+
+def test_without_a_level_a_retry_waits_longer_each_time_and_a_dead_letter_not_at_all():
+    tired = message(DELAY="7")
+    tired.reconsume_times = 2
+    assert retry_of(tired, "billing", BROKER_DECIDES).properties["DELAY"] == "5"
+    assert "DELAY" not in retry_of(tired, "billing", TO_THE_DEAD).properties
+
+
+def test_a_retry_of_a_retry_keeps_what_the_first_said():
+    again = retry_of(message(RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID"), "billing", 4)
+    assert (again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ID")
+
+
+def test_a_dead_letter_is_sent_again_as_it_was_when_it_was_young():
+    letter = message(
+        "%DLQ%billing",
+        TAGS="paid",
+        KEYS="order-7",
+        UNIQ_KEY="A1",
+        colour="red",
+        RETRY_TOPIC="orders",
+        ORIGIN_MESSAGE_ID=FIRST_ID,
+        REAL_TOPIC="%RETRY%billing",
+        REAL_QID="0",
+        DELAY="3",
+        WAIT="false",
+        CLUSTER="c",
+    )
+    young = {"TAGS": "paid", "KEYS": "order-7", "UNIQ_KEY": "A1", "colour": "red"}
+    again = redriven(letter, "billing", to_group_only=False)
+    assert (again.topic, again.body, again.properties, again.flag) == ("orders", b"a book", young, 7)
+    again = redriven(letter, "billing", to_group_only=True)
+    assert (again.topic, again.properties) == ("%RETRY%billing", {**young, "RETRY_TOPIC": "orders"})
+
+
+def test_a_dead_letter_that_does_not_say_its_topic_cannot_be_sent_again():
+    with pytest.raises(Refused, match="'A1'"):
+        redriven(message("%DLQ%billing", UNIQ_KEY="A1"), "billing", to_group_only=False)
