@@ -10,11 +10,14 @@ from tests.support.consuming import Inbox, Stand, standing
 from tests.support.waiting import eventually, wait_until
 
 from sparrow import client
-from sparrow.client.aio import Consumer, Producer
+from sparrow.client.aio import Consumer, Producer, Session
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.outcome import Outcome
+from sparrow.net.serving import Call, Said
 from sparrow.testing import running
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import CheckTransaction
 
 IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 20}
 """A broker that asks at once, and again soon."""
@@ -152,13 +155,20 @@ async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) 
         return Outcome.ROLLBACK
 
     async with Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer:
-        async with producer.transaction(Message.of("T", "paid")), reading(impatient) as inbox:
-            transactions = impatient.platform.broker.broker.transactions
-            await eventually(lambda: any(each.checks >= 3 for each in transactions._halves.values()))
-            assert asked == []
-            assert unfinished(impatient) == 1
-            assert inbox.messages == []
+        handlers = producer.session.handlers
+        answer, questions = handlers[Code.CHECK_TRANSACTION_STATE], []
+
+        async def counted(request: CheckTransaction, session: Session, call: Call) -> Said:
+            said = await answer(request, session, call)
+            questions.append(request)
+            return said
+
+        handlers[Code.CHECK_TRANSACTION_STATE] = counted
         async with reading(impatient) as inbox:
+            async with producer.transaction(Message.of("T", "paid")):
+                await eventually(lambda: len(questions) >= 3)
+                assert unfinished(impatient) == 1
+                assert inbox.messages == []
             await eventually(lambda: inbox.texts == ["paid"])
         assert asked == []
 

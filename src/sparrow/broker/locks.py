@@ -49,6 +49,10 @@ class QueueLocks:
         found = self._held.get((group, queue))
         return found.client_id if found is not None and not self._is_expired(found, now_ms) else None
 
+    def holds_any(self, group: str, now_ms: int) -> bool:
+        """Whether the group consumes in order. Looks through all locks: for what happens seldom."""
+        return any(of == group and not self._is_expired(lock, now_ms) for (of, _), lock in self._held.items())
+
     def _take(self, key: tuple[str, BrokerQueue], client_id: str, now_ms: int) -> bool:
         found = self._held.get(key)
         if found is None:

@@ -13,7 +13,7 @@ from struct import Struct
 from sparrow.broker import retry
 from sparrow.broker.context import Broker
 from sparrow.broker.repeats import Repeats, Ticket, ticket_of
-from sparrow.broker.topics import NOT_FOR_SENDERS, RETRY_PREFIX
+from sparrow.broker.topics import NOT_FOR_SENDERS, RETRY_PREFIX, TIMER_TOPIC
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
@@ -85,14 +85,12 @@ class Sending:
             return self._answer(request, command, channel, queue, appended)
         draft = self._draft(request, command, channel)
         words = request.properties
+        if topic.name.startswith(RETRY_PREFIX) and self._is_worn_out(request, topic):
+            return self._bury(request, command, channel, queue, draft)
         if "__PID" in words and (ticket := ticket_of(draft.properties)) is not None:
             if self._repeats.known(ticket) is None and self._repeats.must_look:
                 return self._send_once(request, command, channel, queue, draft, ticket)
             return self._send_new(request, command, channel, queue, draft, ticket)
-        if topic.name.startswith(RETRY_PREFIX):
-            group = self._broker.groups[retry.group_of(topic.name)]
-            if retry.is_worn_out(request, group):
-                return self._bury(request, command, channel, queue, draft)
         appended = self._place(request, queue, draft)
         return self._answer(request, command, channel, queue, appended, draft.properties)
 
@@ -165,6 +163,13 @@ class Sending:
         due_ms = self._due_ms(properties)
         waiting = self._broker.delay.put_at(queue, draft, due_ms) if due_ms is not None else None
         return waiting or self._store.append_now(queue, (draft,))
+
+    def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
+        """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
+        group = self._broker.groups[retry.group_of(topic.name)]
+        return retry.is_worn_out(request, group) or (
+            request.reconsume_times > 0 and self._broker.locks.holds_any(group.name, self._broker.now_ms())
+        )
 
     def _due_ms(self, properties: bytes) -> int | None:
         """When a message wants to be delivered. Of several ways to say so the first of these counts, as in RocketMQ."""
@@ -298,7 +303,8 @@ class Sending:
         ids = column_batch.offset_ids(self._id_prefix, appended.physical_offsets)
         unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
         handle = None
-        if properties is not None and (due_ms := _number(properties, b"TIMER_OUT_MS")) is not None:
+        if properties is not None and appended.queue.topic == TIMER_TOPIC:
+            due_ms = _number(properties, b"TIMER_OUT_MS") or 0
             handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique or "")
         header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
         return reply(command, Answer(header, code=code, remark=remark))
@@ -307,7 +313,7 @@ class Sending:
         """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""
         at = properties.find(b"UNIQ_KEY\x01") + 9
         unique = properties[at : properties.find(b"\x02", at)]
-        if not unique.isalnum() or (at > 9 and properties[at - 10] != 2) or b"TIMER_OUT_MS\x01" in properties:
+        if not unique.isalnum() or (at > 9 and properties[at - 10] != 2) or appended.queue.topic == TIMER_TOPIC:
             return None  # an id that needs escaping, a property whose name only ends alike, or there is more to say
         header = _FORM % (
             command.opaque,
