@@ -19,6 +19,7 @@ ANSWER_TIMEOUT_S = 120
 SETTLE_S = 60
 
 Mode = Literal["sync", "async", "oneway", "batch"]
+State = Literal["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
 
 class Seen(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,6 +36,8 @@ class Seen(msgspec.Struct, frozen=True, rename="camel"):
     store_timestamp: int
     reconsume_times: int
     properties: dict[str, str]
+    nth: int = 0
+    """Its place among all that consumers of this JVM were given."""
 
 
 class Sent(msgspec.Struct, frozen=True, rename="camel"):
@@ -96,16 +99,26 @@ class JavaClient:
         return f"{prefix}_{next(self._ids)}"
 
     @contextmanager
-    def producer(self, group: str = "interop_producers") -> Iterator["Producer"]:
+    def producer(self, group: str = "interop_producers", **options: object) -> Iterator["Producer"]:
+        """Options: transactional, or trace."""
         producer = Producer(self, self.name("producer"))
-        self.order("start_producer", id=producer.id, group=group)
+        self.order("start_producer", id=producer.id, group=group, **options)
         try:
             yield producer
         finally:
-            self.order("stop_producer", id=producer.id)
+            if self._process.poll() is None:
+                self.order("stop_producer", id=producer.id)
+
+    def kill(self) -> None:
+        """Ends the JVM as a power cut does; its clients say goodbye to nobody."""
+        self._process.kill()
+        self._process.wait()
 
     def push_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
-        """Options: expression, model, orderly, from, refusals; and popInvisibleMs, with a broker that says to pop."""
+        """Options: expression or sql, model, orderly, from, refusals, refusalLevel, retriesMax, replies, trace.
+
+        And popInvisibleMs, with a broker that says to pop.
+        """
         return self._consumer("start_push_consumer", group, topic, options)
 
     def lite_pull_consumer(self, group: str, topic: str, **options: object) -> "Consumer":
@@ -127,11 +140,29 @@ class Producer:
         return self.java.order(command, id=self.id, **fields)
 
     def send(self, topic: str, messages: Sequence[dict[str, Any] | str], *, mode: Mode = "sync") -> list[Sent]:
-        """A message is its body, or a dict with body and, as wanted, tags, keys, properties and hash."""
+        """A message is its body, or a dict with body and, as wanted, tags, keys, properties and hash.
+
+        For later: delayLevel, and since 5.0 delayTimeMs and deliverTimeMs.
+        """
         dicts = [{"body": message} if isinstance(message, str) else message for message in messages]
         sent = msgspec.convert(self._order("send", topic=topic, mode=mode, messages=dicts), list[Sent])
         assert all(one.status == "SEND_OK" for one in sent)
         return sent
+
+    def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Sent:
+        """The transaction ends with `state`; a broker that asks is told the message's property `answer`."""
+        sent = self._order("send_in_transaction", topic=topic, message=message, state=state)
+        return msgspec.convert(sent, Sent)
+
+    def asked(self, count: int = 0, *, within_s: float = 0) -> list[Seen]:
+        """The transactions the broker has asked about since the last call."""
+        fields = {"atLeast": count, "timeoutMs": int(within_s * 1000)}
+        return msgspec.convert(self._order("asked", **fields), list[Seen])
+
+    def request(self, topic: str, body: str, *, timeout_ms: int = 20_000) -> str:
+        """The text of the reply."""
+        reply: str = self._order("request", topic=topic, message={"body": body}, timeoutMs=timeout_ms)
+        return reply
 
     def create_topic(self, topic: str, *, like: str, queues: int = 4) -> None:
         self._order("create_topic", topic=topic, key=like, queues=queues)

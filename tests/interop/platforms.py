@@ -1,5 +1,6 @@
 """Name server and broker to test against: Apache's own, or Sparrow's. Both run as processes on the loopback."""
 
+import os
 import random
 import re
 import shutil
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,11 @@ START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
 LOOPBACK = "127.0.0.1"
 _LOOK_S = 0.02
+# As a user runs it, but for its patience with transactions that nobody ended.
+_SPARROW_SETTINGS = {
+    "SPARROW_BROKER__TRANSACTION_TIMEOUT_MS": "1000",
+    "SPARROW_BROKER__TRANSACTION_CHECK_INTERVAL_MS": "2000",
+}
 
 
 class Platform(NamedTuple):
@@ -94,7 +100,7 @@ def sparrow(folder: Path) -> Iterator[Platform]:
     """Sparrow as a user starts it."""
     ports = ["--name-server-port", "0", "--port", "0"]
     command = [sys.executable, "-u", "-m", "sparrow", "up", "--data", str(folder / "data"), *ports]
-    with _running(command, folder / "sparrow.out", stop_timeout_s=STOP_TIMEOUT_S) as log:
+    with _running(command, folder / "sparrow.out", stop_timeout_s=STOP_TIMEOUT_S, settings=_SPARROW_SETTINGS) as log:
         said = log.wait_for("ready")
         naming = re.search(r"name server (\S+:\d+)", said)
         broker = re.search(r"broker (\S+) (\S+:\d+)", said)
@@ -139,11 +145,18 @@ class _Log(NamedTuple):
 
 
 @contextmanager
-def _running(command: Sequence[str], output: Path, *, stop_timeout_s: float) -> Iterator[_Log]:
+def _running(
+    command: Sequence[str], output: Path, *, stop_timeout_s: float, settings: Mapping[str, str] | None = None
+) -> Iterator[_Log]:
     """A process that is asked to end, and made to when it takes too long: Apache's would take ten seconds."""
     with open(output, "wb") as file:
         process = subprocess.Popen(
-            command, cwd=output.parent, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            command,
+            cwd=output.parent,
+            env=os.environ | (settings or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield _Log(process, output)

@@ -66,6 +66,26 @@ class BrokerProcess:
 
 
 @asynccontextmanager
+async def server_process(*words: str) -> AsyncIterator[list[str]]:
+    """`sparrow ...`, ready when entered, killed when left; gives what it said until it was ready."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sparrow", *words), stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT
+    )
+    try:
+        assert process.stdout is not None
+        said: list[str] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while not said or not said[-1].startswith("ready"):
+                line = await process.stdout.readline()
+                assert line, said
+                said.append(line.decode().strip())
+        yield said
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
 async def broker_process(
     name: str, folder: Path, name_servers: str, **settings: object
 ) -> AsyncIterator[BrokerProcess]:

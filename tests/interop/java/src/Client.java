@@ -59,6 +59,9 @@ public final class Client {
         commands.put("start_producer", producers::start);
         commands.put("stop_producer", producers::stop);
         commands.put("send", producers::send);
+        commands.put("send_in_transaction", producers::sendInTransaction);
+        commands.put("asked", producers::asked);
+        commands.put("request", producers::request);
         commands.put("create_topic", producers::createTopic);
         commands.put("query_by_key", producers::queryByKey);
         commands.put("view_by_id", producers::viewById);

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
 import com.google.gson.JsonObject;
+import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Consumers of either kind. What they are given waits in an inbox each. */
@@ -33,7 +39,8 @@ final class Consumers {
 
     Object startPush(JsonObject order) throws Exception {
         String id = Orders.text(order, "id");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(Orders.text(order, "group"));
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(Orders.text(order, "group"), Orders.is(order, "trace"), null);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(id);
         consumer.setConsumeThreadMin(2);
@@ -49,10 +56,17 @@ final class Consumers {
             consumer.getClass().getMethod("setPopInvisibleTime", long.class)
                 .invoke(consumer, order.get("popInvisibleMs").getAsLong());
         }
-        consumer.subscribe(Orders.text(order, "topic"), Orders.text(order, "expression", "*"));
+        consumer.setMaxReconsumeTimes(Orders.number(order, "retriesMax", -1));
+        if (Orders.has(order, "sql")) {
+            consumer.subscribe(Orders.text(order, "topic"), MessageSelector.bySql(Orders.text(order, "sql")));
+        } else {
+            consumer.subscribe(Orders.text(order, "topic"), Orders.text(order, "expression", "*"));
+        }
+        DefaultMQProducer replies = Orders.is(order, "replies") ? replies(id) : null;
         Inbox inbox = new Inbox();
         int refusals = Orders.number(order, "refusals", 0);
-        if (Orders.has(order, "orderly") && order.get("orderly").getAsBoolean()) {
+        int refusalLevel = Orders.number(order, "refusalLevel", 0); // 0: the broker decides when it comes again
+        if (Orders.is(order, "orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 inbox.add(messages);
                 return ConsumeOrderlyStatus.SUCCESS;
@@ -60,18 +74,54 @@ final class Consumers {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 inbox.add(messages);
+                if (replies != null) {
+                    reply(replies, messages);
+                }
+                context.setDelayLevelWhenNextConsume(refusalLevel);
                 return messages.get(0).getReconsumeTimes() < refusals
                     ? ConsumeConcurrentlyStatus.RECONSUME_LATER
                     : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
-        consumer.start();
+        Runnable stop = () -> {
+            consumer.shutdown();
+            if (replies != null) {
+                replies.shutdown();
+            }
+        };
+        try {
+            consumer.start();
+        } catch (Exception e) { // when the broker refuses it, it runs nevertheless
+            stop.run();
+            throw e;
+        }
         consumers.put(id, new Running(inbox,
             Orders.has(order, "popInvisibleMs")
                 ? () -> popped(consumer)
                 : () -> consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet(),
-            consumer::shutdown));
+            stop));
         return null;
+    }
+
+    private DefaultMQProducer replies(String id) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("replies");
+        producer.setNamesrvAddr(nameServer);
+        producer.setInstanceName(id + "-replies");
+        producer.start();
+        return producer;
+    }
+
+    /** Answers each request with its own text in capitals. */
+    private static void reply(DefaultMQProducer producer, List<MessageExt> requests) {
+        for (MessageExt request : requests) {
+            byte[] body = new String(request.getBody(), StandardCharsets.UTF_8).toUpperCase(Locale.ROOT)
+                .getBytes(StandardCharsets.UTF_8);
+            try {
+                producer.send(MessageUtil.createReplyMessage(request, body));
+            } catch (Exception e) { // the test sees that no reply comes; this says why
+                e.printStackTrace();
+            }
+        }
     }
 
     @SuppressWarnings("unchecked")

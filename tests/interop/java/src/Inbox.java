@@ -3,15 +3,20 @@
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** What a consumer was given, in the order it was given, until somebody asks for it. */
 final class Inbox {
+    private static final AtomicLong ARRIVALS = new AtomicLong();
+
     private final List<Map<String, Object>> waiting = new ArrayList<>();
 
     synchronized void add(List<MessageExt> messages) {
         for (MessageExt message : messages) {
-            waiting.add(Seen.describe(message));
+            Map<String, Object> seen = Seen.describe(message);
+            seen.put("nth", ARRIVALS.incrementAndGet()); // so that the arrivals at several consumers can be put in order
+            waiting.add(seen);
         }
         notifyAll();
     }

@@ -20,6 +20,11 @@ final class Orders {
         return has(order, name) ? order.get(name).getAsInt() : fallback;
     }
 
+    /** Whether a field that is true or left out is true. */
+    static boolean is(JsonObject order, String name) {
+        return has(order, name) && order.get(name).getAsBoolean();
+    }
+
     static boolean has(JsonObject order, String name) {
         JsonElement value = order.get(name);
         return value != null && !value.isJsonNull();

@@ -14,6 +14,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -23,6 +24,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Producers {
     private final String nameServer;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
+    private final Map<String, Transactions> transactions = new HashMap<>();
 
     Producers(String nameServer) {
         this.nameServer = nameServer;
@@ -30,7 +32,7 @@ final class Producers {
 
     Object start(JsonObject order) throws Exception {
         String id = Orders.text(order, "id");
-        DefaultMQProducer producer = new DefaultMQProducer(Orders.text(order, "group"));
+        DefaultMQProducer producer = make(order, Orders.text(order, "group"));
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(id);
         producer.setSendMsgTimeout(10_000); // the machine may be slow; a lost answer is still found
@@ -39,7 +41,19 @@ final class Producers {
         return null;
     }
 
+    private DefaultMQProducer make(JsonObject order, String group) {
+        if (Orders.is(order, "transactional")) {
+            TransactionMQProducer producer = new TransactionMQProducer(group);
+            Transactions listener = new Transactions();
+            producer.setTransactionListener(listener);
+            transactions.put(Orders.text(order, "id"), listener);
+            return producer;
+        }
+        return new DefaultMQProducer(group, Orders.is(order, "trace"), null);
+    }
+
     Object stop(JsonObject order) {
+        transactions.remove(Orders.text(order, "id"));
         producers.remove(Orders.text(order, "id")).shutdown();
         return null;
     }
@@ -74,12 +88,41 @@ final class Producers {
         }
     }
 
-    private static Message message(String topic, JsonObject each) {
+    /** Sends one message that is there only if its transaction, which ends with {@code state}, is committed. */
+    Object sendInTransaction(JsonObject order) throws Exception {
+        Message message = message(Orders.text(order, "topic"), order.getAsJsonObject("message"));
+        TransactionMQProducer producer = (TransactionMQProducer) of(order);
+        return result(producer.sendMessageInTransaction(message, Orders.text(order, "state")));
+    }
+
+    /** The transactions that the broker has asked about since the last call. */
+    Object asked(JsonObject order) throws Exception {
+        return transactions.get(Orders.text(order, "id")).asked
+            .drain(Orders.number(order, "atLeast", 0), Orders.number(order, "timeoutMs", 0));
+    }
+
+    /** Sends one message and waits for its reply. */
+    Object request(JsonObject order) throws Exception {
+        Message message = message(Orders.text(order, "topic"), order.getAsJsonObject("message"));
+        Message reply = of(order).request(message, order.get("timeoutMs").getAsLong());
+        return new String(reply.getBody(), StandardCharsets.UTF_8);
+    }
+
+    private static Message message(String topic, JsonObject each) throws ReflectiveOperationException {
         byte[] body = Orders.text(each, "body").getBytes(StandardCharsets.UTF_8);
         Message message = new Message(topic, Orders.text(each, "tags", null), Orders.text(each, "keys", null), body);
         if (Orders.has(each, "properties")) {
             for (Map.Entry<String, JsonElement> property : each.getAsJsonObject("properties").entrySet()) {
                 message.putUserProperty(property.getKey(), property.getValue().getAsString());
+            }
+        }
+        if (Orders.has(each, "delayLevel")) {
+            message.setDelayTimeLevel(each.get("delayLevel").getAsInt());
+        }
+        for (String time : List.of("delayTimeMs", "deliverTimeMs")) {
+            if (Orders.has(each, time)) { // 4.9 has none of this, so it is not named here
+                String setter = "set" + Character.toUpperCase(time.charAt(0)) + time.substring(1);
+                Message.class.getMethod(setter, long.class).invoke(message, each.get(time).getAsLong());
             }
         }
         return message;
