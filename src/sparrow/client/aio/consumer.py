@@ -20,6 +20,7 @@ from sparrow import clock
 from sparrow.client.aio import remote
 from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, Item, OnRequest
 from sparrow.client.aio.feed import Appetite, Feed
+from sparrow.client.aio.feeds import Feeds
 from sparrow.client.aio.giving_back import GivingBack
 from sparrow.client.aio.offsets import BrokerOffsets, LocalOffsets, Offsets
 from sparrow.client.aio.pulling import PullAnswer, pull
@@ -85,7 +86,6 @@ class Consumer:
         topic."""
         self.group = checked_group(group)
         self.mode, self._start, self._strategy = mode, start, strategy
-        self._appetite = appetite or Appetite()
         self._commit_interval_s = commit_interval_ms / 1000
         self._owns_session = session is None
         self.session = session or Session(name_servers, instance=instance, timeout_ms=timeout_ms)
@@ -99,7 +99,13 @@ class Consumer:
         self._traces = trace
         self._tracer: Tracer | None = None
         self._subscriptions: dict[str, Subscription] = {}
-        self._feeds: dict[BrokerQueue, Feed] = {}
+        self._feeds = Feeds(
+            self.session,
+            group,
+            appetite=appetite or Appetite(),
+            offsets=self._offsets,
+            commits_with_pulls=mode == "cluster",
+        )
         self._assigned: set[BrokerQueue] | None = None
         self._delivery: Delivery | None = None
         self._sharing: Sharing | None = None
@@ -161,9 +167,8 @@ class Consumer:
 
     def _stop_feeds(self, topic: str) -> None:
         """Brokers answer by the newest subscription: one more pull by the old one, and what both leave out is lost."""
-        for feed in self._feeds.values():
-            if feed.queue.topic == topic:
-                feed.stop()
+        for feed in self._feeds.of_topic(topic):
+            feed.stop()
 
     async def _subscriptions_changed(self) -> None:
         if self._delivery is not None:
@@ -237,7 +242,7 @@ class Consumer:
         """Everything taken so far is dealt with; the brokers have it when this returns."""
         if isinstance(self._delivery, OnRequest):
             self._delivery.finish()
-        await self._commit(is_last=True)
+        await self._feeds.commit(is_last=True)
 
     async def _on_request(self) -> OnRequest:
         if self._delivery is None:
@@ -251,7 +256,7 @@ class Consumer:
     @property
     def queues(self) -> list[BrokerQueue]:
         """The queues this consumer reads just now."""
-        return sorted(self._feeds)
+        return self._feeds.queues()
 
     async def shared(self) -> None:
         """Returns once the queues have been shared out for the first time."""
@@ -260,25 +265,19 @@ class Consumer:
     async def seek(self, queue: BrokerQueue, offset: int) -> None:
         """Go on from another place."""
         async with self._changing:
-            feed = self._feeds.get(queue)
-            if feed is None:
+            if queue not in self._feeds:
                 raise Refused(f"{queue} is not read here: seek where it is")
-            await self._restart(feed, offset)
+            await self._restart(queue, offset)
 
     async def seek_to_time(self, queue: BrokerQueue, time_ms: int) -> None:
         await self.seek(queue, await self._sharer.offset_at(queue, time_ms))
 
     def pause(self, queues: Iterable[BrokerQueue] | None = None) -> None:
         """Pull no more, until `resume`. What is here already is still delivered."""
-        self._set_paused(queues, True)
+        self._feeds.set_paused(queues, True)
 
     def resume(self, queues: Iterable[BrokerQueue] | None = None) -> None:
-        self._set_paused(queues, False)
-
-    def _set_paused(self, queues: Iterable[BrokerQueue] | None, is_paused: bool) -> None:
-        for feed in self._feeds.values() if queues is None else [self._feeds[q] for q in queues if q in self._feeds]:
-            feed.is_paused = is_paused
-            feed.stir()
+        self._feeds.set_paused(queues, False)
 
     async def pull(
         self, queue: BrokerQueue, offset: int, *, count_max: int = 32, expression: str = ALL, hold_ms: int = 0
@@ -335,6 +334,7 @@ class Consumer:
             offsets=self._offsets,
             start=self._start,
         )
+        self._feeds.serve(delivery, self._sharing)
         self.started_ms = clock.now_ms()
         self.session.consumers[self.group] = self
         self.session.handlers.update(remote.HANDLERS)
@@ -391,16 +391,17 @@ class Consumer:
         """Start and drop feeds until they are what we should read. False: some of it must be tried again soon."""
         is_complete = True
         async with self._changing:
-            for feed in [feed for feed in self._feeds.values() if feed.queue.topic not in self._subscriptions]:
-                is_complete &= await self._drop(feed)
+            for feed in self._feeds.all():
+                if feed.queue.topic not in self._subscriptions:
+                    is_complete &= await self._feeds.leave(feed)
             for subscription in list(self._subscriptions.values()):
                 wanted = await self._wanted(subscription)
                 if wanted is None:
                     is_complete &= subscription.topic.startswith(RETRY_PREFIX)
                     continue
-                for feed in [feed for feed in self._feeds.values() if feed.queue.topic == subscription.topic]:
+                for feed in self._feeds.of_topic(subscription.topic):
                     if feed.queue not in wanted or feed.subscription != subscription or feed.is_stopping:
-                        is_complete &= await self._drop(feed)
+                        is_complete &= await self._feeds.leave(feed)
                 fresh = [queue for queue in wanted if queue not in self._feeds]
                 held = await self._sharer.locked(fresh)
                 begun = await asyncio.gather(*(self._begin(queue, subscription) for queue in held))
@@ -416,7 +417,7 @@ class Consumer:
             return False
         if self._subscriptions.get(queue.topic) is not subscription:  # it changed while we asked
             return False
-        self._feed(queue, start, subscription)
+        self._feeds.begin(queue, start, subscription)
         return True
 
     async def _wanted(self, subscription: Subscription) -> list[BrokerQueue] | None:
@@ -435,50 +436,15 @@ class Consumer:
             raise Refused("this consumer has not started yet: take messages first")
         return self._sharing
 
-    def _feed(self, queue: BrokerQueue, start: int, subscription: Subscription) -> Feed:
-        assert self._delivery is not None
-        feed = self._feeds[queue] = Feed(
-            self.session,
-            queue,
-            group=self.group,
-            subscription=subscription,
-            start=start,
-            appetite=self._appetite,
-            arrived=self._delivery.arrived,
-            commits_with_pulls=self.mode == "cluster",
-        )
-        return feed
-
-    async def _drop(self, feed: Feed) -> bool:
-        """Leave a queue to others. False: not before what is in hand of it is done; no more is begun."""
-        assert self._delivery is not None
-        feed.stop()
-        if not await self._delivery.let_go(feed):
-            return False
-        committable = feed.window.committable
-        feed.drop()
-        del self._feeds[feed.queue]
-        if committable is not None:
-            try:
-                await self._offsets.save({feed.queue: committable}, is_last=True)
-            except SparrowError as error:
-                log.info("offset not committed", extra={"queue": str(feed.queue), "why": str(error)})
-        await self._sharer.unlock([feed.queue])
-        return True
-
-    async def _restart(self, feed: Feed, offset: int) -> None:
-        """Go on from another place. What is in hand of the queue counts no more; its lock stays ours."""
-        assert self._delivery is not None
-        feed.stop()
-        await self._delivery.let_go(feed)
-        feed.drop()
-        del self._feeds[feed.queue]
+    async def _restart(self, queue: BrokerQueue, offset: int) -> None:
+        feed = self._feeds.get(queue)
+        if feed is None:
+            return
         try:
-            await self._offsets.save({feed.queue: offset}, is_last=True)
+            await self._feeds.restart(feed, offset)
         except SparrowError:
             self._share_again.set()  # we read it still, from where the group is
             raise
-        self._feed(feed.queue, offset, feed.subscription).is_paused = feed.is_paused
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -486,46 +452,27 @@ class Consumer:
         while True:
             await asyncio.sleep(self._commit_interval_s)
             try:
-                await self._commit(is_last=False)
+                await self._feeds.commit(is_last=False)
             except SparrowError as error:
                 log.info("offsets not committed", extra={"group": self.group, "why": str(error)})
-
-    async def _commit(self, *, is_last: bool) -> None:
-        fresh = {}
-        for queue, feed in self._feeds.items():
-            committable = feed.window.committable
-            if committable is not None and (is_last or committable != feed.committed):
-                fresh[queue] = feed.committed = committable
-        if fresh:
-            await self._offsets.save(fresh, is_last=is_last)
 
     async def _keep_locks(self) -> None:
         while True:
             await asyncio.sleep(_LOCK_INTERVAL_S)
-            feeds = dict(self._feeds)
-            held = await self._sharer.locked(feeds)
-            for queue, feed in feeds.items():
-                feed.is_locked = queue in held
-                feed.stir()
+            await self._feeds.renew_locks()
 
     async def rewind(self, offsets: dict[BrokerQueue, int]) -> None:
         """Go on from these places: an operator reset the group."""
         async with self._changing:
             for queue, offset in offsets.items():
-                feed = self._feeds.get(queue)
-                if feed is not None:
-                    await self._restart(feed, offset)
+                await self._restart(queue, offset)
 
     def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
         """How far each queue is dealt with."""
-        return {
-            queue: committable
-            for queue, feed in self._feeds.items()
-            if (topic is None or queue.topic == topic) and (committable := feed.window.committable) is not None
-        }
+        return self._feeds.positions(topic)
 
     def in_hand(self) -> dict[BrokerQueue, tuple[int, int]]:
-        return {queue: (feed.window.committable or 0, feed.window.count) for queue, feed in self._feeds.items()}
+        return self._feeds.in_hand()
 
     @property
     def is_orderly(self) -> bool:
@@ -558,21 +505,12 @@ class Consumer:
     async def _leave(self, grace_s: float) -> None:
         for task in self._tasks:
             task.cancel()
-        feeds = list(self._feeds.values())
-        for feed in feeds:
+        for feed in self._feeds.all():
             feed.is_paused = True
         assert self._delivery is not None
         await self._delivery.stop(grace_s)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            await self._commit(is_last=True)
-        except SparrowError as error:
-            log.warning("last offsets not committed", extra={"group": self.group, "why": str(error)})
-        for feed in feeds:
-            feed.drop()
-        await asyncio.gather(*(feed.stopped() for feed in feeds))
-        await self._sharer.unlock(self._feeds)
-        self._feeds.clear()
+        await self._feeds.close()
         self.session.consumers.pop(self.group, None)
         if self._route_changed in self.session.on_routes_changed:  # not so where a close before was given up
             self.session.on_routes_changed.remove(self._route_changed)
