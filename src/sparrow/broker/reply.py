@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 
 from sparrow.broker.context import Broker
+from sparrow.broker.send import not_for_senders, queue_of
 from sparrow.broker.topics import NOT_FOR_SENDERS
-from sparrow.model.errors import NotPermitted, Refused, SparrowError
+from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
-from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.wire.codes import Code, Response
@@ -27,7 +27,9 @@ PUSH_TIMEOUT_MS = 10_000
 
 async def reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
     """Hand a reply on. The answer says where it was stored, and whether it reached whoever asked."""
-    queue = _queue_of(request, broker)
+    if request.topic in NOT_FOR_SENDERS:
+        raise not_for_senders(request.topic)
+    queue = queue_of(request, broker.topics[request.topic])
     properties = request.properties.encode()
     failure = await _push(request, properties, broker, call)
     draft = Draft(
@@ -46,17 +48,6 @@ async def reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
     if failure is not None:
         return Answer(header, code=Response.SYSTEM_ERROR, remark=failure)
     return Answer(header)
-
-
-def _queue_of(request: SendMessage, broker: Broker) -> Queue:
-    if request.topic in NOT_FOR_SENDERS:
-        raise NotPermitted(f"sending to topic {request.topic!r}", "only the broker itself writes to it")
-    topic = broker.topics[request.topic]
-    if not topic.is_writable:
-        raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
-    if request.queue_id >= max(topic.write_queues, topic.read_queues):
-        raise Refused(f"topic {topic.name!r} has no queue {request.queue_id}: it has {topic.write_queues}")
-    return Queue(topic.name, request.queue_id if request.queue_id >= 0 else broker.topics.any_queue(topic))
 
 
 async def _push(request: SendMessage, properties: bytes, broker: Broker, call: Call) -> str | None:

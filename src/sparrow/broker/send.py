@@ -75,11 +75,11 @@ class Sending:
 
     def _send(self, request: SendMessage, command: Command, channel: Channel) -> Said:
         if request.topic in NOT_FOR_SENDERS:
-            raise NotPermitted(f"sending to topic {request.topic!r}", "only the broker itself writes to it")
+            raise not_for_senders(request.topic)
         topic = self._topics.get(request.topic)
         if topic is None:
             return self._to_new_topic(request, command, channel)
-        queue = self._queue_of(request, topic)
+        queue = queue_of(request, topic)
         if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
             appended = self._append_batch(request, command, channel, queue)
             return self._answer(request, command, channel, queue, appended)
@@ -100,16 +100,6 @@ class Sending:
         )
         again = self._send(request, command, channel)
         return again if isinstance(again, bytes) or again is None else await again
-
-    def _queue_of(self, request: SendMessage, topic: Topic) -> Queue:
-        if not topic.is_writable:
-            raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
-        queue_id = request.queue_id
-        if queue_id < 0:
-            queue_id = randrange(topic.write_queues)
-        elif queue_id >= max(topic.write_queues, topic.read_queues):
-            raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
-        return Queue(topic.name, queue_id)
 
     # -- messages that must not be stored twice -----------------------------------------------------------------------
 
@@ -325,6 +315,22 @@ class Sending:
         )
         size = len(header)
         return b"%b%b" % (_START.pack(size + 4, size), header)
+
+
+def not_for_senders(topic: str) -> NotPermitted:
+    return NotPermitted(f"sending to topic {topic!r}", "only the broker itself writes to it")
+
+
+def queue_of(request: SendMessage, topic: Topic) -> Queue:
+    """The queue a request names, or any of the topic's."""
+    if not topic.is_writable:
+        raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
+    queue_id = request.queue_id
+    if queue_id < 0:
+        queue_id = randrange(topic.write_queues)
+    elif queue_id >= max(topic.write_queues, topic.read_queues):
+        raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
+    return Queue(topic.name, queue_id)
 
 
 def _ended(properties: bytes) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from random import randrange
 
 from sparrow.model.delay import SCHEDULE_TOPIC
 from sparrow.model.errors import NotPermitted, UnknownTopic
@@ -115,9 +114,6 @@ class Topics:
         if name not in self._known:
             await self.put(Topic(name=name, read_queues=queues, write_queues=queues))
         return self[name]
-
-    def any_queue(self, topic: Topic) -> int:
-        return randrange(topic.write_queues)
 
     def _turn(self) -> None:
         self.version = DataVersion(self.version.counter + 1, self._now_ms())
