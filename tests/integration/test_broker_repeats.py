@@ -4,16 +4,17 @@ import asyncio
 
 from tests.support.platforms import channel_to, named, pull, running_broker, send, try_send
 
-from sparrow.broker.repeats import LOOKS_BACK_MS, SENDS_A_PRODUCER, Repeats, Ticket, unique_key
+from sparrow.broker.repeats import LOOKS_BACK_MS, SENDS_A_PRODUCER, Repeats, Ticket
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended
 from sparrow.wire.codes import Response
+from sparrow.wire.ids import sequenced_id
 
 PRODUCER = "7F00000112345678ABCDEF01"
 
 
 def ticket(number: int, producer: str = PRODUCER) -> str:
-    return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=unique_key(producer, number))
+    return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=sequenced_id(producer, number))
 
 
 async def test_a_repeat_gets_the_first_answer_and_stores_nothing(tmp_path):

@@ -516,3 +516,23 @@ async def test_a_topic_one_may_not_write_is_not_permitted(platform: Platform) ->
         async with Producer(platform.name_servers, retries=0) as producer:
             with pytest.raises((NotPermitted, Refused)):
                 await producer.send(Message.of("orders", b"x"))
+
+
+async def test_a_send_that_is_tried_again_is_stored_once(platform: Platform) -> None:
+    """The answer to the first attempt is lost: the connection is cut when the broker has stored the message."""
+    async with Producer(platform.name_servers, idempotent=True, timeout_ms=10_000) as producer:
+        first = await producer.send(Message.of("orders", b"first"))
+        broker = platform.broker.broker
+        queue = BrokerQueue("orders", first.broker_name, first.queue_id)
+        sending = asyncio.create_task(producer.send(Message.of("orders", b"second"), queue=queue))
+        before = broker.store.bounds_now(Queue("orders", first.queue_id)).end
+        await eventually(lambda: broker.store.bounds_now(Queue("orders", first.queue_id)).end > before)
+        for channel in list(platform.broker._listener.channels):
+            channel.abort()  # with the answer on its way, or not yet
+        second = await sending
+        assert second.queue_offset == before
+        assert broker.store.bounds_now(Queue("orders", first.queue_id)).end == before + 1
+        with pytest.raises(Refused, match="one by one"):
+            await producer.send_batch([Message.of("orders", b"x")])
+    with pytest.raises(Refused, match="one by one"):
+        Producer(platform.name_servers, idempotent=True, linger_ms=1)

@@ -150,7 +150,7 @@ class Producer:
         return sent
 
     def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Sent:
-        """The transaction ends with `state`; a broker that asks is told the message's property `answer`."""
+        """The transaction ends with `state`; a broker that asks is told the words of its property `answers` by turns."""
         sent = self._order("send_in_transaction", topic=topic, message=message, state=state)
         return msgspec.convert(sent, Sent)
 

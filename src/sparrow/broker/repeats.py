@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sparrow.model.errors import IllegalMessage
+from sparrow.model.message import PRODUCER_ID, SEQUENCE
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended, Store
 from sparrow.wire import record
+from sparrow.wire.ids import sequenced_id
 from sparrow.wire.properties import value_of
 
-PRODUCER_ID, SEQUENCE = b"__PID", b"__SEQ"
 SENDS_A_PRODUCER, PRODUCERS_MAX = 4096, 10_000
 LOOKS_BACK_MS = 120_000
 """Longer than any client goes on repeating a send."""
@@ -35,22 +36,17 @@ class Ticket(NamedTuple):
 
     @property
     def unique_key(self) -> str:
-        return unique_key(self.producer_id, self.sequence)
-
-
-def unique_key(producer_id: str, sequence: int) -> str:
-    """The unique id such a message has: with 24 characters for the producer it looks like any other."""
-    return f"{producer_id}{sequence & 0xFFFF_FFFF:08X}"
+        return sequenced_id(self.producer_id, self.sequence)
 
 
 def ticket_of(properties: bytes) -> Ticket | None:
     """None: a message that may be stored as often as it is sent."""
-    producer_id = value_of(properties, PRODUCER_ID) if PRODUCER_ID in properties else None
+    producer_id = value_of(properties, PRODUCER_ID.encode())
     if producer_id is None:
         return None
-    number = value_of(properties, SEQUENCE)
+    number = value_of(properties, SEQUENCE.encode())
     if number is None or not number.isascii() or not number.isdigit():
-        raise IllegalMessage(f"it names its producer ({PRODUCER_ID.decode()}) but has no number ({SEQUENCE.decode()})")
+        raise IllegalMessage(f"it names its producer ({PRODUCER_ID}) but has no number ({SEQUENCE})")
     return Ticket(producer_id, int(number))
 
 

@@ -15,6 +15,9 @@ UNIQUE_KEY = "UNIQ_KEY"
 DELAY = "DELAY"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QUEUE_ID = "REAL_QID"
+PRODUCER_ID = "__PID"
+SEQUENCE = "__SEQ"
+"""Of a message that must not be stored twice: who sends it, and which of its sends this is."""
 
 
 class Host(msgspec.Struct, frozen=True):

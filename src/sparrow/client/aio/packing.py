@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 
 from sparrow.client.aio.sending import Parcel
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import DELAY, UNIQUE_KEY, Message
+from sparrow.model.message import DELAY, PRODUCER_ID, SEQUENCE, UNIQUE_KEY, Message
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
-from sparrow.wire.ids import UniqueIds
+from sparrow.wire.ids import UniqueIds, sequenced_id
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 WAIT = "WAIT"
@@ -30,8 +31,17 @@ _FLAG_MIN, _FLAG_MAX = -0x8000_0000, 0x7FFF_FFFF
 class Packing:
     """How one producer prepares its messages."""
 
-    def __init__(self, unique_ids: UniqueIds, *, compress_above_bytes: int | None, message_bytes_max: int) -> None:
+    def __init__(
+        self,
+        unique_ids: UniqueIds,
+        *,
+        compress_above_bytes: int | None,
+        message_bytes_max: int,
+        producer_id: str | None = None,
+    ) -> None:
+        """With a `producer_id`, messages are numbered, and brokers store each once however often it is sent."""
         self._make_id = unique_ids.make
+        self._producer_id, self._sequence = producer_id, count(1)
         self.message_bytes_max = message_bytes_max
         # One bound for the two reasons to leave the quick road: to be compressed, or to be refused.
         self.plain_bytes_max = min(message_bytes_max, compress_above_bytes or message_bytes_max)
@@ -44,9 +54,11 @@ class Packing:
             body = bytes(memoryview(body))  # of what may change its bytes we keep a copy; a text raises TypeError
         if message.flag and not _FLAG_MIN <= message.flag <= _FLAG_MAX:
             raise Refused(f"the flag {message.flag} does not fit into the 4 bytes a record has for it")
-        if not found:
+        if not found and self._producer_id is None:
             message_id = self._make_id()
             return body, f"{UNIQUE_KEY}\x01{message_id}\x02".encode(), message_id
+        if self._producer_id is not None:
+            found = self._numbered(found)
         encoded = properties.encode(found)
         given = found.get(UNIQUE_KEY)
         if given:
@@ -56,6 +68,16 @@ class Packing:
         if len(encoded) > PROPERTIES_BYTES_MAX:
             raise TooLarge("the property string", len(encoded), PROPERTIES_BYTES_MAX)
         return body, encoded, message_id
+
+    def _numbered(self, found: dict[str, str]) -> dict[str, str]:
+        assert self._producer_id is not None
+        number = next(self._sequence)
+        own = {
+            PRODUCER_ID: self._producer_id,
+            SEQUENCE: str(number),
+            UNIQUE_KEY: sequenced_id(self._producer_id, number),
+        }
+        return {**found, **own}
 
     async def alone(self, message: Message, body: bytes, encoded: bytes) -> Parcel:
         """The message in a request of its own."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -33,7 +34,7 @@ from sparrow.client.aio.tracing import Tracer, trace_group
 from sparrow.client.aio.transactions import Listener, Transactions, checked_outcome
 from sparrow.client.later import RecallHandle, put_off
 from sparrow.client.request_reply import reply_of
-from sparrow.client.select import SHARDING_KEY, Selector, by_sharding_key
+from sparrow.client.select import SHARDING_KEY, Selector, by_sharding_key, round_robin
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.outcome import Outcome, SendResult
@@ -72,19 +73,29 @@ class Producer:
         selector: Selector | None = None,
         transaction_listener: Listener | None = None,
         trace: bool = False,
+        idempotent: bool = False,
         session: Session | None = None,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. `template_queues`: how many a topic gets that the first
         message creates. `transaction_listener` tells a broker that asks what became of a transaction; brokers ask any
-        producer of the group, so give it one of its own. `trace`: note every send in the trace topic. `session`: share
-        another client's connections; it is then not ours to close."""
+        producer of the group, so give it one of its own. `trace`: note every send in the trace topic. `idempotent`: a
+        send that is tried again is stored once; so it is tried again on the same queue only, one message a request.
+        `session`: share another client's connections; it is then not ours to close."""
+        if idempotent and linger_ms is not None:
+            raise Refused("messages that are stored once are sent one by one: leave out linger_ms, or idempotent")
         self.group, self.timeout_ms = checked_group(group), timeout_ms
         self.session = session or Session(name_servers, timeout_ms=timeout_ms)
         self._owns_session = session is None
-        self._selector, self._by_sharding_key = selector, by_sharding_key()
+        # A repeat is known only to the broker that has the first: whoever chooses a queue stays with it.
+        self._selector = selector or (round_robin() if idempotent else None)
+        self._by_sharding_key = by_sharding_key()
+        self._is_idempotent = idempotent
         self._sender = Sender(self.session, group=group, retries=retries, template_queues=template_queues)
         self._packing = Packing(
-            self.session.unique_ids, compress_above_bytes=compress_above_bytes, message_bytes_max=message_bytes_max
+            self.session.unique_ids,
+            compress_above_bytes=compress_above_bytes,
+            message_bytes_max=message_bytes_max,
+            producer_id=secrets.token_hex(12).upper() if idempotent else None,
         )
         self._allowance = Allowance(unsent_bytes_max)
         self._gathering = (
@@ -233,6 +244,7 @@ class Producer:
     ) -> list[SendResult]:
         """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
         self._check_open()
+        self._check_one_by_one()
         parcel, ids = self._packing.together(messages)
         begun = time.monotonic()
         cost = len(parcel.body) + _ALONE_COST_BYTES
@@ -281,6 +293,7 @@ class Producer:
         from sparrow.client.aio import tables  # loads NumPy and Arrow, which a plain producer does without
 
         self._check_open()
+        self._check_one_by_one()
         columns = tables.columns_of(table, body=body, keys=keys, tags=tags, properties=properties)
         return await tables.send(
             self._sender,
@@ -291,6 +304,10 @@ class Producer:
             in_flight=in_flight,
             timeout_ms=timeout_ms or self.timeout_ms,
         )
+
+    def _check_one_by_one(self) -> None:
+        if self._is_idempotent:
+            raise Refused("messages that are stored once are sent one by one: use another producer for batches")
 
     # -- taking back --------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ class Producer(Shell[aio.Producer]):
         selector: Selector | None = None,
         transaction_listener: Listener | None = None,
         trace: bool = False,
+        idempotent: bool = False,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. With `linger_ms`, messages wait so long for each other
         and share requests: for many threads, or with `send_soon`. `transaction_listener` tells a broker that asks what
@@ -89,6 +90,7 @@ class Producer(Shell[aio.Producer]):
             selector=selector,
             transaction_listener=in_thread(transaction_listener) if transaction_listener is not None else None,
             trace=trace,
+            idempotent=idempotent,
         )
         super().__init__(client, what="the producer")
         self.group = client.group

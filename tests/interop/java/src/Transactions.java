@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Ends a transaction the way its sender was told to; a broker that asks is told what the message itself says. */
+/**
+ * Ends a transaction the way its sender was told to. A broker that asks is told what the message itself says, one word
+ * each time it asks.
+ */
 final class Transactions implements TransactionListener {
-    static final String ANSWER = "answer";
+    private static final String ANSWERS = "answers";
 
     /** What the broker has asked about. */
     final Inbox asked = new Inbox();
+    private final Map<String, Integer> questions = new ConcurrentHashMap<>();
 
     @Override
     public LocalTransactionState executeLocalTransaction(Message message, Object state) {
@@ -21,6 +27,7 @@ final class Transactions implements TransactionListener {
     @Override
     public LocalTransactionState checkLocalTransaction(MessageExt message) {
         asked.add(List.of(message));
-        return LocalTransactionState.valueOf(message.getUserProperty(ANSWER));
+        int question = questions.merge(message.getTransactionId(), 1, Integer::sum);
+        return LocalTransactionState.valueOf(message.getUserProperty(ANSWERS).split(" ")[question - 1]);
     }
 }

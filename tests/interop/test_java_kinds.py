@@ -1,0 +1,282 @@
+"""Transactions, messages for later, SQL filters, dead letters, requests, order and traces with official Java clients."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.interop.java import SETTLE_S, Consumer, JavaClient, JavaError, Producer, Seen, java_client
+from tests.interop.official import Kit
+from tests.interop.platforms import Platform
+from tests.support.waiting import wait_until
+
+from sparrow.client import Admin, trace
+from sparrow.client.trace import ConsumeBegun, ConsumeEnded, Published, Trace
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+ASKED_S = 150
+"""Sparrow asks after a second here; Apache's brokers of 4.9 look at unfinished transactions once a minute."""
+NOT_ASKED_S = 4
+"""Longer than Sparrow waits before it asks, and looks for what to ask."""
+
+
+def bodies(seen: Sequence[Seen]) -> list[str]:
+    return [message.body for message in seen]
+
+
+def later(body: str, *answers: str) -> dict[str, object]:
+    """A message of a transaction that nobody ends until the broker asks."""
+    return {"body": body, "tags": "TagA", "keys": body, "properties": {"answers": " ".join(answers)}}
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_committed_message_comes_and_one_rolled_back_never_does(java: JavaClient, topic: str) -> None:
+    with (
+        java.push_consumer(f"{topic}_group", topic) as consumer,
+        java.producer(f"{topic}_producers", transactional=True) as producer,
+    ):
+        consumer.queues(4)
+        message = {"body": "paid", "tags": "TagA", "keys": "k", "properties": {"n": "1"}}
+        sent = producer.send_in_transaction(topic, message, "COMMIT_MESSAGE")
+        refused = producer.send_in_transaction(topic, {"body": "not paid"}, "ROLLBACK_MESSAGE")
+        assert (sent.status, refused.status) == ("SEND_OK", "SEND_OK")
+        [seen] = consumer.receive(1)
+        assert (seen.topic, seen.body, seen.tags, seen.keys, seen.properties["n"]) == (topic, "paid", "TagA", "k", "1")
+        assert (seen.msg_id, seen.queue_id) == (sent.msg_id, sent.queue_id)
+        assert producer.asked(1, within_s=NOT_ASKED_S) == [], "both are over"
+        assert consumer.drain() == []
+
+
+def test_a_producer_is_asked_about_its_transactions_until_it_knows(java: JavaClient, topic: str) -> None:
+    with (
+        java.push_consumer(f"{topic}_group", topic) as consumer,
+        java.producer(f"{topic}_producers", transactional=True) as producer,
+    ):
+        consumer.queues(4)
+        states = {
+            "paid": ["COMMIT_MESSAGE"],
+            "not paid": ["ROLLBACK_MESSAGE"],
+            "paid late": ["UNKNOW", "COMMIT_MESSAGE"],
+        }
+        ids = {
+            body: producer.send_in_transaction(topic, later(body, *answers), "UNKNOW").msg_id
+            for body, answers in states.items()
+        }
+        assert consumer.drain() == [], "nobody has said yet how they end"
+        asked = producer.asked(4, within_s=ASKED_S)
+        assert Counter(bodies(asked)) == {body: len(answers) for body, answers in states.items()}
+        for message in asked:
+            assert (message.topic, message.msg_id, message.tags) == (topic, ids[message.body], "TagA")
+        seen = consumer.receive(2)
+        assert {message.body: message.msg_id for message in seen} == {body: ids[body] for body in ("paid", "paid late")}
+        assert producer.asked(1, within_s=NOT_ASKED_S) == [], "all are over"
+        assert consumer.drain() == []
+
+
+def test_another_producer_of_the_group_answers_for_one_that_died(
+    kit: Kit, platform: Platform, java: JavaClient, topic: str, tmp_path: Path
+) -> None:
+    group = f"{topic}_producers"
+    with (
+        java_client(kit, platform.name_server, tmp_path) as doomed,
+        doomed.producer(group, transactional=True) as first,
+    ):
+        sent = first.send_in_transaction(topic, later("orphan", *["UNKNOW"] * 15), "UNKNOW")
+        doomed.kill()
+    orphan = later("orphan", "COMMIT_MESSAGE")
+    with (
+        java.push_consumer(f"{topic}_group", topic) as consumer,
+        java.producer(group, transactional=True) as second,
+    ):
+        # The broker hears of a producer with its first heartbeat, and that wants a topic it has sent to.
+        own = second.send_in_transaction(topic, orphan, "COMMIT_MESSAGE")
+        assert own.msg_id != sent.msg_id
+        second.asked(1, within_s=ASKED_S)
+        seen = consumer.receive(1)
+        assert [message.msg_id for message in seen] == [own.msg_id]
+
+
+# -- later ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_of_a_level_comes_after_its_time(java: JavaClient, producer: Producer, topic: str) -> None:
+    with java.push_consumer(f"{topic}_group", topic) as consumer:
+        consumer.queues(4)
+        begun_ms = time.time() * 1000
+        [sent, _] = producer.send(topic, [{"body": "late", "tags": "TagA", "delayLevel": 1}, "at once"])
+        at_once, late = consumer.receive(2)
+        assert (at_once.body, late.body) == ("at once", "late")
+        assert (late.topic, late.tags, late.msg_id) == (topic, "TagA", sent.msg_id)
+        assert late.queue_id == sent.queue_id
+        assert late.store_timestamp >= begun_ms + 1_000
+        assert time.time() * 1000 >= begun_ms + 1_000
+
+
+def test_a_message_comes_at_its_time_and_not_before(java: JavaClient, producer: Producer, topic: str, kit: Kit) -> None:
+    if kit.version.startswith("4."):
+        pytest.skip("clients of 4.9 know only levels")
+    with java.push_consumer(f"{topic}_group", topic) as consumer:
+        consumer.queues(4)
+        begun_ms = int(time.time() * 1000)
+        times = {"at a time": begun_ms + 2_500, "after a while": begun_ms + 1_500, "at once": begun_ms}
+        sent = producer.send(
+            topic,
+            [
+                {"body": "at a time", "deliverTimeMs": times["at a time"]},
+                {"body": "after a while", "delayTimeMs": 1_500},
+                {"body": "long ago", "deliverTimeMs": begun_ms - 60_000},
+            ],
+        )
+        seen = consumer.receive(3)
+        assert bodies(seen) == ["long ago", "after a while", "at a time"]
+        assert {message.msg_id for message in seen} == {one.msg_id for one in sent}
+        for message in seen[1:]:
+            assert message.topic == topic
+            assert message.store_timestamp >= times[message.body], "it lay in the queue before its time"
+        assert time.time() * 1000 >= times["at a time"]
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_sql_expression_chooses_messages_by_their_properties(
+    java: JavaClient, producer: Producer, topic: str
+) -> None:
+    sql = "(age BETWEEN 20 AND 29 AND color IN ('red', 'blue')) OR TAGS = 'TagB' OR special IS NOT NULL"
+    with java.push_consumer(f"{topic}_group", topic, sql=sql) as consumer:
+        consumer.queues(4)
+        producer.send(
+            topic,
+            [
+                {"body": "young", "properties": {"age": "19", "color": "red"}},
+                {"body": "red", "properties": {"age": "20", "color": "red"}},
+                {"body": "green", "properties": {"age": "20", "color": "green"}},
+                {"body": "blue", "properties": {"age": "29", "color": "blue"}},
+                {"body": "old", "properties": {"age": "30", "color": "blue"}},
+                {"body": "no number", "properties": {"age": "x", "color": "blue"}},
+                {"body": "tag", "tags": "TagB"},
+                {"body": "special", "properties": {"special": ""}},
+                "nothing",
+            ],
+        )
+        # One to each queue, which shows that the others were passed.
+        producer.send(topic, [{"body": f"end {n}", "tags": "TagB"} for n in range(4)])
+        consumer.receive(7)
+    assert sorted(bodies(consumer.seen)) == ["blue", "end 0", "end 1", "end 2", "end 3", "red", "special", "tag"]
+
+
+@pytest.mark.parametrize("sql", ["age >", "age > 'a' AND", "color = red'"])
+def test_a_consumer_with_a_bad_expression_does_not_start(java: JavaClient, topic: str, sql: str) -> None:
+    with pytest.raises(JavaError, match="MQClientException"):
+        java.push_consumer(f"{topic}_group", topic, sql=sql)
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_message_refused_too_often_is_a_dead_letter(
+    java: JavaClient, producer: Producer, platform: Platform, topic: str, retries: int
+) -> None:
+    group = f"{topic}_group"
+    # The group's retry topic is made when its first consumer says hello, too late for that one to find it at once.
+    java.push_consumer(group, topic).stop()
+    with java.push_consumer(group, topic, refusals=99, refusalLevel=1, retriesMax=retries) as consumer:
+        consumer.queues(4)
+        [sent] = producer.send(topic, [{"body": "bad", "tags": "TagA", "keys": "k", "properties": {"n": "1"}}])
+        seen = consumer.receive(retries + 1)
+        assert [message.reconsume_times for message in seen] == list(range(retries + 1))
+        with Admin(platform.name_server) as admin:
+            wait_until(lambda: len(admin.dead_letters(group)) == 1, within_s=SETTLE_S)
+            [letter] = admin.dead_letters(group)
+        assert (letter.topic, letter.body, letter.unique_key) == (topic, b"bad", sent.msg_id)
+        assert (letter.tags, letter.keys, letter.properties["n"]) == ("TagA", ["k"], "1")
+        assert letter.properties["ORIGIN_MESSAGE_ID"] == sent.offset_msg_id
+        assert consumer.drain() == []
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_gets_its_reply_or_runs_out_of_time(java: JavaClient, producer: Producer, topic: str) -> None:
+    with java.push_consumer(f"{topic}_group", topic, replies=True) as consumer:
+        consumer.queues(4)
+        for text in ("abc", "x" * 20_000):
+            assert producer.request(topic, text) == text.upper()
+        assert bodies(consumer.receive(2)) == ["abc", "x" * 20_000]
+    with pytest.raises(JavaError, match="RequestTimeoutException"):
+        producer.request(topic, "nobody listens", timeout_ms=500)
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_queues_that_change_hands_keep_their_order(java: JavaClient, producer: Producer, topic: str) -> None:
+    group, sent = f"{topic}_group", Counter[int]()
+
+    def put() -> None:
+        for one in producer.send(topic, [f"message {number}" for number in range(8)]):
+            sent[one.queue_id] += 1
+
+    def put_until_shared(readers: Sequence[Consumer], counts: Sequence[int]) -> None:
+        deadline = time.monotonic() + SETTLE_S
+        while [len(reader.queues()) for reader in readers] != counts:
+            assert time.monotonic() < deadline
+            put()
+        put()
+
+    first = java.push_consumer(group, topic, orderly=True)
+    put_until_shared([first], [4])
+    with java.push_consumer(group, topic, orderly=True) as second:
+        put_until_shared([first, second], [2, 2])
+        first.stop()
+        put_until_shared([second], [4])
+
+        def together() -> dict[int, list[int]]:
+            """The offsets of each queue in the order in which anybody saw them for the first time."""
+            seen = sorted(first.seen + second.seen, key=lambda message: message.nth)
+            by_queue: dict[int, dict[int, None]] = {}
+            for message in seen:
+                by_queue.setdefault(message.queue_id, {})[message.queue_offset] = None
+            return {queue: list(offsets) for queue, offsets in by_queue.items()}
+
+        deadline = time.monotonic() + SETTLE_S
+        while sum(map(len, together().values())) < sent.total() and time.monotonic() < deadline:
+            second.drain(1, within_s=1)
+        assert together() == {queue: list(range(count)) for queue, count in sent.items()}
+    for reader in (first, second):
+        assert reader.seen, "both had their turn"
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+def test_traces_tell_who_sent_a_message_and_who_consumed_it(java: JavaClient, platform: Platform, topic: str) -> None:
+    senders, readers = f"{topic}_producers", f"{topic}_group"
+    with (
+        java.producer(senders, trace=True) as producer,
+        java.push_consumer(readers, topic, trace=True) as consumer,
+        Admin(platform.name_server) as admin,
+    ):
+        consumer.queues(4)
+        [sent] = producer.send(topic, [{"body": "a book", "tags": "TagA", "keys": "k"}])
+        consumer.receive(1)
+
+        def traces() -> dict[type[Trace], Trace]:
+            messages = admin.find_by_key(trace.TRACE_TOPIC, sent.msg_id)
+            every = [each for message in messages for each in trace.decode(message.body)]
+            return {type(each): each for each in every if each.message_id == sent.msg_id}
+
+        wait_until(lambda: len(traces()) == 3, within_s=SETTLE_S)
+        found = traces()
+    published, begun, ended = found[Published], found[ConsumeBegun], found[ConsumeEnded]
+    assert isinstance(published, Published)
+    assert (published.group, published.topic, published.tags, published.keys) == (senders, topic, "TagA", "k")
+    assert (published.body_bytes, published.offset_id, published.is_success) == (6, sent.offset_msg_id, True)
+    assert isinstance(begun, ConsumeBegun)
+    assert isinstance(ended, ConsumeEnded)
+    assert (begun.group, begun.request_id, ended.is_success) == (readers, ended.request_id, True)
