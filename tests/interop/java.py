@@ -49,6 +49,14 @@ class Sent(msgspec.Struct, frozen=True, rename="camel"):
     broker: str
 
 
+class Half(msgspec.Struct, frozen=True, rename="camel"):
+    """What the client tells of a message sent in a transaction: not where the broker keeps it meanwhile."""
+
+    status: str
+    msg_id: str
+    queue_id: int
+
+
 class Bounds(msgspec.Struct, frozen=True, rename="camel"):
     """A queue's first offset, the one after its last, and the one a given time stands for."""
 
@@ -149,10 +157,10 @@ class Producer:
         assert all(one.status == "SEND_OK" for one in sent)
         return sent
 
-    def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Sent:
-        """The transaction ends with `state`; a broker that asks is told the words of its property `answers` by turns."""
+    def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Half:
+        """The transaction ends with `state`; the words of the message's property `answers` are for a broker that asks."""
         sent = self._order("send_in_transaction", topic=topic, message=message, state=state)
-        return msgspec.convert(sent, Sent)
+        return msgspec.convert(sent, Half)
 
     def asked(self, count: int = 0, *, within_s: float = 0) -> list[Seen]:
         """The transactions the broker has asked about since the last call."""

@@ -4,7 +4,7 @@ What stands here is the blocking flavour; `sparrow.client.aio` has the same name
 """
 
 from sparrow.client.aio.feed import Appetite
-from sparrow.client.blocking import Admin, Consumer, Producer
+from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
 from sparrow.client.retry import Bury, Later
 from sparrow.model.message import Message
 from sparrow.model.outcome import Outcome, SendResult, SendStatus
@@ -17,6 +17,7 @@ __all__ = [
     "Later",
     "Message",
     "Outcome",
+    "PopConsumer",
     "Producer",
     "SendResult",
     "SendStatus",

@@ -1,0 +1,15 @@
+"""Consume only what you want: by tags, or by a condition on properties (SQL92) that the broker evaluates."""
+
+import sparrow.testing
+from sparrow.client import Consumer, Message, Producer
+
+with sparrow.testing.running() as platform:
+    with Producer(platform.name_servers) as producer:
+        for number, city in enumerate(("Oslo", "Lima", "Lagos", "Oslo")):
+            producer.send(Message.of("orders", f"order-{number}", tags=city, euros=str(number * 10)))
+    with Consumer("by-tag", platform.name_servers) as consumer:
+        consumer.subscribe("orders", "Oslo || Lima")
+        print("by tag:", sorted(next(consumer).body.decode() for _ in range(3)))
+    with Consumer("by-price", platform.name_servers) as consumer:
+        consumer.subscribe("orders", "euros BETWEEN 15 AND 100", expression_type="SQL92")
+        print("by price:", sorted(next(consumer).body.decode() for _ in range(2)))

@@ -1,0 +1,14 @@
+"""Take messages for a time: what is not acknowledged comes again, to whoever asks next."""
+
+import sparrow.testing
+from sparrow.client import Message, PopConsumer, Producer
+
+with sparrow.testing.running() as platform:
+    with Producer(platform.name_servers) as producer:
+        producer.send(Message.of("orders", "order-7"))
+    with PopConsumer("billing", platform.name_servers, invisible_ms=500) as consumer:
+        (first,) = consumer.receive("orders")
+        print("taken, and not dealt with:", first.message.body.decode())
+        (again,) = consumer.receive("orders")  # waits until its time is over
+        print("again, for the", again.message.reconsume_times + 1, "time:", again.message.body.decode())
+        consumer.ack(again)

@@ -1,0 +1,101 @@
+"""Messages taken for a time, through Sparrow's own client."""
+
+import asyncio
+
+import pytest
+from tests.support.platforms import running_platform
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import Producer
+from sparrow.client.aio.popping import PopConsumer
+from sparrow.model import Message
+from sparrow.model.errors import Refused, SparrowError
+
+
+@pytest.fixture
+async def platform(tmp_path):
+    async with running_platform(tmp_path) as running:
+        yield running
+
+
+async def filled(platform, count: int, **properties: str) -> None:
+    async with Producer(platform.name_servers) as producer:
+        for number in range(count):
+            await producer.send(Message.of("orders", b"%d" % number, **properties))
+
+
+async def test_what_is_received_and_acknowledged_does_not_come_again(platform):
+    await filled(platform, 20)
+    async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
+        seen: list[bytes] = []
+        while len(seen) < 20:
+            receipts = await consumer.receive("orders", count_max=8, wait_ms=2_000)
+            seen += [receipt.message.body for receipt in receipts]
+            await consumer.ack(receipts)
+        assert sorted(map(int, seen)) == list(range(20))
+        assert await consumer.receive("orders", wait_ms=1_500) == [], "longer than the time they were taken for"
+
+
+async def test_what_is_not_acknowledged_comes_again(platform):
+    await filled(platform, 1)
+    async with PopConsumer("g", platform.name_servers, invisible_ms=300) as consumer:
+        (first,) = await consumer.receive("orders")
+        (again,) = await consumer.receive("orders", wait_ms=10_000)
+        assert (again.message.body, again.message.topic) == (b"0", "orders")
+        assert (first.message.reconsume_times, again.message.reconsume_times) == (0, 1)
+        with pytest.raises(SparrowError):
+            await consumer.ack(first)
+        await consumer.ack(again)
+
+
+async def test_a_message_may_be_kept_for_longer(platform):
+    await filled(platform, 1)
+    async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
+        (receipt,) = await consumer.receive("orders")
+        kept = await consumer.postpone(receipt, 60_000)
+        with pytest.raises(SparrowError):
+            await consumer.ack(receipt)
+        assert await consumer.receive("orders", wait_ms=1_500) == []
+        await consumer.ack(kept)
+
+
+async def test_several_consumers_take_from_all_queues_and_nobody_gets_the_same(platform):
+    await filled(platform, 40)
+    consumers = [PopConsumer("g", platform.name_servers) for _ in range(4)]
+    for consumer in consumers:
+        await consumer.open()
+    taken = await asyncio.gather(*(consumer.receive("orders", count_max=10) for consumer in consumers))
+    bodies = [receipt.message.body for receipts in taken for receipt in receipts]
+    assert len(bodies) == len(set(bodies))
+    for consumer, receipts in zip(consumers, taken, strict=True):
+        await consumer.ack(receipts)
+        await consumer.close()
+
+
+async def test_a_waiting_receive_gets_what_is_sent(platform):
+    await filled(platform, 1)
+    async with PopConsumer("g", platform.name_servers) as consumer:
+        await consumer.ack(await consumer.receive("orders"))
+        waiting = asyncio.create_task(consumer.receive("orders", wait_ms=15_000))
+        await eventually(lambda: platform.broker.broker.hold.count > 0)
+        await filled(platform, 1)
+        (receipt,) = await asyncio.wait_for(waiting, 5)
+        assert receipt.message.body == b"0"
+
+
+async def test_filters_hold_for_pop_too(platform):
+    async with Producer(platform.name_servers) as producer:
+        for number in range(10):
+            await producer.send(Message.of("priced", b"%d" % number, price=str(number)))
+    async with PopConsumer("g", platform.name_servers) as consumer:
+        found: list[bytes] = []
+        while len(found) < 3:
+            receipts = await consumer.receive("priced", expression="price > 6", expression_type="SQL92")
+            found += [receipt.message.body for receipt in receipts]
+        assert sorted(found) == [b"7", b"8", b"9"]
+
+
+async def test_more_than_a_broker_gives_is_refused(platform):
+    async with PopConsumer("g", platform.name_servers) as consumer:
+        with pytest.raises(Refused, match="32"):
+            await consumer.receive("orders", count_max=33)
