@@ -8,13 +8,12 @@ from sparrow.broker.repeats import LOOKS_BACK_MS, SENDS_A_PRODUCER, Repeats, Tic
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended
 from sparrow.wire.codes import Response
-from sparrow.wire.ids import sequenced_id
 
 PRODUCER = "7F00000112345678ABCDEF01"
 
 
 def ticket(number: int, producer: str = PRODUCER) -> str:
-    return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=sequenced_id(producer, number))
+    return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=f"{producer}{number:08X}")
 
 
 async def test_a_repeat_gets_the_first_answer_and_stores_nothing(tmp_path):
@@ -71,3 +70,16 @@ def test_what_is_remembered_is_bounded():
     assert repeats.must_look
     now_ms = LOOKS_BACK_MS
     assert not repeats.must_look
+
+
+async def test_a_repeat_of_what_waits_for_its_time_is_known_after_a_restart(tmp_path):
+    words = ticket(1) + named(TIMER_DELAY_SEC="3600")
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        first = await send(channel, "T", b"later", 0, words)
+        again = await send(channel, "T", b"later", 0, words)
+        assert again.queue_offset == first.queue_offset
+        assert first.recall_handle
+        assert again.recall_handle is None, "when the first is due is not known any more"
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        assert (await send(channel, "T", b"later", 0, words)).queue_offset == first.queue_offset
+        assert server.broker.delay.count == 1

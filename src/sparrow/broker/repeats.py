@@ -1,7 +1,7 @@
 """Sends that are repeated because their answer was lost: the first is answered again, and nothing is stored twice.
 
-A producer that wants this gives each message its own id (`__PID`) and a running number (`__SEQ`), and the two together
-as its unique id. So what was stored before a restart is found again in the key index.
+A producer that wants this gives each message its own id (`__PID`) and a running number (`__SEQ`). What was stored before
+a restart is found again in the key index, by the unique id that a message keeps however often it is sent.
 
 1. A repeat gets the answer of the first. Two that come at the same time count as one.
 2. The last so many sends of each producer are remembered, and so many producers: a repeat comes within seconds.
@@ -15,12 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sparrow.broker.topics import HALF_TOPIC, TIMER_TOPIC
+from sparrow.model.delay import SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import PRODUCER_ID, SEQUENCE
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended, Store
 from sparrow.wire import record
-from sparrow.wire.ids import sequenced_id
 from sparrow.wire.properties import value_of
 
 SENDS_A_PRODUCER, PRODUCERS_MAX = 4096, 10_000
@@ -33,10 +34,6 @@ class Ticket(NamedTuple):
 
     producer_id: str
     sequence: int
-
-    @property
-    def unique_key(self) -> str:
-        return sequenced_id(self.producer_id, self.sequence)
 
 
 def ticket_of(properties: bytes) -> Ticket | None:
@@ -80,7 +77,7 @@ class Repeats:
         """Whether what is not known here may still be in the log."""
         return self._now_ms() < self._looks_until_ms
 
-    async def look(self, topic: str, ticket: Ticket) -> None:
+    async def look(self, topic: str, ticket: Ticket, unique_key: str) -> None:
         """Find out what the log knows of a send; `known` tells afterwards. Those who ask at once ask once."""
         looking = self._looking.get(ticket)
         if looking is not None:
@@ -88,8 +85,11 @@ class Repeats:
             return
         future = self._looking[ticket] = asyncio.get_running_loop().create_future()
         try:
-            for raw in await self._store.find_by_key(topic, ticket.unique_key, limit=1):
-                self.remember(ticket, _placed(raw))
+            # The newest word counts: delivered, or else still waiting for its time or its producer.
+            for name in (topic, SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
+                if self.known(ticket) is None:
+                    for raw in await self._store.find_by_key(name, unique_key, limit=1):
+                        self.remember(ticket, _placed(raw))
         finally:
             del self._looking[ticket]
             future.set_result(None)

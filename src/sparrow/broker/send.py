@@ -32,6 +32,7 @@ from sparrow.wire.record import HIDDEN, pack_host
 _REGION = "DefaultRegion"
 _MANY = 400
 """Messages in a batch from which on columns are quicker than objects."""
+_TIMES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _JSON = Serialization.JSON
 _START = Struct(">II")
 _FORM = (
@@ -113,7 +114,7 @@ class Sending:
         ticket: Ticket,
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
-        await self._repeats.look(request.topic, ticket)
+        await self._repeats.look(request.topic, ticket, value_of(draft.properties, b"UNIQ_KEY") or "")
         said = self._send_new(request, command, channel, queue, draft, ticket)
         return said if isinstance(said, bytes) or said is None else await said
 
@@ -207,10 +208,10 @@ class Sending:
             raise TooLarge("the batch", len(body), self._message_bytes_max)
         if len(body) < batch.SMALLEST_BYTES:
             raise Refused("the batch holds no message")
-        if _number(request.properties.encode(), b"DELAY"):
+        if _is_for_later(request.properties.encode()):
             raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
         try:
-            if b"DELAY\x01" in body or len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY:
+            if b"DELAY" in body or b"TIMER_D" in body or len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY:
                 return self._store.append_now(queue, self._drafts(request, body, channel))
             encoded = column_batch.to_records(
                 body,
@@ -228,7 +229,7 @@ class Sending:
 
     def _drafts(self, request: SendMessage, body: bytes | memoryview, channel: Channel) -> list[Draft]:
         members = batch.decode(body)
-        if any(_number(member.properties, b"DELAY") for member in members):
+        if any(_is_for_later(member.properties) for member in members):
             raise IllegalMessage("a message of a batch cannot be delayed: send it by itself")
         return [
             Draft(
@@ -293,8 +294,8 @@ class Sending:
         ids = column_batch.offset_ids(self._id_prefix, appended.physical_offsets)
         unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
         handle = None
-        if properties is not None and appended.queue.topic == TIMER_TOPIC:
-            due_ms = _number(properties, b"TIMER_OUT_MS") or 0
+        due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
+        if due_ms is not None:
             handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique or "")
         header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
         return reply(command, Answer(header, code=code, remark=remark))
@@ -349,6 +350,11 @@ def _number(properties: bytes, name: bytes) -> int | None:
         if name == b"DELAY":
             return None
         raise IllegalMessage(f"its property {name.decode()} is no number: {found[:80]!r}") from None
+
+
+def _is_for_later(properties: bytes) -> bool:
+    """Whether a message asks for a delivery time."""
+    return bool(_number(properties, b"DELAY")) or any(has(properties, name) for name in _TIMES)
 
 
 def _wants_no_wait(request: SendMessage) -> bool:

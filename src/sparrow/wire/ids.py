@@ -86,11 +86,6 @@ def born_near(text: str, now: datetime) -> datetime:
     return made
 
 
-def sequenced_id(producer_id: str, sequence: int) -> str:
-    """The unique id of a producer's n-th message: with 24 characters for the producer it looks like any other."""
-    return f"{producer_id}{sequence & 0xFFFF_FFFF:08X}"
-
-
 class UniqueIds:
     """Makes unique ids. Several threads may share one maker.
 

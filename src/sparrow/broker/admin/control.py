@@ -63,14 +63,10 @@ async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> Re
     for queue_id in range(topic.write_queues) if one is None else (one,):
         queue = Queue(topic.name, queue_id)
         committed = await broker.store.committed(request.group, queue)
-        if committed is None:
-            raise AnsweredNo(
-                Response.SYSTEM_ERROR, f"group {request.group!r} has committed nothing on {queue}: there is no reset"
-            )
         offset = await _wanted(request, queue, broker)
         is_named = request.offset is not None and request.offset >= 0
         table[BrokerQueue(topic.name, broker.name, queue_id)] = (
-            offset if request.is_forced or is_named else min(offset, committed)
+            offset if request.is_forced or is_named or committed is None else min(offset, committed)
         )
     return ResetOffsets(table)
 

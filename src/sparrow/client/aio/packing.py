@@ -12,7 +12,7 @@ from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.message import DELAY, PRODUCER_ID, SEQUENCE, UNIQUE_KEY, Message
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
-from sparrow.wire.ids import UniqueIds, sequenced_id
+from sparrow.wire.ids import UniqueIds
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 WAIT = "WAIT"
@@ -71,13 +71,7 @@ class Packing:
 
     def _numbered(self, found: dict[str, str]) -> dict[str, str]:
         assert self._producer_id is not None
-        number = next(self._sequence)
-        own = {
-            PRODUCER_ID: self._producer_id,
-            SEQUENCE: str(number),
-            UNIQUE_KEY: sequenced_id(self._producer_id, number),
-        }
-        return {**found, **own}
+        return {**found, PRODUCER_ID: self._producer_id, SEQUENCE: str(next(self._sequence))}
 
     async def alone(self, message: Message, body: bytes, encoded: bytes) -> Parcel:
         """The message in a request of its own."""
