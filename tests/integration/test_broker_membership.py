@@ -396,7 +396,7 @@ async def test_with_nobody_online_the_tool_is_told_so(client):
     ("asked", "code", "words"),
     [
         (headers.ResetOffset("nowhere", "g", 0, True), Response.TOPIC_NOT_EXIST, "'nowhere' does not exist"),
-        (headers.ResetOffset("T", "fresh", 0, True), Response.SYSTEM_ERROR, "has committed nothing"),
+        (headers.ResetOffset("T", "fresh", 0, True), Response.CONSUMER_NOT_ONLINE, "is online"),
         (reset(0, queue_id=2), Response.SYSTEM_ERROR, "has 2 queues"),
         (reset(0, queue_id=0, offset=6), Response.SYSTEM_ERROR, "cannot be read from 6"),
     ],
