@@ -1,7 +1,7 @@
 """Sends that are repeated because their answer was lost: the first is answered again, and nothing is stored twice.
 
-A producer that wants this gives each message its own id (`__PID`) and a running number (`__SEQ`). What was stored before
-a restart is found again in the key index, by the unique id that a message keeps however often it is sent.
+A producer that wants this gives each message its own id (`__PID`) and a running number (`__SEQ`). What was stored
+before a restart is found again in the key index, by the unique id that a message keeps however often it is sent.
 
 1. A repeat gets the answer of the first. Two that come at the same time count as one.
 2. The last so many sends of each producer are remembered, and so many producers: a repeat comes within seconds.
