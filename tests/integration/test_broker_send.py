@@ -40,6 +40,9 @@ NOT_FOR_SENDERS = (
     "OFFSET_MOVED_EVENT",
 )
 
+STAMP = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What the broker adds to every message."""
+
 
 @pytest.fixture
 async def server(tmp_path):
@@ -86,7 +89,7 @@ async def test_the_answer_has_the_fields_clients_read_without_looking(channel):
 async def test_the_broker_names_its_cluster_and_gives_an_id_to_who_has_none(channel):
     answered = await send(channel, "T", b"x", 0, "a\x01b")  # as some clients send it: without the last separator
     (message,) = (await pull(channel, "T")).messages
-    assert message.properties == {"a": "b", "CLUSTER": "DefaultCluster", "UNIQ_KEY": answered.transaction_id}
+    assert message.properties == {"a": "b", "UNIQ_KEY": answered.transaction_id, **STAMP}
     assert parse_unique_id(answered.transaction_id).ip == b"\x7f\0\0\1"
 
 
@@ -116,7 +119,7 @@ async def test_the_answer_repeats_the_senders_id_whatever_it_looks_like(server, 
 async def test_a_property_whose_name_ends_alike_is_another_property(channel):
     await send(channel, "T", b"x", 0, named(MY_UNIQ_KEY="mine", MY_CLUSTER="elsewhere"))
     (message,) = (await pull(channel, "T")).messages
-    assert set(message.properties) == {"MY_UNIQ_KEY", "MY_CLUSTER", "UNIQ_KEY", "CLUSTER"}
+    assert set(message.properties) == {"MY_UNIQ_KEY", "MY_CLUSTER", "UNIQ_KEY", *STAMP}
 
 
 async def test_a_pop_handle_is_stripped(channel):
@@ -208,7 +211,7 @@ async def test_batches_of_any_size_are_stored_alike(channel, count):
     ids = [parse_offset_id(one).physical_offset for one in answered.message_id.split(",")]
     assert ids == [message.physical_offset for message in found]
     for number, message in enumerate(found):
-        assert message.properties == {"TAGS": f"t{number % 3}", "KEYS": f"k{number}", "CLUSTER": "DefaultCluster"}
+        assert message.properties == {"TAGS": f"t{number % 3}", "KEYS": f"k{number}", **STAMP}
         assert (message.sys_flag, message.born_ms, message.reconsume_times) == (0x200, 77, 2)
     tagged = await pull(channel, "T", 2, tags="t1", count=count, bytes_max=1 << 20)
     assert len(tagged.messages) == len(range(1, count, 3)) or not tagged.messages

@@ -158,7 +158,7 @@ class Producer:
         return sent
 
     def send_in_transaction(self, topic: str, message: dict[str, Any], state: State) -> Half:
-        """The transaction ends with `state`; the words of the message's property `answers` are for a broker that asks."""
+        """The transaction ends with `state`; a broker that asks is told the words of the property `answers`."""
         sent = self._order("send_in_transaction", topic=topic, message=message, state=state)
         return msgspec.convert(sent, Half)
 

@@ -82,6 +82,10 @@ def apache(kit: Kit, folder: Path) -> Iterator[Platform]:
             # On a busy machine a send may wait; refusing it after 200 ms would only make the tests fail by chance.
             waitTimeMillsInSendQueue=10_000,
             osPageCacheBusyTimeOutMills=10_000,
+            # As fast as 5.x can be without asking about what is over: it may take three seconds to write that down.
+            transactionTimeOut=5_000,
+            transactionCheckInterval=5_000,
+            enablePropertyFilter="true",  # SQL, which Sparrow always has
         )
         broker = kit.command(
             "org.apache.rocketmq.broker.BrokerStartup", "-c", str(settings), user_home=folder, heap_mb=512

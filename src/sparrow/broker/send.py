@@ -26,7 +26,7 @@ from sparrow.wire.codes import OUR_VERSION, Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 from sparrow.wire.headers import SendMessage, SendMessageV2, Sent
 from sparrow.wire.ids import UniqueIds, offset_id_prefix
-from sparrow.wire.properties import has, value_of, with_values
+from sparrow.wire.properties import encode, has, value_of, with_values
 from sparrow.wire.record import HIDDEN, pack_host
 
 _REGION = "DefaultRegion"
@@ -57,7 +57,9 @@ class Sending:
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
         self._unique_ids = UniqueIds(host.ip, host.port, id(self), broker.now_ms)
-        self._cluster = f"CLUSTER\x01{broker.settings.cluster}\x02".encode()
+        # Replies need the cluster; consumers of 5.x trace nothing of a message that does not say its region.
+        stamp = {"CLUSTER": broker.settings.cluster, "MSG_REGION": _REGION, "TRACE_ON": "true"}
+        self._stamp = encode(stamp)
         self._store_host_bytes = len(pack_host(host))
         self._message_bytes_max = broker.store.settings.message_bytes_max
 
@@ -185,7 +187,7 @@ class Sending:
         if not has(properties, b"UNIQ_KEY"):
             properties += f"UNIQ_KEY\x01{self._unique_ids.make()}\x02".encode()
         if not has(properties, b"CLUSTER"):
-            properties += self._cluster
+            properties += self._stamp
         if b"POP_CK\x01" in properties:  # a handle is the broker's to give
             properties = with_values(properties, {"POP_CK": ""})
         return Draft(
@@ -219,7 +221,7 @@ class Sending:
                 sys_flag=request.sys_flag,
                 born_ms=request.born_ms,
                 born_host=channel.packed_host,
-                extra_properties=self._cluster,
+                extra_properties=self._stamp,
                 store_host_bytes=self._store_host_bytes,
                 reconsume_times=request.reconsume_times,
             )
@@ -234,7 +236,7 @@ class Sending:
         return [
             Draft(
                 body=member.body,
-                properties=_ended(member.properties) + self._cluster,
+                properties=_ended(member.properties) + self._stamp,
                 flag=member.flag,
                 sys_flag=request.sys_flag,
                 born_ms=request.born_ms,
