@@ -17,8 +17,8 @@ from pathlib import Path
 from _harness import Row, folder_on_disk, is_smoke, report
 from sparrow.wire import headers
 from sparrow.wire.codes import Code
-from sparrow.wire.frame import Command, encode
-from sparrow.wire.headers import PullMessage, SendMessageV2
+from sparrow.wire.frame import Command, decode, encode
+from sparrow.wire.headers import AskQueue, OffsetFound, PullMessage, SendMessageV2
 from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
 
 BODY = b"x" * 100
@@ -107,7 +107,13 @@ def cost_us(pid: int, load: Load, frames: list[bytes], in_flight: int, rounds: i
     return best
 
 
-def cost(name: str, value: float, goal: float) -> Row:
+def end_of(load: Load, queue_id: int) -> int:
+    """Where the queue ends."""
+    last = load.round([encode(Command(Code.GET_MAX_OFFSET, 1, ext=headers.write(AskQueue("bench", queue_id))))])
+    return int(headers.read(OffsetFound, decode(last).ext).offset)
+
+
+def cost(name: str, value: float, goal: float | None = None) -> Row:
     return Row(f"{name}: broker CPU", value, "µs", None if is_smoke() else goal, at_most=True)
 
 
@@ -121,9 +127,13 @@ def main() -> None:
         load.round(sends[:1000])
         pipelined = cost_us(pid, load, sends, IN_FLIGHT, rounds)
         alone = cost_us(pid, load, sends[: count // 4], 1, rounds)
-        pulls = [pull_frame(number, number % 200) for number in range(count // 10)]
-        last = load.round(pulls[:1])
-        assert len(last) > 32 * 200, "a pull of 32 was meant"
+        old = [pull_frame(number, number % 200) for number in range(count // 10)]
+        assert len(load.round(old[:1])) > 32 * 200, "a pull of 32 was meant"
+        pulled_old = cost_us(pid, load, old, 1, rounds)
+        load.round(sends)  # whoever reads near the end reads what has just come
+        ends = [end_of(load, queue) for queue in range(4)]
+        pulls = [pull_frame(number, ends[number % 4] - 400 + number % 300) for number in range(count // 10)]
+        assert len(load.round(pulls[:1])) > 32 * 200, "a pull of 32 was meant"
         pulled_alone = cost_us(pid, load, pulls, 1, rounds)
         pulled = cost_us(pid, load, pulls, 16, rounds)
         report(
@@ -131,8 +141,9 @@ def main() -> None:
             [
                 cost("send, pipelined", pipelined, 15),
                 cost("send, one at a time", alone, 50),
-                cost("pull of 32, one at a time", pulled_alone, 60),
-                cost("pull of 32, pipelined", pulled, 60),
+                cost("pull of 32 near the end, one at a time", pulled_alone, 60),
+                cost("pull of 32 near the end, pipelined", pulled, 60),
+                cost("pull of 32 that have left memory, one at a time", pulled_old),
             ],
         )
 

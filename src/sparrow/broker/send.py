@@ -184,9 +184,10 @@ class Sending:
 
     def _draft(self, request: SendMessage, command: Command, channel: Channel) -> Draft:
         properties = _ended(request.properties.encode())
-        if not has(properties, b"UNIQ_KEY"):
+        # Spelled out, for every message comes this way: there, either first or behind another.
+        if b"\x02UNIQ_KEY\x01" not in properties and not properties.startswith(b"UNIQ_KEY\x01"):
             properties += f"UNIQ_KEY\x01{self._unique_ids.make()}\x02".encode()
-        if not has(properties, b"CLUSTER"):
+        if b"\x02CLUSTER\x01" not in properties and not properties.startswith(b"CLUSTER\x01"):
             properties += self._stamp
         if b"POP_CK\x01" in properties:  # a handle is the broker's to give
             properties = with_values(properties, {"POP_CK": ""})
