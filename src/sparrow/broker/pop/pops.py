@@ -51,15 +51,30 @@ class Pops:
         self._saved = -1
 
     async def load(self) -> None:
-        """Hear again what is in flight."""
+        """Hear again what is in flight, and how far groups had got by it."""
         offset = max(await self._store.mark(FROM_MARK) or 0, (await self._store.bounds(self._queue)).first)
-        while True:
-            found = await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20)
-            if not isinstance(found, Slice):
-                return
+        reached: dict[tuple[str, Queue], int] = {}
+        while isinstance(
+            found := await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20), Slice
+        ):
             for message in record.decode_all(found.tobytes(), verify_crc=False):
-                self._hear(message.queue_offset, word_of(message.body))
+                word = word_of(message.body)
+                self._hear(message.queue_offset, word)
+                if isinstance(word, Taken) and message.physical_offset > self._store.offsets_said_at(
+                    word.group, word.topic
+                ):
+                    key = word.group, Queue(word.topic, word.queue_id)
+                    end = word.start + unpacked(word.mask).bit_length()
+                    reached[key] = max(reached.get(key, 0), end)
             offset = found.next_offset
+        self._go_on_behind(reached)
+
+    def _go_on_behind(self, reached: dict[tuple[str, Queue], int]) -> None:
+        """A killed broker had not said the last second's offsets: what was handed out since is not handed out again."""
+        for (group, queue), end in reached.items():
+            committed = self._store.committed_now(group, queue)
+            if queue.topic in self._topics and (committed is None or committed < end):
+                self._store.commit_now(group, queue, end)
 
     def _hear(self, number: int, word: Word | None) -> None:
         match word:

@@ -314,6 +314,10 @@ class LogStore:
     def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
         return self._memory.committed(group, queue)
 
+    def offsets_said_at(self, group: str, topic: str) -> int:
+        """Where the log's newest word on a group's offsets stands: it knows nothing of what came later."""
+        return self._memory.state.offsets_said_at(topic, group)
+
     def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         return self._memory.commit(group, queue, offset)
 

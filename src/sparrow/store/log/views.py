@@ -153,6 +153,10 @@ class State:
             case MarkSaid():
                 return True
 
+    def offsets_said_at(self, topic: str, group: str) -> int:
+        """Where the newest word on a group's offsets stands; -1 if there is none."""
+        return self._said_at.get(("offsets", topic, group), -1)
+
     def say_offsets(self) -> list[Word]:
         """Words for the offsets that changed since the last call."""
         changed, self.unsaid = self.unsaid, set()
