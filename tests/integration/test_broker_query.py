@@ -67,7 +67,7 @@ async def test_a_message_is_found_by_its_unique_key_whatever_number_is_asked_for
 
 
 async def test_an_answer_holds_no_more_bytes_than_it_may_and_one_message_at_least(tmp_path):
-    async with asking(tmp_path / "store", pull_bytes_max=1_000) as desk:
+    async with asking(tmp_path / "store", pull_bytes_max=1_100) as desk:
         for number in range(4):
             await desk.send(Q, bytes([number]) * 300, KEYS="k")
         await desk.send(Q, b"x" * 2_000, KEYS="large")

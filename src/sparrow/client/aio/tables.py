@@ -14,7 +14,7 @@ from sparrow.model.errors import Refused, SparrowError
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.column_batch import EncodedBatch, encode_batches
 
-BATCH_BYTES = 2 * 1024 * 1024
+BATCH_BYTES = 1024 * 1024
 """Of one request: beyond this, larger ones are no quicker, and brokers take 4 MiB at most."""
 _ENCODED_BYTES = 8 * 1024 * 1024
 """How much of a table is made into batches at a time: it is held in memory, and the event loop waits for it."""

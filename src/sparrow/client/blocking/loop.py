@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from sparrow.model.errors import Closed, Refused, SparrowError
 
+_LOOK_UP_S = 0.25
 ABANDON_S = 2.0
 """How long something cancelled may take to wind up before its caller goes on without it."""
 
@@ -160,7 +162,14 @@ class _Call(Generic[T]):
     # -- in the thread that waits -------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None) -> bool:
-        return self._over.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        """In short turns: a Ctrl-C that comes just before a wait begins is noticed only when that wait ends."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _LOOK_UP_S if deadline is None else min(_LOOK_UP_S, max(0.0, deadline - time.monotonic()))
+            if self._over.acquire(timeout=left_s):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
 
     def result(self) -> T:
         if self.has_result:
