@@ -303,6 +303,15 @@ def test_a_handler_may_send(platform: RunningPlatform, producer: Producer, queue
 # -- Ctrl-C, threads, processes ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def minds_ctrl_c() -> Iterator[None]:
+    """A shell that runs us in the background has us ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("minds_ctrl_c")
 def test_ctrl_c_ends_the_wait_and_loses_no_message(
     platform: RunningPlatform, producer: Producer, queue: BrokerQueue
 ) -> None:
