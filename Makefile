@@ -45,7 +45,8 @@ interop: $(STAMP)  ## official Java clients and mqadmin against our broker, our 
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -rs tests/interop
 
 fault: SCALE ?= full
-fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale
+fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q -n 2 --timeout=1800 $(FAST_TESTS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -n 2 tests/fault
 
 install: $(STAMP)  ## make .venv and install the locked packages and this project into it

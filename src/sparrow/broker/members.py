@@ -119,7 +119,7 @@ class Members:
             for name in self._drop_consumer(channel, group, client_id)
         ]
         self._seats.pop(channel, None)
-        return Changed(tuple(changed))
+        return self._still_there(changed)
 
     def silent(self, before_ms: int) -> list[Any]:
         """Channels that have sent no heartbeat since."""
@@ -138,7 +138,7 @@ class Members:
             for name, client_id in list(seats.consumers):
                 if self._consumers[name].members[client_id].seen_ms < before_ms:
                     changed += self._drop_consumer(channel, name, client_id)
-        return Changed(tuple(dict.fromkeys(changed)))
+        return self._still_there(changed)
 
     # -- what it knows ------------------------------------------------------------------------------------------------
 
@@ -217,6 +217,10 @@ class Members:
         is_in_others = seats is not None and any(other == client_id for _, other in seats.producers)
         if client is not None and client.channel == channel and not is_in_others:
             del self._producer_clients[client_id]
+
+    def _still_there(self, groups: Iterable[str]) -> Changed:
+        """Each once, and without those whose last member has left as well."""
+        return Changed(tuple(name for name in dict.fromkeys(groups) if name in self._consumers))
 
     def _leave_seat(
         self, channel: Any, *, consumer: tuple[str, str] | None = None, producer: tuple[str, str] | None = None

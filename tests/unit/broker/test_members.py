@@ -209,6 +209,14 @@ def test_a_group_that_a_client_no_longer_names_expires_alone(members):
     assert members.producer_client("a") is None
 
 
+def test_nobody_is_told_of_a_group_whose_members_expire_together(members):
+    beat(members, "c1", "a", consumer("g"), now_ms=0)
+    beat(members, "c1", "b", consumer("g"), now_ms=0)
+    beat(members, "c1", "a", consumer("h"), now_ms=100)
+    assert members.expire(50).groups == ()
+    assert not members.is_known("g")
+
+
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
@@ -248,7 +256,8 @@ def test_whatever_happens_members_and_connections_agree(happened):
             more = {"producer_data_set": [ProducerData(name) for name in sorted(produces)]}
             beat(members, channel, client_id, *map(consumer, sorted(consumes)), now_ms=now_ms, **more)
         elif what == "left":
-            members.left(channel)
+            changed = members.left(channel)
+            assert all(ids(members, group) for group in changed.groups)
         elif what == "expire":
             changed = members.expire(now_ms - 5)
             assert all(ids(members, group) for group in changed.groups)
