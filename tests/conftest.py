@@ -1,6 +1,7 @@
 """What every test shares: how hard hypothesis tries, the scale of a run, and the markers a folder implies."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
@@ -39,3 +40,37 @@ def scale() -> Literal["smoke", "full"]:
     if value == "full":
         return "full"
     raise pytest.UsageError(f"SPARROW_SCALE is {value!r}; say smoke or full")
+
+
+DATABASES = ("sqlite", "mariadb", "postgresql")
+
+
+@pytest.fixture(scope="session")
+def database_servers():
+    """Real servers, each started when the first test asks for it."""
+    from tests.support.databases import mariadb_server, postgres_server  # late: what is in there is rewritten first
+
+    starters = {"mariadb": mariadb_server, "postgresql": postgres_server}
+    with ExitStack() as stack:
+        started = {}
+
+        def server(name: str):
+            if name not in started:
+                started[name] = stack.enter_context(starters[name]())
+            return started[name]
+
+        yield server
+
+
+@pytest.fixture(params=DATABASES)
+def database(request) -> str:
+    """Every database in turn."""
+    return request.param
+
+
+@pytest.fixture
+def database_url(database: str, database_servers, tmp_path: Path) -> str:
+    """A fresh, empty database."""
+    if database == "sqlite":
+        return f"sqlite:///{tmp_path}/sparrow.db"
+    return database_servers(database).new_database()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -16,6 +16,14 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 FlushPolicy = Literal["async", "sync"]
 Watermark = Literal["written", "durable", "replicated"]
+
+
+def _hidden(value: object) -> object:
+    return SecretStr(value) if isinstance(value, str) else value
+
+
+# Hidden before it is checked: what is wrong with a setting is said with its value.
+SecretKey = Annotated[SecretStr, Field(min_length=8), BeforeValidator(_hidden)]
 
 
 class _Section(BaseModel):
@@ -78,6 +86,15 @@ class BrokerSettings(_Section):
     transaction_checks_max: int = Field(default=15, ge=0, description="After so many questions it is given up.")
     transaction_scan_ms: int = Field(default=1_000, ge=1, description="How often unfinished ones are looked at.")
     lock_ms: int = Field(default=60_000, ge=1, description="How long a queue lock holds unless renewed.")
+    auth: bool = Field(default=False, description="Requests must be signed with a token that may make them.")
+    admin_tokens: dict[str, SecretKey] = Field(
+        default={}, description="Names that may ask for everything when `auth` is on, each with its secret key."
+    )
+    starvation_ms: int = Field(
+        default=30_000,
+        ge=0,
+        description="A lane of lower priority gets its share once it has waited so long; 0: never.",
+    )
     net: NetSettings = NetSettings()
 
 
@@ -108,6 +125,9 @@ class LogSettings(_Section):
     offsets_interval_ms: int = Field(default=1_000, ge=1, description="How often changed group offsets go to the log.")
 
     retention_hours: float = Field(default=72, ge=0, description="How long messages are kept.")
+    dead_letter_hours: float = Field(
+        default=72, ge=0, description="How long dead letters can be read; `retention_hours` deletes them all the same."
+    )
     retention_hour_of_day: int = Field(
         default=4, ge=0, le=23, description="The local hour in which old segments are deleted."
     )
@@ -118,6 +138,22 @@ class LogSettings(_Section):
         default=0.85, gt=0, le=1, description="Fuller than this, segments go before their time."
     )
     disk_refuse_ratio: float = Field(default=0.90, gt=0, le=1, description="Fuller than this, writes are refused.")
+
+
+class SqlSettings(_Section):
+    """The SQL store."""
+
+    message_bytes_max: int = Field(default=4 * MIB, ge=1, le=16 * MIB - 1, description="Largest body.")
+    connections_max: int = Field(default=8, ge=2, le=1_000, description="Connections to the database at a time.")
+    wait_ms: int = Field(default=5_000, ge=0, description="How long a send waits for a database that is away.")
+    lease_ms: int = Field(
+        default=10_000, ge=500, description="After how long a broker that has gone silent is replaced by another."
+    )
+    partition_rows: int = Field(default=1_000_000, ge=100, description="Messages in one partition of a table.")
+    retention_hours: float = Field(default=168, ge=0, description="How long messages are kept.")
+    waits_for_groups: bool = Field(
+        default=True, description="Keep what a group has not read yet, however old (groups silent for 30 days apart)."
+    )
 
 
 class Settings(BaseSettings):
@@ -135,6 +171,7 @@ class Settings(BaseSettings):
     naming: NamingSettings = NamingSettings()
     broker: BrokerSettings = BrokerSettings()
     log: LogSettings = LogSettings()
+    sql: SqlSettings = SqlSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -1,0 +1,57 @@
+"""Priorities: the lanes of a topic, and which queue is which lane.
+
+A topic with lanes has three queues for readers (high, middle, low) for each queue that senders know, its *part*:
+
+    queue id for readers = part * 3 + priority
+
+so that a topic may be given more parts without moving what it holds.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from sparrow.model.errors import IllegalMessage
+
+PRIORITY = "PRIORITY"
+"""The property in which a sender says it."""
+HAS_LANES = 16
+"""The bit of a topic's `sys_flag` that says it has lanes; RocketMQ uses 1 and 2."""
+
+
+class Priority(IntEnum):
+    """In the order in which they are taken."""
+
+    HIGH = 0
+    MIDDLE = 1
+    LOW = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+LANES = len(Priority)
+_BY_WORD = {priority.word: priority for priority in Priority}
+
+
+def priority_of(word: str | None) -> Priority:
+    """What a message's property says; a message that says nothing is in the middle."""
+    if word is None:
+        return Priority.MIDDLE
+    found = _BY_WORD.get(word)
+    if found is None:
+        raise IllegalMessage(f"its priority is {word!r}: say high, middle or low")
+    return found
+
+
+def lane_of(queue_id: int) -> Priority:
+    return Priority(queue_id % LANES)
+
+
+def part_of(queue_id: int) -> int:
+    return queue_id // LANES
+
+
+def queue_id_of(part: int, priority: Priority) -> int:
+    return part * LANES + priority

@@ -1,0 +1,1 @@
+"""Messages in the database that is there already: MariaDB, MySQL, PostgreSQL or SQLite."""

@@ -1,0 +1,226 @@
+"""Topics, groups and lanes: what there is in the database.
+
+Databases do not roll DDL back, so a topic has a state: `creating` until all its tables are there, `deleting` until they
+are gone. Whoever finds one half-way finishes it. Only what is `active` is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from sparrow.model.errors import StorageError, UnknownTopic
+from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.sql import schema
+from sparrow.store.sql.database import Database, DatabaseRefused
+from sparrow.store.sql.names import Kind, Lane, is_platforms, spelling
+
+_ANONYMOUS = "anonymous"
+
+
+class Catalogue:
+    """What is known of a database's topics; `refresh` asks again."""
+
+    def __init__(self, database: Database, *, partition_rows: int, now_ms: Callable[[], int]) -> None:
+        self._database, self._partition_rows, self._now_ms = database, partition_rows, now_ms
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        """Of messages: by topic and queue id."""
+        self.by_number: dict[int, tuple[Lane, Queue]] = {}
+        self.resend_lanes: dict[tuple[str, int], Lane] = {}
+        self.anonymous = 0
+        """The token of messages that came without one."""
+
+    async def prepare(self) -> None:
+        """Make or migrate the shared tables, and finish what somebody left half-way."""
+        database = self._database
+        for statement in schema.shared_tables(database.kind):
+            try:
+                await database.change(statement)
+            except DatabaseRefused as refused:
+                if "1061" not in str(refused):  # the index is there already
+                    raise
+        known = await database.rows("SELECT MAX(version) FROM hermes_schema")
+        version = known[0][0]
+        if version is not None and version > schema.VERSION:
+            raise _too_new(database.where, version)
+        if version is None:
+            await insert_new(database, "hermes_schema", version=schema.VERSION, at=self._now_ms())
+        await insert_new(database, "meta_token", token=_ANONYMOUS, type="p", created_at=self._now_ms())
+        found = await database.rows("SELECT id FROM meta_token WHERE token = :token", token=_ANONYMOUS)
+        self.anonymous = found[0][0]
+        for topic, state, options in await database.rows(
+            "SELECT topic, state, options FROM hermes_topic WHERE state <> 'active'"
+        ):
+            if state == "creating":
+                await self._build(topic, _topic_in(options), is_new=True)
+            else:
+                await self._tear_down(topic)
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Take over what other brokers have created, changed and deleted."""
+        database = self._database
+        lanes = await database.rows("SELECT lane, topic, part, kind, priority FROM hermes_lane")
+        topics = await database.rows("SELECT topic, options FROM hermes_topic WHERE state = 'active'")
+        groups = await database.rows("SELECT options FROM hermes_group")
+        self.topics = {topic.name: topic for topic in (_topic_in(options) for _, options in topics)}
+        self.groups = {group.name: group for group in (_group_in(options) for (options,) in groups)}
+        names = {spelling(name): name for name in self.topics}
+        messages: dict[tuple[str, int], Lane] = {}
+        resends: dict[tuple[str, int], Lane] = {}
+        by_number: dict[int, tuple[Lane, Queue]] = {}
+        for number, spelled, part, kind, word in lanes:
+            name = names.get(spelled)
+            if name is None:
+                continue
+            lane = Lane(number, spelled, part, _kind(kind), Priority[word.upper()])
+            queue_id = queue_id_of(part, lane.priority) if has_lanes(self.topics[name]) else part
+            (messages if kind == "m" else resends)[name, queue_id] = lane
+            if kind == "m":
+                by_number[number] = lane, Queue(name, queue_id)
+        self.lanes, self.resend_lanes, self.by_number = messages, resends, by_number
+
+    def lane(self, queue: Queue) -> Lane:
+        """The lane of a queue, or `UnknownTopic`."""
+        found = self.lanes.get(queue)
+        if found is None:
+            raise UnknownTopic(queue.topic)
+        return found
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Create it, or change what is configured; parts are only ever added."""
+        spelled = spelling(topic.name)
+        topic = _with_lanes(topic)
+        before = self.topics.get(topic.name)
+        if before is not None and topic.write_queues < before.write_queues:
+            topic = msgspec.structs.replace(topic, write_queues=before.write_queues, read_queues=before.read_queues)
+        await insert_new(
+            self._database,
+            "hermes_topic",
+            topic=spelled,
+            parts=topic.write_queues,
+            state="creating",
+            options=msgspec.json.encode(topic).decode(),
+            created_at=self._now_ms(),
+        )
+        await self._build(spelled, topic, is_new=before is None or before.write_queues != topic.write_queues)
+        await self.refresh()
+
+    async def _build(self, spelled: str, topic: Topic, *, is_new: bool) -> None:
+        database = self._database
+        if is_new:
+            for part in range(topic.write_queues):
+                tables = schema.topic_tables(
+                    database.kind,
+                    spelled,
+                    part,
+                    has_lanes=has_lanes(topic),
+                    partition_rows=self._partition_rows,
+                )
+                for statement in tables:
+                    await database.change(statement)
+                for kind, priorities in _lanes_of(topic):
+                    for priority in priorities:
+                        await insert_new(
+                            database, "hermes_lane", topic=spelled, part=part, kind=kind, priority=priority.word
+                        )
+        await database.change(
+            "UPDATE hermes_topic SET state = 'active', parts = :parts, options = :options WHERE topic = :topic",
+            parts=topic.write_queues,
+            options=msgspec.json.encode(topic).decode(),
+            topic=spelled,
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        if name not in self.topics:
+            raise UnknownTopic(name)
+        spelled = spelling(name)
+        await self._database.change("UPDATE hermes_topic SET state = 'deleting' WHERE topic = :topic", topic=spelled)
+        await self._tear_down(spelled)
+        await self.refresh()
+
+    async def _tear_down(self, spelled: str) -> None:
+        database = self._database
+        found = await database.rows("SELECT options FROM hermes_topic WHERE topic = :topic", topic=spelled)
+        topic = _topic_in(found[0][0])
+        for part in range(topic.write_queues):
+            for name in schema.names_of_tables(spelled, part, has_lanes=has_lanes(topic)):
+                await database.change(f'DROP TABLE IF EXISTS "{name}"')
+        await database.change(
+            "DELETE FROM hermes_batch WHERE lane IN (SELECT lane FROM hermes_lane WHERE topic = :topic)", topic=spelled
+        )
+        await database.change("DELETE FROM hermes_lane WHERE topic = :topic", topic=spelled)
+        await database.change("DELETE FROM hermes_topic WHERE topic = :topic", topic=spelled)
+
+    async def put_group(self, group: Group) -> None:
+        options = msgspec.json.encode(group).decode()
+        if not await insert_new(self._database, "hermes_group", name=group.name, options=options):
+            await self._database.change(
+                "UPDATE hermes_group SET options = :options WHERE name = :name", options=options, name=group.name
+            )
+        self.groups[group.name] = group
+
+    async def delete_group(self, name: str) -> None:
+        await self._database.change("DELETE FROM hermes_group WHERE name = :name", name=name)
+        self.groups.pop(name, None)
+
+    async def add_partition(self, lane: Lane, next_id: int) -> None:
+        """Make room for `next_id` and a few partitions behind it."""
+        database, rows = self._database, self._partition_rows
+        for ahead in range(schema.PARTITIONS_AHEAD):
+            number = (next_id - 1) // rows + ahead
+            try:
+                await database.change(schema.add_partition(database.kind, lane.table, number, rows))
+            except DatabaseRefused as refused:
+                # There already, by us or by another broker (1493: not in order; 1517: the same name).
+                if "1493" not in str(refused) and "1517" not in str(refused) and "overlap" not in str(refused):
+                    raise
+
+
+async def insert_new(database: Database, into: str, **values: object) -> bool:
+    """Insert a row unless its key is there; whether it was inserted."""
+    start, end = ("INSERT IGNORE INTO", "") if database.kind == "mysql" else ("INSERT INTO", "ON CONFLICT DO NOTHING")
+    columns, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
+    return await database.change(f'{start} "{into}" ({columns}) VALUES ({places}) {end}', **values) > 0
+
+
+def has_lanes(topic: Topic) -> bool:
+    return bool(topic.sys_flag & HAS_LANES)
+
+
+def _with_lanes(topic: Topic) -> Topic:
+    """Every topic of a user's has three priorities here; the platform's own need none."""
+    if is_platforms(topic.name):
+        return msgspec.structs.replace(topic, read_queues=topic.write_queues, sys_flag=topic.sys_flag & ~HAS_LANES)
+    return msgspec.structs.replace(topic, read_queues=topic.write_queues * LANES, sys_flag=topic.sys_flag | HAS_LANES)
+
+
+def _lanes_of(topic: Topic) -> Iterable[tuple[Kind, tuple[Priority, ...]]]:
+    if has_lanes(topic):
+        return (("m", tuple(Priority)), ("r", tuple(Priority)))
+    return (("m", (Priority.MIDDLE,)),)
+
+
+def _kind(word: str) -> Kind:
+    return "m" if word == "m" else "r"
+
+
+def _topic_in(options: str) -> Topic:
+    return msgspec.json.decode(options, type=Topic)
+
+
+def _group_in(options: str) -> Group:
+    return msgspec.json.decode(options, type=Group)
+
+
+def _too_new(where: str, version: int) -> StorageError:
+    return StorageError(
+        f"the database {where} has tables of version {version}, this Sparrow knows {schema.VERSION}: use a newer one"
+    )

@@ -1,0 +1,422 @@
+"""The SQL store: messages in a database that any number of brokers may share.
+
+Everything that is kept is in the database; a process that goes away leaves nothing behind that another could not go on
+with. What a process holds in memory (how far a lane reaches, its newest records, commits on their way) is never
+ahead of what is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
+from typing import Unpack
+
+from sparrow import clock
+from sparrow.model.errors import Closed, Refused, TooLarge, UnknownTopic
+from sparrow.model.message import LOOPBACK, PRODUCER_ID, SEQUENCE, Draft, Host
+from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
+from sparrow.model.token import Token
+from sparrow.model.topic import Group, Topic, checked_group
+from sparrow.settings import SqlSettings
+from sparrow.store.spi import Appended, AtEnd, Limits, Moved, ReadResult, Store
+from sparrow.store.sql import tokens
+from sparrow.store.sql.catalogue import Catalogue, insert_new
+from sparrow.store.sql.database import Database, Placed, open_database
+from sparrow.store.sql.leases import Leases
+from sparrow.store.sql.names import Lane, lane_and_id, table
+from sparrow.store.sql.offsets import Offsets
+from sparrow.store.sql.reading import LaneView
+from sparrow.store.sql.resend import Resends
+from sparrow.store.sql.rows import COLUMNS, Entry, entry_of
+from sparrow.store.sql.watch import Watch
+from sparrow.store.sql.writer import LaneWriter
+from sparrow.wire import record
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, value_of
+
+_NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
+
+
+class SqlStore:
+    """A database, open."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: SqlSettings,
+        *,
+        owner: str,
+        store_host: Host,
+        on_growth: Callable[[Queue, QueueOffset], None],
+        waited_for: Callable[[], Collection[Queue]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.database, self.settings = database, settings
+        self.catalogue = Catalogue(database, partition_rows=settings.partition_rows, now_ms=now_ms)
+        self.leases = Leases(database, owner, settings.lease_ms)
+        self.resends = Resends(database, self.catalogue, now_ms=now_ms)
+        self.epoch = 0
+        """With which offsets are committed: of the lease of whoever leads, as far as is known here."""
+        self.committing = Offsets(database, self.catalogue, epoch=lambda: self.epoch, now_ms=now_ms)
+        self.on_refresh: Callable[[], None] = lambda: None
+        """Told when topics and groups were read again."""
+        self.on_restart: Callable[[], None] = lambda: None
+        """Told when the server was started anew: positions in memory may point at what is no longer there."""
+        self._now_ms, self._on_growth = now_ms, on_growth
+        self._store_host = record.pack_host(store_host)
+        self._writer_id = secrets.randbits(62)
+        self._views: dict[int, LaneView] = {}
+        self._writers: dict[int, LaneWriter] = {}
+        self._watch = Watch(
+            database,
+            self._views,
+            waited_for=waited_for,
+            on_growth=on_growth,
+            on_refresh=self._refresh,
+            on_restart=self._restarted,
+        )
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        settings: SqlSettings | None = None,
+        *,
+        owner: str | None = None,
+        store_host: Host = LOOPBACK,
+        on_growth: Callable[[Queue, QueueOffset], None] = lambda queue, end: None,
+        waited_for: Callable[[], Collection[Queue]] = tuple,
+        now_ms: Callable[[], int] = clock.now_ms,
+    ) -> SqlStore:
+        """Connect, and make the tables if they are not there.
+
+        `on_growth` is told when readers may see more of a queue. `waited_for` says which queues somebody waits for.
+        """
+        settings = settings or SqlSettings()
+        database = await open_database(url, connections_max=settings.connections_max)
+        store = cls(
+            database,
+            settings,
+            owner=owner or secrets.token_hex(8),
+            store_host=store_host,
+            on_growth=on_growth,
+            waited_for=waited_for,
+            now_ms=now_ms,
+        )
+        try:
+            await store.catalogue.prepare()
+            store._see_lanes()
+            await store._watch.look(list(store._views.values()))
+            await store._watch.start()
+        except BaseException:
+            await database.close()
+            raise
+        return store
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def append_soon(
+        self, queue: Queue, drafts: Sequence[Draft], *, token: int | None = None
+    ) -> asyncio.Future[Appended]:
+        """Append a batch; the future is done when it is in the database."""
+        view = self._view(queue)
+        entries = [entry_of(self._checked(draft), token or self.catalogue.anonymous) for draft in drafts]
+        placed = self._writer(view.lane).append(entries, _ticket(drafts))
+        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def done(future: asyncio.Future[Placed]) -> None:
+            if appended.done():
+                return
+            if future.cancelled():
+                appended.cancel()
+            elif (failure := future.exception()) is not None:
+                appended.set_exception(failure)
+            else:
+                appended.set_result(self._appended(future.result(), len(entries)))
+
+        placed.add_done_callback(done)
+        return appended
+
+    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+        if not drafts:
+            raise Refused("a batch without messages cannot be appended")
+        return await self.append_soon(queue, drafts)
+
+    def _appended(self, placed: Placed, count: int) -> Appended:
+        lane, queue = self.catalogue.by_number[placed.lane]
+        places = [lane.place(placed.base_id + at) for at in range(count)]
+        end = PhysicalOffset(places[-1] + 1)
+        return Appended(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
+
+    def _checked(self, draft: Draft) -> Draft:
+        if len(draft.body) > self.settings.message_bytes_max:
+            raise TooLarge("the body", len(draft.body), self.settings.message_bytes_max)
+        if len(draft.properties) > PROPERTIES_BYTES_MAX:
+            raise TooLarge("the property string", len(draft.properties), PROPERTIES_BYTES_MAX)
+        if not draft.properties.isascii():
+            try:
+                draft.properties.decode()
+            except UnicodeDecodeError as cause:
+                raise Refused(f"properties are not UTF-8 at byte {cause.start}") from cause
+        return draft
+
+    def _stored(self, lane: Lane, placed: Placed, entries: Sequence[Entry]) -> None:
+        view = self._views.get(lane.number)
+        if view is None:  # its topic was deleted meanwhile
+            return
+        view.stored(placed, entries)
+        if view.reach(placed.base_id + len(entries)):
+            self._on_growth(view.queue, view.bounds.end)
+
+    def _writer(self, lane: Lane) -> LaneWriter:
+        found = self._writers.get(lane.number)
+        if found is None:
+            found = self._writers[lane.number] = LaneWriter(
+                lane,
+                self.database,
+                self.catalogue,
+                writer_id=self._writer_id,
+                wait_s=self.settings.wait_ms / 1000,
+                now_ms=self._now_ms,
+                on_stored=self._stored,
+            )
+        return found
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read_now(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult | None:
+        """What `read` answers, if that needs no database; else None."""
+        lane = self.catalogue.lanes.get(queue)
+        if lane is None:
+            return AtEnd(_NOTHING) if offset == 0 else Moved(QueueOffset(0), _NOTHING)
+        return self._views[lane.number].read(offset, **limits)
+
+    async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
+        found = self.read_now(queue, offset, **limits)
+        if found is not None and not isinstance(found, AtEnd):
+            return found
+        view = self._view(queue) if queue in self.catalogue.lanes else None
+        if view is None:
+            assert found is not None, "of an unknown queue there is nothing to ask"
+            return found
+        if not view.is_known or offset >= view.bounds.end:
+            await self._watch.look([view])
+            bounds = view.bounds
+            if offset >= bounds.end:
+                return AtEnd(bounds) if offset == bounds.end else Moved(bounds.end, bounds)
+        if offset < view.bounds.first:
+            return Moved(view.bounds.first, view.bounds)
+        return await view.read_rows(self.database, offset, **limits)
+
+    def bounds_now(self, queue: Queue) -> Bounds:
+        """As far as is known here: what others append is seen within a second."""
+        lane = self.catalogue.lanes.get(queue)
+        return self._views[lane.number].bounds if lane is not None else _NOTHING
+
+    async def bounds(self, queue: Queue) -> Bounds:
+        lane = self.catalogue.lanes.get(queue)
+        if lane is None:
+            return _NOTHING
+        view = self._views[lane.number]
+        await self._watch.look([view])
+        return view.bounds
+
+    async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
+        """By halves: store times never go back as ids grow."""
+        lane = self.catalogue.lanes.get(queue)
+        if lane is None:
+            return QueueOffset(0)
+        first, end = await self.bounds(queue)
+        low, high = int(first), int(end)
+        while low < high:
+            middle = (low + high) // 2
+            found = await self.database.rows(
+                f'SELECT "timestamp" FROM "{lane.table}" WHERE id > :after ORDER BY id LIMIT 1', after=middle
+            )
+            is_older = bool(found) and (found[0][0] <= time_ms if upper else found[0][0] < time_ms)
+            low, high = (middle + 1, high) if is_older else (low, middle)
+        if upper:
+            return QueueOffset(low - 1 if low > first else 0)
+        return QueueOffset(low)
+
+    async def find_by_key(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
+    ) -> list[bytes]:
+        found: list[tuple[int, int, bytes]] = []
+        columns = ", ".join(f"m.{name.strip()}" for name in COLUMNS.split(","))
+        for queue, lane in list(self.catalogue.lanes.items()):
+            if queue[0] != topic:
+                continue
+            view = self._views[lane.number]
+            await self._watch.look([view])
+            keys = table("key", lane.topic, lane.part)
+            ways: tuple[tuple[str, dict[str, str]], ...] = (
+                (f'FROM "{lane.table}" m WHERE m.ref_key = :key', {}),
+                (
+                    f'FROM "{keys}" k JOIN "{lane.table}" m ON m.id = k.id'
+                    " WHERE k.ref_key = :key AND k.priority = :priority",
+                    {"priority": lane.priority.word},
+                ),
+            )
+            for way, more in ways:
+                rows = await self.database.rows(
+                    f'SELECT {columns} {way} AND m."timestamp" >= :begin AND m."timestamp" <= :until'
+                    " AND m.id < :before ORDER BY m.id DESC LIMIT :count",
+                    key=key.encode(),
+                    begin=begin_ms,
+                    until=end_ms,
+                    before=view.next_id,
+                    count=limit,
+                    **more,
+                )
+                found += [(row[5], row[0], view.records.of(row)[0]) for row in rows]
+        found.sort(key=lambda row: row[:2])
+        return [made for _, _, made in found[-limit:]]
+
+    async def record_at(self, physical_offset: int) -> bytes | None:
+        number, message_id = lane_and_id(physical_offset)
+        view = self._views.get(number)
+        if view is None:
+            return None
+        if message_id >= view.next_id:
+            await self._watch.look([view])
+        if not view.first_id <= message_id < view.next_id:
+            return None
+        rows = await view.rows(self.database, message_id - 1, 1)
+        return view.records.of(rows[0])[0] if rows and rows[0][0] == message_id else None
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    async def topics(self) -> Mapping[str, Topic]:
+        await self._refresh()
+        return dict(self.catalogue.topics)
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Create it, or change what is configured. Here it has three priorities, whatever was asked."""
+        await self.catalogue.put_topic(topic)
+        self._see_lanes()
+
+    async def delete_topic(self, name: str) -> None:
+        if name not in self.catalogue.topics:
+            raise UnknownTopic(name)
+        gone = [lane.number for queue, lane in self.catalogue.lanes.items() if queue[0] == name]
+        for number in gone:
+            if (writer := self._writers.pop(number, None)) is not None:
+                await writer.close()
+        self.committing.forget_topic(name)
+        await self.catalogue.delete_topic(name)
+        self._see_lanes()
+
+    async def groups(self) -> Mapping[str, Group]:
+        return dict(self.catalogue.groups)
+
+    async def put_group(self, group: Group) -> None:
+        checked_group(group.name)
+        await self.catalogue.put_group(group)
+
+    async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
+        await self.catalogue.delete_group(name)
+        if not keeps_offsets:
+            await self.committing.forget_group(name)
+
+    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
+        return await self.committing.committed(group, queue)
+
+    def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
+        """As far as is known here."""
+        return self.committing.known(group, queue)
+
+    async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
+        return await self.committing.all()
+
+    async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """Counts at once; reaches the database a moment later, together with others."""
+        if self.committing.known(group, queue) is None:
+            await self.committing.committed(group, queue)
+        return self.committing.commit(group, queue, offset)
+
+    def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        return self.committing.commit(group, queue, offset)
+
+    async def mark(self, name: str) -> int | None:
+        found = await self.database.rows("SELECT value FROM hermes_mark WHERE name = :name", name=name)
+        return int(found[0][0]) if found else None
+
+    async def put_mark(self, name: str, value: int) -> None:
+        if not await insert_new(self.database, "hermes_mark", name=name, value=value):
+            await self.database.change(
+                "UPDATE hermes_mark SET value = :value WHERE name = :name", value=value, name=name
+            )
+
+    async def tokens(self) -> Mapping[str, Token]:
+        return await tokens.all_tokens(self.database)
+
+    async def put_token(self, token: Token) -> None:
+        await tokens.put_token(self.database, token)
+
+    # -- what is known here -------------------------------------------------------------------------------------------
+
+    def _view(self, queue: Queue) -> LaneView:
+        if self._is_closed:
+            raise Closed(f"the store {self.database.where}")
+        if queue not in self.catalogue.lanes and queue.topic in self.catalogue.topics:
+            count = self.catalogue.topics[queue.topic].read_queues
+            raise Refused(f"topic {queue.topic!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
+        return self._views[self.catalogue.lane(queue).number]
+
+    async def _refresh(self) -> None:
+        await self.catalogue.refresh()
+        self._see_lanes()
+        self.on_refresh()
+
+    def _see_lanes(self) -> None:
+        lanes = self.catalogue.by_number
+        for number in self._views.keys() - lanes.keys():
+            del self._views[number]
+            self._writers.pop(number, None)
+        for number in lanes.keys() - self._views.keys():
+            self._views[number] = LaneView(*lanes[number], self._store_host)
+
+    async def _restarted(self) -> None:
+        for view in self._views.values():
+            view.forget()
+        self.committing.forget()
+        await self._watch.look(list(self._views.values()))
+        self.on_restart()
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for writer in list(self._writers.values()):
+            await writer.close()
+        await self._watch.stop()
+        await self.committing.close()
+        await self.database.close()
+
+    async def __aenter__(self) -> SqlStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _ticket(drafts: Sequence[Draft]) -> tuple[int, int] | None:
+    """Of a message that must not be stored twice."""
+    if len(drafts) != 1 or b"__PID\x01" not in drafts[0].properties:
+        return None
+    producer = value_of(drafts[0].properties, PRODUCER_ID.encode())
+    number = value_of(drafts[0].properties, SEQUENCE.encode())
+    if producer is None or number is None or not number.isdigit():
+        return None
+    return _producer_number(producer), int(number)
+
+
+def _producer_number(name: str) -> int:
+    """A column of 63 bits has no room for the name."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 2
+
+
+_KEEPS_THE_SPI: type[Store] = SqlStore

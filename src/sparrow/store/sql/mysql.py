@@ -1,0 +1,256 @@
+"""MariaDB and MySQL, through asyncmy.
+
+An append is one text of several statements, and every literal in it is a number or hex: nothing to escape, and the
+server has the whole of it before it takes the lane's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncmy
+from asyncmy import errors
+from asyncmy.constants import CLIENT
+
+from sparrow.store.sql.database import (
+    Address,
+    Conflict,
+    DatabaseLost,
+    DatabaseRefused,
+    Duplicate,
+    Kind,
+    NoRoom,
+    Placed,
+    Ticket,
+    Values,
+    formatted,
+)
+from sparrow.store.sql.names import Lane, table
+from sparrow.store.sql.rows import Entry
+
+_DUPLICATE, _NO_PARTITION = 1062, 1526
+_CONFLICTS = frozenset({1205, 1213})
+_LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
+_FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
+_SESSION = (
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ANSI_QUOTES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
+    " innodb_lock_wait_timeout = 5, lock_wait_timeout = 5",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+_ROOM_BYTES = 64 << 10
+"""For what stands around the messages in a packet."""
+_CONNECT_S = 5
+
+
+async def open_mysql(address: Address, *, connections_max: int) -> MySql:
+    database = MySql(address, connections_max)
+    await database.start()
+    return database
+
+
+class MySql:
+    """A small pool of connections; one that failed is not used again."""
+
+    kind: Kind = "mysql"
+
+    def __init__(self, address: Address, connections_max: int) -> None:
+        self.where = str(address)
+        self._address = address
+        self._idle: list[Any] = []
+        self._free = asyncio.Semaphore(connections_max)
+        self._started_at = 0
+        self.packet_bytes_max = 0
+        self.shows_before_durable = True
+
+    async def start(self) -> None:
+        ((packet, log_bin, sync_binlog, version),) = await self.rows(
+            "SELECT @@max_allowed_packet, @@log_bin, @@sync_binlog, VERSION()"
+        )
+        self.packet_bytes_max = packet // 2 - _ROOM_BYTES  # hex takes two bytes for one
+        # InnoDB shows a commit before its redo is on disk, unless the binary log is there to order them.
+        self.shows_before_durable = not (log_bin and sync_binlog == 1)
+        self._is_mariadb = "mariadb" in str(version).lower()
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+        async with self._connection() as connection:
+            return await _rows(connection, sql, values)
+
+    async def change(self, sql: str, **values: Values) -> int:
+        async with self._connection() as connection:
+            return await _change(connection, sql, values)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_Session]:
+        async with self._connection() as connection:
+            await connection.begin()
+            try:
+                yield _Session(connection)
+                await connection.commit()
+            except BaseException:
+                await _rolled_back(connection)
+                raise
+
+    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+        text = append_text(lane, entries, tickets, now_ms)
+        async with self._connection() as connection:
+            try:
+                async with connection.cursor() as cursor:
+                    await cursor.execute(text)
+                    while await cursor.nextset():
+                        pass
+                    found = await cursor.fetchall()
+            except BaseException:
+                await _rolled_back(connection)
+                raise
+        base_id, store_ms = found[0]
+        return Placed(int(base_id), int(store_ms), lane.number)
+
+    async def identity(self) -> str:
+        ((_, uptime),) = await self.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")
+        ((now, server_id),) = await self.rows("SELECT UNIX_TIMESTAMP(), @@server_id")
+        started_at = int(now) - int(uptime)
+        if abs(started_at - self._started_at) > 2:  # whole seconds, read one after the other
+            self._started_at = started_at
+        return f"{server_id}/{self._started_at}"
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        async with self._free:
+            connection = None
+            try:
+                connection = self._idle.pop() if self._idle else await self._connect()
+                yield connection
+            except (errors.MySQLError, OSError, EOFError, TimeoutError) as cause:
+                failure = self._failure(cause)
+                if isinstance(failure, DatabaseLost):
+                    self._forget(connection)
+                    connection = None
+                    for other in self._idle:  # whatever took this one took the others
+                        other.close()
+                    self._idle.clear()
+                raise failure from cause
+            except BaseException as cause:  # cancelled, say: the answer may still be on its way
+                if not isinstance(cause, Exception):
+                    self._forget(connection)
+                    connection = None
+                raise
+            finally:
+                if connection is not None:
+                    self._idle.append(connection)
+
+    def _forget(self, connection: Any) -> None:
+        if connection is not None:
+            connection.close()
+
+    async def _connect(self) -> Any:
+        address = self._address
+        connection = await asyncmy.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user or "root",
+            password=address.password,
+            db=address.name,
+            charset="utf8mb4",
+            client_flag=_FLAGS,
+            autocommit=True,
+            connect_timeout=_CONNECT_S,
+        )
+        for statement in _SESSION:
+            await connection.query(statement)  # type: ignore[no-untyped-call]
+        return connection
+
+    def _failure(self, cause: BaseException) -> Exception:
+        code = cause.args[0] if cause.args and isinstance(cause.args[0], int) else 0
+        if code == _DUPLICATE:
+            return Duplicate(str(cause))
+        if code in _CONFLICTS:
+            return Conflict(str(cause))
+        if code == _NO_PARTITION:
+            return NoRoom(str(cause))
+        if code in _LOST or isinstance(cause, (errors.InterfaceError, OSError, EOFError, TimeoutError)):
+            return DatabaseLost(self.where, str(cause) or type(cause).__name__)
+        return DatabaseRefused(self.where, str(cause))
+
+
+class _Session:
+    """The statements of one transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+        return await _rows(self._connection, sql, values)
+
+    async def change(self, sql: str, **values: Values) -> int:
+        return await _change(self._connection, sql, values)
+
+
+async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:
+    async with connection.cursor() as cursor:
+        await _execute(cursor, sql, values)
+        return list(await cursor.fetchall())
+
+
+async def _change(connection: Any, sql: str, values: dict[str, Values]) -> int:
+    async with connection.cursor() as cursor:
+        return int(await _execute(cursor, sql, values) or 0)
+
+
+async def _execute(cursor: Any, sql: str, values: dict[str, Values]) -> int | None:
+    return await cursor.execute(formatted(sql), values) if values else await cursor.execute(sql)  # type: ignore[no-any-return]
+
+
+async def _rolled_back(connection: Any) -> None:
+    """A text that failed half-way leaves its transaction open."""
+    try:
+        await connection.rollback()
+    except (errors.MySQLError, OSError, EOFError):
+        connection.close()
+
+
+def append_text(lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> str:
+    """The whole transaction."""
+    number, count = lane.number, len(entries)
+    parts = [
+        "START TRANSACTION;"
+        f"UPDATE hermes_lane SET next_id=next_id+{count},last_ts=GREATEST(last_ts,{now_ms}) WHERE lane={number};"
+        f"SELECT next_id-{count},last_ts INTO @b,@t FROM hermes_lane WHERE lane={number};"
+    ]
+    if tickets:
+        places = ",".join(f"({t.lane(lane)},{t.producer},{t.seq},@b+{t.offset(lane)},{t.size},@t)" for t in tickets)
+        parts.append(f"INSERT INTO hermes_batch VALUES {places};")
+    parts.append(
+        f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
+        + ",".join(
+            [
+                f"(@b+{at},X'{body.hex()}',{source_ip},{token},{_literal(ref_key)},@t,X'{properties.hex()}')"
+                for at, (body, source_ip, token, ref_key, properties, _) in enumerate(entries)
+            ]
+        )
+        + ";"
+    )
+    keys = [
+        f"(X'{key.hex()}','{lane.priority.word}',@b+{at})"
+        for at, entry in enumerate(entries)
+        for key in entry.more_keys
+    ]
+    if keys:
+        parts.append(f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES {",".join(keys)};')
+    parts.append("COMMIT;SELECT @b,@t")
+    return "".join(parts)
+
+
+def _literal(value: bytes | None) -> str:
+    return "NULL" if value is None else f"X'{value.hex()}'"

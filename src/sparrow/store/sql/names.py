@@ -1,0 +1,77 @@
+"""What things are called in the database: tables of a topic, and the lanes that number its messages.
+
+1. A topic's name is part of its tables' names. Databases differ in how they compare names, so only lower case is
+   taken, and nothing is folded.
+2. Part 0 has the bare names; part k appends `$k`, which no topic may hold.
+3. The platform's own topics (`%RETRY%...`, `RMQ_SYS_...`) may be called anything: their tables carry a digest behind a
+   `$`, and what they are called stands in their row of `hermes_topic`.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Literal, NamedTuple
+
+from sparrow.model.errors import IllegalName
+from sparrow.model.priority import Priority
+from sparrow.model.queue import PhysicalOffset
+
+NAME_MAX = 40
+"""With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
+_LEGAL = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_PLATFORM = re.compile(
+    r"%RETRY%.+|%DLQ%.+|RMQ_SYS_.+|rmq_sys_.+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC"
+    r"|OFFSET_MOVED_EVENT|TBW102|.+_REPLY_TOPIC"
+)
+_ID_BITS = 40
+"""Of a physical offset: the id; above it the lane. A trillion messages for each of eight million lanes."""
+
+Kind = Literal["m", "r"]
+"""Messages, or ranges to be sent again."""
+
+
+class Lane(NamedTuple):
+    """One dense sequence of ids."""
+
+    number: int
+    topic: str
+    """As its tables spell it."""
+    part: int
+    kind: Kind
+    priority: Priority
+
+    @property
+    def table(self) -> str:
+        return table("msg" if self.kind == "m" else "resend", self.topic, self.part, self.priority)
+
+    def place(self, message_id: int) -> PhysicalOffset:
+        """What stands for a physical offset here: the lane and the id in one number."""
+        return PhysicalOffset(self.number << _ID_BITS | message_id)
+
+
+def lane_and_id(place: int) -> tuple[int, int]:
+    return place >> _ID_BITS, place & ((1 << _ID_BITS) - 1)
+
+
+def is_platforms(topic: str) -> bool:
+    """Whether the topic is one of the platform's own."""
+    return _PLATFORM.fullmatch(topic) is not None
+
+
+def spelling(topic: str) -> str:
+    """How a topic's tables spell its name; `IllegalName` if it cannot have tables."""
+    if is_platforms(topic):
+        return "$" + sha256(topic.encode()).hexdigest()[:16]
+    if len(topic) > NAME_MAX:
+        raise IllegalName("topic", topic, f"it has {len(topic)} characters, {NAME_MAX} are allowed on a SQL store")
+    if not _LEGAL.fullmatch(topic):
+        rule = "on a SQL store use lower-case letters, digits, '.', '_' or '-', and start with a letter or digit"
+        raise IllegalName("topic", topic, rule)
+    return topic
+
+
+def table(prefix: str, topic: str, part: int = 0, priority: Priority | None = None) -> str:
+    """The name of one of a topic's tables: `msg_high_orders`, `offset_orders$1`."""
+    level = f"_{priority.word}" if priority is not None else ""
+    return f"{prefix}{level}_{topic}" + (f"${part}" if part else "")

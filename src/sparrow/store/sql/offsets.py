@@ -1,0 +1,214 @@
+"""How far each group has read each queue.
+
+A queue's offset is the next to be read; the table keeps the id of the last message consumed, which is the same number.
+Commits count at once here and reach the database together, a few times a second: what a crash loses of them is read
+again. The rows carry an epoch: whoever holds an older lease than the row has seen changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparrow.model.errors import Refused
+from sparrow.model.priority import Priority
+from sparrow.model.queue import Queue, QueueOffset
+from sparrow.store.sql.catalogue import Catalogue
+from sparrow.store.sql.database import Conflict, Database, DatabaseLost, Session
+from sparrow.store.sql.names import Lane, table
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 0.1
+
+
+class Fenced(Refused):
+    """Somebody else has taken over since."""
+
+    def __init__(self, group: str, epoch: int) -> None:
+        super().__init__(group, epoch)
+        self.group, self.epoch = group, epoch
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} has been taken over: epoch {self.epoch} is no longer the newest; open it again"
+
+
+class _Place(NamedTuple):
+    """A row of an offset table."""
+
+    table: str
+    group: str
+    priority: str
+
+
+class Offsets:
+    """The committed offsets of all groups."""
+
+    def __init__(
+        self, database: Database, catalogue: Catalogue, *, epoch: Callable[[], int], now_ms: Callable[[], int]
+    ) -> None:
+        self._database, self._catalogue, self._epoch, self._now_ms = database, catalogue, epoch, now_ms
+        self._known: dict[tuple[str, Queue], QueueOffset] = {}
+        self._unsaved: dict[tuple[str, Queue], QueueOffset] = {}
+        self._flushing: asyncio.TimerHandle | None = None
+        self._flush_lock = asyncio.Lock()
+        self._work: set[asyncio.Task[None]] = set()
+
+    def known(self, group: str, queue: Queue) -> QueueOffset | None:
+        """As this process knows it, without asking."""
+        return self._known.get((group, queue))
+
+    def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """What stood there before, as far as this process knows."""
+        self._catalogue.lane(queue)
+        if offset < 0:
+            raise Refused(f"{offset} is no offset: they start at 0")
+        before = self._known.get((group, queue))
+        if before == offset:
+            return before
+        self._known[group, queue] = self._unsaved[group, queue] = QueueOffset(offset)
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_soon)
+        return before
+
+    def _flush_soon(self) -> None:
+        self._flushing = None
+        work = asyncio.get_running_loop().create_task(self._flush_or_again())
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+
+    async def _flush_or_again(self) -> None:
+        try:
+            await self.flush()
+        except (DatabaseLost, Conflict) as cause:
+            log.warning("offsets could not be saved, trying again", extra={"cause": str(cause)})
+            if self._flushing is None:
+                self._flushing = asyncio.get_running_loop().call_later(1, self._flush_soon)
+
+    async def flush(self) -> None:
+        """Everything committed is in the database when this returns."""
+        async with self._flush_lock:
+            unsaved, self._unsaved = self._unsaved, {}
+            epoch = self._epoch()
+            rows = {}
+            for (group, queue), offset in unsaved.items():
+                lane = self._catalogue.lanes.get(queue)
+                if lane is not None:  # else its topic is gone, and with it what was committed
+                    rows[_place(lane, group)] = offset
+            try:
+                if rows:
+                    async with self._database.transaction() as session:
+                        for place in sorted(rows):  # the same order everywhere: no deadlocks
+                            if not await self._save(session, place, rows[place], epoch):
+                                log.warning("a commit was fenced", extra={"group": place.group, "epoch": epoch})
+            except BaseException:
+                self._unsaved = {**unsaved, **self._unsaved}
+                raise
+
+    async def _save(self, session: Session, place: _Place, offset: int, epoch: int) -> bool:
+        """Whether the row took it: not if it has seen a newer epoch."""
+        words = {"group_id": place.group, "priority": place.priority, "offset": offset, "epoch": epoch}
+        words["now"] = self._now_ms()
+        changed = await session.change(
+            f'UPDATE "{place.table}" SET "offset" = :offset, epoch = :epoch, updated_at = :now'
+            " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch",
+            **words,
+        )
+        if changed:
+            return True
+        found = await session.rows(
+            f'SELECT epoch FROM "{place.table}" WHERE group_id = :group_id AND priority = :priority',
+            group_id=place.group,
+            priority=place.priority,
+        )
+        if found:
+            return False
+        await session.change(
+            f'INSERT INTO "{place.table}" (group_id, "offset", priority, epoch, updated_at)'
+            " VALUES (:group_id, :offset, :priority, :epoch, :now)",
+            **words,
+        )
+        return True
+
+    async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
+        """As the database knows it, but for what is on its way there."""
+        if (unsaved := self._unsaved.get((group, queue))) is not None:
+            return unsaved
+        lane = self._catalogue.lanes.get(queue)
+        if lane is None:
+            return None
+        place = _place(lane, group)
+        found = await self._database.rows(
+            f'SELECT "offset" FROM "{place.table}" WHERE group_id = :group_id AND priority = :priority',
+            group_id=group,
+            priority=place.priority,
+        )
+        if (group, queue) in self._unsaved:  # said while we asked
+            return self._unsaved[group, queue]
+        if not found:
+            return None
+        self._known[group, queue] = QueueOffset(found[0][0])
+        return self._known[group, queue]
+
+    async def commit_fenced(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
+        """Move on, never back, and only with the newest epoch: `Fenced` otherwise."""
+        greatest = "MAX" if self._database.kind == "sqlite" else "GREATEST"
+        place = _place(lane, group)
+        changed = await self._database.change(
+            f'UPDATE "{place.table}" SET "offset" = {greatest}("offset", :offset), epoch = :epoch, updated_at = :now'
+            " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch",
+            offset=offset,
+            epoch=epoch,
+            now=self._now_ms(),
+            group_id=group,
+            priority=place.priority,
+        )
+        if not changed:
+            raise Fenced(group, epoch)
+
+    async def all(self) -> dict[tuple[str, str], dict[int, QueueOffset]]:
+        """(topic, group) to queue id to the offset to be read next."""
+        found: dict[tuple[str, str], dict[int, QueueOffset]] = defaultdict(dict)
+        by_place = {
+            (table("offset", lane.topic, lane.part), lane.priority): Queue(*queue)
+            for queue, lane in self._catalogue.lanes.items()
+        }
+        for name in sorted({name for name, _ in by_place}):
+            for group, offset, word in await self._database.rows(f'SELECT group_id, "offset", priority FROM "{name}"'):
+                queue = by_place.get((name, Priority[word.upper()]))
+                if queue is not None:
+                    found[queue.topic, group][queue.id] = QueueOffset(offset)
+        for (group, queue), offset in self._unsaved.items():
+            found[queue.topic, group][queue.id] = offset
+        return dict(found)
+
+    async def forget_group(self, group: str) -> None:
+        """Whatever it has committed, anywhere."""
+        await self.flush()
+        for key in [key for key in self._known if key[0] == group]:
+            del self._known[key]
+        for name in {table("offset", lane.topic, lane.part) for lane in self._catalogue.lanes.values()}:
+            await self._database.change(f'DELETE FROM "{name}" WHERE group_id = :group_id', group_id=group)
+
+    def forget_topic(self, topic: str) -> None:
+        for known in (self._known, self._unsaved):
+            for key in [key for key in known if key[1].topic == topic]:
+                del known[key]
+
+    def forget(self) -> None:
+        """What was read from a server that may have lost it."""
+        self._known = dict(self._unsaved)
+
+    async def close(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+        if self._work:
+            await asyncio.wait(self._work)
+        await self.flush()
+
+
+def _place(lane: Lane, group: str) -> _Place:
+    return _Place(table("offset", lane.topic, lane.part), group, lane.priority.word)

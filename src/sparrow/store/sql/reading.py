@@ -1,0 +1,147 @@
+"""Reading a lane: what is visible of it, its newest part from memory, the rest from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
+from sparrow.store.sql.database import Database, Placed
+from sparrow.store.sql.names import Lane
+from sparrow.store.sql.rows import COLUMNS, Entry, Records
+from sparrow.store.sql.tail import Held, Record, Tail
+
+_EXAMINED_MIN = 800
+"""Messages looked at in one read that wants only some tags: else a rare tag would cost many reads."""
+
+
+class LaneView:
+    """What this process knows of a lane: it may be behind what is stored, never ahead of what is safe."""
+
+    def __init__(self, lane: Lane, queue: Queue, store_host: bytes) -> None:
+        self.lane, self.queue = lane, queue
+        self.first_id, self.next_id = 1, 1
+        self.is_known = False
+        """Whether the database was asked."""
+        self.records = Records(lane, queue.topic, queue.id, store_host)
+        self.tail = Tail(lambda held: self.records.made(*held))
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(QueueOffset(self.first_id - 1), QueueOffset(self.next_id - 1))
+
+    def reach(self, next_id: int, first_id: int | None = None) -> bool:
+        """Readers may see up to `next_id`; whether that is more than before."""
+        if first_id is not None:
+            self.first_id = max(self.first_id, first_id)
+        self.is_known = True
+        if next_id <= self.next_id:
+            return False
+        self.next_id = next_id
+        return True
+
+    def forget(self) -> None:
+        """The server was started anew: it may have lost what it had shown."""
+        self.next_id = self.first_id = 1
+        self.is_known = False
+        self.tail.clear()
+
+    def stored(self, placed: Placed, entries: Sequence[Entry]) -> None:
+        self.tail.add(
+            [
+                Held(placed.base_id + at, entry.body, entry.source_ip, placed.store_ms, entry.properties)
+                for at, entry in enumerate(entries)
+            ]
+        )
+
+    def hold(self, rows: Sequence[Any]) -> None:
+        """Rows just read: others may want them, too."""
+        if rows:
+            self.tail.add([Held(row[0], row[1], row[2], row[5], row[6]) for row in rows])
+
+    def read(
+        self,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult | None:
+        """What can be answered from memory; None: ask the database."""
+        if not self.is_known or offset >= self.next_id:
+            return None
+        bounds = self.bounds
+        if offset == bounds.end:
+            return AtEnd(bounds)
+        if offset < bounds.first:
+            return Moved(bounds.first, bounds)
+        if not self.tail.first <= offset < self.tail.end:
+            return None
+        examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
+        examined = min(examined, bounds.end - offset)
+        return _slice(self.tail.records(offset, examined), offset, bounds, count_max, bytes_max, tags_codes)
+
+    async def read_rows(
+        self,
+        database: Database,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """The same, from the table; `offset` is in bounds."""
+        examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
+        rows = await self.rows(database, offset, examined)
+        bounds = self.bounds
+        if not rows:  # trimmed while we asked
+            return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
+        found = [self.records.of(row) for row in rows]
+        # Ids have no holes; where an accident made one, its offsets are passed over.
+        start = rows[0][0] - 1
+        if rows[-1][0] - rows[0][0] != len(rows) - 1:
+            return self._with_holes(rows, found, count_max, tags_codes)
+        return _slice(found, start, bounds, count_max, bytes_max, tags_codes)
+
+    def _with_holes(
+        self, rows: list[Any], found: list[Record], count_max: int, tags_codes: frozenset[int] | None
+    ) -> Slice:
+        chosen = [
+            (row[0], record)
+            for row, (record, tags) in zip(rows, found, strict=True)
+            if tags_codes is None or tags in tags_codes
+        ][:count_max]
+        end = chosen[-1][0] if len(chosen) == count_max else rows[-1][0]
+        records = [record for _, record in chosen]
+        return Slice([memoryview(record) for record in records], list(map(len, records)), QueueOffset(end), self.bounds)
+
+    async def rows(self, database: Database, offset: int, count: int) -> list[Any]:
+        """Rows behind an offset, as far as readers may see."""
+        return await database.rows(
+            f'SELECT {COLUMNS} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
+            after=offset,
+            before=self.next_id,
+            count=count,
+        )
+
+
+def _slice(
+    found: list[Record],
+    offset: int,
+    bounds: Bounds,
+    count_max: int,
+    bytes_max: int,
+    tags_codes: frozenset[int] | None,
+) -> Slice:
+    chosen: list[memoryview] = []
+    size = 0
+    at = offset
+    for record, tags in found:
+        if tags_codes is None or tags in tags_codes:
+            if chosen and (len(chosen) == count_max or size + len(record) > bytes_max):
+                break
+            chosen.append(memoryview(record))
+            size += len(record)
+        at += 1
+    return Slice(chosen, [len(record) for record in chosen], QueueOffset(at), bounds)
