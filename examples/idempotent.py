@@ -1,13 +1,17 @@
-"""A send whose answer got lost is tried again, and stored once."""
+"""A send whose answer got lost is made again, and stored once."""
 
 import sparrow.testing
 from sparrow.client import Admin, Message, Producer
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.running() as platform, Admin(platform.name_servers) as admin:
     with Producer(platform.name_servers, idempotent=True) as producer:
         sent = producer.send(Message.of("orders", "order-7"))
-        print("stored as", sent.message_id)
-        message = Message.of("orders", "order-8")
-        producer.send(message)
-    with Admin(platform.name_servers) as admin:
-        print("messages:", sum(bounds.end for bounds in admin.topic_bounds("orders").values()))
+    stored = admin.message(sent.offset_id)
+    print("the producer wrote on it:", stored.properties["__PID"], stored.properties["__SEQ"])
+
+    # Had the answer been lost, the producer would have sent the same bytes once more. So does this one:
+    with Producer(platform.name_servers) as repeater:
+        again = repeater.send(Message(topic="orders", body=stored.body, properties=stored.properties))
+    print("first: ", sent.queue_id, sent.queue_offset)
+    print("repeat:", again.queue_id, again.queue_offset)
+    print("messages:", sum(bounds.end for bounds in admin.topic_bounds("orders").values()))

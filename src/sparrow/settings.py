@@ -54,6 +54,10 @@ class BrokerSettings(_Section):
 
     name: str = Field(default="sparrow", min_length=1, description="The broker's name in routes.")
     cluster: str = Field(default="DefaultCluster", min_length=1, description="The cluster it belongs to.")
+    store: str | None = Field(
+        default=None,
+        description="Keep messages in a database: `mysql://…`, `postgresql://…` or `sqlite:///…`; else in a log store.",
+    )
     host: str = Field(default="127.0.0.1", description="Where it listens; `0.0.0.0` is everywhere.")
     port: int = Field(default=10911, ge=0, le=65_535, description="Its port; 0 takes a free one.")
     advertised_host: str | None = Field(

@@ -452,7 +452,7 @@ async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
                 for number in range(300):
                     timed(delay, clock, b"%d" % number, 5 * 24 * hour_ms + number)
                 timed(delay, clock, b"cancelled", 5 * 24 * hour_ms, "k")
-                delay.cancel("T", "k", clock.now_ms + 5 * 24 * hour_ms)
+                await delay.cancel("T", "k", clock.now_ms + 5 * 24 * hour_ms)
                 delay.put_level(T, Draft(body=b"level", properties=encode({"UNIQ_KEY": "level"})), 18)
             assert delay.count <= 302, "a copy replaces what it was copied from"
             for _ in range(4):

@@ -20,6 +20,20 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     assert done.stdout
 
 
+def test_the_repeat_in_the_idempotent_example_is_answered_with_the_first_and_not_stored(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "idempotent.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said = dict(line.split(":", 1) for line in done.stdout.splitlines())
+    assert said["repeat"].split() == said["first"].split()
+    assert said["messages"].strip() == "1"
+
+
 @pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
 def test_the_readme_example_runs(readme: str, tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / readme).read_text(), re.DOTALL)

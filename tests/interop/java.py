@@ -172,8 +172,8 @@ class Producer:
         reply: str = self._order("request", topic=topic, message={"body": body}, timeoutMs=timeout_ms)
         return reply
 
-    def create_topic(self, topic: str, *, like: str, queues: int = 4) -> None:
-        self._order("create_topic", topic=topic, key=like, queues=queues)
+    def create_topic(self, topic: str, *, like: str, queues: int = 4, flags: int = 0) -> None:
+        self._order("create_topic", topic=topic, key=like, queues=queues, flags=flags)
 
     def query_by_key(self, topic: str, key: str) -> list[Seen]:
         return msgspec.convert(self._order("query_by_key", topic=topic, key=key), list[Seen])

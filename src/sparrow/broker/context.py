@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sparrow import clock
 from sparrow.broker.counters import Counters
@@ -13,11 +14,26 @@ from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.pop.pops import Pops
+from sparrow.broker.sql.delay import SqlDelay
+from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
+from sparrow.model.errors import Refused
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
-from sparrow.store.log import LogStore
+from sparrow.store.spi import BrokerStore
+
+
+class NoPops(Refused):
+    def __str__(self) -> str:
+        return "messages of a SQL store cannot be popped: pull them, or use a push consumer"
+
+
+class Part(Protocol):
+    """Something that runs as long as the broker does."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -27,19 +43,30 @@ class Broker:
     settings: BrokerSettings
     address: Address
     """What clients connect to; message ids hold it."""
-    store: LogStore
+    store: BrokerStore
     topics: Topics
     groups: Groups
     members: Members
     locks: QueueLocks
     hold: Hold
     counters: Counters
-    delay: Delay
-    transactions: Transactions
-    pops: Pops
+    delay: Delay | SqlDelay
+    transactions: Transactions | SqlTransactions
+    pops_if_any: Pops | None
+    """None where messages cannot be popped: on a database."""
+    parts: Sequence[Part]
+    """What runs by itself; stopped in reverse."""
     started_ms: int
+    number: int = 0
+    """Among the brokers of the same name; 0 is where clients send."""
     now_ms: Callable[[], int] = clock.now_ms
 
     @property
     def name(self) -> str:
         return self.settings.name
+
+    @property
+    def pops(self) -> Pops:
+        if self.pops_if_any is None:
+            raise NoPops
+        return self.pops_if_any

@@ -111,7 +111,7 @@ class Delay:
         self._add(due_ms, TIMER_SOURCE, appended)
         return appended
 
-    def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
+    async def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
         """None if it is too late: the message is delivered, or on its way."""
         if due_ms <= max(self._now_ms(), self._taken_ms):
             return None

@@ -37,7 +37,7 @@ async def recall(request: Recall, broker: Broker, _call: Call) -> Recalled | Ans
         return Answer(code=Response.ILLEGAL_OPERATION, remark=f"the handle is not of topic {request.topic!r}")
     if name != broker.name:
         return Answer(code=Response.ILLEGAL_OPERATION, remark=f"the handle is of broker {name[:80]!r}: ask that one")
-    appended = broker.delay.cancel(topic, unique_key, due_ms)
+    appended = await broker.delay.cancel(topic, unique_key, due_ms)
     if appended is None:
         return Answer(code=Response.ILLEGAL_OPERATION, remark="it is too late: the message has been delivered")
     if (durable := broker.store.durable(appended.end)) is not None:

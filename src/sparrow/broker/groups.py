@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from sparrow.model.errors import UnknownGroup
 from sparrow.model.topic import Group, checked_group
@@ -33,8 +33,14 @@ class Groups:
         self.version = DataVersion(0, now_ms())
 
     async def load(self) -> None:
-        self._known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(await self._store.groups())
-        self._turn()
+        self.take_over(await self._store.groups())
+
+    def take_over(self, kept: Mapping[str, Group]) -> None:
+        """What the store has."""
+        known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(kept)
+        if known != self._known:
+            self._known = known
+            self._turn()
 
     def get(self, name: str) -> Group | None:
         return self._known.get(name)

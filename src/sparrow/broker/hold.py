@@ -96,6 +96,10 @@ class Hold:
                 if held.resume(held, False):
                     self._forget(held)
 
+    def queues(self) -> list[Queue]:
+        """What somebody waits for."""
+        return list(self._waiting)
+
     def waiting_for(self, queue: Queue) -> list[Held]:
         return list(self._waiting.get(queue, ()))
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from sparrow.broker.context import Broker
 from sparrow.broker.hold import Held
+from sparrow.broker.references import are_in, may_hold_references, resolved
 from sparrow.broker.selecting import examined_max, selected
 from sparrow.broker.subscriptions import Filter, parse
 from sparrow.model.errors import NotPermitted, Refused
@@ -145,6 +146,8 @@ class Pulling:
     def _read_now(self, queue: Queue, offset: int, request: PullMessage, wanted: Filter) -> ReadResult | None:
         """What matches, if that needs no disk; else None."""
         found = self._store.read_now(queue, offset, **self._limits(request, wanted))
+        if may_hold_references(queue.topic) and are_in(found):
+            return None
         if wanted.selector is None or found is None:
             return found
         return selected(found, wanted.selector, self._count_max(request))
@@ -169,6 +172,8 @@ class Pulling:
     ) -> bytes | None:
         async with self._turn(channel):
             found = await self._store.read(queue, request.offset, **self._limits(request, wanted))
+            if may_hold_references(queue.topic):
+                found = await resolved(self._store, found, bytes_max=self._bytes_max(request))
             found = selected(found, wanted.selector, self._count_max(request))
             frame = self._answer(request, command, channel, queue, wanted, found)
             if frame is not None:

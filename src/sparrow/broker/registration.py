@@ -55,14 +55,16 @@ class Registration:
 
     async def register(self) -> None:
         """Tell all name servers what there is; returns when those that answer have."""
-        body = write_registration(self._body(), is_compressed=True)
+        # RocketMQ's compressed form has no place for flags, and routes must say which topics have lanes.
+        is_compressed = not any(topic.sys_flag for topic in self._broker.topics)
+        body = write_registration(self._body(), is_compressed=is_compressed)
         header = RegisterBroker(
             broker_name=self._broker.name,
             broker_address=str(self._broker.address),
             cluster=self._settings.cluster,
             ha_address=str(self._broker.address),
-            broker_id=0,
-            is_compressed=True,
+            broker_id=self._broker.number,
+            is_compressed=is_compressed,
             body_crc=body_crc(body),
         )
         await self._tell_all(Code.REGISTER_BROKER, header, body)
@@ -99,7 +101,7 @@ class Registration:
             broker_name=self._broker.name,
             broker_address=str(self._broker.address),
             cluster=self._settings.cluster,
-            broker_id=0,
+            broker_id=self._broker.number,
         )
         reached = [address for address in self._name_servers if address not in self._unreachable]
         words = [asyncio.create_task(self._tell(address, Code.UNREGISTER_BROKER, header, b"")) for address in reached]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from sparrow.broker.context import Broker
+from sparrow.broker.references import without_references
 from sparrow.broker.send import not_for_senders, queue_of
 from sparrow.broker.topics import NOT_FOR_SENDERS
 from sparrow.model.errors import SparrowError
@@ -34,7 +35,7 @@ async def reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
     failure = await _push(request, properties, broker, call)
     draft = Draft(
         body=bytes(call.command.body),
-        properties=with_values(properties, {"CLUSTER": broker.settings.cluster}),
+        properties=with_values(without_references(properties), {"CLUSTER": broker.settings.cluster}),
         flag=request.flag,
         sys_flag=request.sys_flag,
         born_ms=request.born_ms,

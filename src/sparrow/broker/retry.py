@@ -9,15 +9,14 @@ from __future__ import annotations
 from random import randrange
 
 from sparrow.broker.context import Broker
-from sparrow.broker.topics import DEAD_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, TIMER_TOPIC
-from sparrow.model.delay import SCHEDULE_TOPIC
+from sparrow.broker.references import OUT_OF_SIGHT, resolve
+from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX
 from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.serving import Answer, Call, Handler
-from sparrow.store.log.views import STATE
-from sparrow.store.spi import Appended
+from sparrow.store.spi import Appended, placed
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
 from sparrow.wire.headers import Done, SendBack, SendMessage
@@ -26,8 +25,6 @@ from sparrow.wire.properties import value_of, with_values
 
 FIRST_LEVEL = 3
 """The first retry comes after 10 s, the next after 30 s, and so on through the delay levels."""
-OUT_OF_SIGHT = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE.topic})
-"""What no consumer was ever given: handing it back would deliver it, an uncommitted transaction for one."""
 
 
 async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Answer:
@@ -35,7 +32,11 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
     group = broker.groups[request.group]
     if group.retry_queues <= 0:
         return Done()  # a group without retry queues wants no retries
-    raw = await broker.store.record_at(request.physical_offset)
+    raw: bytes | memoryview | None = await broker.store.record_at(request.physical_offset)
+    if raw is not None:
+        raw = await resolve(
+            broker.store, raw
+        )  # of a message that was resent: what is stored now is a message by itself
     message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
     if raw is None or message is None or message.topic in OUT_OF_SIGHT:
         return Answer(
@@ -63,7 +64,7 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
         # The group may have more queues by now than its topic has: nobody would read those.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
         draft.properties = with_values(draft.properties, {"DELAY": str(level)})
-        appended = broker.delay.put_level(queue, draft, level)
+        appended = await placed(broker.delay.put_level(queue, draft, level))
     # The consumer will commit past it: from then on this copy is all there is.
     if (durable := broker.store.durable(appended.end)) is not None:
         await durable
@@ -74,7 +75,7 @@ async def bury(broker: Broker, group: Group, draft: Draft) -> Appended:
     """Put a message to the group's dead letters."""
     topic = await broker.topics.create_for_group(DEAD_PREFIX, group.name)
     draft.properties = with_values(draft.properties, {"DELAY": ""})
-    return broker.store.append_now(Queue(topic.name, 0), (draft,))
+    return await placed(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
 
 
 def is_worn_out(request: SendMessage, group: Group) -> bool:

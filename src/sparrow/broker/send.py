@@ -12,6 +12,8 @@ from struct import Struct
 
 from sparrow.broker import retry
 from sparrow.broker.context import Broker
+from sparrow.broker.lanes import has_lanes, lane_for, lane_for_batch
+from sparrow.broker.references import without_references
 from sparrow.broker.repeats import Repeats, Ticket, ticket_of
 from sparrow.broker.topics import NOT_FOR_SENDERS, RETRY_PREFIX, TIMER_TOPIC
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
@@ -20,7 +22,8 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Plain, failure, reply
-from sparrow.store.spi import Appended
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Appended, Placing
 from sparrow.wire import batch, column_batch, headers
 from sparrow.wire.codes import OUR_VERSION, Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
@@ -52,7 +55,9 @@ class Sending:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._store, self._topics = broker, broker.store, broker.topics
         self._counters = broker.counters
-        self._repeats = Repeats(broker.store, now_ms=broker.now_ms)
+        # A database knows by itself what was stored before, whichever of its brokers took it.
+        self._log = broker.store if isinstance(broker.store, LogStore) else None
+        self._repeats = Repeats(broker.store, now_ms=broker.now_ms) if self._log is not None else None
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
@@ -61,7 +66,7 @@ class Sending:
         stamp = {"CLUSTER": broker.settings.cluster, "MSG_REGION": _REGION, "TRACE_ON": "true"}
         self._stamp = encode(stamp)
         self._store_host_bytes = len(pack_host(host))
-        self._message_bytes_max = broker.store.settings.message_bytes_max
+        self._message_bytes_max = broker.store.message_bytes_max
 
     def handlers(self) -> dict[int, Plain]:
         return {
@@ -84,18 +89,23 @@ class Sending:
             return self._to_new_topic(request, command, channel)
         queue = queue_of(request, topic)
         if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
-            appended = self._append_batch(request, command, channel, queue)
-            return self._answer(request, command, channel, queue, appended)
+            placing = self._append_batch(request, command, channel, queue)
+            if not isinstance(placing, Appended):
+                return self._answer_later(request, command, channel, None, placing)
+            appended = placing
+            return self._answer(request, command, channel, appended.queue, appended)
         draft = self._draft(request, command, channel)
         words = request.properties
         if topic.name.startswith(RETRY_PREFIX) and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
-        if "__PID" in words and (ticket := ticket_of(draft.properties)) is not None:
+        if self._repeats is not None and "__PID" in words and (ticket := ticket_of(draft.properties)) is not None:
             if self._repeats.known(ticket) is None and self._repeats.must_look:
                 return self._send_once(request, command, channel, queue, draft, ticket)
             return self._send_new(request, command, channel, queue, draft, ticket)
-        appended = self._place(request, queue, draft)
-        return self._answer(request, command, channel, queue, appended, draft.properties)
+        placing = self._place(request, queue, draft)
+        if isinstance(placing, Appended):
+            return self._answer(request, command, channel, queue, placing, draft.properties)
+        return self._answer_later(request, command, channel, queue, placing, draft.properties)
 
     async def _to_new_topic(self, request: SendMessage, command: Command, channel: Channel) -> bytes | None:
         await self._topics.create_for_send(
@@ -116,6 +126,7 @@ class Sending:
         ticket: Ticket,
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
+        assert self._repeats is not None, "only a log must be looked through"
         await self._repeats.look(request.topic, ticket, value_of(draft.properties, b"UNIQ_KEY") or "")
         said = self._send_new(request, command, channel, queue, draft, ticket)
         return said if isinstance(said, bytes) or said is None else await said
@@ -129,9 +140,12 @@ class Sending:
         draft: Draft,
         ticket: Ticket,
     ) -> Said:
+        assert self._repeats is not None, "only a log must remember"
         appended = self._repeats.known(ticket)
         if appended is None:
-            appended = self._place(request, queue, draft)
+            placing = self._place(request, queue, draft)
+            assert isinstance(placing, Appended), "a log places at once"
+            appended = placing
             self._repeats.remember(ticket, appended)
         elif appended.queue.topic == queue.topic:
             queue = appended.queue  # the repeat may have chosen another
@@ -139,11 +153,11 @@ class Sending:
 
     # -- messages that do not go straight to their queue --------------------------------------------------------------
 
-    def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> Appended:
+    def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> Placing:
         """Store a message where it belongs for now: in its queue, or where it waits for its time or its producer."""
         words = request.properties
         if not ("DELAY" in words or "TIMER_D" in words or "TRAN_MSG" in words or request.sys_flag & HIDDEN):
-            return self._store.append_now(queue, (draft,))
+            return self._store.append_soon(queue, (draft,))
         properties = draft.properties
         level = _number(properties, b"DELAY") or 0
         is_half = value_of(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
@@ -155,7 +169,7 @@ class Sending:
             return self._broker.delay.put_level(queue, draft, level)
         due_ms = self._due_ms(properties)
         waiting = self._broker.delay.put_at(queue, draft, due_ms) if due_ms is not None else None
-        return waiting or self._store.append_now(queue, (draft,))
+        return waiting or self._store.append_soon(queue, (draft,))
 
     def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
         """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
@@ -191,6 +205,7 @@ class Sending:
             properties += self._stamp
         if b"POP_CK\x01" in properties:  # a handle is the broker's to give
             properties = with_values(properties, {"POP_CK": ""})
+        properties = without_references(properties)
         return Draft(
             body=command.body,
             properties=properties,
@@ -201,7 +216,7 @@ class Sending:
             reconsume_times=request.reconsume_times,
         )
 
-    def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Appended:
+    def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Placing:
         body = command.body
         if request.topic.startswith(RETRY_PREFIX):
             raise IllegalMessage("a batch cannot go to a retry topic: messages are retried one by one")
@@ -214,8 +229,11 @@ class Sending:
         if _is_for_later(request.properties.encode()):
             raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
         try:
-            if b"DELAY" in body or b"TIMER_D" in body or len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY:
-                return self._store.append_now(queue, self._drafts(request, body, channel))
+            if has_lanes(self._topics[request.topic]) and b"PRIORITY" in body:
+                queue = lane_for_batch(queue, body)
+            is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
+            if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
+                return self._store.append_soon(queue, self._drafts(request, body, channel))
             encoded = column_batch.to_records(
                 body,
                 topic=request.topic,
@@ -226,7 +244,7 @@ class Sending:
                 store_host_bytes=self._store_host_bytes,
                 reconsume_times=request.reconsume_times,
             )
-            return self._store.append_encoded_now(queue, encoded.data, encoded.sizes, verify_crc=False)
+            return self._log.append_encoded_now(queue, encoded.data, encoded.sizes, verify_crc=False)
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
 
@@ -237,7 +255,7 @@ class Sending:
         return [
             Draft(
                 body=member.body,
-                properties=_ended(member.properties) + self._stamp,
+                properties=without_references(_ended(member.properties)) + self._stamp,
                 flag=member.flag,
                 sys_flag=request.sys_flag,
                 born_ms=request.born_ms,
@@ -279,6 +297,20 @@ class Sending:
 
         durable.add_done_callback(done)
         return answered
+
+    async def _answer_later(
+        self,
+        request: SendMessage,
+        command: Command,
+        channel: Channel,
+        queue: Queue | None,
+        placing: asyncio.Future[Appended],
+        properties: bytes | None = None,
+    ) -> bytes | None:
+        """Once the store has it. Without a `queue`, where it lies is where it was sent."""
+        appended = await placing
+        said = self._answer(request, command, channel, queue or appended.queue, appended, properties)
+        return said if isinstance(said, bytes) or said is None else await said
 
     def _sent(
         self,
@@ -326,15 +358,15 @@ def not_for_senders(topic: str) -> NotPermitted:
 
 
 def queue_of(request: SendMessage, topic: Topic) -> Queue:
-    """The queue a request names, or any of the topic's."""
+    """The queue a request names, or any of the topic's; of a topic with lanes, the lane that its priority says."""
     if not topic.is_writable:
         raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
-    queue_id = request.queue_id
+    queue_id, in_lanes = request.queue_id, has_lanes(topic)
     if queue_id < 0:
         queue_id = randrange(topic.write_queues)
-    elif queue_id >= max(topic.write_queues, topic.read_queues):
+    elif queue_id >= (topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
         raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
-    return Queue(topic.name, queue_id)
+    return lane_for(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)
 
 
 def _ended(properties: bytes) -> bytes:

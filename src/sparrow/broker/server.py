@@ -7,40 +7,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparrow import clock
-from sparrow.broker import dispatch, membership
+from sparrow.broker import dispatch, membership, on_log, on_sql
 from sparrow.broker.context import Broker
-from sparrow.broker.counters import Counters
-from sparrow.broker.delay import Delay
-from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
-from sparrow.broker.locks import QueueLocks
-from sparrow.broker.members import Members
-from sparrow.broker.pop.pops import Pops
-from sparrow.broker.pop.revive import Reviving
 from sparrow.broker.registration import Registration
-from sparrow.broker.topics import Topics
-from sparrow.broker.transactions import Transactions
 from sparrow.net.address import Address, parse_list
 from sparrow.net.channel import Channel
 from sparrow.net.listener import Listener, reachable_address
 from sparrow.net.serving import Serving
-from sparrow.settings import BrokerSettings, LogSettings
-from sparrow.store.log import LogStore
+from sparrow.settings import BrokerSettings, LogSettings, SqlSettings
 
 
 class BrokerServer:
-    """`async with BrokerServer(settings, path) as server:` and it serves until the block ends."""
+    """`async with BrokerServer(settings, store) as server:` and it serves until the block ends."""
 
     def __init__(
         self,
         settings: BrokerSettings,
-        store_path: Path | str,
+        store: Path | str,
         log_settings: LogSettings | None = None,
         *,
+        sql_settings: SqlSettings | None = None,
         now_ms: Callable[[], int] = clock.now_ms,
     ) -> None:
+        """`store` is the directory of a log store; where the settings name a database, messages are kept there."""
         self.settings = settings
-        self._store_path, self._log_settings, self._now_ms = store_path, log_settings, now_ms
+        self._store, self._log_settings, self._sql_settings, self._now_ms = store, log_settings, sql_settings, now_ms
         self._scan: asyncio.TimerHandle | None = None
         self.broker: Broker
         self.address: Address
@@ -67,47 +59,23 @@ class BrokerServer:
 
     async def _open(self) -> Broker:
         hold = Hold(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
-        store = await asyncio.to_thread(
-            LogStore,
-            self._store_path,
-            self._log_settings,
-            store_host=self.address.as_host(),
-            on_growth=hold.grew,
-            now_ms=self._now_ms,
-        )
-        topics, members = Topics(store, self.settings, self._now_ms), Members()
-        broker = Broker(
-            settings=self.settings,
-            address=self.address,
-            store=store,
-            topics=topics,
-            groups=Groups(store, self.settings, self._now_ms),
-            members=members,
-            locks=QueueLocks(self.settings.lock_ms),
-            hold=hold,
-            counters=Counters(),
-            delay=Delay(
-                store,
-                horizon_ms=self.settings.delay_horizon_ms,
-                rolls_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
+        if self.settings.store is not None:
+            return await on_sql.opened(
+                self.settings.store,
+                self.settings,
+                self._sql_settings or SqlSettings(),
+                address=self.address,
+                hold=hold,
                 now_ms=self._now_ms,
-            ),
-            transactions=Transactions(store, topics, members, self.settings, now_ms=self._now_ms),
-            pops=Pops(store, topics, cluster=self.settings.cluster, now_ms=self._now_ms),
-            started_ms=self._now_ms(),
+            )
+        return await on_log.opened(
+            Path(self._store),
+            self.settings,
+            self._log_settings or LogSettings(),
+            address=self.address,
+            hold=hold,
             now_ms=self._now_ms,
         )
-        try:
-            await broker.topics.load()
-            await broker.groups.load()
-            await broker.delay.start()
-            await broker.transactions.start()
-            self._reviving = Reviving(broker.pops, store, topics, broker.groups, hold, now_ms=self._now_ms)
-            await self._reviving.start()
-        except BaseException:
-            await store.close()
-            raise
-        return broker
 
     def _closed(self, channel: Channel) -> None:
         membership.left(self.broker, channel)
@@ -132,9 +100,8 @@ class BrokerServer:
         await self._serving.stop(self.settings.net.stop_grace_ms / 1000)
         self.broker.hold.release_all()
         await self._listener.stop()
-        await self._reviving.stop()
-        await self.broker.transactions.stop()
-        await self.broker.delay.stop()
+        for part in reversed(self.broker.parts):
+            await part.stop()
         await self.broker.store.close()
 
     async def __aenter__(self) -> BrokerServer:

@@ -6,7 +6,7 @@ A change is told to `on_change`, which registers it with the name servers; `vers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from sparrow.model.delay import SCHEDULE_TOPIC
 from sparrow.model.errors import NotPermitted, UnknownTopic
@@ -22,6 +22,7 @@ CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC = "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX = "rmq_sys_"
+REPLY_SUFFIX = "_REPLY_TOPIC"
 
 NOT_FOR_SENDERS = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
@@ -32,8 +33,12 @@ NOT_FOR_SENDERS = frozenset(
 class Topics:
     """All topics of one broker."""
 
-    def __init__(self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int], *, keeps_system: bool = True
+    ) -> None:
+        """`keeps_system`: whether the store is to hold the broker's own topics, too."""
         self._store, self._settings, self._now_ms = store, settings, now_ms
+        self._keeps_system = keeps_system
         self._known: dict[str, Topic] = {}
         self.version = DataVersion(0, now_ms())
         self.on_change: Callable[[], Awaitable[None]] = _nobody
@@ -43,11 +48,25 @@ class Topics:
 
     async def load(self) -> None:
         """Take over what the store has. System topics that are missing are added."""
+        kept = await self._store.topics()
         for name, topic in self._system.items():
-            if name not in await self._store.topics():
+            # Replies are stored, if only for a while, whatever else is kept elsewhere.
+            if name not in kept and (self._keeps_system or name.endswith(REPLY_SUFFIX)):
                 await self._store.put_topic(topic)
-        self._known = dict(await self._store.topics())
+        self.take_over(await self._store.topics())
+
+    def take_over(self, kept: Mapping[str, Topic]) -> bool:
+        """What the store has; whether that is something else than before."""
+        known = {**self._system, **kept}
+        if known == self._known:
+            return False
+        self._known = known
         self._turn()
+        return True
+
+    async def told(self) -> None:
+        """Whoever listens has heard of the topics as they are."""
+        await self.on_change()
 
     def get(self, name: str) -> Topic | None:
         return self._known.get(name)
@@ -78,7 +97,8 @@ class Topics:
         if self._known.get(topic.name) == topic:
             return
         await self._store.put_topic(topic)
-        self._known[topic.name] = topic
+        # A store may lay it out in its own way.
+        self._known[topic.name] = (await self._store.topics()).get(topic.name, topic)
         self._turn()
         await self.on_change()
 
@@ -140,5 +160,5 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     yield topic(TIMER_TOPIC, 1)
     yield topic(HALF_TOPIC, 1)
     yield topic(OP_TOPIC, 1)
-    yield topic(f"{settings.cluster}_REPLY_TOPIC", 1)
+    yield topic(settings.cluster + REPLY_SUFFIX, 1)
     yield topic(f"rmq_sys_REVIVE_LOG_{settings.cluster}", 1, READ)

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 
+from sparrow.broker.asking import Asking
 from sparrow.broker.halves import (
     ASKED_TAG,
     CHECK_TIMES,
@@ -25,21 +26,18 @@ from sparrow.broker.halves import (
     hear,
     physical_offset_in,
 )
-from sparrow.broker.members import Member, Members
+from sparrow.broker.members import Members
 from sparrow.broker.topics import CHECKED_OUT_TOPIC, Topics
 from sparrow.broker.waiting import records_in, whole_number
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.net.channel import Channel
 from sparrow.settings import BrokerSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Appended, Moved, Slice
 from sparrow.wire import record
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import CheckTransaction, EndTransaction
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.headers import EndTransaction
 from sparrow.wire.properties import value_of, with_values
 from sparrow.wire.record import COMMITTED, ROLLED_BACK, TRANSACTION_MASK
 
@@ -77,13 +75,13 @@ class Transactions:
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._store, self._topics, self._members, self._settings = store, topics, members, settings
+        self._store, self._topics, self._settings = store, topics, settings
         self._now_ms = now_ms
         self._halves: dict[int, Half] = {}
         """By offset in the half queue."""
         self._unsaid: list[int] = []
         """Finished halves whose op record could not be written."""
-        self._turn = 0
+        self._asking = Asking(members, settings.name)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -286,34 +284,7 @@ class Transactions:
 
     async def _ask(self, offset: int, half: Half) -> None:
         message = record.decode(await self._record(offset, half), verify_crc=False, expand=False)
-        member = self._producer(message.properties.get("PGROUP", ""))
-        if member is None:
-            return  # nobody to ask: the next look may find somebody
-        offset_id = format_offset_id(message.store_host, message.physical_offset)
-        unique = message.unique_key
-        # The client must see the message as it was meant, not where it lies.
-        message.topic = message.properties.get("REAL_TOPIC", message.topic)
-        message.queue_id = whole_number(message.properties.get("REAL_QID")) or 0
-        message.properties[CHECK_TIMES] = str(half.checks)
-        header = CheckTransaction(
-            half_queue_offset=offset,
-            half_physical_offset=half.physical_offset,
-            topic=message.topic,
-            message_id=unique,
-            transaction_id=unique,
-            offset_message_id=offset_id,
-            broker_name=self._settings.name,
-        )
-        channel: Channel = member.channel
-        channel.tell(Code.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
-
-    def _producer(self, group: str) -> Member | None:
-        """The members of a producer group are asked in turn."""
-        members = [each for each in self._members.producers(group) if _can_hear(each.channel)]
-        if not members:
-            return None
-        self._turn += 1
-        return members[self._turn % len(members)]
+        self._asking.ask(message, half_offset=offset, checks=half.checks)
 
     async def _set_aside(self, offset: int, half: Half) -> None:
         """Rolled back, and kept where an operator can look at it."""
@@ -348,7 +319,3 @@ class Transactions:
         first = self._say_asked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
         self._store.put_mark_now(HALF_MARK, end)
         self._store.put_mark_now(OP_MARK, self._store.bounds_now(OP).end if first is None else first)
-
-
-def _can_hear(channel: Channel) -> bool:
-    return channel.is_open and not channel.is_blocked

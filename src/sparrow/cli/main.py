@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparrow import __version__
-from sparrow.cli import demo, store, up
+from sparrow.cli import demo, resend, store, token, up
 from sparrow.model.errors import SparrowError
 
 app = typer.Typer(
@@ -22,7 +22,9 @@ app.command("up")(up.up)
 app.command("broker")(up.broker)
 app.command("name-server")(up.name_server)
 app.command("demo")(demo.run)
+app.command("resend", epilog=resend.EXAMPLES)(resend.resend)
 app.add_typer(store.app, name="store")
+app.add_typer(token.app, name="token")
 
 
 def _version(is_wanted: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparrow.broker.server import BrokerServer
 from sparrow.naming.server import NameServer
 from sparrow.net.address import Address
-from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
+from sparrow.settings import BrokerSettings, LogSettings, NamingSettings, SqlSettings
 
 
 class Platform:
@@ -20,9 +20,10 @@ class Platform:
         naming: NamingSettings | None = None,
         broker: BrokerSettings | None = None,
         log: LogSettings | None = None,
+        sql: SqlSettings | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._naming, self._log = naming or NamingSettings(), log
+        self._naming, self._log, self._sql = naming or NamingSettings(), log, sql
         self._broker_settings = broker or BrokerSettings()
         self.name_server: NameServer
         self.broker: BrokerServer
@@ -40,7 +41,7 @@ class Platform:
         self.name_server = NameServer(self._naming, kv_path=self._folder / "naming.json")
         await self.name_server.start()
         settings = self._broker_settings.model_copy(update={"name_servers": self.name_servers})
-        self.broker = BrokerServer(settings, self._folder / "store", self._log)
+        self.broker = BrokerServer(settings, self._folder / "store", self._log, sql_settings=self._sql)
         try:
             await self.broker.start()
         except BaseException:

@@ -21,6 +21,10 @@ HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.
 Advertised = Annotated[str | None, typer.Option(help="Address clients are told to connect to.")]
 PortOption = Annotated[int | None, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65535)]
 NamingPort = Annotated[int | None, typer.Option(help="The name server's port; 0 takes a free one.", min=0, max=65535)]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(help="Keep messages in a database: mysql://…, postgresql://… or sqlite:///…", metavar="URL"),
+]
 Flush = Annotated[str | None, typer.Option(help="async, or sync: acknowledge sends once they are on disk.")]
 
 SHARD_PORTS_APART = 10
@@ -34,14 +38,21 @@ def up(
     port: PortOption = None,
     name_server_port: NamingPort = None,
     shards: Annotated[int, typer.Option(help="Broker processes; more cores, more shards.", min=1, max=256)] = 1,
+    store: StoreOption = None,
     flush: Flush = None,
 ) -> None:
     """Start a name server and a broker, and serve until Ctrl-C.
 
     Examples: [bold]sparrow up[/bold]   [bold]sparrow up --shards 4 --data /var/lib/sparrow[/bold]
+    [bold]sparrow up --store mysql://user:password@db.example/messages[/bold]
     """
     settings = settings_of(
-        host=host, advertised_host=advertised_host, port=port, name_server_port=name_server_port, flush=flush
+        host=host,
+        advertised_host=advertised_host,
+        port=port,
+        name_server_port=name_server_port,
+        store=store,
+        flush=flush,
     )
     if shards > 1:
         running.run(lambda stop: _serve_shards(settings, data, shards, stop))
@@ -56,6 +67,7 @@ def broker(
     host: HostOption = None,
     advertised_host: Advertised = None,
     port: PortOption = None,
+    store: StoreOption = None,
     flush: Flush = None,
     stops_with_input: Annotated[
         bool, typer.Option("--stops-with-input", help="Stop when standard input ends.", hidden=True)
@@ -64,8 +76,9 @@ def broker(
     """Start one broker.
 
     Example: [bold]sparrow broker --name broker-b --port 10921 --name-servers 127.0.0.1:9876 --data ./b[/bold]
+    Brokers with the same --store and the same name share the work.
     """
-    settings = settings_of(host=host, advertised_host=advertised_host, port=port, flush=flush)
+    settings = settings_of(host=host, advertised_host=advertised_host, port=port, store=store, flush=flush)
     told = {"name_servers": name_servers} | ({"name": name} if name else {})
     settings = settings.model_copy(update={"broker": settings.broker.model_copy(update=told)})
     running.run(lambda stop: _serve_broker(settings, data, stop, stops_with_input=stops_with_input))
@@ -86,6 +99,7 @@ def settings_of(
     advertised_host: str | None = None,
     port: int | None = None,
     name_server_port: int | None = None,
+    store: str | None = None,
     flush: str | None = None,
 ) -> Settings:
     """What flags say, over what the environment and `sparrow.toml` do."""
@@ -95,7 +109,7 @@ def settings_of(
 
     sections = {
         "naming": told(host=host, port=name_server_port),
-        "broker": told(host=host, advertised_host=advertised_host, port=port),
+        "broker": told(host=host, advertised_host=advertised_host, port=port, store=store),
         "log": told(flush=flush),
     }
     try:
@@ -109,7 +123,7 @@ def settings_of(
 
 async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> None:
     begun = time.perf_counter()
-    platform = Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log)
+    platform = Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log, sql=settings.sql)
     async with platform:
         say_naming(platform.name_servers)
         say_broker(settings.broker.name, str(platform.address))
@@ -123,7 +137,7 @@ async def _serve_broker(settings: Settings, data: Path, stop: asyncio.Event, *, 
     begun = time.perf_counter()
     if stops_with_input:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
-    async with BrokerServer(settings.broker, data / "store", settings.log) as server:
+    async with BrokerServer(settings.broker, data / "store", settings.log, sql_settings=settings.sql) as server:
         say_broker(settings.broker.name, str(server.address))
         _say_ready(data, begun)
         await stop.wait()
@@ -168,7 +182,15 @@ async def _keep_shard(
     broker = settings.broker
     port = broker.port + SHARD_PORTS_APART * number if broker.port else 0
     words = [
-        *("--name", f"{broker.name}-{number}", "--port", str(port), "--host", broker.host),
+        # On one database they are one broker to the world, of whom one leads.
+        *(
+            "--name",
+            broker.name if broker.store else f"{broker.name}-{number}",
+            "--port",
+            str(port),
+            "--host",
+            broker.host,
+        ),
         *(
             "--stops-with-input",
             "--name-servers",
@@ -179,6 +201,7 @@ async def _keep_shard(
             settings.log.flush,
         ),
         *(("--advertised-host", broker.advertised_host) if broker.advertised_host else ()),
+        *(("--store", broker.store) if broker.store else ()),
     ]
     while not stop.is_set():
         # A group of its own: Ctrl-C reaches us alone, and we stop the shards in order.

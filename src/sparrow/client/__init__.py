@@ -8,16 +8,20 @@ from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
 from sparrow.client.retry import Bury, Later
 from sparrow.model.message import Message
 from sparrow.model.outcome import Outcome, SendResult, SendStatus
+from sparrow.model.priority import Priority
+from sparrow.model.token import Credentials
 
 __all__ = [
     "Admin",
     "Appetite",
     "Bury",
     "Consumer",
+    "Credentials",
     "Later",
     "Message",
     "Outcome",
     "PopConsumer",
+    "Priority",
     "Producer",
     "SendResult",
     "SendStatus",

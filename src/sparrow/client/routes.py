@@ -4,6 +4,7 @@
    client: by broker and number, or as the order of the topic (`orderTopicConf`) says.
 2. A producer needs a master; a consumer reads on without one.
 3. Two routes are equal when nothing changed for a client.
+4. In a topic with lanes, senders know only its parts; readers know three queues of each, and which of them is which.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sparrow.model.errors import ProtocolError
+from sparrow.model.priority import HAS_LANES, Priority, lane_of
 from sparrow.model.topic import READ, WRITE
 from sparrow.wire.bodies import BrokerQueue, QueueData, RouteData
 
@@ -31,6 +33,8 @@ class Route(msgspec.Struct, frozen=True):
     """Broker name to member number to `host:port`. Member 0 is the master."""
     masters: dict[str, str]
     """Broker name to the address that takes writes; a broker without a master is missing."""
+    in_lanes: frozenset[str] = frozenset()
+    """Names of the brokers on which the topic has lanes."""
 
     @classmethod
     def of(cls, topic: str, data: RouteData) -> Route:
@@ -56,7 +60,8 @@ class Route(msgspec.Struct, frozen=True):
             if some.perm & READ
             for queue in _queues(topic, some.broker_name, some.read_queue_nums)
         )
-        return cls(topic, tuple(dict.fromkeys(writes)), tuple(dict.fromkeys(reads)), addresses, masters)
+        in_lanes = frozenset(some.broker_name for some in data.queue_datas if some.topic_sys_flag & HAS_LANES)
+        return cls(topic, tuple(dict.fromkeys(writes)), tuple(dict.fromkeys(reads)), addresses, masters, in_lanes)
 
     @classmethod
     def inherited(cls, topic: str, template: RouteData, queues: int) -> Route:
@@ -73,6 +78,10 @@ class Route(msgspec.Struct, frozen=True):
         if not members:
             return None
         return members.get(broker_id) or members[min(members)]
+
+    def lane_of(self, queue: BrokerQueue) -> Priority | None:
+        """The priority of what lies in a queue for readers. None: no lanes there."""
+        return lane_of(queue.queue_id) if queue.broker_name in self.in_lanes else None
 
 
 def _queues(topic: str, broker_name: str, count: int) -> Iterator[BrokerQueue]:

@@ -77,6 +77,17 @@ class UnknownGroup(Refused):
         return f"group {self.group!r} does not exist: create it, or switch on automatic creation"
 
 
+class GroupRequired(Refused):
+    """What only a group can have was asked of a consumer without one: nobody keeps anything for it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.what} needs a consumer group: give the consumer the name of one"
+
+
 class IllegalMessage(Refused):
     def __init__(self, why: str) -> None:
         super().__init__(why)

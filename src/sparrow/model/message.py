@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from sparrow.model.priority import PRIORITY, Priority, priority_of
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 
 # Names of the properties with a meaning of their own; `docs/compatibility.md` lists the rest.
@@ -50,13 +51,19 @@ class Message(msgspec.Struct, kw_only=True):
         *,
         tags: str | None = None,
         keys: str | Iterable[str] = (),
+        priority: Priority | str | None = None,
         **properties: str,
     ) -> Message:
-        """A message with a tag, keys to find it by, and properties of its own. Text becomes UTF-8."""
+        """A message with a tag, keys to find it by, and properties of its own. Text becomes UTF-8.
+
+        `priority` is high, middle or low; it means something in topics with lanes, where middle is the default.
+        """
         if tags:
             properties[TAGS] = tags
         if keys:
             properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        if priority is not None:
+            properties[PRIORITY] = (priority if isinstance(priority, Priority) else priority_of(priority)).word
         return Message(topic=topic, body=body.encode() if isinstance(body, str) else body, properties=properties)
 
     @property

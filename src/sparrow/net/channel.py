@@ -150,6 +150,8 @@ class Channel(asyncio.Protocol):
             return
         self._out = []
         self._out_bytes = 0
+        if transport.is_closing():  # nobody would read it
+            return
         self.heard = self._loop.time()
         transport.write(out[0] if len(out) == 1 else b"".join(out))
 

@@ -6,6 +6,7 @@ hot path are plain functions, `(command, channel)`, which answer at once, or giv
 1. Every request that wants an answer gets exactly one, whatever its handler does.
 2. One-way requests get none, not even errors.
 3. A peer may have only so many requests in hand; past that it is told to try again later.
+4. What `GuardedServing` refuses reaches no handler.
 """
 
 from __future__ import annotations
@@ -139,6 +140,33 @@ class Serving(Generic[C]):
             future.cancel()
         if given_up:  # a turn of the loop for their answers
             await asyncio.wait(given_up, timeout=_GIVE_UP_S)
+
+
+class GuardedServing(Serving[C]):
+    """The same, but every request is looked at first. Who needs no guard does not pay for one."""
+
+    def __init__(
+        self,
+        context: C,
+        handlers: Mapping[int, Handler[C]],
+        plain: Mapping[int, Plain] | None = None,
+        *,
+        check: Callable[[Command], None],
+    ) -> None:
+        """`check` raises what the peer is to be told."""
+        super().__init__(context, handlers, plain)
+        self._check = check
+
+    def __call__(self, command: Command, channel: Channel) -> None:
+        try:
+            self._check(command)
+        except Exception as error:
+            log.info("a request was refused", extra={"peer": channel.address, "code": command.code, "why": str(error)})
+            said = failure(command, error)
+            if said is not None:
+                channel.write(said)
+            return
+        super().__call__(command, channel)
 
 
 def reply(command: Command, said: Answer) -> bytes | None:

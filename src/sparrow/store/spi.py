@@ -3,11 +3,12 @@
 1. Offsets of a queue are dense, start at 0 and never go back; a message read once is read the same ever after.
 2. A batch is appended whole or not at all, with consecutive offsets.
 3. An append returns once it is as safe as the store's policy says. What readers see is at least as safe.
-4. State (topics, groups, committed offsets) outlives the messages around it.
+4. State (topics, groups, tokens, committed offsets) outlives the messages around it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypedDict, Unpack
 
@@ -15,6 +16,7 @@ import msgspec
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
+from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 
 
@@ -120,6 +122,14 @@ class Store(Protocol):
         """Its configuration, and what it has committed unless that is kept: made again, it then goes on there."""
         ...
 
+    async def tokens(self) -> Mapping[str, Token]:
+        """Every token ever issued, by name, the revoked ones too."""
+        ...
+
+    async def put_token(self, token: Token) -> None:
+        """Issue a token, or revoke it. It is never deleted."""
+        ...
+
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         """The offset the group should read next, if it ever said."""
         ...
@@ -140,6 +150,61 @@ class Store(Protocol):
         """Survives a crash only if everything appended before it does."""
         ...
 
+    async def trim(self) -> int:
+        """Delete, now, what is older than it need be; how much went, in the store's own measure."""
+        ...
+
     async def close(self) -> None:
         """Everything acknowledged is on disk when this returns."""
         ...
+
+
+Placing = Appended | asyncio.Future[Appended]
+"""Where a batch lies, or will lie once the store has it."""
+
+
+class BrokerStore(Store, Protocol):
+    """What a broker is built on: a store that also answers without waiting, wherever it can."""
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest body it takes."""
+        ...
+
+    @property
+    def written(self) -> int:
+        """Physical offsets below this one may be in use."""
+        ...
+
+    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> Placing:
+        """Append a batch. What is placed at once may still have to become durable; what is placed later, is."""
+        ...
+
+    def durable(self, end: int) -> asyncio.Future[None] | None:
+        """Done once everything up to `end` is as safe as the policy promises; None: there is nothing to wait for."""
+        ...
+
+    def read_now(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult | None:
+        """What `read` answers, if that needs no waiting; else None."""
+        ...
+
+    def bounds_now(self, queue: Queue) -> Bounds:
+        """As far as is known here."""
+        ...
+
+    def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
+        """As far as is known here."""
+        ...
+
+    def tokens_now(self) -> Mapping[str, Token]:
+        """The tokens as they are known here, kept up to date."""
+        ...
+
+    def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        """The same as `commit`, without asking what stood there before."""
+        ...
+
+
+async def placed(placing: Placing) -> Appended:
+    """Where it lies, once it does."""
+    return placing if isinstance(placing, Appended) else await placing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,10 @@ SMALL_LOG: dict[str, Any] = {
     "disk_refuse_ratio": 1,
 }
 """A log store whose files are made in no time."""
+
+
+STORE_VARIABLE = "SPARROW_TEST_STORE"
+"""Where every platform keeps its messages that is not told otherwise."""
 
 
 class RunningPlatform:
@@ -53,21 +58,24 @@ class RunningPlatform:
 def running(
     folder: Path | str | None = None,
     *,
+    store: str | None = None,
     broker: dict[str, Any] | None = None,
     log: dict[str, Any] | None = None,
 ) -> Iterator[RunningPlatform]:
     """A platform on free ports. Without a folder, it leaves nothing behind.
+
+    With a `store`, messages are kept in that database (`sqlite:///path`, `mysql://…`, `postgresql://…`).
 
     `broker` and `log` are settings that differ: `running(broker={"auto_create_topics": False})`.
     """
     if folder is None:
         with (
             tempfile.TemporaryDirectory(prefix="sparrow-", ignore_cleanup_errors=True) as made,
-            running(made, broker=broker, log=log) as platform,
+            running(made, store=store, broker=broker, log=log) as platform,
         ):
             yield platform
         return
-    platform = start(Path(folder), broker or {}, log or {})
+    platform = start(Path(folder), {"store": store or os.environ.get(STORE_VARIABLE), **(broker or {})}, log or {})
     try:
         yield platform
     finally:

@@ -172,6 +172,9 @@ class Code(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
 
+    # Sparrow's own
+    RESEND_MESSAGES = 9111
+
 
 ALIASES = {code & 0xFFFF: int(code) for code in Code if code > 0x7FFF} | {200056 & 0xFFFF: 200056}
 """Pop codes as a binary header's 16 bits leave them (200050 arrives as 3442), and what was meant."""

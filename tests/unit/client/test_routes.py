@@ -4,6 +4,7 @@ import pytest
 
 from sparrow.client.routes import QUEUES_MAX, Route
 from sparrow.model.errors import ProtocolError
+from sparrow.model.priority import HAS_LANES, Priority
 from sparrow.wire.bodies import BrokerData, BrokerQueue, QueueData, RouteData
 
 
@@ -116,3 +117,18 @@ def test_routes_are_equal_exactly_when_nothing_changed():
     assert Route.of("T", shuffled) == Route.of("T", TWO_BROKERS)
     moved = RouteData([broker("a", m0="elsewhere:1"), TWO_BROKERS.broker_datas[0]], TWO_BROKERS.queue_datas)
     assert Route.of("T", moved) != Route.of("T", TWO_BROKERS)
+
+
+def test_readers_know_the_lanes_of_a_topic_where_it_has_some():
+    with_lanes = QueueData("a", read_queue_nums=6, write_queue_nums=2, perm=6, topic_sys_flag=HAS_LANES | 1)
+    route = Route.of("T", RouteData([broker("a", m0="a:1"), broker("b", m0="b:1")], [with_lanes, queues("b")]))
+    assert names(route.write_queues) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    lanes = [route.lane_of(queue) for queue in route.read_queues]
+    assert lanes == [*Priority, *Priority, None, None]
+
+
+def test_a_route_whose_topic_has_lanes_now_is_another_route():
+    plain, laned = (
+        Route.of("T", RouteData([broker("a", m0="a:1")], [QueueData("a", 3, 3, 6, flag)])) for flag in (0, HAS_LANES)
+    )
+    assert plain != laned

@@ -13,6 +13,7 @@ import msgspec
 
 from sparrow.broker.context import Broker
 from sparrow.broker.members import Member
+from sparrow.broker.references import resolve
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -60,7 +61,7 @@ async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> Re
     if one is not None and one >= topic.read_queues:
         raise AnsweredNo(Response.SYSTEM_ERROR, f"topic {topic.name!r} has {topic.read_queues} queues, and no {one}")
     table: dict[BrokerQueue, int] = {}
-    for queue_id in range(topic.write_queues) if one is None else (one,):
+    for queue_id in range(topic.read_queues) if one is None else (one,):
         queue = Queue(topic.name, queue_id)
         committed = await broker.store.committed(request.group, queue)
         offset = await _wanted(request, queue, broker)
@@ -130,7 +131,8 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) ->
         raise AnsweredNo(Response.SYSTEM_ERROR, "which message? say its offset id as msgId")
     place = ids.parse_offset_id(request.message_id)
     record = await broker.store.record_at(place.physical_offset)
-    if record is None:
+    whole = await resolve(broker.store, record) if record is not None else None
+    if whole is None:
         raise AnsweredNo(Response.SYSTEM_ERROR, f"there is no message {request.message_id}, or no longer")
     topic = broker.topics.get(request.topic or "")
     header = msgspec.structs.replace(
@@ -139,7 +141,7 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) ->
         broker_name=broker.name,
         topic_sys_flag=topic.sys_flag if topic is not None else None,
     )
-    return await _relayed(Code.CONSUME_MESSAGE_DIRECTLY, header, record, member, request.group)
+    return await _relayed(Code.CONSUME_MESSAGE_DIRECTLY, header, bytes(whole), member, request.group)
 
 
 async def _relayed(code: Code, header: headers.Header, body: bytes, member: Member, group: str) -> Answer:

@@ -105,7 +105,7 @@ async def time_spans(request: ConsumeTimeSpan, broker: Broker, _call: Call) -> A
     """From when to when messages reach, from when the last consumed one is, and how long the next has been waiting."""
     topic = broker.topics[request.topic]
     spans = [
-        await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.write_queues)
+        await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.read_queues)
     ]
     return Answer.of(TimeSpans(spans))
 

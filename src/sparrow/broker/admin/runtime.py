@@ -16,6 +16,7 @@ from sparrow.broker.query import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.settings import GIB
+from sparrow.store.log import LogStore
 from sparrow.store.log.upkeep import disk_ratio
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, KvTable
@@ -84,6 +85,8 @@ def _traffic(counters: Counters, now_ms: int) -> dict[str, str]:
 
 async def _storage(broker: Broker) -> dict[str, str]:
     store = broker.store
+    if not isinstance(store, LogStore):  # how full a database is, its own tools say
+        return {"commitLogMinOffset": "0", "commitLogMaxOffset": str(store.written), "dispatchBehindBytes": "0"}
     ratio = str(await asyncio.to_thread(disk_ratio, store.path))
     disk = await asyncio.to_thread(shutil.disk_usage, store.path)
     oldest = await store.record_at(store.first)
@@ -172,11 +175,10 @@ async def settings(_request: Done, broker: Broker, _call: Call) -> Answer:
 
 def _settings(broker: Broker) -> dict[str, str]:
     own, store = broker.settings, broker.store
-    kept = store.settings
-    return {
+    said = {
         "brokerName": own.name,
         "brokerClusterName": own.cluster,
-        "brokerId": "0",
+        "brokerId": str(broker.number),
         "brokerIP1": broker.address.host,
         "listenPort": str(broker.address.port),
         "namesrvAddr": own.name_servers,
@@ -184,12 +186,17 @@ def _settings(broker: Broker) -> dict[str, str]:
         "autoCreateSubscriptionGroup": _word(own.auto_create_groups),
         "defaultTopicQueueNums": str(own.topic_queues),
         "registerNameServerPeriod": str(own.register_interval_ms),
+        "maxMessageSize": str(store.message_bytes_max),
+    }
+    if not isinstance(store, LogStore):
+        return said
+    kept = store.settings
+    return said | {
         "storePathRootDir": str(store.path),
         "mappedFileSizeCommitLog": str(kept.segment_bytes),
         "mappedFileSizeConsumeQueue": str(kept.queue_file_entries * _QUEUE_ENTRY_BYTES),
         "maxHashSlotNum": str(kept.index_slots),
         "maxIndexNum": str(kept.index_entries),
-        "maxMessageSize": str(kept.message_bytes_max),
         "flushDiskType": "SYNC_FLUSH" if kept.flush == "sync" else "ASYNC_FLUSH",
         "flushIntervalCommitLog": str(kept.flush_interval_ms),
         "syncFlushTimeout": str(kept.flush_timeout_ms),

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from sparrow.broker.context import Broker
+from sparrow.broker.lanes import has_lanes, laid_out
 from sparrow.broker.query import store_ms_at
+from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX
 from sparrow.model.errors import Refused
+from sparrow.model.priority import HAS_LANES
 from sparrow.model.queue import Queue
 from sparrow.model.topic import PRIORITY, Topic, checked_topic
 from sparrow.net.serving import Answer, Call, Handler
@@ -33,6 +36,7 @@ QUEUES_AT_ONCE = 256
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 SYS_FLAGS = range(4)
+"""RocketMQ's; that of lanes may be added."""
 ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
     "queue.type": frozenset({"SimpleCQ"}),
@@ -90,8 +94,8 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
         raise Refused(f"{config.perm} is no permission: add up 4 to read, 2 to write, 1 to be inherited from")
     if config.topic_filter_type not in FILTER_TYPES:
         raise Refused(f"{config.topic_filter_type[:80]!r} is no filter type: use {' or '.join(FILTER_TYPES)}")
-    if config.topic_sys_flag not in SYS_FLAGS:
-        raise Refused(f"{config.topic_sys_flag} is no topic flag: 0 to {SYS_FLAGS[-1]} are")
+    if config.topic_sys_flag & ~HAS_LANES not in SYS_FLAGS:
+        raise Refused(f"{config.topic_sys_flag} is no topic flag: 0 to {SYS_FLAGS[-1]} are, and {HAS_LANES} for lanes")
     known = broker.topics.get(name)
     attributes = dict(known.attributes) if known is not None else {}
     for key, value in changes:
@@ -104,7 +108,12 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
             raise Refused(f"the attribute {key!r} cannot be {value[:80]!r} here: {possible} would do")
         else:
             attributes[key] = value
-    return msgspec.structs.replace(config.topic(), attributes=attributes)
+    topic = laid_out(msgspec.structs.replace(config.topic(), attributes=attributes), known)
+    if has_lanes(topic) and name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+        raise Refused(f"topic {name!r} is a group's own, and those have no lanes")
+    if topic.read_queues > QUEUES_MAX:
+        raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {QUEUES_MAX} are possible")
+    return topic
 
 
 def _changes(text: str) -> list[_Change]:

@@ -22,6 +22,8 @@ class Basket:
     def __init__(self, request: PopMessage, wanted: Filter, now_ms: int) -> None:
         self.request, self.wanted, self.now_ms = request, wanted, now_ms
         self.room, self.room_bytes = request.messages_max, ANSWER_BYTES
+        self.kept = 0
+        """Places that the next queue must leave to lanes behind it."""
         self.records: list[bytes | memoryview] = []
         self.rest = 0
         """Messages left in the queues."""
@@ -40,8 +42,13 @@ class Basket:
         return self.request.messages_max - self.room
 
     @property
+    def free(self) -> int:
+        """Places that the next queue may fill."""
+        return self.room - self.kept
+
+    @property
     def is_full(self) -> bool:
-        return self.room <= 0 or self.room_bytes <= 0
+        return self.free <= 0 or self.room_bytes <= 0
 
     def header(self) -> Popped:
         return Popped(

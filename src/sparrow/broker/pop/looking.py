@@ -7,6 +7,7 @@ from sparrow.broker.pop.answers import check_count, check_reader
 from sparrow.broker.pop.basket import ANSWER_BYTES
 from sparrow.broker.pop.serving import HeldPop
 from sparrow.broker.pop.taking import Taking
+from sparrow.broker.references import resolved
 from sparrow.model.queue import Queue
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.store.spi import Slice
@@ -26,6 +27,7 @@ async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
         at = max(await broker.store.committed(request.group, queue) or 0, bounds.first)
         if room > 0 and room_bytes > 0:
             found = await broker.store.read(queue, at, count_max=room, bytes_max=room_bytes)
+            found = await resolved(broker.store, found, bytes_max=room_bytes)
             if isinstance(found, Slice):
                 records += found.runs
                 room, room_bytes = room - len(found.sizes), room_bytes - sum(found.sizes)

@@ -182,6 +182,10 @@ class Pops:
             run.number = self._write([_ran(run)])
             del self._run[key]
 
+    def mark(self, name: str, value: int) -> None:
+        """Something to be known after a restart, too."""
+        self._store.put_mark_now(name, value)
+
     def save(self) -> None:
         """Say how far back the next start must read; what would make that far is written anew."""
         self.flush()

@@ -15,6 +15,7 @@ from sparrow.broker.hold import Hold
 from sparrow.broker.pop.handles import retry_topic
 from sparrow.broker.pop.inflight import Lot
 from sparrow.broker.pop.pops import Pops
+from sparrow.broker.references import may_hold_references, resolve
 from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX, Topics
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
@@ -156,4 +157,10 @@ class Reviving:
                 offset = slice_.bounds.first
             else:
                 break
-        return {offset: found[offset] for offset in wanted if offset in found}
+        records = {offset: found[offset] for offset in wanted if offset in found}
+        return await self._resolved(records) if may_hold_references(lot.queue.topic) else records
+
+    async def _resolved(self, records: dict[int, memoryview]) -> dict[int, memoryview]:
+        """What comes again from here on is a message by itself, as every retry is."""
+        whole = {offset: await resolve(self._store, raw) for offset, raw in records.items()}
+        return {offset: memoryview(raw) for offset, raw in whole.items() if raw is not None}

@@ -114,6 +114,7 @@ class Popping:
             basket = Basket(request, wanted, self._broker.now_ms())
             at = self._taking.position(basket, queue)
             found = await self._store.read(queue, at, **self._taking.limits(basket, queue))
+            found = await self._taking.resolved(basket, queue, found)
             found = self._taking.wanted(basket, queue, found)
             basket.now_ms = self._broker.now_ms()
             basket.offsets.pop(queue, None)

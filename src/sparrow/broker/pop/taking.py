@@ -2,31 +2,39 @@
 
 1. A queue is read from the group's offset on. The offset moves past what is taken at once, and past what the filter
    leaves out; only in order it waits for acknowledgements.
-2. Queues take turns at being the first. The retry topic is the last, and in one pop of five the first: neither old nor
-   new messages starve.
+2. Queues take turns at being the first, within their lane if the topic has lanes (see `lanes` for those). The retry
+   topic is the last, and in one pop of five the first: neither old nor new messages starve.
 3. Nothing has happened until `close`: then all that was taken is in the log, and only then offsets move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from random import randrange
 
 from sparrow.broker.context import Broker
+from sparrow.broker.lanes import STRICT, has_lanes
 from sparrow.broker.pop import handles
 from sparrow.broker.pop.basket import REVIVE_QUEUE, Basket
 from sparrow.broker.pop.inflight import Lot
+from sparrow.broker.pop.turns import Turns
+from sparrow.broker.references import are_in, may_hold_references, resolved
 from sparrow.broker.selecting import examined_max, selected
 from sparrow.broker.topics import RETRY_PREFIX
+from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
 from sparrow.wire import record
-from sparrow.wire.headers import PopMessage
 
 _RETRY_FIRST = 5
 _LOOKS_MAX = 32
 """Reads of one queue in which nothing matched, before others get their turn."""
 _FROM_NEWEST = 1
+
+
+def popped_mark(group: str, topic: str) -> str:
+    """Says when the group began to pop the topic, at the latest: what is meant for it goes where it pops from."""
+    return f"pop.begun {group} {topic}"
 
 
 class Taking:
@@ -36,14 +44,21 @@ class Taking:
         self._broker, self._store, self._topics, self._pops = broker, broker.store, broker.topics, broker.pops
         self.reading: set[tuple[str, Queue]] = set()
         """Queues that are being read from the disk for somebody: nobody else takes from them meanwhile."""
+        self._popped: set[tuple[str, str]] = set()
+        self._turns = Turns(broker)
 
-    def queues(self, topic: str, queue_id: int) -> list[Queue]:
-        """Of a topic, in whatever order is this pop's."""
+    def queues(self, topic: str, queue_id: int, lanes: Iterable[Priority] = Priority) -> list[Queue]:
+        """Of a topic, in whatever order is this pop's; `lanes` is that of its lanes, if it has any."""
         if queue_id >= 0:
             return [Queue(topic, queue_id)]
-        count = self._topics[topic].read_queues
+        count, in_lanes = self._topics[topic].read_queues, has_lanes(self._topics[topic])
+        if in_lanes:
+            count = part_of(count)
         first = randrange(count) if count > 1 else 0
-        return [Queue(topic, (first + number) % count) for number in range(count)]
+        numbers = [(first + number) % count for number in range(count)]
+        if in_lanes:
+            return [Queue(topic, queue_id_of(part, lane)) for lane in lanes for part in numbers]
+        return [Queue(topic, number) for number in numbers]
 
     def retry_queue(self, group: str, topic: str) -> Queue | None:
         """Of its retries; there need not be any yet."""
@@ -55,7 +70,8 @@ class Taking:
         It is not passed over for others that need no disk: those might never leave it a turn.
         """
         request = basket.request
-        for queue in self._sources(request):
+        for queue, kept in self._sources(basket):
+            basket.kept = kept
             if not self._may_take(basket, queue):
                 continue
             if basket.is_full:
@@ -64,12 +80,23 @@ class Taking:
                 return queue
         return None
 
-    def _sources(self, request: PopMessage) -> Iterator[Queue]:
-        queues = self.queues(request.topic, request.queue_id)
+    def _sources(self, basket: Basket) -> list[tuple[Queue, int]]:
+        """Queues, and how many places each must leave to those that follow."""
+        request = basket.request
+        turn = STRICT
+        if request.queue_id < 0 and has_lanes(self._topics[request.topic]):
+            turn = self._turns.next(request.group, request.topic, places=basket.room, now_ms=basket.now_ms)
+        kept = {lane: turn.kept_behind(lane) for lane in Priority} if turn.kept else {}
+        queues = [
+            (queue, kept[lane_of(queue.id)] if kept else 0)
+            for queue in self.queues(request.topic, request.queue_id, turn.order)
+        ]
         retries = None if request.in_order else self.retry_queue(request.group, request.topic)
         if retries is None or retries.topic not in self._topics:
-            return iter(queues)
-        return iter([retries, *queues] if not randrange(_RETRY_FIRST) else [*queues, retries])
+            return queues
+        if not randrange(_RETRY_FIRST):
+            return [(retries, turn.kept_behind(None)), *queues]
+        return [*queues, (retries, 0)]
 
     def _may_take(self, basket: Basket, queue: Queue) -> bool:
         request = basket.request
@@ -91,11 +118,11 @@ class Taking:
         return max(0, int(end) - max(self._store.committed_now(group, queue) or 0, first))
 
     def _take(self, basket: Basket, queue: Queue) -> bool:
-        """False: it lies on the disk."""
+        """False: it lies on the disk, or elsewhere."""
         at = self.position(basket, queue)
         for _ in range(_LOOKS_MAX):
             found = self._store.read_now(queue, at, **self.limits(basket, queue))
-            if found is None:
+            if found is None or (may_hold_references(queue.topic) and are_in(found)):
                 return False
             looked_to = self.put(basket, queue, at, self.wanted(basket, queue, found))
             if looked_to is None:
@@ -107,15 +134,21 @@ class Taking:
     def limits(self, basket: Basket, queue: Queue) -> Limits:
         is_retried = queue.topic != basket.request.topic  # was wanted before, and is not filtered again
         return {
-            "count_max": examined_max(basket.room, None if is_retried else basket.wanted.selector),
+            "count_max": examined_max(basket.free, None if is_retried else basket.wanted.selector),
             "bytes_max": basket.room_bytes,
             "tags_codes": None if is_retried else basket.wanted.tags_codes,
         }
 
+    async def resolved(self, basket: Basket, queue: Queue, found: ReadResult) -> ReadResult:
+        """With messages in place of what only refers to them."""
+        if not may_hold_references(queue.topic):
+            return found
+        return await resolved(self._store, found, bytes_max=basket.room_bytes)
+
     def wanted(self, basket: Basket, queue: Queue, found: ReadResult) -> ReadResult:
         """What meets the group's condition, if it has one."""
         is_retried = queue.topic != basket.request.topic
-        return found if is_retried else selected(found, basket.wanted.selector, basket.room)
+        return found if is_retried else selected(found, basket.wanted.selector, basket.free)
 
     def position(self, basket: Basket, queue: Queue) -> int:
         """Where the group goes on reading. A new group's first pop decides it for good."""
@@ -160,6 +193,7 @@ class Taking:
         request = basket.request
         retry = handles.NORMAL if queue.topic == request.topic else handles.RETRIED
         start = offsets[0]
+        self._turns.took(request.group, queue, len(offsets))
         if request.in_order:
             basket.runs.append((queue, offsets, next_offset))
         else:
@@ -201,6 +235,9 @@ class Taking:
         request = basket.request
         if basket.lots:
             self._pops.take(basket.lots)
+            if (request.group, request.topic) not in self._popped:
+                self._popped.add((request.group, request.topic))
+                self._pops.mark(popped_mark(request.group, request.topic), basket.now_ms)
         for queue, offset in basket.offsets.items():
             self._store.commit_now(request.group, queue, offset)
         for queue, offsets, next_offset in basket.runs:

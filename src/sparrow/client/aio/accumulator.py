@@ -16,6 +16,7 @@ from sparrow.client.aio.packing import Packing, must_go_alone
 from sparrow.client.aio.sending import Sender
 from sparrow.model.errors import Closed, Refused
 from sparrow.model.message import Message
+from sparrow.model.priority import PRIORITY
 from sparrow.wire.bodies import BrokerQueue
 
 
@@ -45,6 +46,8 @@ class Accumulator:
         if future is None:
             future = self._loop.create_future()
         key: Key = message.topic if queue is None else queue
+        if message.properties and (word := message.properties.get(PRIORITY)) and self._may_be_in_lanes(queue):
+            key = (message.topic if queue is None else queue, word)
         if (
             len(body) > self._packing.plain_bytes_max
             or timeout_ms is not None
@@ -59,6 +62,13 @@ class Accumulator:
         if is_full:
             self._seal(key)
         return future
+
+    def _may_be_in_lanes(self, queue: BrokerQueue | None) -> bool:
+        """Only then messages of different priorities travel apart: in one queue they would lose their order."""
+        if queue is None:
+            return True
+        route = self._sender.route_now(queue.topic)
+        return route is not None and queue.broker_name in route.in_lanes
 
     def _add_alone(
         self,

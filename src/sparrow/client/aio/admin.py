@@ -19,6 +19,7 @@ import msgspec
 
 from sparrow.client.aio.dead_letters import chosen, dead_letters, redrive
 from sparrow.client.aio.lookup import by_key, by_offset_id, by_unique_key
+from sparrow.client.aio.resending import Resent, resend, wish_of
 from sparrow.client.aio.session import TEMPLATE_TOPIC, Session
 from sparrow.client.aio.sharing import Start
 from sparrow.client.retry import DEAD_PREFIX
@@ -26,7 +27,9 @@ from sparrow.client.routes import MASTER, Route
 from sparrow.client.subscription import ALL
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
+from sparrow.model.priority import HAS_LANES, LANES, Priority
 from sparrow.model.queue import Bounds, QueueOffset
+from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import READ, WRITE, Group, checked_group, checked_topic
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
@@ -49,6 +52,7 @@ from sparrow.wire.headers import (
     UpdateTopic,
 )
 from sparrow.wire.ids import format_offset_id
+from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,8 +113,14 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    def __init__(self, name_servers: str = "127.0.0.1:9876", *, session: Session | None = None) -> None:
-        self.session = session or Session(name_servers)
+    def __init__(
+        self,
+        name_servers: str = "127.0.0.1:9876",
+        *,
+        credentials: Credentials | None = None,
+        session: Session | None = None,
+    ) -> None:
+        self.session = session or Session(name_servers, credentials=credentials)
         self._owns_session = session is None
 
     async def open(self) -> None:
@@ -157,12 +167,15 @@ class Admin:
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
         permission: int = READ | WRITE,
+        has_lanes: bool = False,
     ) -> Route:
         """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either.
-        Producers and consumers find it when this returns."""
+        Producers and consumers find it when this returns. With lanes, messages have priorities: of each queue that
+        producers know, readers see three."""
         checked_topic(name)
         masters = await self._masters(cluster, brokers)
-        header = UpdateTopic(name, TEMPLATE_TOPIC, queues, queues, permission, "SINGLE_TAG", False, 0)
+        reads, flag = (queues * LANES, HAS_LANES) if has_lanes else (queues, 0)
+        header = UpdateTopic(name, TEMPLATE_TOPIC, reads, queues, permission, "SINGLE_TAG", False, flag)
         await _all(self.session.ask(address, Code.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values())
         return await self._registered(name, masters)
 
@@ -408,6 +421,89 @@ class Admin:
         more; `to_group_only` sends them to this group's retry topic. They also stay among the dead letters.
         """
         return await redrive(self.session, group, chosen(ids, since, everything=everything), to_group=to_group_only)
+
+    async def resend(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        begin: int | None = None,
+        end: int | None = None,
+        queue_id: int | None = None,
+        priority: Priority | str | None = None,
+        broker: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Resent:
+        """Deliver messages of a topic once more, to a group or to all that have committed an offset on it. They are not
+        copied; they come as the group's retries do, with the property `RESENT`.
+
+        Which messages: offsets `begin` to `end`, both included, of a queue or of a priority's queues; those with one of
+        the `keys`; or those stored from `from_ms` on and before `to_ms`, which may also narrow down keys. A group that
+        has not read them yet is refused them unless `force`. `dry_run` only counts.
+        """
+        wish = wish_of(
+            topic,
+            group,
+            begin=begin,
+            end=end,
+            queue_id=queue_id,
+            priority=priority,
+            keys=keys,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            dry_run=dry_run,
+            force=force,
+        )
+        return await resend(self.session, await self.route(topic), wish, broker)
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    async def issue_token(self, name: str, kind: TokenKind) -> Credentials:
+        """What a producer (`p`) or a consumer (`c`) is to sign its requests with. Every broker gets the same token; a
+        name issued before is given as it was, and one of another kind, or revoked, is refused."""
+        masters = await self._masters(None, None)
+        known = await _all(self._tokens_on(address) for address in masters.values())
+        has_it = {address: name in tokens for address, tokens in zip(masters.values(), known, strict=True)}
+        secret_key: str | None = None
+        # Whoever has it goes first: the secret is its own, and the others take it over.
+        for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
+            body = bodies.write(IssueToken(name, kind, secret_key))
+            answer = await self.session.ask(address, TokenCode.ISSUE_TOKEN, None, body)
+            given = bodies.read(TokenShown, answer.body).secret_key
+            if given is None or secret_key not in (None, given):
+                raise Refused(
+                    f"token {name!r} has another secret on broker {broker_name!r}: revoke it, and issue another name"
+                )
+            secret_key = given
+        return Credentials(name, secret_key or "")
+
+    async def tokens(self) -> list[TokenShown]:
+        """Every token of any master, by name, the revoked ones too. Secrets are not shown."""
+        masters = await self._masters(None, None)
+        found: dict[str, TokenShown] = {}
+        for tokens in await _all(self._tokens_on(address) for address in masters.values()):
+            for name, token in tokens.items():
+                if name not in found or token.revoked_ms is None:  # while one broker still takes it, it is not revoked
+                    found[name] = token
+        return [found[name] for name in sorted(found)]
+
+    async def revoke_token(self, name: str) -> None:
+        """For good, and from the next request on, on every master that has it."""
+        masters = await self._masters(None, None)
+        known = await _all(self._tokens_on(address) for address in masters.values())
+        having = [address for address, tokens in zip(masters.values(), known, strict=True) if name in tokens]
+        if not having:
+            raise Refused(f"there is no token {name!r}")
+        body = bodies.write(RevokeToken(name))
+        await _all(self.session.ask(address, TokenCode.REVOKE_TOKEN, None, body) for address in having)
+
+    async def _tokens_on(self, address: str) -> dict[str, TokenShown]:
+        answer = await self.session.ask(address, TokenCode.LIST_TOKENS)
+        return {token.name: token for token in bodies.read(TokensShown, answer.body).tokens}
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Messages that wait a little for each other and travel together.
 
-1. A lot holds messages of one topic, and of one queue if they ask for one.
+1. A lot holds messages of one topic, and of one queue if they ask for one. All of it goes to one queue.
 2. It leaves when its time is up, or when it is full; a message larger than a whole lot is one by itself.
 3. In a lot, and from lot to lot of one key, messages keep the order in which they came.
 
@@ -21,8 +21,9 @@ from sparrow.wire.batch import SMALLEST_BYTES
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.headers import Sent
 
-Key = str | BrokerQueue
-"""What messages of one lot share: the topic when any queue will do, else the queue."""
+Key = str | BrokerQueue | tuple[str | BrokerQueue, str]
+"""What messages of one lot share: the topic when any queue will do, else the queue; and the priority, where the queue
+they get depends on it."""
 
 Results = asyncio.Future[SendResult]
 

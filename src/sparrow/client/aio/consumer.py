@@ -3,6 +3,9 @@
 Three ways to take messages, one of them for a consumer's life: a handler (`start`), `async for`, or `poll`.
 
 Delivery is at least once: a message may come again after a crash, or when a queue moves to another member.
+
+Without a group it shares with nobody: it reads every queue from the end on, and nothing is kept for it. What a handler
+did not take is gone.
 """
 
 from __future__ import annotations
@@ -18,20 +21,25 @@ import msgspec
 
 from sparrow import clock
 from sparrow.client.aio import remote
-from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder, Item, OnRequest
-from sparrow.client.aio.feed import Appetite, Feed
+from sparrow.client.aio.delivery import Concurrently, Delivery, Handler, InOrder
+from sparrow.client.aio.feed import Appetite, FirstLook, Item
 from sparrow.client.aio.feeds import Feeds
-from sparrow.client.aio.giving_back import GivingBack
+from sparrow.client.aio.giving_back import GivenBack, KeptHere, PassedOn, Unwanted
+from sparrow.client.aio.lanes import TopicLanes
 from sparrow.client.aio.offsets import BrokerOffsets, LocalOffsets, Offsets
+from sparrow.client.aio.on_request import OnRequest
 from sparrow.client.aio.pulling import PullAnswer, pull
+from sparrow.client.aio.resending import Resent, resend, wish_of
 from sparrow.client.aio.session import Session
-from sparrow.client.aio.sharing import RETRY_PREFIX, Sharing, Start
+from sparrow.client.aio.sharing import RETRY_PREFIX, Sharing, Start, ends_of
 from sparrow.client.aio.tracing import Tracer, trace_group
 from sparrow.client.allocate import Strategy, averagely
-from sparrow.client.retry import TO_THE_DEAD, Bury, level_for
+from sparrow.client.priority import STARVATION_MS
 from sparrow.client.subscription import ALL, TAG, Subscription
-from sparrow.model.errors import Closed, Refused, SparrowError
+from sparrow.model.errors import Closed, GroupRequired, Refused, SparrowError
 from sparrow.model.message import StoredMessage
+from sparrow.model.priority import Priority
+from sparrow.model.token import Credentials
 from sparrow.model.topic import checked_group, checked_topic
 from sparrow.wire.bodies import BrokerQueue, ConsumerData
 from sparrow.wire.codes import Code
@@ -47,13 +55,16 @@ SHARE_INTERVAL_S = 20.0
 SEEK_TOPIC_S = 1.0
 """The same while a topic is not there yet."""
 _LOCK_INTERVAL_S = 20.0
+NOBODY = "TOOLS_CONSUMER"
+"""The group in whose name anybody may read. RocketMQ's tools do, so every broker has it from the start; it is no member
+of it who never sends a heartbeat, and nothing is committed for it."""
 
 Mode = Literal["cluster", "broadcast"]
 _FROM_WHERE = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 
 
 class Consumer:
-    """A member of a consumer group.
+    """A member of a consumer group; or, with `group=None`, somebody who looks at what comes from now on.
 
     ```python
     async with Consumer("billing") as consumer:
@@ -65,7 +76,7 @@ class Consumer:
 
     def __init__(
         self,
-        group: str,
+        group: str | None,
         name_servers: str = "127.0.0.1:9876",
         *,
         mode: Mode = "cluster",
@@ -75,36 +86,59 @@ class Consumer:
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
         retries_max: int | None = None,
+        starvation_ms: int = STARVATION_MS,
         trace: bool = False,
         timeout_ms: int = 3_000,
         instance: str | None = None,
+        credentials: Credentials | None = None,
         session: Session | None = None,
     ) -> None:
         """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress.
         `retries_max`: a message that failed once more often is a dead letter; by default the group's configuration
-        says (16 times), and where messages come in order there is no end. `trace`: note what handlers do in the trace
-        topic."""
-        self.group = checked_group(group)
-        self.mode, self._start, self._strategy = mode, start, strategy
+        says (16 times), and where messages come in order there is no end. `starvation_ms`: in a topic with lanes, a
+        lower priority gets a share once its first message is so old; 0: never. `trace`: note what handlers do in the
+        trace topic. `credentials` sign every request, for brokers that ask who is there; a `session` has its own."""
+        if group is None and trace:
+            raise GroupRequired("a trace of what handlers do")
+        if group is None and offsets_path is not None:
+            raise GroupRequired("keeping progress in a file")
+        self.group = None if group is None else checked_group(group)
+        self._asks_as = group if group is not None else NOBODY
+        self.mode: Mode = "broadcast" if group is None else mode
+        self._start: Start = "first" if group is None else start
+        self._strategy = strategy
         self._commit_interval_s = commit_interval_ms / 1000
         self._owns_session = session is None
-        self.session = session or Session(name_servers, instance=instance, timeout_ms=timeout_ms)
+        self.session = session or Session(
+            name_servers, instance=instance, timeout_ms=timeout_ms, credentials=credentials
+        )
         self._offsets: Offsets
-        if mode == "broadcast":
+        if self.mode == "broadcast":
             self._offsets = LocalOffsets(Path(offsets_path) if offsets_path is not None else None)
         else:
-            self._offsets = BrokerOffsets(self.session, group)
-        self._retries_max = retries_max
-        self._giving_back = GivingBack(self.session, self.group, retries_max)
+            self._offsets = BrokerOffsets(self.session, self._asks_as)
+        self._begun_at_end: set[str] = set()
+        """Without a group: topics of which it is known where we began."""
+        # Without a group nothing comes again, so whatever failed is passed on at once.
+        self._retries_max = retries_max if group is not None else 0
+        self._unwanted: Unwanted
+        if self.group is None:
+            self._unwanted = PassedOn()
+        elif mode == "broadcast":
+            self._unwanted = KeptHere()
+        else:
+            self._unwanted = GivenBack(self.session, self.group, retries_max)
+        self._starvation_ms = starvation_ms
         self._traces = trace
         self._tracer: Tracer | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._feeds = Feeds(
             self.session,
-            group,
+            self._asks_as,
             appetite=appetite or Appetite(),
             offsets=self._offsets,
-            commits_with_pulls=mode == "cluster",
+            commits_with_pulls=self.mode == "cluster",
+            tells_subscription=group is None,
         )
         self._assigned: set[BrokerQueue] | None = None
         self._delivery: Delivery | None = None
@@ -145,15 +179,17 @@ class Consumer:
         await self.close()
 
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Read a topic: all of it, or messages with some tags (`"a || b"`)."""
+        """Read a topic: all of it, or messages with some tags (`"a || b"`). Without a group: what comes from now on."""
         if self._assigned is not None:
             raise Refused("a consumer that was assigned queues by hand cannot subscribe as well")
         checked_topic(topic)
+        await self._begin_at_end([topic])
         self._want(topic, expression, expression_type)
         await self._subscriptions_changed()
 
     async def unsubscribe(self, topic: str) -> None:
         self._subscriptions.pop(topic, None)
+        self._begun_at_end.discard(topic)
         self._stop_feeds(topic)
         await self._subscriptions_changed()
 
@@ -170,6 +206,18 @@ class Consumer:
         for feed in self._feeds.of_topic(topic):
             feed.stop()
 
+    async def _begin_at_end(self, topics: Iterable[str]) -> None:
+        """Without a group: what is there now is not read. Queues that are made later are read from their first."""
+        if self.group is not None:
+            return
+        await self.session.open()
+        for topic in set(topics) - self._begun_at_end:
+            async with self._changing:
+                for feed in self._feeds.of_topic(topic):
+                    await self._feeds.leave(feed)  # of a subscription that was given up
+                await self._offsets.save(await ends_of(self.session, topic))
+            self._begun_at_end.add(topic)
+
     async def _subscriptions_changed(self) -> None:
         if self._delivery is not None:
             await self.session.heartbeat()
@@ -179,7 +227,9 @@ class Consumer:
         """Read exactly these queues, whoever else is in the group. Progress is committed as usual."""
         if self._subscriptions and self._assigned is None:
             raise Refused("a consumer that has subscribed shares its queues with the group: assign before, or instead")
-        self._assigned = set(queues)
+        queues = set(queues)
+        await self._begin_at_end(queue.topic for queue in queues)
+        self._assigned = queues
         for queue in self._assigned:
             self._want(queue.topic, expression)
         await self._subscriptions_changed()
@@ -193,17 +243,25 @@ class Consumer:
 
         With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
         A handler that raises gets the message again later; it may choose when (`raise Later(level)`), or that there
-        is no use in it (`raise Bury()`).
+        is no use in it (`raise Bury()`). Without a group, what it did not take is logged and does not come again.
         """
         handler = await self._traced(handler)
         if orderly:
-            in_order = InOrder(handler, batch=batch, retries_max=self._retries_max, bury=self._bury)
+            in_order = InOrder(handler, batch=batch, retries_max=self._retries_max, bury=self._unwanted.bury)
             await self._join(in_order, is_orderly=True)
         else:
-            await self._join(Concurrently(handler, workers=workers, batch=batch, give_back=self._give_back))
+            give_back, lanes = self._unwanted.give_back, self._lanes()
+            await self._join(Concurrently(handler, workers=workers, batch=batch, give_back=give_back, lanes=lanes))
+
+    def _lanes(self) -> TopicLanes:
+        return TopicLanes(self._has_lanes, starvation_ms=self._starvation_ms)
+
+    def _has_lanes(self, topic: str) -> bool:
+        route = self.session.route_now(topic)
+        return route is not None and bool(route.in_lanes)
 
     async def _traced(self, handler: Handler) -> Handler:
-        if not self._traces:
+        if not self._traces or self.group is None:
             return handler
         if self._tracer is None:
             from sparrow.client.aio.producer import Producer
@@ -220,9 +278,11 @@ class Consumer:
         delivery.finish()
         return await delivery.take(count_max, timeout_ms / 1000)
 
-    async def take_away(self, count_max: int, timeout_s: float | None) -> list[Item]:
+    async def take_away(
+        self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
+    ) -> list[Item]:
         """For the blocking client: messages with their feeds, which the caller tells when they are done."""
-        return await (await self._on_request()).take_away(count_max, timeout_s)
+        return await (await self._on_request()).take_away(count_max, timeout_s, in_lanes_max=in_lanes_max)
 
     async def __anext__(self) -> StoredMessage:
         """The next message. The one before counts as dealt with."""
@@ -246,7 +306,7 @@ class Consumer:
 
     async def _on_request(self) -> OnRequest:
         if self._delivery is None:
-            await self._join(OnRequest())
+            await self._join(OnRequest(self._lanes()))
         if not isinstance(self._delivery, OnRequest):
             raise Refused("this consumer hands its messages to a handler: take them there")
         return self._delivery
@@ -288,12 +348,42 @@ class Consumer:
             self.session,
             queue,
             offset,
-            group=self.group,
+            group=self._asks_as,
             subscription=subscription,
             count_max=count_max,
             hold_ms=hold_ms,
             tells_subscription=True,
         )
+
+    async def resend(
+        self,
+        topic: str,
+        *,
+        begin: int | None = None,
+        end: int | None = None,
+        queue_id: int | None = None,
+        priority: Priority | str | None = None,
+        keys: str | Iterable[str] | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+    ) -> Resent:
+        """Have messages delivered once more to this group; `Admin.resend` says which. Without one: `GroupRequired`."""
+        if self.group is None:
+            raise GroupRequired("to have messages resent")
+        which = wish_of(
+            topic,
+            self.group,
+            begin=begin,
+            end=end,
+            queue_id=queue_id,
+            priority=priority,
+            keys=keys,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            dry_run=False,
+            force=False,
+        )
+        return await resend(self.session, await self.session.route(topic), which, None)
 
     async def read_table(
         self,
@@ -307,7 +397,7 @@ class Consumer:
         """The messages of a topic as an Arrow table, from a time (or `"first"`) up to another (or `"last"`)."""
         from sparrow.client.aio.reading import read_table
 
-        return await read_table(self.session, self.group, topic, start, end, expression=expression, columns=columns)
+        return await read_table(self.session, self._asks_as, topic, start, end, expression=expression, columns=columns)
 
     # -- the group ----------------------------------------------------------------------------------------------------
 
@@ -323,11 +413,11 @@ class Consumer:
         await self.session.open()
         self._delivery, self._is_orderly = delivery, is_orderly
         if self.mode == "cluster" and self._assigned is None:
-            retry = RETRY_PREFIX + self.group
+            retry = RETRY_PREFIX + self._asks_as
             self._subscriptions[retry] = Subscription.of(retry, version_ms=clock.now_ms())
         self._sharing = Sharing(
             self.session,
-            self.group,
+            self._asks_as,
             strategy=self._strategy,
             is_broadcast=self.mode == "broadcast",
             is_orderly=is_orderly,
@@ -336,10 +426,12 @@ class Consumer:
         )
         self._feeds.serve(delivery, self._sharing)
         self.started_ms = clock.now_ms()
-        self.session.consumers[self.group] = self
-        self.session.handlers.update(remote.HANDLERS)
+        if self.group is not None:
+            self.session.consumers[self.group] = self
+            self.session.handlers.update(remote.HANDLERS)
         self.session.on_routes_changed.append(self._route_changed)
         try:
+            await self._begin_at_end(self._subscriptions)
             await self.session.refresh(self._subscriptions)
             await self.session.heartbeat()
         except BaseException:  # cancelled half-way in: it is not a member, and may try again
@@ -355,7 +447,7 @@ class Consumer:
     def described(self) -> ConsumerData:
         is_push = not isinstance(self._delivery, OnRequest)
         return ConsumerData(
-            group_name=self.group,
+            group_name=self._asks_as,
             consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
             message_model="BROADCASTING" if self.mode == "broadcast" else "CLUSTERING",
             consume_from_where=_FROM_WHERE.get(str(self._start), "CONSUME_FROM_TIMESTAMP"),
@@ -404,20 +496,25 @@ class Consumer:
                         is_complete &= await self._feeds.leave(feed)
                 fresh = [queue for queue in wanted if queue not in self._feeds]
                 held = await self._sharer.locked(fresh)
-                begun = await asyncio.gather(*(self._begin(queue, subscription) for queue in held))
+                first_look = FirstLook(sum(self._feeds.lane_of(queue) is not None for queue in held))
+                begun = await asyncio.gather(*(self._begin(queue, subscription, first_look) for queue in held))
+                await self._sharer.unlock([queue for queue in held if queue not in self._feeds])
                 is_complete &= len(held) == len(fresh) and all(begun)
         return is_complete
 
-    async def _begin(self, queue: BrokerQueue, subscription: Subscription) -> bool:
+    async def _begin(self, queue: BrokerQueue, subscription: Subscription, first_look: FirstLook) -> bool:
         """False: not now. That keeps no other queue from being read."""
+        is_lane = self._feeds.lane_of(queue) is not None
+        start: int | None = None
         try:
             start = await self._sharer.start_of(queue)
         except SparrowError as error:
             log.info("queue not begun", extra={"queue": str(queue), "why": str(error)})
+        if start is None or self._subscriptions.get(queue.topic) is not subscription:  # it changed while we asked
+            if is_lane:
+                first_look.looked()
             return False
-        if self._subscriptions.get(queue.topic) is not subscription:  # it changed while we asked
-            return False
-        self._feeds.begin(queue, start, subscription)
+        self._feeds.begin(queue, start, subscription, first_look if is_lane else None)
         return True
 
     async def _wanted(self, subscription: Subscription) -> list[BrokerQueue] | None:
@@ -484,24 +581,6 @@ class Consumer:
             raise Refused("this consumer has not started")
         await self._delivery.handle_now(message)
 
-    async def _give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
-        """Ask the broker to bring it again later, or to bury it."""
-        if self.mode == "broadcast":
-            return self._passed_over(feed, message, failure)
-        return await self._giving_back.give_back(feed.queue, message, level_for(failure))
-
-    async def _bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
-        """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
-        if self.mode == "broadcast":
-            return self._passed_over(feed, message, Bury())
-        return await self._giving_back.send_again(feed.queue, message, TO_THE_DEAD)
-
-    def _passed_over(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
-        """In broadcast mode nobody keeps a message for us: it is tried again here, or dropped."""
-        if isinstance(failure, Bury):
-            log.warning("message dropped", extra={"queue": str(feed.queue), "message_id": message.unique_key})
-        return isinstance(failure, Bury)
-
     async def _leave(self, grace_s: float) -> None:
         for task in self._tasks:
             task.cancel()
@@ -511,13 +590,21 @@ class Consumer:
         await self._delivery.stop(grace_s)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._feeds.close()
-        self.session.consumers.pop(self.group, None)
+        if self.group is None and isinstance(self._offsets, LocalOffsets):
+            self._offsets.forget()
+            self._begun_at_end.clear()
+        else:
+            self.session.consumers.pop(self._asks_as, None)
         if self._route_changed in self.session.on_routes_changed:  # not so where a close before was given up
             self.session.on_routes_changed.remove(self._route_changed)
-        header = UnregisterClient(self.session.client_id, consumer_group=self.group)
+        if self.group is not None:
+            await self._say_good_bye(self.group)
+        self._delivery = None
+
+    async def _say_good_bye(self, group: str) -> None:
+        header = UnregisterClient(self.session.client_id, consumer_group=group)
         for address in self.session.broker_addresses(masters_only=False):
             try:
                 await self.session.ask(address, Code.UNREGISTER_CLIENT, header)
             except SparrowError as error:
                 log.info("not unregistered", extra={"broker": address, "why": str(error)})
-        self._delivery = None

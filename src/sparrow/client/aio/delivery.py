@@ -1,10 +1,12 @@
-"""How messages reach the application: many at a time, in order, or one by one when it asks.
+"""How messages reach a handler: many at a time, or in order. `on_request` has those that an application asks for.
 
 1. A message is done when its handler returned. One that failed is given back to the broker to come again later; where
    that cannot be had, it is tried again here after a while. Until then it holds back what may be committed.
 2. In order: of one queue, one batch at a time, and only while the broker holds the queue for us. One that failed is
    tried again in place, as often as retries are allowed; then it is buried, and the queue goes on.
 3. A handler may choose: `raise Later(level)`, `raise Bury()`.
+4. Of a topic with lanes, what has the highest priority is handed out first. In order every queue has its own runner, so
+   there nothing waits for another lane.
 """
 
 from __future__ import annotations
@@ -12,21 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from sparrow.client.aio.feed import Feed
+from sparrow import clock
+from sparrow.client.aio.feed import Feed, Item, done
+from sparrow.client.aio.lanes import TopicLanes
+from sparrow.client.priority import Lanes
 from sparrow.client.retry import Bury, Later, is_a_choice
-from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[object]]
 """Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
-
-Item = tuple[Feed, StoredMessage]
-"""A message, and the feed that is to hear when it is done."""
 
 GiveBack = Callable[[Feed, StoredMessage, Exception], Awaitable[bool]]
 """Asks the broker to take a message back after that failure of its handler. False: it cannot."""
@@ -78,18 +79,27 @@ class _InHand:
 
 
 class Concurrently:
-    """Some workers, each with a message (or a batch) in hand; no order."""
+    """Some workers, each with a message (or a batch) in hand; no order, but that of priorities."""
 
-    def __init__(self, handler: Handler, *, workers: int, batch: int | None, give_back: GiveBack) -> None:
-        self._handler, self._batch, self._give_back = handler, batch, give_back
-        self._line: asyncio.Queue[tuple[Feed, list[StoredMessage]]] = asyncio.Queue()
+    def __init__(
+        self, handler: Handler, *, workers: int, batch: int | None, give_back: GiveBack, lanes: TopicLanes
+    ) -> None:
+        self._handler, self._batch, self._give_back, self._lanes = handler, batch, give_back, lanes
+        self._size = batch or 1
+        # Lanes stand in line once for each batch that waits in them. What is in the batch is decided when its turn
+        # comes; if others came to be in earlier ones, it may be empty.
+        self._line: asyncio.Queue[list[Item] | Lanes[Item]] = asyncio.Queue()
         self._is_stopping = False
         self._in_hand = _InHand()
         self._workers = [asyncio.create_task(self._work(), name=f"consume {number}") for number in range(workers)]
 
     def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
-        for chunk in _chunks(messages, self._batch or 1):
-            self._line.put_nowait((feed, chunk))
+        plain, in_lanes = self._lanes.add(feed, messages)
+        for start in range(0, len(plain), self._size):
+            self._line.put_nowait([(feed, message) for message in plain[start : start + self._size]])
+        for lanes, count in in_lanes:
+            for _ in range(0, count, self._size):
+                self._line.put_nowait(lanes)
 
     async def let_go(self, feed: Feed) -> bool:
         """What is in line of it is passed over when its turn comes."""
@@ -100,23 +110,28 @@ class Concurrently:
 
     async def _work(self) -> None:
         while True:
-            feed, messages = await self._line.get()
-            if feed.is_stopping or self._is_stopping:
-                continue
-            with self._in_hand:
-                await self._handle(feed, messages)
+            turn = await self._line.get()
+            if isinstance(turn, Lanes):
+                items = [item for item in turn.take(self._size, clock.now_ms()) if not item[0].is_stopping]
+            else:  # all of one queue
+                items = [] if turn[0][0].is_stopping else turn
+            if items and not self._is_stopping:
+                with self._in_hand:
+                    await self._handle(items)
 
-    async def _handle(self, feed: Feed, messages: list[StoredMessage]) -> None:
-        failure = await _failure(self._handler, messages[0] if self._batch is None else messages, feed)
+    async def _handle(self, items: list[Item]) -> None:
+        feed, message = items[0]
+        given = message if self._batch is None else [message for _, message in items]
+        failure = await _failure(self._handler, given, feed)
         if failure is not None:
-            messages = [message for message in messages if await self._given_back(feed, message, failure)]
-        feed.done([message.queue_offset for message in messages])
+            items = [item for item in items if await self._given_back(item, failure)]
+        done(items)
 
-    async def _given_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+    async def _given_back(self, item: Item, failure: Exception) -> bool:
+        feed, message = item
         if feed.is_dropped or await self._give_back(feed, message, failure):
             return True
-        later = asyncio.get_running_loop().call_later
-        later(TRY_AGAIN_S, self._line.put_nowait, (feed, [message]))
+        asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._line.put_nowait, [item])
         return False
 
     async def stop(self, grace_s: float) -> None:
@@ -197,60 +212,6 @@ class InOrder:
         await _cancelled(list(self._runners.values()))
 
 
-class OnRequest:
-    """Messages wait here until the application takes them."""
-
-    def __init__(self) -> None:
-        self._line: deque[Item] = deque()
-        self._taken: list[Item] = []
-        self._there_are_some = asyncio.Event()
-        self.is_stopped = False
-
-    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
-        self._line.extend([(feed, message) for message in messages])
-        self._there_are_some.set()
-
-    async def let_go(self, feed: Feed) -> bool:
-        self._line = deque(item for item in self._line if item[0] is not feed)
-        return True
-
-    async def handle_now(self, message: StoredMessage) -> None:
-        raise Refused("this consumer has no handler that a message could be given to")
-
-    async def take(self, count_max: int, timeout_s: float | None) -> list[StoredMessage]:
-        """Some messages, or none when the time is up. They are in hand until `finish`."""
-        taken = await self.take_away(count_max, timeout_s)
-        self._taken += taken
-        return [message for _, message in taken]
-
-    async def take_away(self, count_max: int, timeout_s: float | None) -> list[Item]:
-        """The same; it is up to the caller to tell the feeds when they are done."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not self._line and not self.is_stopped:
-                    self._there_are_some.clear()
-                    await self._there_are_some.wait()
-        except TimeoutError:
-            return []
-        line = self._line
-        return [line.popleft() for _ in range(min(count_max, len(line)))]
-
-    def finish(self) -> None:
-        """Everything taken so far is dealt with."""
-        taken, self._taken = self._taken, []
-        offsets: dict[Feed, list[int]] = {}
-        for feed, message in taken:
-            offsets.setdefault(feed, []).append(message.queue_offset)
-        for feed, some in offsets.items():
-            feed.done(some)
-
-    async def stop(self, grace_s: float) -> None:
-        """What was not taken is not ours to finish. Who waits for more is told that there will be none."""
-        self.is_stopped = True
-        self._line.clear()
-        self._there_are_some.set()
-
-
 async def _failure(handler: Handler, given: StoredMessage | list[StoredMessage], feed: Feed) -> Exception | None:
     """Why the handler did not take it; None if it did."""
     try:
@@ -275,11 +236,6 @@ def _pause_s(failure: Exception) -> float:
     if isinstance(failure, Later) and failure.delay_ms is not None:
         return failure.delay_ms / 1000
     return SUSPEND_S
-
-
-def _chunks(messages: list[StoredMessage], size: int) -> Iterator[list[StoredMessage]]:
-    for start in range(0, len(messages), size):
-        yield messages[start : start + size]
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from sparrow.client.subscription import Subscription
 from sparrow.client.window import Window
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
+from sparrow.model.priority import Priority
 from sparrow.wire import record
 from sparrow.wire.bodies import BrokerQueue
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _AFTER_ERROR_S = 1.0
 """A pull that failed is tried again after so long: the broker may be restarting."""
+FIRST_LOOK_S = 1.0
+"""How long lanes that are begun together wait for each other."""
 
 
 class Appetite(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +43,27 @@ class Appetite(msgspec.Struct, frozen=True, kw_only=True):
 Arrived = Callable[["Feed", list[StoredMessage]], None]
 
 
+class FirstLook:
+    """Lanes that are begun together hand over nothing before each was looked into, or a while has passed: whichever
+    broker answers first, what has the highest priority is to come first."""
+
+    def __init__(self, lanes: int) -> None:
+        self._missing = lanes
+        self._all = asyncio.Event()
+
+    def looked(self) -> None:
+        self._missing -= 1
+        if self._missing <= 0:
+            self._all.set()
+
+    async def all(self) -> None:
+        try:
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._all.wait()
+        except TimeoutError:
+            pass
+
+
 class Feed:
     """A queue this consumer has been given. Once dropped, it delivers and commits nothing more."""
 
@@ -54,8 +78,15 @@ class Feed:
         appetite: Appetite,
         arrived: Arrived,
         commits_with_pulls: bool,
+        tells_subscription: bool = False,
+        lane: Priority | None = None,
+        first_look: FirstLook | None = None,
     ) -> None:
+        """`tells_subscription`: with each pull, for the brokers hear of it in no other way."""
         self.queue, self.subscription = queue, subscription
+        self.lane = lane
+        """The priority of what comes from here; None in a topic without lanes."""
+        self.is_retry = queue.topic.startswith(RETRY_PREFIX)
         self.window = Window(start)
         self.is_stopping = False
         """Nothing more is pulled; what is being handled may still be done."""
@@ -69,8 +100,8 @@ class Feed:
         # At most half of what may be in hand, so that one half is on its way while the other is being handled.
         self._pull_count = min(appetite.pull_count_max, max(1, appetite.count_max // 2))
         self._pull_bytes = min(appetite.pull_bytes_max, max(1, appetite.bytes_max // 2))
-        self._commits_with_pulls = commits_with_pulls
-        self._is_retry = queue.topic.startswith(RETRY_PREFIX)
+        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, tells_subscription
+        self._first_look = first_look
         self._room = asyncio.Event()
         self._broker_id = 0
         self._task = asyncio.create_task(self._run(), name=f"feed {queue.topic}/{queue.broker_name}/{queue.queue_id}")
@@ -108,7 +139,7 @@ class Feed:
         while not self.is_stopping:
             await self._has_room()
             try:
-                answer = await self._pull()
+                answer = await self._pull() if self._first_look is None else await self._looked(self._first_look)
                 # A broker may have held the pull for long: what came in a pause is asked for again after it.
                 if self._may_read:
                     self._take(answer)
@@ -136,7 +167,17 @@ class Feed:
             self._room.clear()
             await self._room.wait()
 
-    async def _pull(self) -> PullAnswer:
+    async def _looked(self, first_look: FirstLook) -> PullAnswer:
+        """The first pull. An empty lane says so at once: others wait for its word."""
+        self._first_look = None
+        try:
+            answer = await self._pull(is_held=False)
+        finally:
+            first_look.looked()
+        await first_look.all()
+        return answer
+
+    async def _pull(self, *, is_held: bool = True) -> PullAnswer:
         offset, committable = self.window.next_offset, self.window.committable
         assert offset is not None, "a feed starts somewhere"
         return await pull(
@@ -147,8 +188,9 @@ class Feed:
             subscription=self.subscription,
             count_max=self._pull_count,
             bytes_max=self._pull_bytes,
-            hold_ms=self._appetite.hold_ms,
+            hold_ms=self._appetite.hold_ms if is_held else 0,
             commit_offset=committable if self._commits_with_pulls and committable else None,
+            tells_subscription=self._tells_subscription,
             broker_id=self._broker_id,
         )
 
@@ -169,7 +211,7 @@ class Feed:
         if subscription.tags:
             messages = [message for message in messages if subscription.matches(message.tags)]
         self.window.add([(message.queue_offset, len(message.body)) for message in messages], answer.next_offset)
-        if self._is_retry:
+        if self.is_retry:
             for message in messages:
                 restore_topic(message)
         if messages:
@@ -182,6 +224,22 @@ class Feed:
             # One that cannot be read must not hold up the rest for ever.
             log.error("unreadable records are left out", extra={"queue": str(self.queue), "why": str(error)})
             return list(record.decode_sound(answer.records))
+
+
+Item = tuple[Feed, StoredMessage]
+"""A message, and the feed that is to hear when it is done."""
+
+
+def done(items: Sequence[Item]) -> None:
+    """These messages are dealt with, whatever queues they are of."""
+    if len(items) == 1:  # as most are
+        items[0][0].done((items[0][1].queue_offset,))
+        return
+    offsets: dict[Feed, list[int]] = {}
+    for feed, message in items:
+        offsets.setdefault(feed, []).append(message.queue_offset)
+    for feed, some in offsets.items():
+        feed.done(some)
 
 
 def restore_topic(message: StoredMessage) -> None:

@@ -7,12 +7,13 @@ import logging
 from collections.abc import Iterable
 
 from sparrow.client.aio.delivery import Delivery
-from sparrow.client.aio.feed import Appetite, Feed
+from sparrow.client.aio.feed import Appetite, Feed, FirstLook
 from sparrow.client.aio.offsets import Offsets
 from sparrow.client.aio.session import Session
 from sparrow.client.aio.sharing import Sharing
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError
+from sparrow.model.priority import Priority
 from sparrow.wire.bodies import BrokerQueue
 
 log = logging.getLogger(__name__)
@@ -22,10 +23,17 @@ class Feeds:
     """A feed for each queue. Who changes which queues are read holds a lock of its own."""
 
     def __init__(
-        self, session: Session, group: str, *, appetite: Appetite, offsets: Offsets, commits_with_pulls: bool
+        self,
+        session: Session,
+        group: str,
+        *,
+        appetite: Appetite,
+        offsets: Offsets,
+        commits_with_pulls: bool,
+        tells_subscription: bool,
     ) -> None:
         self._session, self._group, self._appetite, self._offsets = session, group, appetite, offsets
-        self._commits_with_pulls = commits_with_pulls
+        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, tells_subscription
         self._by_queue: dict[BrokerQueue, Feed] = {}
         self._delivery: Delivery
         self._sharing: Sharing
@@ -51,7 +59,13 @@ class Feeds:
 
     # -- which are read -----------------------------------------------------------------------------------------------
 
-    def begin(self, queue: BrokerQueue, start: int, subscription: Subscription) -> Feed:
+    def lane_of(self, queue: BrokerQueue) -> Priority | None:
+        route = self._session.route_now(queue.topic)
+        return route.lane_of(queue) if route is not None else None
+
+    def begin(
+        self, queue: BrokerQueue, start: int, subscription: Subscription, first_look: FirstLook | None = None
+    ) -> Feed:
         feed = self._by_queue[queue] = Feed(
             self._session,
             queue,
@@ -61,6 +75,9 @@ class Feeds:
             appetite=self._appetite,
             arrived=self._delivery.arrived,
             commits_with_pulls=self._commits_with_pulls,
+            tells_subscription=self._tells_subscription,
+            lane=self.lane_of(queue),
+            first_look=first_look,
         )
         return feed
 
@@ -140,5 +157,5 @@ class Feeds:
         for feed in feeds:
             feed.drop()
         await asyncio.gather(*(feed.stopped() for feed in feeds))
-        await self._sharing.unlock(self._by_queue)
+        await self._sharing.unlock_all()
         self._by_queue.clear()

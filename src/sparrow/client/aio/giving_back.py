@@ -1,14 +1,21 @@
-"""Messages a consumer does not want now: given back to their broker, or sent to the group's retry topic from here."""
+"""Messages that a handler did not take, and what becomes of them.
+
+1. Of a group that shares: given back to their broker, or sent to the group's retry topic from here.
+2. Of one whose members read everything: nobody keeps them, so they are tried again here, or dropped.
+3. Without a group: passed on. They do not come again.
+"""
 
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from sparrow.client.aio.direct import send_once
+from sparrow.client.aio.feed import Feed
 from sparrow.client.aio.packing import Packing
 from sparrow.client.aio.session import Session
-from sparrow.client.retry import RETRY_PREFIX, TO_THE_DEAD, retry_of
-from sparrow.model.errors import ConnectionLost, RequestTimeout, SparrowError, Unavailable
+from sparrow.client.retry import RETRY_PREFIX, TO_THE_DEAD, Bury, is_a_choice, level_for, retry_of
+from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.codes import Code
@@ -19,6 +26,52 @@ log = logging.getLogger(__name__)
 RETRIES_MAX = 16
 """RocketMQ's, where the consumer has not said and the request must."""
 _COMPRESS_ABOVE_BYTES = 4096
+
+
+class Unwanted(Protocol):
+    """False: it could not be done just now; the message is still ours."""
+
+    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """It is to come again later, unless the handler chose otherwise."""
+        ...
+
+    async def bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """It is to come no more."""
+        ...
+
+
+class PassedOn:
+    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """That a handler failed has been logged; that it asked for what cannot be had has not."""
+        if is_a_choice(failure):
+            why = GroupRequired(f"what {type(failure).__name__} asks for")
+            log.warning("message passed on", extra={"queue": str(feed.queue), "why": str(why)})
+        return True
+
+    bury = give_back
+
+
+class KeptHere:
+    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        return isinstance(failure, Bury) and await self.bury(feed, message, failure)
+
+    async def bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        log.warning("message dropped", extra={"queue": str(feed.queue), "message_id": message.unique_key})
+        return True
+
+
+class GivenBack:
+    """To the broker of the queue it came from."""
+
+    def __init__(self, session: Session, group: str, retries_max: int | None) -> None:
+        self._giving_back = GivingBack(session, group, retries_max)
+
+    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        return await self._giving_back.give_back(feed.queue, message, level_for(failure))
+
+    async def bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+        """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
+        return await self._giving_back.send_again(feed.queue, message, TO_THE_DEAD)
 
 
 class GivingBack:

@@ -63,7 +63,8 @@ class BrokerOffsets:
         if is_last:
             await self._session.ask(address, Code.UPDATE_CONSUMER_OFFSET, header)
         else:
-            (await self._session.channel(address)).tell(Code.UPDATE_CONSUMER_OFFSET, header)
+            channel = await self._session.channel(address)
+            channel.tell(Code.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
 
     def _address(self, queue: BrokerQueue) -> str:
         route = self._session.route_now(queue.topic)
@@ -95,6 +96,10 @@ class LocalOffsets:
 
     async def load(self, queue: BrokerQueue) -> int | None:
         return self._known.get(_name_of(queue))
+
+    def forget(self) -> None:
+        """What is in memory; a file stays."""
+        self._known.clear()
 
     async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
         self._known.update({_name_of(queue): offset for queue, offset in offsets.items()})

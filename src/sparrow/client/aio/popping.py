@@ -18,6 +18,7 @@ from sparrow.client.aio.session import Session
 from sparrow.client.subscription import ALL, TAG
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
+from sparrow.model.token import Credentials
 from sparrow.model.topic import checked_group
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import Ack, BatchAck, bits_of
@@ -66,11 +67,12 @@ class PopConsumer:
         *,
         invisible_ms: int = 60_000,
         timeout_ms: int = 3_000,
+        credentials: Credentials | None = None,
         session: Session | None = None,
     ) -> None:
         """`invisible_ms`: how long a message is ours."""
         self.group, self._invisible_ms = checked_group(group), invisible_ms
-        self.session = session or Session(name_servers, timeout_ms=timeout_ms)
+        self.session = session or Session(name_servers, timeout_ms=timeout_ms, credentials=credentials)
         self._owns_session = session is None
         self._turn = count()
 

@@ -34,10 +34,11 @@ from sparrow.client.aio.tracing import Tracer, trace_group
 from sparrow.client.aio.transactions import Listener, Transactions, checked_outcome
 from sparrow.client.later import RecallHandle, put_off
 from sparrow.client.request_reply import reply_of
-from sparrow.client.select import SHARDING_KEY, Selector, by_sharding_key, round_robin
+from sparrow.client.select import SHARDING_KEY, Selector, by_sharding_key
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.outcome import Outcome, SendResult
+from sparrow.model.token import Credentials
 from sparrow.model.topic import checked_group
 from sparrow.wire import headers
 from sparrow.wire.bodies import BrokerQueue
@@ -74,20 +75,22 @@ class Producer:
         transaction_listener: Listener | None = None,
         trace: bool = False,
         idempotent: bool = False,
+        credentials: Credentials | None = None,
         session: Session | None = None,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. `template_queues`: how many a topic gets that the first
         message creates. `transaction_listener` tells a broker that asks what became of a transaction; brokers ask any
         producer of the group, so give it one of its own. `trace`: note every send in the trace topic. `idempotent`: a
         send that is tried again is stored once; so it is tried again on the same queue only, one message a request.
-        `session`: share another client's connections; it is then not ours to close."""
+        `credentials` sign every request, for brokers that want to know who asks. `session`: share another client's
+        connections, and the credentials they have; it is then not ours to close."""
         if idempotent and linger_ms is not None:
             raise Refused("messages that are stored once are sent one by one: leave out linger_ms, or idempotent")
         self.group, self.timeout_ms = checked_group(group), timeout_ms
-        self.session = session or Session(name_servers, timeout_ms=timeout_ms)
+        self.session = session or Session(name_servers, timeout_ms=timeout_ms, credentials=credentials)
         self._owns_session = session is None
         # A repeat is known only to the broker that has the first: whoever chooses a queue stays with it.
-        self._selector = selector or (round_robin() if idempotent else None)
+        self._selector = selector or (by_sharding_key() if idempotent else None)
         self._by_sharding_key = by_sharding_key()
         self._is_idempotent = idempotent
         self._sender = Sender(self.session, group=group, retries=retries, template_queues=template_queues)

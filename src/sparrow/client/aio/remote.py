@@ -23,9 +23,9 @@ from sparrow.wire.headers import ConsumerStatus as AskStatus
 
 
 async def members_changed(request: ConsumersChanged, session: Session, _call: Call) -> None:
-    for member in session.consumers.values():
-        if member.group == request.group:
-            member.members_changed()
+    member = session.consumers.get(request.group)
+    if member is not None:
+        member.members_changed()
 
 
 async def reset(request: ResetOffset, session: Session, call: Call) -> None:

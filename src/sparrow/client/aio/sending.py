@@ -173,7 +173,8 @@ class Sender:
         try:
             channel = await self._channel(route, target, deadline)
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            answer = await channel.request(code, self._header(target, parcel), parcel.body, timeout_ms=left_ms)
+            header = self._session.signed(self._header(target, parcel), parcel.body)
+            answer = await channel.request(code, header, parcel.body, timeout_ms=left_ms)
         except Unavailable as error:
             if not isinstance(error, Busy):  # that was our own channel, which is full
                 self._note(target, begun, failed=True)
@@ -199,7 +200,8 @@ class Sender:
         route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
         target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), None)
         channel = await self._channel(route, target, deadline)
-        channel.tell(Code.SEND_MESSAGE_V2, self._header(target, parcel), parcel.body)
+        header = self._session.signed(self._header(target, parcel), parcel.body)
+        channel.tell(Code.SEND_MESSAGE_V2, header, parcel.body)
 
     def _header(self, target: BrokerQueue, parcel: Parcel) -> SendMessage:
         return SendMessageV2(

@@ -17,6 +17,7 @@ from sparrow.client.identity import client_id, own_ip, unique_ids
 from sparrow.client.routes import Route
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
+from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_list
 from sparrow.net.channel import Channel, connect
 from sparrow.net.serving import Call, Said, Serving
@@ -26,6 +27,7 @@ from sparrow.wire.codes import Code, Response
 from sparrow.wire.faults import error_of
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import CheckTransaction, GetRoute, Header, Heartbeat
+from sparrow.wire.signing import signed
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,6 @@ ClientHandler = Callable[[Any, "Session", Call], Coroutine[Any, Any, Said]]
 class Member(Protocol):
     """A consumer, as far as its session and the brokers may speak to it."""
 
-    group: str
     started_ms: int
 
     @property
@@ -73,7 +74,9 @@ class Session:
         instance: str | None = None,
         timeout_ms: int = 3_000,
         tend_interval_ms: int = 30_000,
+        credentials: Credentials | None = None,
     ) -> None:
+        """`credentials` sign every request, to brokers and to name servers."""
         self._name_servers = parse_list(name_servers)
         if not self._name_servers:
             raise SettingsError("name_servers", name_servers, "the caller", "127.0.0.1:9876")
@@ -81,12 +84,14 @@ class Session:
         self.client_id = client_id(ip, instance)
         self.unique_ids = unique_ids(ip)
         self.timeout_ms = timeout_ms
+        self._credentials = credentials
         self.is_open = False
         self.on_routes_changed: list[Callable[[str], None]] = []
         """Told of each topic whose route is another than before."""
         self.producers: set[str] = set()
         """Groups that heartbeats name."""
         self.consumers: dict[str, Member] = {}
+        """By group."""
         self.handlers: dict[int, ClientHandler] = {}
         """For requests that brokers send us."""
         self.transactions: dict[str, Checked] = {}
@@ -133,6 +138,10 @@ class Session:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
+    def signed(self, header: Header | None, body: bytes | memoryview = b"") -> Header | None:
+        """The header as it must go out on a channel: signed, if we were given credentials."""
+        return header if self._credentials is None else signed(header, body, self._credentials)
+
     def channel_now(self, address: str) -> Channel | None:
         """The open channel to an address, if there is one."""
         channel = self._channels.get(address)
@@ -156,7 +165,8 @@ class Session:
         if address not in self.name_servers and (body := self._heartbeat_body()) is not None:
             # A broker knows us by our connection: on a new one it must hear of us before we ask for messages.
             try:
-                await channel.request(Code.HEART_BEAT, Heartbeat(), body, timeout_ms=self.timeout_ms)
+                beat = self.signed(Heartbeat(), body)
+                await channel.request(Code.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
             except BaseException:
                 channel.close()
                 raise
@@ -192,7 +202,7 @@ class Session:
     ) -> Command:
         """The answer, whatever its code."""
         channel = self.channel_now(address) or await self.channel(address)
-        return await channel.request(code, header, body, timeout_ms=timeout_ms or self.timeout_ms)
+        return await channel.request(code, self.signed(header, body), body, timeout_ms=timeout_ms or self.timeout_ms)
 
     async def ask_name_server(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_ms: int | None = None

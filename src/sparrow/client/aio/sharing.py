@@ -6,6 +6,7 @@ may be read by two members or by none; that is why delivery is at least once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -47,6 +48,8 @@ class Sharing:
         self._session, self._group, self._strategy = session, group, strategy
         self._is_broadcast, self._is_orderly = is_broadcast, is_orderly
         self._offsets, self._start = offsets, start
+        self._asked_for: set[BrokerQueue] = set()
+        """Queues that brokers may hold for us: locked, or asked for by somebody who did not wait for the answer."""
 
     async def queues_of(self, subscription: Subscription) -> list[BrokerQueue] | None:
         """What this member should read of a topic. None: cannot be told just now, so leave all as it is."""
@@ -101,16 +104,10 @@ class Sharing:
         return max(0, headers.read(OffsetFound, answer.ext).offset)
 
     async def ask_offset(self, queue: BrokerQueue, code: Code) -> int:
-        header = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
-        answer = await self._session.ask(self._address(queue), code, header)
-        return max(0, headers.read(OffsetFound, answer.ext).offset)
+        return await _ask_offset(self._session, queue, code)
 
     def _address(self, queue: BrokerQueue) -> str:
-        route = self._session.route_now(queue.topic)
-        address = route.address_of(queue.broker_name) if route is not None else None
-        if address is None:
-            raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
-        return address
+        return _address_of(self._session, queue)
 
     # -- locks, for consuming in order --------------------------------------------------------------------------------
 
@@ -118,6 +115,8 @@ class Sharing:
         """Which of these the brokers now hold for us."""
         if not self._is_orderly or self._is_broadcast:
             return set(queues)
+        queues = list(queues)
+        self._asked_for.update(queues)
         held: set[BrokerQueue] = set()
         for broker_queues in _by_broker(queues).values():
             try:
@@ -137,11 +136,40 @@ class Sharing:
                 await self._session.ask(
                     self._address(broker_queues[0]), Code.UNLOCK_BATCH_MQ, Done(), self._lock_body(broker_queues)
                 )
+                self._asked_for.difference_update(broker_queues)
             except SparrowError as error:
                 log.info("queues not unlocked", extra={"why": str(error)})
 
+    async def unlock_all(self) -> None:
+        """Whatever brokers may hold for us; others' locks stay theirs."""
+        await self.unlock(list(self._asked_for))
+
     def _lock_body(self, queues: list[BrokerQueue]) -> bytes:
         return bodies.write(LockQueues(self._group, self._session.client_id, queues))
+
+
+async def ends_of(session: Session, topic: str) -> dict[BrokerQueue, int]:
+    """Where the next message of each queue will be; nothing of a topic that does not exist yet."""
+    try:
+        queues = (await session.route(topic, is_fresh=True)).read_queues
+    except UnknownTopic:
+        return {}
+    ends = await asyncio.gather(*(_ask_offset(session, queue, Code.GET_MAX_OFFSET) for queue in queues))
+    return dict(zip(queues, ends, strict=True))
+
+
+async def _ask_offset(session: Session, queue: BrokerQueue, code: Code) -> int:
+    header = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
+    answer = await session.ask(_address_of(session, queue), code, header)
+    return max(0, headers.read(OffsetFound, answer.ext).offset)
+
+
+def _address_of(session: Session, queue: BrokerQueue) -> str:
+    route = session.route_now(queue.topic)
+    address = route.address_of(queue.broker_name) if route is not None else None
+    if address is None:
+        raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+    return address
 
 
 def _by_broker(queues: Iterable[BrokerQueue]) -> Mapping[str, list[BrokerQueue]]:

@@ -148,7 +148,8 @@ class Transactions:
             broker_name=asked.broker_name,
         )
         try:
-            answer = await channel.request(Code.END_TRANSACTION, header, timeout_ms=self._session.timeout_ms)
+            signed = self._session.signed(header)
+            answer = await channel.request(Code.END_TRANSACTION, signed, timeout_ms=self._session.timeout_ms)
         except SparrowError as error:  # it will ask again
             log.info("an answer was not heard", extra={"message_id": message_id, "why": str(error)})
             return

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 
 from sparrow.client import aio
 from sparrow.client.aio.admin import Cluster, Member, Progress
+from sparrow.client.aio.resending import Resent
 from sparrow.client.aio.sharing import Start
 from sparrow.client.blocking.shell import Shell
 from sparrow.client.routes import Route
 from sparrow.model.message import StoredMessage
+from sparrow.model.priority import Priority
 from sparrow.model.queue import Bounds
+from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import READ, WRITE, Group
 from sparrow.wire.bodies import BrokerQueue, ConsumedDirectly
+from sparrow.wire.signing import TokenShown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +34,8 @@ class Admin(Shell[aio.Admin]):
     ```
     """
 
-    def __init__(self, name_servers: str = "127.0.0.1:9876") -> None:
-        super().__init__(aio.Admin(name_servers), what="the admin client")
+    def __init__(self, name_servers: str = "127.0.0.1:9876", *, credentials: Credentials | None = None) -> None:
+        super().__init__(aio.Admin(name_servers, credentials=credentials), what="the admin client")
 
     # -- clusters and topics ------------------------------------------------------------------------------------------
 
@@ -54,10 +58,14 @@ class Admin(Shell[aio.Admin]):
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
         permission: int = READ | WRITE,
+        has_lanes: bool = False,
     ) -> Route:
-        """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either."""
+        """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either. With
+        lanes, messages have priorities: of each queue that producers know, readers see three."""
         return self._run(
-            self._client.create_topic(name, queues, cluster=cluster, brokers=brokers, permission=permission)
+            self._client.create_topic(
+                name, queues, cluster=cluster, brokers=brokers, permission=permission, has_lanes=has_lanes
+            )
         )
 
     def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
@@ -144,3 +152,56 @@ class Admin(Shell[aio.Admin]):
         return self._run(
             self._client.redrive(group, ids=ids, since=since, everything=everything, to_group_only=to_group_only)
         )
+
+    def resend(
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        begin: int | None = None,
+        end: int | None = None,
+        queue_id: int | None = None,
+        priority: Priority | str | None = None,
+        broker: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> Resent:
+        """Deliver messages of a topic once more, to a group or to all that have committed an offset on it.
+
+        Which messages: offsets `begin` to `end`, both included, of a queue or of a priority's queues; those with one of
+        the `keys`; or those stored from `from_ms` on and before `to_ms`.
+        """
+        return self._run(
+            self._client.resend(
+                topic,
+                group=group,
+                begin=begin,
+                end=end,
+                queue_id=queue_id,
+                priority=priority,
+                broker=broker,
+                keys=keys,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                dry_run=dry_run,
+                force=force,
+            )
+        )
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    def issue_token(self, name: str, kind: TokenKind) -> Credentials:
+        """What a producer (`p`) or a consumer (`c`) is to sign its requests with. A name issued before is given as it
+        was; one of another kind, or revoked, is refused."""
+        return self._run(self._client.issue_token(name, kind))
+
+    def tokens(self) -> list[TokenShown]:
+        """Every token of any master, by name, the revoked ones too. Secrets are not shown."""
+        return self._run(self._client.tokens())
+
+    def revoke_token(self, name: str) -> None:
+        """For good, and from the next request on, on every master that has it."""
+        self._run(self._client.revoke_token(name))

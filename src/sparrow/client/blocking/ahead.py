@@ -13,8 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from sparrow.client.aio.delivery import Item
-from sparrow.client.aio.feed import Feed
+from sparrow.client.aio.feed import Item, done
 from sparrow.model.message import StoredMessage
 
 SETTLE_S = 1.0
@@ -57,9 +56,4 @@ class Ahead:
     def settle(self) -> None:
         """Tell the feeds what is dealt with."""
         self._settled_s = time.monotonic()
-        offsets: dict[Feed, list[int]] = {}
-        while self._dealt_with:
-            feed, message = self._dealt_with.popleft()
-            offsets.setdefault(feed, []).append(message.queue_offset)
-        for feed, some in offsets.items():
-            feed.done(some)
+        done([self._dealt_with.popleft() for _ in range(len(self._dealt_with))])

@@ -12,13 +12,17 @@ from sparrow.client import aio
 from sparrow.client.aio.consumer import Mode
 from sparrow.client.aio.feed import Appetite
 from sparrow.client.aio.pulling import PullAnswer
+from sparrow.client.aio.resending import Resent
 from sparrow.client.aio.sharing import Start
 from sparrow.client.allocate import Strategy, averagely
 from sparrow.client.blocking.ahead import Ahead
 from sparrow.client.blocking.shell import Shell
+from sparrow.client.priority import STARVATION_MS
 from sparrow.client.subscription import ALL, TAG
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
+from sparrow.model.priority import Priority
+from sparrow.model.token import Credentials
 from sparrow.wire.bodies import BrokerQueue
 
 if TYPE_CHECKING:
@@ -26,13 +30,16 @@ if TYPE_CHECKING:
 
 FETCH_MAX = 256
 """Messages that iteration brings over from the loop at a time, if there are so many."""
+IN_LANES_FETCH_MAX = 10
+"""The same where there are priorities: what has been brought over is not overtaken any more."""
 
 Handler = Callable[[Any], object]
 """Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
 
 
 class Consumer(Shell[aio.Consumer]):
-    """A member of a consumer group. One thread at a time takes messages from it.
+    """A member of a consumer group; or, with `group=None`, somebody who looks at what comes from now on. One thread at
+    a time takes messages from it.
 
     ```python
     with Consumer("billing") as consumer:
@@ -44,7 +51,7 @@ class Consumer(Shell[aio.Consumer]):
 
     def __init__(
         self,
-        group: str,
+        group: str | None,
         name_servers: str = "127.0.0.1:9876",
         *,
         mode: Mode = "cluster",
@@ -54,13 +61,16 @@ class Consumer(Shell[aio.Consumer]):
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
         retries_max: int | None = None,
+        starvation_ms: int = STARVATION_MS,
         trace: bool = False,
         timeout_ms: int = 3_000,
         instance: str | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress.
-        `retries_max`: a message that failed once more often is a dead letter. `trace`: note what handlers do in the
-        trace topic."""
+        `retries_max`: a message that failed once more often is a dead letter. `starvation_ms`: in a topic with lanes,
+        a lower priority gets a share once its first message is so old; 0: never. `trace`: note what handlers do in
+        the trace topic."""
         client = aio.Consumer(
             group,
             name_servers,
@@ -71,9 +81,11 @@ class Consumer(Shell[aio.Consumer]):
             commit_interval_ms=commit_interval_ms,
             offsets_path=offsets_path,
             retries_max=retries_max,
+            starvation_ms=starvation_ms,
             trace=trace,
             timeout_ms=timeout_ms,
             instance=instance,
+            credentials=credentials,
         )
         super().__init__(client, what="the consumer")
         self.group, self.mode = client.group, client.mode
@@ -88,7 +100,7 @@ class Consumer(Shell[aio.Consumer]):
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Read a topic: all of it, or messages with some tags (`"a || b"`)."""
+        """Read a topic: all of it, or messages with some tags (`"a || b"`). Without a group: what comes from now on."""
         self._run(self._client.subscribe(topic, expression, expression_type=expression_type))
 
     def unsubscribe(self, topic: str) -> None:
@@ -105,7 +117,7 @@ class Consumer(Shell[aio.Consumer]):
 
         With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
         A handler that raises gets the message again later; it may choose when (`raise Later(level)`), or that there
-        is no use in it (`raise Bury()`).
+        is no use in it (`raise Bury()`). Without a group, what it did not take is logged and does not come again.
 
         ```python
         consumer.start(lambda message: print(message.body), workers=4)
@@ -146,7 +158,7 @@ class Consumer(Shell[aio.Consumer]):
         taken = self._ahead.take(1)
         while not taken:
             try:
-                self._run(self._fetch(FETCH_MAX, None))
+                self._run(self._fetch(FETCH_MAX, None, in_lanes_max=IN_LANES_FETCH_MAX))
             except Closed:
                 if self._is_closed:
                     raise StopIteration from None
@@ -195,6 +207,32 @@ class Consumer(Shell[aio.Consumer]):
         """One pull, by hand: no group, no progress."""
         return self._run(self._client.pull(queue, offset, count_max=count_max, expression=expression, hold_ms=hold_ms))
 
+    def resend(
+        self,
+        topic: str,
+        *,
+        begin: int | None = None,
+        end: int | None = None,
+        queue_id: int | None = None,
+        priority: Priority | str | None = None,
+        keys: str | Iterable[str] | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+    ) -> Resent:
+        """Have messages delivered once more to this group; `Admin.resend` says which. Without one: `GroupRequired`."""
+        return self._run(
+            self._client.resend(
+                topic,
+                begin=begin,
+                end=end,
+                queue_id=queue_id,
+                priority=priority,
+                keys=keys,
+                from_ms=from_ms,
+                to_ms=to_ms,
+            )
+        )
+
     def read_table(
         self,
         topic: str,
@@ -213,11 +251,11 @@ class Consumer(Shell[aio.Consumer]):
         if self._ahead.is_due and self._loop is not None:
             self._loop.tell(self._ahead.settle)
 
-    async def _fetch(self, count_max: int, timeout_s: float | None) -> None:
+    async def _fetch(self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None) -> None:
         """Straight into the line ahead: whoever asked may be gone by then, and the messages must not go with him."""
         self._ahead.settle()
         self._fetching = asyncio.current_task()
-        self._ahead.add(await self._client.take_away(count_max, timeout_s))
+        self._ahead.add(await self._client.take_away(count_max, timeout_s, in_lanes_max=in_lanes_max))
 
     async def _commit(self) -> None:
         self._ahead.settle()

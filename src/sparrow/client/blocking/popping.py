@@ -8,6 +8,7 @@ from sparrow.client import aio
 from sparrow.client.aio.popping import POP_MAX, Receipt
 from sparrow.client.blocking.shell import Shell
 from sparrow.client.subscription import ALL, TAG
+from sparrow.model.token import Credentials
 
 
 class PopConsumer(Shell[aio.PopConsumer]):
@@ -27,9 +28,12 @@ class PopConsumer(Shell[aio.PopConsumer]):
         *,
         invisible_ms: int = 60_000,
         timeout_ms: int = 3_000,
+        credentials: Credentials | None = None,
     ) -> None:
         """`invisible_ms`: how long a message is ours."""
-        client = aio.PopConsumer(group, name_servers, invisible_ms=invisible_ms, timeout_ms=timeout_ms)
+        client = aio.PopConsumer(
+            group, name_servers, invisible_ms=invisible_ms, timeout_ms=timeout_ms, credentials=credentials
+        )
         super().__init__(client, what="the consumer")
         self.group = client.group
 

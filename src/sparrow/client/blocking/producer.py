@@ -21,6 +21,7 @@ from sparrow.client.select import Selector
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.outcome import Outcome, SendResult
+from sparrow.model.token import Credentials
 from sparrow.wire.bodies import BrokerQueue
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Producer(Shell[aio.Producer]):
         transaction_listener: Listener | None = None,
         trace: bool = False,
         idempotent: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. With `linger_ms`, messages wait so long for each other
         and share requests: for many threads, or with `send_soon`. `transaction_listener` tells a broker that asks what
@@ -91,6 +93,7 @@ class Producer(Shell[aio.Producer]):
             transaction_listener=in_thread(transaction_listener) if transaction_listener is not None else None,
             trace=trace,
             idempotent=idempotent,
+            credentials=credentials,
         )
         super().__init__(client, what="the producer")
         self.group = client.group

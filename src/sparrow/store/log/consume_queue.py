@@ -49,6 +49,7 @@ class ConsumeQueue:
         "delay_ms",
         "directory",
         "end",
+        "expired_to",
         "first",
         "flushed",
         "found_end",
@@ -70,6 +71,8 @@ class ConsumeQueue:
         self.directory = directory
         self._folder = str(directory)  # readers put a path together often, and pathlib takes its time
         self.first = QueueOffset(0)
+        self.expired_to = QueueOffset(0)
+        """Messages below are too old to be read, though the log may still have them."""
         self.end = QueueOffset(0)
         """The next offset to be given out."""
         self.visible_end = QueueOffset(0)
@@ -90,7 +93,7 @@ class ConsumeQueue:
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(min(self.first, self.visible_end), self.visible_end)
+        return Bounds(min(max(self.first, self.expired_to), self.visible_end), self.visible_end)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
@@ -291,6 +294,7 @@ class ConsumeQueue:
         self.flushed = min(self.flushed, end)
         self.found_end = min(self.found_end, end)
         self.first = QueueOffset(min(self.first, end))
+        self.expired_to = QueueOffset(min(self.expired_to, end))
         self.visible_end = QueueOffset(min(self.visible_end, end))
         self.erase_behind()
 

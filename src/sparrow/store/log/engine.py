@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar, Unpack
 
 import numpy as np
@@ -22,6 +23,7 @@ from sparrow import clock
 from sparrow.model.errors import Closed, Refused, SparrowError, StoreFailed, UnknownTopic
 from sparrow.model.message import LOOPBACK, Draft, Host
 from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.model.token import Token, checked_token
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
 from sparrow.settings import LogSettings, Watermark
 from sparrow.store.log import checkpoint as files
@@ -35,9 +37,9 @@ from sparrow.store.log.reader import Reader
 from sparrow.store.log.recovery import rebuild, recover
 from sparrow.store.log.scan import Damage
 from sparrow.store.log.upkeep import Upkeep, disk_ratio
-from sparrow.store.log.views import STATE, GroupSaid, MarkSaid, OffsetsSaid, QueuesSaid, TopicSaid, Word
+from sparrow.store.log.views import STATE, GroupSaid, MarkSaid, OffsetsSaid, QueuesSaid, TokenSaid, TopicSaid, Word
 from sparrow.store.log.writer import Growth, Writer
-from sparrow.store.spi import Appended, Limits, ReadResult, Store
+from sparrow.store.spi import Appended, BrokerStore, Limits, ReadResult
 from sparrow.wire import record
 
 log = logging.getLogger(__name__)
@@ -143,6 +145,12 @@ class LogStore:
     def append_now(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
         """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
         return self._writer.append(self._appendable(queue), drafts)
+
+    append_soon = append_now
+
+    @property
+    def message_bytes_max(self) -> int:
+        return self.settings.message_bytes_max
 
     def append_encoded_now(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
@@ -293,6 +301,17 @@ class LogStore:
         if not keeps_offsets:
             gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
         await self._say(gone)
+
+    async def tokens(self) -> Mapping[str, Token]:
+        return dict(self._memory.state.tokens)
+
+    def tokens_now(self) -> Mapping[str, Token]:
+        """The same, as it stands at any moment: a change is seen through it at once."""
+        return MappingProxyType(self._memory.state.tokens)
+
+    async def put_token(self, token: Token) -> None:
+        checked_token(token.name)
+        await self._say([TokenSaid(token)])
 
     async def _say(self, words: list[Word]) -> None:
         await self._safe(self._memory.say(words))
@@ -445,4 +464,4 @@ class LogStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(work, *args, **named))
 
 
-_KEEPS_THE_SPI: type[Store] = LogStore
+_KEEPS_THE_SPI: type[BrokerStore] = LogStore

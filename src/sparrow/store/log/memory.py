@@ -1,4 +1,4 @@
-"""What the store knows of topics, groups and offsets: says it into the log, and hears it again at a start."""
+"""What the store knows of topics, groups, tokens and offsets: says it into the log, and hears it again at a start."""
 
 from __future__ import annotations
 

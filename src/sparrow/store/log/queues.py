@@ -11,6 +11,9 @@ from sparrow.model.topic import is_legal_name
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.views import STATE
 
+DEAD_LETTERS = "%DLQ%"
+"""RocketMQ's name for a group's dead letters starts so."""
+
 
 class Queues:
     """Found by (topic, id). A queue comes into being with its first message."""
@@ -50,6 +53,9 @@ class Queues:
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         return [queue for queue in self if queue.queue.topic == topic]
+
+    def of_dead_letters(self) -> list[ConsumeQueue]:
+        return [queue for queue in self if queue.queue.topic.startswith(DEAD_LETTERS)]
 
     def drop_topic(self, topic: str) -> None:
         for queue in self.of_topic(topic):

@@ -1,4 +1,4 @@
-"""Which segments may go. Pure: what is on disk and what time it is are arguments."""
+"""Which segments may go, and which dead letters. Pure: what is on disk and what time it is are arguments."""
 
 from __future__ import annotations
 
@@ -54,3 +54,8 @@ def keep_from(
         if not is_expired:
             break
     return keep
+
+
+def dead_letters_from_ms(settings: LogSettings, *, now_ms: int) -> int:
+    """Dead letters stored before this time are no longer read."""
+    return int(now_ms - settings.dead_letter_hours * _HOUR_MS) + 1

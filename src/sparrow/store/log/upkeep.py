@@ -14,7 +14,7 @@ import numpy as np
 from sparrow.model.errors import StoreFull
 from sparrow.settings import LogSettings
 from sparrow.store.log import checkpoint as files
-from sparrow.store.log import retention
+from sparrow.store.log import retention, search
 from sparrow.store.log.checkpoint import Checkpoint, RocketMQCheckpoint
 from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ConsumeQueue
@@ -63,6 +63,8 @@ class Upkeep:
         self._busy: set[ConsumeQueue] = set()
         """Queues that hold entries in memory."""
         self._queues_full: StoreFull | None = None
+        # Before anybody reads: what had expired when the store was closed does not come back for a moment.
+        self.expire_dead_letters()
 
     def is_as_left(self) -> None:
         """Opening the store changed nothing: the checkpoint of its last stop still tells the truth."""
@@ -71,6 +73,7 @@ class Upkeep:
     def is_cut(self) -> None:
         """The log was cut: what was known of the disk no longer holds."""
         self._checkpointed = -1
+        self.expire_dead_letters()
 
     def chores(self) -> list[Chore]:
         settings = self._settings
@@ -81,6 +84,7 @@ class Upkeep:
             Chore("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             Chore("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
             Chore("retention", 10.0, self.retain),
+            Chore("expire dead letters", 10.0, self.expire_dead_letters),
             Chore("watch the disk", 1.0, self.watch_disk),
         ]
 
@@ -182,6 +186,7 @@ class Upkeep:
 
     def trim(self) -> int:
         """Delete what is older than it need be; how many bytes went."""
+        self.expire_dead_letters()
         first = self._log.first
         keep = retention.keep_from(
             self._ages(),
@@ -208,6 +213,15 @@ class Upkeep:
         self._index.drop_files_before(self._log.first)
         log.info("old segments deleted", extra={"from": first, "to": self._log.first})
         return self._log.first - first
+
+    def expire_dead_letters(self) -> None:
+        """Their queues begin behind those that are too old. Nothing is written down: the log and the clock say it all,
+        and their bytes go with the segment they lie in, as everybody's do."""
+        from_ms = retention.dead_letters_from_ms(self._settings, now_ms=self._now_ms())
+        for queue in self._queues.of_dead_letters():
+            offset = search.offset_at(self._log, queue, from_ms, upper=False)
+            with self._writer.lock:
+                queue.expired_to = offset
 
     def _emptied_by(self, keep: int) -> list[ConsumeQueue]:
         """Queues of which nothing will be left: their ends would be forgotten with their last message."""

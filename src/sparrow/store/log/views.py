@@ -1,4 +1,4 @@
-"""State as a view of the log: topics, groups, committed offsets and marks.
+"""State as a view of the log: topics, groups, tokens, committed offsets and marks.
 
 Every change is a *word*: a record in the log under a topic of its own. Saying the words again in order gives the state,
 so replicating the log replicates it. The newest word on each thing is remembered by place, and said again at the
@@ -14,6 +14,7 @@ import msgspec
 
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.queue import Queue
+from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 
 STATE = Queue("rmq_sys_SPARROW_STATE", 0)
@@ -58,7 +59,13 @@ class MarkSaid(msgspec.Struct, tag="mark", frozen=True):
     value: int
 
 
-Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid | MarkSaid
+class TokenSaid(msgspec.Struct, tag="token", frozen=True):
+    """A token is like this now. None ever goes."""
+
+    token: Token
+
+
+Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid | MarkSaid | TokenSaid
 _Subject = tuple[str, str, str]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -103,6 +110,7 @@ class State:
         self.ends: dict[str, dict[int, int]] = {}
         """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
         self.marks: dict[str, int] = {}
+        self.tokens: dict[str, Token] = {}
         self.unsaid: set[tuple[str, str]] = set()
         """Offsets that changed since they were last said: commits are frequent and are said together."""
         self._said_at: dict[_Subject, int] = {}
@@ -114,6 +122,7 @@ class State:
         self.offsets.clear()
         self.ends.clear()
         self.marks.clear()
+        self.tokens.clear()
         self.unsaid.clear()
         self._said_at.clear()
 
@@ -136,6 +145,9 @@ class State:
                 case MarkSaid(name, value):
                     subject = ("mark", name, "")
                     self.marks[name] = value
+                case TokenSaid(token):
+                    subject = ("token", token.name, "")
+                    self.tokens[token.name] = token
             if self._is_there(word):
                 self._said_at[subject] = physical_offset
             else:
@@ -150,7 +162,7 @@ class State:
                 return offsets is not None
             case QueuesSaid(_, ends):
                 return ends is not None
-            case MarkSaid():
+            case MarkSaid() | TokenSaid():
                 return True
 
     def offsets_said_at(self, topic: str, group: str) -> int:
@@ -184,6 +196,8 @@ class State:
             return QueuesSaid(name, dict(self.ends[name]))
         if kind == "mark":
             return MarkSaid(name, self.marks[name])
+        if kind == "token":
+            return TokenSaid(self.tokens[name])
         return self._offsets_word((name, group))
 
     def _offsets_word(self, key: tuple[str, str]) -> Word:

@@ -16,9 +16,13 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.sql import schema
 from sparrow.store.sql.database import Database, DatabaseRefused
+from sparrow.store.sql.database import Kind as DatabaseKind
 from sparrow.store.sql.names import Kind, Lane, is_platforms, spelling
 
-_ANONYMOUS = "anonymous"
+_ANONYMOUS = " anonymous"
+"""No token of a user's starts with a blank."""
+_MAKING = 0x5BA77083
+"""The lock of whoever makes tables: any number that other programs on the server are unlikely to use."""
 
 
 class Catalogue:
@@ -38,12 +42,7 @@ class Catalogue:
     async def prepare(self) -> None:
         """Make or migrate the shared tables, and finish what somebody left half-way."""
         database = self._database
-        for statement in schema.shared_tables(database.kind):
-            try:
-                await database.change(statement)
-            except DatabaseRefused as refused:
-                if "1061" not in str(refused):  # the index is there already
-                    raise
+        await self._make(schema.shared_tables(database.kind))
         known = await database.rows("SELECT MAX(version) FROM hermes_schema")
         version = known[0][0]
         if version is not None and version > schema.VERSION:
@@ -124,8 +123,7 @@ class Catalogue:
                     has_lanes=has_lanes(topic),
                     partition_rows=self._partition_rows,
                 )
-                for statement in tables:
-                    await database.change(statement)
+                await self._make(tables)
                 for kind, priorities in _lanes_of(topic):
                     for priority in priorities:
                         await insert_new(
@@ -137,6 +135,23 @@ class Catalogue:
             options=msgspec.json.encode(topic).decode(),
             topic=spelled,
         )
+
+    async def _make(self, statements: Iterable[str]) -> None:
+        """Tables and indexes that are not there yet; other brokers may be at the same."""
+        database = self._database
+        if database.kind == "postgresql":
+            # There, two that make one table at the same time get in each other's way, IF NOT EXISTS or not.
+            async with database.transaction() as session:
+                await session.rows(f"SELECT pg_advisory_xact_lock({_MAKING})")
+                for statement in statements:
+                    await session.change(statement)
+            return
+        for statement in statements:
+            try:
+                await database.change(statement)
+            except DatabaseRefused as refused:
+                if "1061" not in str(refused):  # the index is there already
+                    raise
 
     async def delete_topic(self, name: str) -> None:
         if name not in self.topics:
@@ -186,9 +201,14 @@ class Catalogue:
 
 async def insert_new(database: Database, into: str, **values: object) -> bool:
     """Insert a row unless its key is there; whether it was inserted."""
-    start, end = ("INSERT IGNORE INTO", "") if database.kind == "mysql" else ("INSERT INTO", "ON CONFLICT DO NOTHING")
-    columns, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
-    return await database.change(f'{start} "{into}" ({columns}) VALUES ({places}) {end}', **values) > 0
+    return await database.change(insert_new_text(database.kind, into, values), **values) > 0
+
+
+def insert_new_text(kind: DatabaseKind, into: str, names: Iterable[str]) -> str:
+    """An INSERT that does nothing if the key is there."""
+    start, end = ("INSERT IGNORE INTO", "") if kind == "mysql" else ("INSERT INTO", "ON CONFLICT DO NOTHING")
+    columns, places = ", ".join(f'"{name}"' for name in names), ", ".join(f":{name}" for name in names)
+    return f'{start} "{into}" ({columns}) VALUES ({places}) {end}'
 
 
 def has_lanes(topic: Topic) -> bool:

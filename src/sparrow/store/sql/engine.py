@@ -8,22 +8,32 @@ ahead of what is safe.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Unpack
 
 from sparrow import clock
-from sparrow.model.errors import Closed, Refused, TooLarge, UnknownTopic
+from sparrow.model.errors import Busy, Closed, Refused, TooLarge, UnknownTopic
 from sparrow.model.message import LOOPBACK, PRODUCER_ID, SEQUENCE, Draft, Host
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
-from sparrow.store.spi import Appended, AtEnd, Limits, Moved, ReadResult, Store
+from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, ReadResult
 from sparrow.store.sql import tokens
 from sparrow.store.sql.catalogue import Catalogue, insert_new
-from sparrow.store.sql.database import Database, Placed, open_database
+from sparrow.store.sql.database import (
+    Conflict,
+    Database,
+    DatabaseLost,
+    NoRoom,
+    Placed,
+    Session,
+    open_database,
+)
+from sparrow.store.sql.inserting import inserted
 from sparrow.store.sql.leases import Leases
 from sparrow.store.sql.names import Lane, lane_and_id, table
 from sparrow.store.sql.offsets import Offsets
@@ -36,6 +46,11 @@ from sparrow.wire import record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, value_of
 
 _NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
+_TRIES_MAX = 20
+
+
+class _NothingToChange(Exception):
+    """Roll back: what was to be done has been done."""
 
 
 class SqlStore:
@@ -66,6 +81,7 @@ class SqlStore:
         self._now_ms, self._on_growth = now_ms, on_growth
         self._store_host = record.pack_host(store_host)
         self._writer_id = secrets.randbits(62)
+        self._tokens: dict[str, Token] = {}
         self._views: dict[int, LaneView] = {}
         self._writers: dict[int, LaneWriter] = {}
         self._watch = Watch(
@@ -107,6 +123,7 @@ class SqlStore:
         )
         try:
             await store.catalogue.prepare()
+            await store.tokens()
             store._see_lanes()
             await store._watch.look(list(store._views.values()))
             await store._watch.start()
@@ -115,6 +132,19 @@ class SqlStore:
             raise
         return store
 
+    @property
+    def message_bytes_max(self) -> int:
+        return self.settings.message_bytes_max
+
+    @property
+    def written(self) -> int:
+        """Behind the newest message of the newest lane: physical offsets are lanes and ids here."""
+        return max((view.lane.place(view.next_id) for view in self._views.values()), default=0)
+
+    def durable(self, end: int) -> asyncio.Future[None] | None:
+        """What is placed is committed already."""
+        return None
+
     # -- appending ----------------------------------------------------------------------------------------------------
 
     def append_soon(
@@ -122,7 +152,7 @@ class SqlStore:
     ) -> asyncio.Future[Appended]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
-        entries = [entry_of(self._checked(draft), token or self.catalogue.anonymous) for draft in drafts]
+        entries = [entry_of(self.checked(draft), token or self.catalogue.anonymous) for draft in drafts]
         placed = self._writer(view.lane).append(entries, _ticket(drafts))
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
@@ -139,6 +169,51 @@ class SqlStore:
         placed.add_done_callback(done)
         return appended
 
+    async def append_with(
+        self, queue: Queue, entries: Sequence[Entry], change: Callable[[Session], Awaitable[bool]]
+    ) -> Appended | None:
+        """Append in one transaction with another change; None, and nothing done, if that finds nothing to change."""
+        view = self._view(queue)
+        tries = 0
+        while True:
+            try:
+                async with self.database.transaction() as session:
+                    if not await change(session):
+                        raise _NothingToChange
+                    placed = await inserted(session, view.lane, entries, self._now_ms())
+            except _NothingToChange:
+                return None
+            except NoRoom:
+                await self._make_room(view, len(entries))
+            except Conflict:
+                tries += 1
+                if tries > _TRIES_MAX:
+                    raise
+                await asyncio.sleep(random.uniform(0.005, 0.05))
+            else:
+                self._stored(view.lane, placed, entries)
+                return self._appended(placed, len(entries))
+
+    async def insist(self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]) -> None:
+        """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
+        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        is_tried = False
+        while True:
+            try:
+                if is_tried and await was_done():
+                    return
+                await work()
+                return
+            except (Conflict, DatabaseLost) as cause:
+                is_tried |= isinstance(cause, DatabaseLost)
+                if asyncio.get_running_loop().time() > deadline:
+                    raise cause if isinstance(cause, DatabaseLost) else Busy(str(cause)) from cause
+                await asyncio.sleep(random.uniform(0.01, 0.1))
+
+    async def _make_room(self, view: LaneView, count: int) -> None:
+        found = await self.database.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=view.lane.number)
+        await self.catalogue.add_partition(view.lane, found[0][0] + count)
+
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
         if not drafts:
             raise Refused("a batch without messages cannot be appended")
@@ -150,7 +225,8 @@ class SqlStore:
         end = PhysicalOffset(places[-1] + 1)
         return Appended(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
 
-    def _checked(self, draft: Draft) -> Draft:
+    def checked(self, draft: Draft) -> Draft:
+        """The draft itself, if a message may be like that."""
         if len(draft.body) > self.settings.message_bytes_max:
             raise TooLarge("the body", len(draft.body), self.settings.message_bytes_max)
         if len(draft.properties) > PROPERTIES_BYTES_MAX:
@@ -351,10 +427,22 @@ class SqlStore:
             )
 
     async def tokens(self) -> Mapping[str, Token]:
-        return await tokens.all_tokens(self.database)
+        found = await tokens.all_tokens(self.database)
+        self._tokens.clear()
+        self._tokens.update(found)
+        return found
+
+    def tokens_now(self) -> Mapping[str, Token]:
+        """Always as new as what was last read: others see a token within a second."""
+        return self._tokens
 
     async def put_token(self, token: Token) -> None:
         await tokens.put_token(self.database, token)
+        await self.tokens()
+
+    async def trim(self) -> int:
+        """Delete what is older than it need be; how many messages went."""
+        return 0
 
     # -- what is known here -------------------------------------------------------------------------------------------
 
@@ -368,6 +456,7 @@ class SqlStore:
 
     async def _refresh(self) -> None:
         await self.catalogue.refresh()
+        await self.tokens()
         self._see_lanes()
         self.on_refresh()
 
@@ -419,4 +508,4 @@ def _producer_number(name: str) -> int:
     return int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 2
 
 
-_KEEPS_THE_SPI: type[Store] = SqlStore
+_KEEPS_THE_SPI: type[BrokerStore] = SqlStore

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sparrow.model.errors import Refused
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.catalogue import Catalogue
+from sparrow.store.sql.catalogue import Catalogue, insert_new_text
 from sparrow.store.sql.database import Conflict, Database, DatabaseLost, Session
 from sparrow.store.sql.names import Lane, table
 
@@ -112,26 +112,17 @@ class Offsets:
         """Whether the row took it: not if it has seen a newer epoch."""
         words = {"group_id": place.group, "priority": place.priority, "offset": offset, "epoch": epoch}
         words["now"] = self._now_ms()
-        changed = await session.change(
+        update = (
             f'UPDATE "{place.table}" SET "offset" = :offset, epoch = :epoch, updated_at = :now'
-            " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch",
-            **words,
+            " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch"
         )
-        if changed:
+        if await session.change(update, **words):
             return True
-        found = await session.rows(
-            f'SELECT epoch FROM "{place.table}" WHERE group_id = :group_id AND priority = :priority',
-            group_id=place.group,
-            priority=place.priority,
-        )
-        if found:
-            return False
-        await session.change(
-            f'INSERT INTO "{place.table}" (group_id, "offset", priority, epoch, updated_at)'
-            " VALUES (:group_id, :offset, :priority, :epoch, :now)",
-            **words,
-        )
-        return True
+        row = {name: words[name] for name in ("group_id", "priority", "offset", "epoch")} | {"updated_at": words["now"]}
+        if await session.change(insert_new_text(self._database.kind, place.table, row), **row):
+            return True
+        # It is there after all: it has seen a newer epoch, or another broker made it a moment ago.
+        return await session.change(update, **words) > 0
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         """As the database knows it, but for what is on its way there."""

@@ -58,7 +58,7 @@ class LaneView:
     def hold(self, rows: Sequence[Any]) -> None:
         """Rows just read: others may want them, too."""
         if rows:
-            self.tail.add([Held(row[0], row[1], row[2], row[5], row[6]) for row in rows])
+            self.tail.add([Held(row[0], row[1], row[2], row[5], row[6]) for row in _before_hole(rows)])
 
     def read(
         self,
@@ -97,24 +97,8 @@ class LaneView:
         bounds = self.bounds
         if not rows:  # trimmed while we asked
             return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
-        found = [self.records.of(row) for row in rows]
-        # Ids have no holes; where an accident made one, its offsets are passed over.
-        start = rows[0][0] - 1
-        if rows[-1][0] - rows[0][0] != len(rows) - 1:
-            return self._with_holes(rows, found, count_max, tags_codes)
-        return _slice(found, start, bounds, count_max, bytes_max, tags_codes)
-
-    def _with_holes(
-        self, rows: list[Any], found: list[Record], count_max: int, tags_codes: frozenset[int] | None
-    ) -> Slice:
-        chosen = [
-            (row[0], record)
-            for row, (record, tags) in zip(rows, found, strict=True)
-            if tags_codes is None or tags in tags_codes
-        ][:count_max]
-        end = chosen[-1][0] if len(chosen) == count_max else rows[-1][0]
-        records = [record for _, record in chosen]
-        return Slice([memoryview(record) for record in records], list(map(len, records)), QueueOffset(end), self.bounds)
+        found = [self.records.of(row) for row in _before_hole(rows)]
+        return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
 
     async def rows(self, database: Database, offset: int, count: int) -> list[Any]:
         """Rows behind an offset, as far as readers may see."""
@@ -124,6 +108,14 @@ class LaneView:
             before=self.next_id,
             count=count,
         )
+
+
+def _before_hole(rows: Sequence[Any]) -> Sequence[Any]:
+    """Ids have no holes. Where an accident made one, a read ends before it, and the next one begins behind it."""
+    first = rows[0][0]
+    if rows[-1][0] - first == len(rows) - 1:
+        return rows
+    return [row for at, row in enumerate(rows) if row[0] == first + at]
 
 
 def _slice(

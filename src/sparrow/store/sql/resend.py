@@ -14,6 +14,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.priority import queue_id_of
 from sparrow.store.sql.catalogue import Catalogue, insert_new
 from sparrow.store.sql.database import Database, Session
+from sparrow.store.sql.inserting import numbered
 from sparrow.store.sql.names import Lane, table
 
 CHUNK_IDS = 500
@@ -43,7 +44,7 @@ class Resends:
         resend_lane = self._lane(lane)
         chunks = [(at, min(at + CHUNK_IDS - 1, end)) for at in range(start, end + 1, CHUNK_IDS)]
         async with self._database.transaction() as session:
-            next_id = await numbered(session, resend_lane, len(chunks), self._now_ms())
+            next_id, _ = await numbered(session, resend_lane, len(chunks), self._now_ms())
             for at, (first, last) in enumerate(chunks):
                 await session.change(
                     f'INSERT INTO "{resend_lane.table}"'
@@ -130,13 +131,3 @@ class Resends:
         if found is None:
             raise Refused(f"messages of {queue.topic!r} cannot be sent again: it is one of the platform's own topics")
         return found
-
-
-async def numbered(session: Session, lane: Lane, count: int, now_ms: int) -> int:
-    """Take the next `count` ids of a lane, inside a transaction; the first of them."""
-    greatest = f"CASE WHEN last_ts > {now_ms} THEN last_ts ELSE {now_ms} END"
-    await session.change(
-        f"UPDATE hermes_lane SET next_id = next_id + {count}, last_ts = {greatest} WHERE lane = :lane", lane=lane.number
-    )
-    ((next_id,),) = await session.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
-    return int(next_id) - count

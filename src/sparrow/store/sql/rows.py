@@ -110,6 +110,12 @@ def entry_of(draft: Draft, token: int) -> Entry:
     return Entry(bytes(draft.body), source_ip, token, keys[0] if keys else None, pack(pairs), keys[1:])
 
 
+def entry_from(body: bytes, source_ip: int, properties: bytes, token: int) -> Entry:
+    """The columns of a message that lay in another table."""
+    keys = keys_in(dict(unpack(properties)))
+    return Entry(body, source_ip, token, keys[0] if keys else None, properties, keys[1:])
+
+
 def keys_in(properties: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
     """What a message is found by: each of its keys, and the unique id its producer gave it."""
     found = dict.fromkeys((*properties.get(_KEYS, b"").split(), properties.get(_UNIQUE_KEY, b"")))

@@ -29,7 +29,7 @@ _TYPES: dict[Kind, dict[str, str]] = {
         "group": "VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin",
         "text": "VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "long_text": "MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-        "word": "VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin",
+        "word": "VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin",
         "priority": "ENUM('high','middle','low')",
         "kind": "ENUM('p','c')",
         "blob": "MEDIUMBLOB",
@@ -102,7 +102,8 @@ _SHARED = (
     ' at {time} NOT NULL, PRIMARY KEY (lane, "start")) {end}',
     "hermes_mark (name {name} NOT NULL PRIMARY KEY, value {time} NOT NULL) {end}",
     "hermes_delay (id {counted_big}, due {time} NOT NULL, topic {text} NOT NULL, queue_id {number} NOT NULL,"
-    " body {blob} NOT NULL, source_ip {ip} NOT NULL, properties {blob} NOT NULL, at {time} NOT NULL) {end}",
+    " unique_key {key}, body {blob} NOT NULL, source_ip {ip} NOT NULL, properties {blob} NOT NULL,"
+    " at {time} NOT NULL) {end}",
     "hermes_half (id {counted_big}, producer_group {text} NOT NULL, topic {text} NOT NULL, queue_id {number} NOT NULL,"
     " body {blob} NOT NULL, source_ip {ip} NOT NULL, properties {blob} NOT NULL, at {time} NOT NULL,"
     " checks {number} NOT NULL DEFAULT 0, check_at {time} NOT NULL, state {word} NOT NULL) {end}",
@@ -112,6 +113,7 @@ _SHARED = (
 _SHARED_INDEXES = (
     ("hermes_batch_at", "hermes_batch", "at"),
     ("hermes_delay_due", "hermes_delay", "due, id"),
+    ("hermes_delay_key", "hermes_delay", "unique_key"),
     ("hermes_half_check", "hermes_half", "state, check_at"),
 )
 

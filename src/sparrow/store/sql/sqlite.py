@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from sparrow.store.sql.names import Lane, table
 from sparrow.store.sql.rows import Entry
 
 _Result = TypeVar("_Result")
+_BUSY_S = 5
 _SESSION = "PRAGMA synchronous = FULL; PRAGMA foreign_keys = on; PRAGMA busy_timeout = 5000;"
 
 
@@ -55,7 +57,7 @@ class Sqlite:
         Path(self.where).parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.where, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA busy_timeout = 5000")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.executescript(_SESSION)
         return connection
 
@@ -139,6 +141,19 @@ class Sqlite:
         if isinstance(cause, sqlite3.ProgrammingError) and "closed" in str(cause):
             return DatabaseLost(self.where, str(cause))
         return DatabaseRefused(self.where, str(cause))
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """To change a new file's journal nobody else may use it, and for that SQLite does not wait by itself."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as cause:
+            if cause.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 class _Session:

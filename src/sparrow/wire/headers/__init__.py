@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.wire.headers import admin, groups, naming, offsets, pop, pull, query, send, topics, transactions
+from sparrow.wire.headers import admin, groups, naming, offsets, pop, pull, query, resend, send, topics, transactions
 from sparrow.wire.headers.admin import (
     BrokerConfig,
     BrokerConsumeStats,
@@ -82,6 +82,10 @@ from sparrow.wire.headers.query import (
     QueryMessage,
     ViewMessage,
 )
+from sparrow.wire.headers.resend import (
+    MessagesResent,
+    ResendMessages,
+)
 from sparrow.wire.headers.send import (
     PushReply,
     Recall,
@@ -109,7 +113,7 @@ class Done(Header, frozen=True):
     """Nothing to say: of a request without fields, or of an answer that is only its code."""
 
 
-_CAPABILITIES = (admin, groups, naming, offsets, pop, pull, query, send, topics, transactions)
+_CAPABILITIES = (admin, groups, naming, offsets, pop, pull, query, resend, send, topics, transactions)
 
 REQUESTS: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.REQUESTS.items()}
 RESPONSES: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.RESPONSES.items()}
@@ -171,6 +175,7 @@ __all__ = [
     "ListKv",
     "ListTopics",
     "MessagesFound",
+    "MessagesResent",
     "Notification",
     "Notified",
     "OffsetFound",
@@ -191,6 +196,7 @@ __all__ = [
     "Recall",
     "Recalled",
     "RegisterBroker",
+    "ResendMessages",
     "ResetOffset",
     "ResumeCheck",
     "SearchOffset",

@@ -16,6 +16,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -39,8 +40,10 @@ final class Consumers {
 
     Object startPush(JsonObject order) throws Exception {
         String id = Orders.text(order, "id");
-        DefaultMQPushConsumer consumer =
-            new DefaultMQPushConsumer(Orders.text(order, "group"), Orders.is(order, "trace"), null);
+        DefaultMQPushConsumer consumer = Signing.hook(order) != null
+            ? new DefaultMQPushConsumer(
+                Orders.text(order, "group"), Signing.hook(order), new AllocateMessageQueueAveragely())
+            : new DefaultMQPushConsumer(Orders.text(order, "group"), Orders.is(order, "trace"), null);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(id);
         consumer.setConsumeThreadMin(2);

@@ -43,11 +43,14 @@ final class Producers {
 
     private DefaultMQProducer make(JsonObject order, String group) {
         if (Orders.is(order, "transactional")) {
-            TransactionMQProducer producer = new TransactionMQProducer(group);
+            TransactionMQProducer producer = new TransactionMQProducer(group, Signing.hook(order));
             Transactions listener = new Transactions();
             producer.setTransactionListener(listener);
             transactions.put(Orders.text(order, "id"), listener);
             return producer;
+        }
+        if (Signing.hook(order) != null) {
+            return new DefaultMQProducer(group, Signing.hook(order));
         }
         return new DefaultMQProducer(group, Orders.is(order, "trace"), null);
     }
@@ -184,12 +187,14 @@ final class Producers {
         String key = Orders.text(order, "key");
         String topic = Orders.text(order, "topic");
         int queues = Orders.number(order, "queues", 4);
+        int flags = Orders.number(order, "flags", 0);
+        Class<?> type = DefaultMQProducer.class;
         try {
-            Method of4 = DefaultMQProducer.class.getMethod("createTopic", String.class, String.class, int.class);
-            of4.invoke(producer, key, topic, queues);
+            Method of4 = type.getMethod("createTopic", String.class, String.class, int.class, int.class);
+            of4.invoke(producer, key, topic, queues, flags);
         } catch (NoSuchMethodException e) { // 5.x wants attributes as well
-            Method of5 = DefaultMQProducer.class.getMethod("createTopic", String.class, String.class, int.class, Map.class);
-            of5.invoke(producer, key, topic, queues, new HashMap<String, String>());
+            Method of5 = type.getMethod("createTopic", String.class, String.class, int.class, int.class, Map.class);
+            of5.invoke(producer, key, topic, queues, flags, new HashMap<String, String>());
         }
         return null;
     }

@@ -139,6 +139,17 @@ def test_a_truncated_log_takes_the_entries_behind_its_end_with_it(queue):
     assert queue.end == 6
 
 
+def test_what_has_expired_is_out_of_bounds_but_still_there(queue):
+    fill(queue, 6)
+    queue.expired_to = 4
+    assert queue.bounds == Bounds(4, 6)
+    assert numbers(queue.entries(0, 6)) == [0, 1, 2, 3, 4, 5]
+    queue.cut(2)
+    assert queue.bounds == Bounds(2, 2)
+    fill(queue, 1)
+    assert queue.bounds == Bounds(2, 3)
+
+
 def test_a_queue_that_starts_in_mid_life_has_fillers_before(queue, folder):
     queue.start_at(PER_FILE + 2)
     assert queue.bounds == Bounds(6, 6)

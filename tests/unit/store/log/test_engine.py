@@ -16,7 +16,7 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.views import STATE
-from sparrow.store.spi import AtEnd
+from sparrow.store.spi import AtEnd, Moved
 from sparrow.wire import columns, record
 
 A, B = Queue("A", 0), Queue("B", 0)
@@ -301,6 +301,91 @@ async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path, settings, now_ms=now) as store:
         assert store.append_now(A, [draft("next")]).offset == 5
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------------
+
+DEAD = Queue("%DLQ%g", 0)
+
+
+async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
+    """One dead letter and one message of A for each of the last ten hours."""
+    store = await opened(path, small(**settings), now_ms=now)
+    await store.put_topic(Topic(name=DEAD.topic, read_queues=1, write_queues=1))
+    for n in range(10):
+        for queue in (DEAD, A):
+            store.append_now(queue, [draft(f"{n}", keys="k")])
+        now.now_ms += HOUR_MS
+    return store
+
+
+async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_path):
+    now = Clock()
+    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+        assert store.bounds_now(DEAD) == Bounds(0, 10)
+        await store.trim()
+        assert store.bounds_now(DEAD) == Bounds(8, 10)  # the other of three hours is that old this very moment
+        assert await read_all(store, DEAD) == [b"8", b"9"]
+        assert await store.read(DEAD, 0) == Moved(8, Bounds(8, 10))
+        found = await store.find_by_key(DEAD.topic, "k")
+        assert [record.decode(data).queue_offset for data in found] == [8, 9]
+        assert await store.offset_at(DEAD, 0) == 8
+        assert store.bounds_now(A) == Bounds(0, 10)
+        assert store.first == 0
+
+
+async def test_dead_letters_expire_without_being_asked_to(tmp_path):
+    now = Clock()
+    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+        store._keeper.hurry("expire dead letters")
+        await eventually(lambda: store.bounds_now(DEAD) == Bounds(8, 10))
+
+
+async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
+    now = Clock()
+    async with await with_dead_letters(tmp_path / "store", now, dead_letter_hours=3) as store:
+        await store.trim()
+        crashed = crashed_copy(store, tmp_path / "crashed")
+    shutil.copytree(tmp_path / "store", tmp_path / "without views")
+    shutil.rmtree(tmp_path / "without views" / "consumequeue")
+    for path in (tmp_path / "store", crashed, tmp_path / "without views"):
+        async with await opened(path, small(dead_letter_hours=3), now_ms=now) as store:
+            assert store.bounds_now(DEAD) == Bounds(8, 10)
+            assert store.append_now(DEAD, [draft("next")]).offset == 10
+
+
+async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tmp_path):
+    now = Clock()
+    async with await with_dead_letters(tmp_path, now, dead_letter_hours=0) as store:
+        await store.trim()
+        assert store.bounds_now(DEAD) == Bounds(10, 10)
+        assert await store.read(DEAD, 10) == AtEnd(Bounds(10, 10))
+    async with await opened(tmp_path, small(dead_letter_hours=1), now_ms=now) as store:
+        assert store.append_now(DEAD, [draft("next")]).offset == 10
+        now.now_ms += HOUR_MS - 1
+        await store.trim()
+        assert await read_all(store, DEAD) == [b"next"]
+
+
+async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
+    now = Clock()
+    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+        await store.trim()
+        fifth = store._queues.get(DEAD).physical_offset_at(5)
+        await asyncio.to_thread(store.truncate, fifth)
+        assert store.bounds_now(DEAD) == Bounds(5, 5)
+        assert store.append_now(DEAD, [draft("5 again")]).offset == 5
+        assert await read_all(store, DEAD) == [b"5 again"]
+
+
+async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_longer(tmp_path):
+    now = Clock()
+    async with await with_dead_letters(tmp_path, now, dead_letter_hours=100, retention_hours=1) as store:
+        for _ in range(6):
+            store.append_now(B, [draft(bytes(2000))])
+            now.now_ms += HOUR_MS
+        assert await store.trim() > 0
+        assert store.bounds_now(DEAD) == Bounds(10, 10)
 
 
 # -- stops of every kind ----------------------------------------------------------------------------------------------

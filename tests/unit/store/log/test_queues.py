@@ -91,6 +91,12 @@ def test_ends_are_those_of_queues_that_ever_had_a_message(filled):
     assert filled.ends() == {"A": {0: 3, 1: 9}, "B": {0: 1}, "Emptied": {2: 7}}
 
 
+def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
+    for topic in ("%DLQ%g", "%RETRY%g", "DLQ", "a%DLQ%"):
+        queues.of(Queue(topic, 0))
+    assert [queue.queue.topic for queue in queues.of_dead_letters()] == ["%DLQ%g"]
+
+
 # -- on disk ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,22 @@
+"""Priorities: what is urgent overtakes what waits. And a look at what comes from now on, without a group."""
+
+import sparrow.testing
+from sparrow.client import Admin, Consumer, Message, Producer
+
+with sparrow.testing.running() as platform:
+    with Admin(platform.name_servers) as admin:
+        admin.create_topic("jobs", queues=1, has_lanes=True)
+    with Producer(platform.name_servers) as producer, Consumer(None, platform.name_servers) as onlooker:
+        producer.send(Message.of("jobs", "tidy up", priority="low"))
+        producer.send(Message.of("jobs", "write the report"))  # middle, unless it says otherwise
+        onlooker.subscribe("jobs")
+        producer.send(Message.of("jobs", "put out the fire", priority="high"))
+
+        with Consumer("workers", platform.name_servers) as worker:
+            worker.subscribe("jobs")
+            jobs = [message.body.decode() for message in worker.poll(10, timeout_ms=5_000)]
+            print("worker:", *jobs, sep="\n  ")
+            assert jobs == ["put out the fire", "write the report", "tidy up"]
+            worker.commit()
+
+        print("onlooker:", next(onlooker).body.decode())

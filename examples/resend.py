@@ -1,0 +1,47 @@
+"""A handler was wrong for a while: its group gets the messages of that time once more, and only those."""
+
+import time
+
+import sparrow.testing
+from sparrow.client import Admin, Consumer, Message, Producer
+
+
+def now_ms():
+    """A moment apart from whatever was stored before and will be stored after."""
+    time.sleep(0.01)
+    now = time.time() * 1000
+    time.sleep(0.01)
+    return int(now)
+
+
+def send(producer, *names):
+    for name in names:
+        producer.send(Message.of("orders", name, keys=name))
+
+
+def read(platform, count):
+    """What the group reads next."""
+    with Consumer("billing", platform.name_servers) as consumer:
+        consumer.subscribe("orders")
+        found = [next(consumer) for _ in range(count)]
+        consumer.commit()
+        return sorted(message.body.decode() for message in found)
+
+
+with sparrow.testing.running() as platform, Admin(platform.name_servers) as admin:
+    with Producer(platform.name_servers) as producer:
+        send(producer, "order-1", "order-2")
+        from_ms = now_ms()
+        send(producer, "order-3", "order-4", "order-5")
+        to_ms = now_ms()
+        send(producer, "order-6")
+    print("read:", read(platform, 6))
+
+    # By time, and first only counted.
+    print("dry run:", admin.resend("orders", group="billing", from_ms=from_ms, to_ms=to_ms, dry_run=True))
+    resent = admin.resend("orders", group="billing", from_ms=from_ms, to_ms=to_ms)
+    print("again:", read(platform, resent.count))
+
+    # By key, to every group that reads the topic.
+    print("by key:", admin.resend("orders", keys="order-6"))
+    print("again:", read(platform, 1))

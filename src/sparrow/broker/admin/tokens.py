@@ -1,0 +1,68 @@
+"""Tokens as operators see them: issued, listed, revoked. Whether anybody is asked for one is a setting (`auth`).
+
+1. A name has one token, for ever. Issued again it is the same one, secret and all, so that whoever missed the answer
+   can ask once more; of another kind, or after it was revoked, it is refused.
+2. Whoever lists tokens sees no secrets.
+3. Revoking counts from the next request on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sparrow.broker.context import Broker
+from sparrow.model.errors import Refused
+from sparrow.model.token import Token, checked_kind, checked_secret, checked_token, issued_before
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire.headers import Done
+from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
+
+
+async def issue(_request: Done, broker: Broker, call: Call) -> Answer:
+    """The token of that name, made if there is none."""
+    wanted = call.body(IssueToken)
+    name, kind, secret = checked_token(wanted.name), checked_kind(wanted.type), checked_secret(wanted.secret_key)
+    if name in broker.settings.admin_tokens:
+        raise Refused(f"{name!r} is one of the broker's admin tokens: issue one under another name")
+    tokens = await broker.store.tokens()
+    if name not in tokens:
+        token = Token(
+            id=max((token.id for token in tokens.values()), default=0) + 1,
+            name=name,
+            kind=kind,
+            secret=secret,
+            created_ms=broker.now_ms(),
+        )
+        await broker.store.put_token(token)
+        tokens = await broker.store.tokens()  # of two brokers on one database, the first to write has issued it
+    token = issued_before(tokens[name], kind)
+    return Answer.of(_shown(token, secret_key=token.secret_key))
+
+
+async def list_all(_request: Done, broker: Broker, _call: Call) -> Answer:
+    """In the order they were issued, the revoked ones too."""
+    tokens = sorted((await broker.store.tokens()).values(), key=lambda token: token.id)
+    return Answer.of(TokensShown([_shown(token) for token in tokens]))
+
+
+async def revoke(_request: Done, broker: Broker, call: Call) -> Answer:
+    """To revoke what was revoked is no error: operators make sure."""
+    name = call.body(RevokeToken).name
+    token = (await broker.store.tokens()).get(name)
+    if token is None:
+        raise Refused(f"there is no token {name[:190]!r} here")
+    if not token.is_revoked:
+        token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
+        await broker.store.put_token(token)
+    return Answer.of(_shown(token))
+
+
+def _shown(token: Token, *, secret_key: str | None = None) -> TokenShown:
+    return TokenShown(token.id, token.name, token.kind, token.created_ms, token.revoked_ms, secret_key)
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    TokenCode.ISSUE_TOKEN: issue,
+    TokenCode.LIST_TOKENS: list_all,
+    TokenCode.REVOKE_TOKEN: revoke,
+}

@@ -1,0 +1,154 @@
+"""Who may ask for what, when the broker asks who is there.
+
+1. A request is signed with a token that is known, not revoked, and of the kind that may ask this; else it reaches no
+   handler. Why not is said in a sentence that holds no secret.
+2. Whether a token was revoked, or may do this, is told only to those who have shown that it is theirs.
+3. What stands in no list below is an administrator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import SecretStr
+
+from sparrow.broker.topics import RETRY_PREFIX
+from sparrow.model.errors import NotPermitted
+from sparrow.model.token import NAME_CHARS_MAX, WHOSE, Token, TokenKind
+from sparrow.wire import bodies
+from sparrow.wire.bodies import HeartbeatData
+from sparrow.wire.codes import Code
+from sparrow.wire.frame import Command
+from sparrow.wire.signing import ACCESS_KEY, SIGNATURE, TokenCode, is_signed
+
+PRODUCERS = frozenset(
+    {
+        Code.SEND_MESSAGE,
+        Code.SEND_MESSAGE_V2,
+        Code.SEND_BATCH_MESSAGE,
+        Code.SEND_REPLY_MESSAGE,
+        Code.SEND_REPLY_MESSAGE_V2,
+        Code.RECALL_MESSAGE,
+        Code.END_TRANSACTION,
+    }
+)
+CONSUMERS = frozenset(
+    {
+        Code.PULL_MESSAGE,
+        Code.LITE_PULL_MESSAGE,
+        Code.POP_MESSAGE,
+        Code.ACK_MESSAGE,
+        Code.BATCH_ACK_MESSAGE,
+        Code.CHANGE_MESSAGE_INVISIBLETIME,
+        Code.NOTIFICATION,
+        Code.PEEK_MESSAGE,
+        Code.POLLING_INFO,
+        Code.QUERY_ASSIGNMENT,
+        Code.CONSUMER_SEND_MSG_BACK,
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.UPDATE_CONSUMER_OFFSET,
+        Code.LOCK_BATCH_MQ,
+        Code.UNLOCK_BATCH_MQ,
+        Code.GET_CONSUMER_LIST_BY_GROUP,
+        Code.CHECK_CLIENT_CONFIG,
+        Code.QUERY_MESSAGE,
+    }
+)
+BOTH = frozenset(
+    {
+        Code.HEART_BEAT,
+        Code.UNREGISTER_CLIENT,
+        Code.GET_MAX_OFFSET,
+        Code.GET_MIN_OFFSET,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP,
+        Code.GET_EARLIEST_MSG_STORETIME,
+    }
+)
+ALLOWED: dict[TokenKind, frozenset[Code]] = {"p": PRODUCERS | BOTH, "c": CONSUMERS | BOTH}
+"""What a token of each kind may ask for. A message by its physical offset (33) is not among it: the log holds more than
+messages."""
+
+SENDS: dict[int, str] = {
+    Code.SEND_MESSAGE: "topic",
+    Code.SEND_MESSAGE_V2: "b",
+    Code.SEND_BATCH_MESSAGE: "b",
+    Code.SEND_REPLY_MESSAGE: "topic",
+    Code.SEND_REPLY_MESSAGE_V2: "b",
+}
+"""Here it depends on the topic, which this field names."""
+REPLIES = frozenset({Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+INNER_PRODUCERS = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
+"""How groups start that Java's consumers name in their heartbeats: all of them one, those that trace another."""
+
+
+def may_send(kind: TokenKind, topic: str, code: int = Code.SEND_MESSAGE) -> bool:
+    """As in RocketMQ: consumers put what they could not handle into retry topics, and both may say what they did."""
+    if code in REPLIES:
+        return kind == "p" and not topic.startswith(RETRY_PREFIX)
+    return topic == TRACE_TOPIC or (kind == "c") == topic.startswith(RETRY_PREFIX)
+
+
+class Guard:
+    """Checks requests against the tokens there are at that moment."""
+
+    def __init__(self, tokens: Mapping[str, Token], admins: Mapping[str, SecretStr]) -> None:
+        """`tokens` is looked into at every request: what is revoked there counts for the next one."""
+        self._tokens = tokens
+        self._admins = {name: secret_key.get_secret_value() for name, secret_key in admins.items()}
+
+    def check(self, command: Command) -> None:
+        """`NotPermitted` unless the request may be made."""
+        fields = command.fields()
+        name = fields.get(ACCESS_KEY)
+        if not name or SIGNATURE not in fields:
+            raise _refusal(command, "this broker wants requests to be signed with a token, and this one is not")
+        token = None
+        secret_key = self._admins.get(name)
+        if secret_key is None:
+            token = self._tokens.get(name)
+            if token is None:
+                raise _refusal(command, f"there is no token {name[:NAME_CHARS_MAX]!r} here")
+            secret_key = token.secret_key
+        if not is_signed(fields, command.body, secret_key):
+            raise _refusal(command, f"the signature is not the one that the secret key of token {name!r} makes")
+        if token is not None:
+            _check_token(token, command, fields)
+
+
+def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> None:
+    if token.is_revoked:
+        raise _refusal(command, f"token {token.name!r} was revoked")
+    topic_field = SENDS.get(command.code)
+    if topic_field is not None:
+        topic = fields.get(topic_field, "")
+        if not may_send(token.kind, topic, command.code):
+            raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and {_who_sends(topic)}")
+    elif command.code not in ALLOWED[token.kind]:
+        who = next((f"{WHOSE[kind]} token" for kind, codes in ALLOWED.items() if command.code in codes), _ADMINS)
+        raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and this takes {who}")
+    elif command.code == Code.HEART_BEAT:
+        _check_heartbeat(token, command)
+
+
+def _check_heartbeat(token: Token, command: Command) -> None:
+    """Brokers tell members things: a token is a member of what it may take part in, and of nothing else."""
+    said = bodies.read(HeartbeatData, command.body)
+    consumers = [consumer.group_name for consumer in said.consumer_data_set]
+    if token.kind == "p" and consumers:
+        raise _refusal(command, f"token {token.name!r} is a producer's, and group {consumers[0]!r} consumes")
+    producers = [one.group_name for one in said.producer_data_set if not one.group_name.startswith(INNER_PRODUCERS)]
+    if token.kind == "c" and producers:
+        raise _refusal(command, f"token {token.name!r} is a consumer's, and group {producers[0]!r} produces")
+
+
+_ADMINS = "one of the broker's admin tokens"
+_NAMES = {int(code): code.name for numbers in (Code, TokenCode) for code in numbers}
+
+
+def _who_sends(topic: str) -> str:
+    return "only consumers send to retry topics" if topic.startswith(RETRY_PREFIX) else "consumers do not send messages"
+
+
+def _refusal(command: Command, why: str) -> NotPermitted:
+    return NotPermitted(_NAMES.get(command.code, f"request {command.code}"), why)

@@ -1,0 +1,133 @@
+"""Topics with lanes: how they are laid out, which lane a message goes to, and in which order lanes are taken.
+
+1. A sender names a part of the topic, and its message says its priority; readers know the queue that both make. Which
+   queue is what never changes, so lanes are there from the start or not at all, and parts only become more.
+2. High is taken before middle, and middle before low. A lane that starves is owed its tenths of every batch, and has
+   places kept for it. What it does not get (batches of one have no tenths, large messages leave no room) stays owed;
+   when that is a whole batch, the lane is the first for once.
+
+All of it pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from sparrow.model.errors import IllegalMessage, Refused
+from sparrow.model.priority import HAS_LANES, LANES, PRIORITY, Priority, lane_of, part_of, priority_of, queue_id_of
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.wire import batch
+from sparrow.wire.properties import value_of
+
+_NAME = PRIORITY.encode()
+
+
+def has_lanes(topic: Topic) -> bool:
+    return bool(topic.sys_flag & HAS_LANES)
+
+
+def laid_out(wanted: Topic, known: Topic | None) -> Topic:
+    """A topic as it is to be, with the queues its lanes need; or `Refused`. `known`: as it is so far."""
+    name, parts = wanted.name, wanted.write_queues
+    if known is not None and has_lanes(known) != has_lanes(wanted):
+        has, flag = ("lanes", f"with {HAS_LANES}") if has_lanes(known) else ("no lanes", f"without {HAS_LANES}")
+        raise Refused(
+            f"topic {name!r} has {has}, and that stays so, for it says which queue is what: change it {flag} in its "
+            f"flags, or make another topic"
+        )
+    if not has_lanes(wanted):
+        return wanted
+    if wanted.read_queues not in (parts, parts * LANES):
+        raise Refused(
+            f"topic {name!r} has lanes, so {parts} queues to write make {parts * LANES} to read, "
+            f"not {wanted.read_queues}"
+        )
+    if known is not None and parts < known.write_queues:
+        raise Refused(
+            f"topic {name!r} has lanes and {known.write_queues} queues to write: with {parts}, nobody could read what "
+            f"lies in the others"
+        )
+    # Tools say the same number for both unless told otherwise.
+    return msgspec.structs.replace(wanted, read_queues=parts * LANES)
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def lane_for(part: Queue, properties: str) -> Queue:
+    """The queue of a message sent to a part of a topic with lanes."""
+    word = value_of(properties.encode(), _NAME) if PRIORITY in properties else None
+    return Queue(part.topic, queue_id_of(part.id, priority_of(word)))
+
+
+def lane_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
+    """The queue of a batch, of which all go to one. `queue`: where those go that say nothing."""
+    otherwise = lane_of(queue.id)
+    words = {value_of(member.properties, _NAME) for member in batch.decode(body)}
+    priorities = {otherwise if word is None else priority_of(word) for word in words}
+    if len(priorities) > 1:
+        found = ", ".join(priority.word for priority in sorted(priorities))
+        raise IllegalMessage(f"its messages have priorities {found}: a batch goes to one lane, make one for each")
+    priority = priorities.pop() if priorities else otherwise
+    return Queue(queue.topic, queue_id_of(part_of(queue.id), priority))
+
+
+# -- taking -----------------------------------------------------------------------------------------------------------
+
+TENTHS: Mapping[Priority, int] = {Priority.MIDDLE: 2, Priority.LOW: 1}
+"""Of a batch, for a lane that starves."""
+_WHOLE = 10
+_OWED_BATCHES_MAX = 2
+"""More is forgotten: a lane that could not be read for a while does not shut the others out afterwards."""
+
+Owed = Mapping[Priority, int]
+"""Tenths of places."""
+
+
+class Turn(NamedTuple):
+    """How one batch is filled."""
+
+    order: tuple[Priority, ...] = tuple(Priority)
+    kept: Mapping[Priority, int] = {}
+    """Places that no other lane gets."""
+
+    def kept_behind(self, lane: Priority | None) -> int:
+        """Places that this lane, or with None somebody before them all, must leave to those whose turn is later."""
+        later = self.order if lane is None else self.order[self.order.index(lane) + 1 :]
+        return sum(self.kept.get(each, 0) for each in later)
+
+
+STRICT = Turn()
+
+
+def owed_next(owed: Owed, starving: Collection[Priority], *, places: int) -> Owed:
+    """What is owed with one more batch. A lane that does not starve is owed nothing."""
+    most = _OWED_BATCHES_MAX * _WHOLE * places
+    return {lane: min(owed.get(lane, 0) + TENTHS[lane] * places, most) for lane in starving}
+
+
+def paid(owed: Owed, lane: Priority, *, count: int) -> Owed:
+    """What is still owed when so many of a lane were taken."""
+    return {each: max(0, tenths - _WHOLE * count) if each is lane else tenths for each, tenths in owed.items()}
+
+
+def turn(owed: Owed, *, places: int) -> Turn:
+    """How the next batch, of so many places, is to be filled."""
+    first = max(owed, key=lambda lane: (owed[lane], -lane), default=None)
+    if first is not None and owed[first] >= _WHOLE * places:
+        return Turn((first, *(lane for lane in Priority if lane is not first)))
+    return Turn(kept={lane: tenths // _WHOLE for lane, tenths in owed.items()})
+
+
+def may_starve(waiting: Iterable[int], *, places: int) -> list[Priority]:
+    """Lanes that a batch of so many places does not get to. `waiting`: messages in each lane, the highest first."""
+    before, found = 0, []
+    for lane, count in zip(Priority, waiting, strict=True):
+        if count and before >= places:
+            found.append(lane)
+        before += count
+    return found

@@ -1,0 +1,74 @@
+"""What a broker is made of on a log store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from sparrow.broker.context import Broker
+from sparrow.broker.counters import Counters
+from sparrow.broker.delay import Delay
+from sparrow.broker.groups import Groups
+from sparrow.broker.hold import Hold
+from sparrow.broker.locks import QueueLocks
+from sparrow.broker.members import Members
+from sparrow.broker.pop.pops import Pops
+from sparrow.broker.pop.revive import Reviving
+from sparrow.broker.topics import Topics
+from sparrow.broker.transactions import Transactions
+from sparrow.net.address import Address
+from sparrow.settings import BrokerSettings, LogSettings
+from sparrow.store.log import LogStore
+
+
+async def opened(
+    path: Path,
+    settings: BrokerSettings,
+    log_settings: LogSettings,
+    *,
+    address: Address,
+    hold: Hold,
+    now_ms: Callable[[], int],
+) -> Broker:
+    """Open the store, and hear from it where everything had got."""
+    store = await asyncio.to_thread(
+        LogStore, path, log_settings, store_host=address.as_host(), on_growth=hold.grew, now_ms=now_ms
+    )
+    topics, members = Topics(store, settings, now_ms), Members()
+    groups = Groups(store, settings, now_ms)
+    delay = Delay(
+        store,
+        horizon_ms=settings.delay_horizon_ms,
+        rolls_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
+        now_ms=now_ms,
+    )
+    transactions = Transactions(store, topics, members, settings, now_ms=now_ms)
+    pops = Pops(store, topics, cluster=settings.cluster, now_ms=now_ms)
+    reviving = Reviving(pops, store, topics, groups, hold, now_ms=now_ms)
+    broker = Broker(
+        settings=settings,
+        address=address,
+        store=store,
+        topics=topics,
+        groups=groups,
+        members=members,
+        locks=QueueLocks(settings.lock_ms),
+        hold=hold,
+        counters=Counters(),
+        delay=delay,
+        transactions=transactions,
+        pops_if_any=pops,
+        parts=(delay, transactions, reviving),
+        started_ms=now_ms(),
+        now_ms=now_ms,
+    )
+    try:
+        await topics.load()
+        await groups.load()
+        for part in broker.parts:
+            await part.start()
+    except BaseException:
+        await store.close()
+        raise
+    return broker

@@ -1,0 +1,92 @@
+"""What a broker is made of on a database, which it may share with others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sparrow.broker.context import Broker
+from sparrow.broker.counters import Counters
+from sparrow.broker.groups import Groups
+from sparrow.broker.hold import Hold
+from sparrow.broker.locks import QueueLocks
+from sparrow.broker.members import Members
+from sparrow.broker.sql.delay import SqlDelay
+from sparrow.broker.sql.leading import Leading
+from sparrow.broker.sql.transactions import SqlTransactions
+from sparrow.broker.topics import Topics
+from sparrow.net.address import Address
+from sparrow.settings import BrokerSettings, SqlSettings
+from sparrow.store.sql.engine import SqlStore
+from sparrow.wire.record import pack_host
+
+
+async def opened(
+    url: str,
+    settings: BrokerSettings,
+    sql_settings: SqlSettings,
+    *,
+    address: Address,
+    hold: Hold,
+    now_ms: Callable[[], int],
+) -> Broker:
+    """Connect, take over what is there, and a number among the brokers on this database."""
+    host = address.as_host()
+    store = await SqlStore.open(
+        url,
+        sql_settings,
+        owner=str(address),
+        store_host=host,
+        on_growth=hold.grew,
+        waited_for=hold.queues,
+        now_ms=now_ms,
+    )
+    # A part of a topic is a dozen tables: one will do until somebody asks for more.
+    settings = settings.model_copy(update={"topic_queues": 1})
+    topics, members = Topics(store, settings, now_ms, keeps_system=False), Members()
+    groups = Groups(store, settings, now_ms)
+    delay = SqlDelay(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
+    transactions = SqlTransactions(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
+    broker = Broker(
+        settings=settings,
+        address=address,
+        store=store,
+        topics=topics,
+        groups=groups,
+        members=members,
+        locks=QueueLocks(settings.lock_ms),
+        hold=hold,
+        counters=Counters(),
+        delay=delay,
+        transactions=transactions,
+        pops_if_any=None,
+        parts=(),
+        started_ms=now_ms(),
+        now_ms=now_ms,
+    )
+
+    async def numbered(number: int) -> None:
+        broker.number = number
+        await topics.on_change()
+
+    broker.parts = (Leading(store, work=(delay.lead, transactions.lead), on_change=numbered),)
+    changes: set[asyncio.Task[None]] = set()
+
+    def refreshed() -> None:
+        """Others may have made topics and groups."""
+        groups.take_over(store.catalogue.groups)
+        if topics.take_over(store.catalogue.topics):
+            task = asyncio.get_running_loop().create_task(topics.told())
+            changes.add(task)
+            task.add_done_callback(changes.discard)
+
+    try:
+        await topics.load()
+        await groups.load()
+        for part in broker.parts:
+            await part.start()
+    except BaseException:
+        await store.close()
+        raise
+    store.on_refresh = refreshed
+    return broker

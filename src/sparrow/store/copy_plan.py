@@ -1,0 +1,121 @@
+"""What is copied from one store to another, under which names, and into which queues.
+
+Everything that can be refused is refused here, before anything is copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from sparrow.model.errors import IllegalName, Refused, UnknownTopic
+from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
+from sparrow.model.queue import Queue
+from sparrow.model.topic import INHERIT, Topic
+from sparrow.store.spi import Store
+
+_SYSTEM = re.compile(
+    r"(?i:rmq_sys_).+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TBW102"
+    r"|.+_REPLY_TOPIC"
+)
+
+
+class Move(NamedTuple):
+    """A topic, and what it is called where it goes."""
+
+    topic: Topic
+    to: str
+
+    @property
+    def queues(self) -> list[Queue]:
+        count = max(self.topic.read_queues, self.topic.write_queues)
+        return [Queue(self.topic.name, number) for number in range(count)]
+
+
+class Plan(NamedTuple):
+    moves: list[Move]
+    left_out: list[str]
+    """The broker's own topics: another broker has its own."""
+
+
+async def planned(
+    source: Store, *, chosen: Collection[str], renames: Mapping[str, str], checked: Callable[[str], object]
+) -> Plan:
+    """The topics to be copied, all if none are chosen. `checked` raises `IllegalName` where a name may not go."""
+    known = await source.topics()
+    for name in (*chosen, *renames):
+        if name not in known:
+            raise UnknownTopic(name)
+    moves, left_out = [], []
+    for name, topic in sorted(known.items()):
+        if chosen and name not in chosen:
+            continue
+        if await _is_system(source, topic):
+            left_out.append(name)
+        else:
+            moves.append(Move(topic, renames.get(name, name)))
+    taken = [move.to for move in moves]
+    if twice := sorted({name for name in taken if taken.count(name) > 1}):
+        raise Refused(f"two topics would both be called {', '.join(map(repr, twice))}: nothing was copied")
+    _check_names(moves, checked)
+    return Plan(moves, left_out)
+
+
+async def _is_system(source: Store, topic: Topic) -> bool:
+    if _SYSTEM.fullmatch(topic.name):
+        return True
+    # A broker's name and its cluster's are topics, too: others inherit from them, and nobody sends there.
+    if not topic.permission & INHERIT:
+        return False
+    return not any([(await source.bounds(queue)).end for queue in Move(topic, topic.name).queues])
+
+
+def _check_names(moves: list[Move], checked: Callable[[str], object]) -> None:
+    refused: list[tuple[Move, IllegalName]] = []
+    for move in moves:
+        try:
+            checked(move.to)
+        except IllegalName as error:
+            refused.append((move, error))
+    if refused:
+        names = ", ".join(repr(move.to) for move, _ in refused)
+        words = " ".join(f"--rename {move.topic.name}={_suggested(move.to)}" for move, _ in refused)
+        raise Refused(
+            f"nothing was copied, for these topics cannot be called so there: {names} ({refused[0][1].rule});"
+            f" give them other names: {words}"
+        )
+
+
+def _suggested(name: str) -> str:
+    return re.sub(r"[^a-z0-9_-]", "-", name.lower()).lstrip("_-")[:40] or "topic"
+
+
+async def make_topic(target: Store, move: Move) -> Callable[[int], Queue]:
+    """Create the topic where it goes, with room for all its queues; which queue goes into which."""
+    wanted = msgspec.structs.replace(move.topic, name=move.to)
+    had_lanes = bool(wanted.sys_flag & HAS_LANES)
+    known = (await target.topics()).get(move.to)
+    if known is None:
+        await target.put_topic(wanted)
+        known = (await target.topics())[move.to]
+    has_lanes = bool(known.sys_flag & HAS_LANES)
+    if had_lanes and not has_lanes:
+        raise Refused(f"topic {move.to!r} is there already, without the three priorities that this one has")
+
+    def place(queue_id: int) -> Queue:
+        # Without priorities everything was equal: that is what the middle is.
+        return Queue(move.to, queue_id_of(queue_id, Priority.MIDDLE) if has_lanes and not had_lanes else queue_id)
+
+    count = len(move.queues)
+    parts = -(-count // LANES) if had_lanes else count
+    room = known.read_queues // LANES if has_lanes else known.read_queues
+    if room < (parts if has_lanes else count):
+        await target.put_topic(
+            msgspec.structs.replace(
+                known, write_queues=parts, read_queues=parts * LANES if has_lanes else max(count, known.read_queues)
+            )
+        )
+    return place

@@ -1,0 +1,363 @@
+"""A topic with lanes on a real broker: made, sent to, routed, read, and popped in the order of priorities."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.asking import LOG, Asking, Clock, asking
+from tests.support.platforms import channel_to, named, running_platform, send, send_batch, try_send
+from tests.support.waiting import eventually
+
+from sparrow.broker.server import BrokerServer
+from sparrow.model.message import StoredMessage
+from sparrow.model.priority import HAS_LANES, Priority
+from sparrow.model.queue import Queue
+from sparrow.settings import BrokerSettings
+from sparrow.store.spi import Slice
+from sparrow.wire import batch, bodies, headers, record
+from sparrow.wire.bodies import BrokerQueue, RouteData, TopicConfig
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import AskTopic, EndTransaction, GetRoute, PeekMessage, PopMessage, Sent, UpdateTopic
+
+HIGH, MIDDLE, LOW = Priority
+PARTS = 2
+STARVATION_MS = 30_000
+IN_TRANSACTION = 4
+COMMIT = 8
+
+
+def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
+    fields = {
+        "topic": name,
+        "template_topic": "TBW102",
+        "read_queues": PARTS,
+        "write_queues": PARTS,
+        "permission": 6,
+        "filter_type": "SINGLE_TAG",
+        "is_ordered": False,
+        "sys_flag": HAS_LANES,
+    }
+    return UpdateTopic(**(fields | changes))
+
+
+class Desk:
+    """One client of a broker that has a topic with lanes."""
+
+    def __init__(self, client: Asking, clock: Clock) -> None:
+        self.client, self.clock, self.channel, self.store = client, clock, client.channel, client.broker.store
+
+    async def make(self, **changes: object) -> TopicConfig:
+        await self.client.done(Code.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
+        return await self.client.told(TopicConfig, Code.GET_TOPIC_CONFIG, AskTopic("T"))
+
+    async def send(self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str) -> Sent:
+        word = {} if priority is None else {"PRIORITY": priority.word}
+        return await send(self.channel, "T", body, part, named(**word, **said))
+
+    async def fill(self, priority: Priority, count: int, part: int = 0) -> None:
+        members = [(b"%d" % number, named(PRIORITY=priority.word).encode()) for number in range(count)]
+        await send_batch(self.channel, "T", members, part)
+
+    async def stored(self, queue_id: int) -> list[StoredMessage]:
+        found = await self.store.read(Queue("T", queue_id), 0, count_max=1_000)
+        return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
+
+    async def bodies_in(self, queue_id: int) -> list[bytes]:
+        return [message.body for message in await self.stored(queue_id)]
+
+    async def pop(self, count: int = 32, *, poll_ms: int = 0, queue_id: int = -1) -> list[StoredMessage]:
+        header = PopMessage("G", "T", queue_id, count, 600_000, poll_ms, self.clock(), init_mode=0)
+        answer = await self.channel.request(Code.POP_MESSAGE, header, timeout_ms=10_000 + poll_ms)
+        assert answer.code in (Response.SUCCESS, Response.POLLING_TIMEOUT), answer.remark
+        return record.decode_all(bytes(answer.body)) if answer.code == Response.SUCCESS else []
+
+    async def lanes_popped(self, count: int = 32) -> Counter[Priority]:
+        return Counter(Priority(message.queue_id % 3) for message in await self.pop(count))
+
+
+@asynccontextmanager
+async def desk_at(path: Path, **settings: object) -> AsyncIterator[Desk]:
+    clock = Clock()
+    async with asking(path / "store", clock, **settings) as client:
+        desk = Desk(client, clock)
+        await desk.make()
+        yield desk
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk_at(tmp_path) as desk:
+        yield desk
+
+
+# -- the topic --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
+    config = await desk.make()
+    assert (config.write_queue_nums, config.read_queue_nums, config.topic_sys_flag) == (2, 6, HAS_LANES)
+    config = await desk.make(write_queues=4, read_queues=12, permission=4)
+    assert (config.write_queue_nums, config.read_queue_nums, config.perm) == (4, 12, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"name": "new", "read_queues": 5}, "2 queues to write make 6 to read, not 5"),
+        ({"sys_flag": 0}, "topic 'T' has lanes, and that stays so"),
+        ({"write_queues": 1, "read_queues": 3}, "nobody could read what lies in the others"),
+        ({"name": "%RETRY%G"}, "those have no lanes"),
+        ({"name": "new", "write_queues": 30_000, "read_queues": 30_000}, "cannot have 90000 queues in lanes"),
+        ({"sys_flag": HAS_LANES | 8}, "24 is no topic flag"),
+        ({"sys_flag": -1}, "-1 is no topic flag"),
+    ],
+)
+async def test_what_would_mix_lanes_up_is_refused(desk, changes, why):
+    before = list(desk.client.broker.topics)
+    _, remark = await desk.client.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
+    assert why in remark
+    assert list(desk.client.broker.topics) == before
+
+
+async def test_an_ordinary_topic_does_not_get_lanes_later(desk):
+    await send(desk.channel, "ordinary", b"x")
+    _, remark = await desk.client.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic("ordinary"))
+    assert "topic 'ordinary' has no lanes, and that stays so" in remark
+
+
+async def test_lanes_and_their_messages_survive_a_restart(tmp_path):
+    async with desk_at(tmp_path) as desk:
+        await desk.send(LOW, b"x", part=1)
+    async with asking(tmp_path / "store", Clock()) as client:
+        desk = Desk(client, Clock())
+        assert [message.body for message in await desk.pop()] == [b"x"]
+        assert (await desk.send(HIGH, part=1)).queue_id == 3
+
+
+async def test_the_bounds_of_every_lane_can_be_seen(desk):
+    for priority in Priority:
+        await desk.fill(priority, 1 + priority, part=1)
+    stats = await desk.client.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+    name = desk.client.broker.name
+    ends = {queue.queue_id: bounds.max_offset for queue, bounds in stats.offset_table.items()}
+    assert ends == {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
+    assert BrokerQueue("T", name, 5) in stats.offset_table
+
+
+async def test_a_group_is_rewound_in_every_lane(desk):
+    for priority in Priority:
+        await desk.fill(priority, 2, part=1)
+        await desk.client.commit("G", Queue("T", 3 + priority), 2)
+    await desk.client.subscribe("G", T="*")
+    header = headers.ResetOffset("T", "G", 0, True)
+    said = await desk.client.told(bodies.ResetOffsets, Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    assert {queue.queue_id: offset for queue, offset in said.offset_table.items()} == dict.fromkeys(range(6), 0)
+
+
+async def test_the_time_spans_of_every_lane_can_be_seen(desk):
+    await desk.fill(LOW, 1, part=1)
+    header = headers.ConsumeTimeSpan("T", "G")
+    said = await desk.client.told(bodies.TimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
+    assert [span.message_queue.queue_id for span in said.consume_time_span_set] == list(range(6))
+
+
+async def test_routes_say_that_there_are_lanes_and_which_queues_are_for_whom(tmp_path):
+    async with running_platform(tmp_path) as platform, channel_to(platform.broker.address) as broker:
+        answer = await broker.request(Code.UPDATE_AND_CREATE_TOPIC, a_topic(), timeout_ms=10_000)
+        assert answer.code == Response.SUCCESS, answer.remark
+        async with channel_to(platform.name_server.address) as naming:
+            answer = await naming.request(Code.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"), timeout_ms=10_000)
+        (queues,) = bodies.read(RouteData, answer.body).queue_datas
+        assert (queues.write_queue_nums, queues.read_queue_nums, queues.topic_sys_flag) == (2, 6, HAS_LANES)
+        assert b'"topicSysFlag":16' in bytes(answer.body)
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("priority", "lane"), [(None, MIDDLE), *((each, each) for each in Priority)])
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_message_lies_in_the_lane_of_its_priority_and_its_sender_is_told(desk, priority, lane, part):
+    sent = await desk.send(priority, b"x", part)
+    assert (sent.queue_id, sent.queue_offset) == (part * 3 + lane, 0)
+    (message,) = await desk.stored(sent.queue_id)
+    assert (message.body, message.queue_id) == (b"x", sent.queue_id)
+
+
+async def test_a_sender_that_leaves_the_queue_open_gets_any_part_and_its_lane(desk):
+    ids = {(await desk.send(LOW, part=-1)).queue_id for _ in range(64)}
+    assert ids == {LOW, 3 + LOW}
+
+
+async def test_a_part_that_is_not_there_is_refused(desk):
+    answer = await try_send(desk.channel, "T", b"x", PARTS)
+    assert answer.code != Response.SUCCESS
+    assert "topic 'T' has no queue 2: it has 2" in (answer.remark or "")
+
+
+async def test_an_unknown_priority_is_an_illegal_message_where_there_are_lanes_and_only_there(desk):
+    answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
+    assert answer.code == Response.MESSAGE_ILLEGAL
+    assert "say high, middle or low" in (answer.remark or "")
+    sent = await send(desk.channel, "ordinary", b"x", 3, named(PRIORITY="urgent"))
+    assert sent.queue_id == 3
+
+
+@pytest.mark.parametrize("count", [2, 1_000])
+async def test_a_batch_lies_in_the_lane_of_its_messages(desk, count):
+    members = [(b"%d" % number, named(PRIORITY="low").encode()) for number in range(count)]
+    sent = await send_batch(desk.channel, "T", members, 1)
+    assert sent.queue_id == 3 + LOW
+    assert await desk.bodies_in(3 + LOW) == [body for body, _ in members]
+
+
+async def test_a_batch_that_says_nothing_is_in_the_middle(desk):
+    assert (await send_batch(desk.channel, "T", [(b"PRIORITY", b""), (b"b", b"")])).queue_id == MIDDLE
+
+
+async def test_a_batch_of_several_priorities_is_refused_whole(desk):
+    members = [(0, b"a", named(PRIORITY="low").encode()), (0, b"b", named(PRIORITY="high").encode())]
+    answer = await try_send(desk.channel, "T", batch.encode(members), code=Code.SEND_BATCH_MESSAGE, batch=True)
+    assert answer.code == Response.MESSAGE_ILLEGAL
+    assert "its messages have priorities high, low" in (answer.remark or "")
+    assert [await desk.bodies_in(queue_id) for queue_id in range(3)] == [[], [], []]
+    ordinary = await send_batch(desk.channel, "ordinary", [(body, said) for _, body, said in members])
+    assert ordinary.queue_id == 0
+
+
+@pytest.mark.parametrize("said", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}])
+async def test_a_delayed_message_keeps_its_lane(desk, said):
+    sent = await desk.send(HIGH, b"later", part=1, **said)
+    assert sent.queue_id == 3 + HIGH
+    assert await desk.bodies_in(3 + HIGH) == []
+    desk.clock.now_ms += 1_000
+    desk.client.broker.delay.wake()
+    await eventually(lambda: desk.store.bounds_now(Queue("T", 3 + HIGH)).end == 1)
+    assert await desk.bodies_in(3 + HIGH) == [b"later"]
+
+
+async def test_a_transactional_message_keeps_its_lane(desk):
+    said = named(TRAN_MSG="true", PGROUP="p", PRIORITY="low")
+    sent = await send(desk.channel, "T", b"paid", 1, said, sys_flag=IN_TRANSACTION, group="p")
+    assert sent.queue_id == 3 + LOW
+    word = EndTransaction("p", sent.queue_offset, int(sent.message_id[-16:], 16), COMMIT, "id")
+    assert (await desk.channel.request(Code.END_TRANSACTION, word)).code == Response.SUCCESS
+    assert await desk.bodies_in(3 + LOW) == [b"paid"]
+
+
+async def test_every_lane_can_be_pulled(desk):
+    for priority in Priority:
+        await desk.send(priority, priority.word.encode())
+        answer = await desk.client.pull("G", Queue("T", priority))
+        assert [message.body for message in record.decode_all(bytes(answer.body))] == [priority.word.encode()]
+
+
+# -- popping ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pop_takes_high_then_middle_then_low(desk):
+    for priority in (LOW, HIGH, MIDDLE):
+        for part in range(PARTS):
+            await desk.fill(priority, 5, part)
+    got = [message.queue_id % 3 for message in await desk.pop(24)]
+    assert got == [HIGH] * 10 + [MIDDLE] * 10 + [LOW] * 4
+    assert [message.queue_id % 3 for message in await desk.pop(24)] == [LOW] * 6
+
+
+async def test_what_comes_later_and_is_higher_goes_first(desk):
+    await desk.fill(LOW, 30)
+    assert await desk.lanes_popped(10) == {LOW: 10}
+    await desk.fill(HIGH, 5)
+    assert await desk.lanes_popped(10) == {HIGH: 5, LOW: 5}
+
+
+async def test_a_pop_of_one_queue_takes_from_that_lane_only(desk):
+    await desk.fill(HIGH, 3)
+    await desk.fill(LOW, 3)
+    assert [message.queue_id for message in await desk.pop(queue_id=LOW)] == [LOW] * 3
+
+
+async def test_to_peek_is_to_see_the_highest_first(desk):
+    for priority in (LOW, MIDDLE, HIGH):
+        await desk.fill(priority, 2, part=1)
+    await desk.pop(1)
+    answer = await desk.channel.request(Code.PEEK_MESSAGE, PeekMessage("G", "T", -1, 4))
+    found = record.decode_all(bytes(answer.body))
+    assert [message.queue_id % 3 for message in found] == [HIGH, MIDDLE, MIDDLE, LOW]
+
+
+@pytest.mark.parametrize("priority", Priority)
+async def test_a_pop_that_waits_is_woken_by_any_lane(desk, priority):
+    waiting = asyncio.ensure_future(desk.pop(poll_ms=20_000))
+    await eventually(lambda: desk.client.broker.hold.count == 1)
+    sent = await desk.send(priority, b"x", part=1)
+    (message,) = await asyncio.wait_for(waiting, 10)
+    assert message.queue_id == sent.queue_id == 3 + priority
+
+
+async def test_lower_lanes_wait_as_long_as_there_is_enough_above(desk):
+    for priority in Priority:
+        await desk.fill(priority, 100)
+    desk.clock.now_ms += STARVATION_MS
+    assert [await desk.lanes_popped(10) for _ in range(3)] == [{HIGH: 10}] * 3
+
+
+async def test_lanes_that_waited_too_long_get_their_share_of_every_batch(desk):
+    for priority in Priority:
+        await desk.fill(priority, 100)
+    desk.clock.now_ms += STARVATION_MS + 1
+    assert [await desk.lanes_popped(10) for _ in range(3)] == [{HIGH: 7, MIDDLE: 2, LOW: 1}] * 3
+
+
+async def test_the_share_is_held_over_small_batches(desk):
+    for priority in Priority:
+        await desk.fill(priority, 100)
+    desk.clock.now_ms += STARVATION_MS + 1
+    got = sum([await desk.lanes_popped(1) for _ in range(61)], Counter())
+    assert got == {HIGH: 43, MIDDLE: 12, LOW: 6}
+
+
+async def test_only_who_waited_too_long_gets_a_share_and_no_place_stays_empty(desk):
+    await desk.fill(LOW, 2)
+    desk.clock.now_ms += STARVATION_MS + 1
+    await desk.fill(HIGH, 100)
+    await desk.fill(MIDDLE, 100)
+    assert [await desk.lanes_popped(30) for _ in range(2)] == [{HIGH: 28, LOW: 2}, {HIGH: 30}]
+
+
+async def test_a_lane_on_the_disk_gets_its_share_in_pops_of_its_own(tmp_path):
+    clock, cold = Clock(), LOG.model_copy(update={"hot_bytes": 0})
+    async with BrokerServer(BrokerSettings(port=0), tmp_path / "store", cold, now_ms=clock) as server:
+        async with channel_to(server.address) as channel:
+            desk = Desk(Asking(server, channel), clock)
+            await desk.make()
+            await desk.fill(HIGH, 100)
+            await desk.fill(LOW, 100)
+            assert desk.store.read_now(Queue("T", LOW), 0) is None
+            clock.now_ms += STARVATION_MS + 1
+            popped = [await desk.lanes_popped(5) for _ in range(20)]
+    assert popped == ([{HIGH: 5}] * 9 + [{LOW: 5}]) * 2
+
+
+async def test_without_a_starvation_time_the_order_is_strict(tmp_path):
+    async with desk_at(tmp_path, starvation_ms=0) as desk:
+        for priority in Priority:
+            await desk.fill(priority, 100)
+        desk.clock.now_ms += 3_600_000
+        assert [await desk.lanes_popped(10) for _ in range(12)] == [{HIGH: 10}] * 10 + [{MIDDLE: 10}] * 2
+
+
+async def test_in_one_pop_no_queue_is_named_twice(desk):
+    for priority in Priority:
+        for part in range(PARTS):
+            await desk.fill(priority, 50, part)
+    desk.clock.now_ms += STARVATION_MS + 1
+    header = PopMessage("G", "T", -1, 32, 600_000, 0, desk.clock(), init_mode=0)
+    for _ in range(5):
+        answer = await desk.channel.request(Code.POP_MESSAGE, header)
+        starts = headers.read(headers.Popped, answer.ext).start_offsets.split(";")
+        names = [entry.split(" ")[1] for entry in starts]
+        assert len(names) == len(set(names))

@@ -1,0 +1,370 @@
+"""Priorities through the client: what waits in three lanes is handed out high first, and no lane starves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.consuming import Gate, Inbox, Stand, queue_of, standing, texts
+from tests.support.waiting import eventually, wait_until
+
+from sparrow import clock
+from sparrow.client import Consumer as BlockingConsumer
+from sparrow.client.aio import Admin, Consumer, Producer, Session, feed
+from sparrow.client.aio.feed import Appetite
+from sparrow.client.aio.pulling import PullAnswer, pull
+from sparrow.client.retry import Later
+from sparrow.model.errors import Refused
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.priority import Priority
+from sparrow.model.queue import Queue
+from sparrow.testing import running
+from sparrow.wire.bodies import BrokerQueue
+
+HIGH, MIDDLE, LOW = (queue_of("T", lane) for lane in Priority)
+WAITING = {"low": 9, "middle": 4, "high": 3}
+IN_ORDER = [f"{word}{number}" for word in ("high", "middle", "low") for number in range(WAITING[word])]
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as stand:
+        await made(stand, "T")
+        yield stand
+
+
+async def made(stand: Stand, topic: str, parts: int = 1) -> None:
+    async with Admin(stand.name_servers) as admin:
+        await admin.create_topic(topic, parts, has_lanes=True)
+
+
+async def put(stand: Stand, word: str, bodies: list[str], topic: str = "T") -> None:
+    async with Producer(stand.name_servers) as producer:
+        for body in bodies:
+            await producer.send(Message.of(topic, body, priority=word))
+
+
+async def put_waiting(stand: Stand) -> None:
+    """The worst first: 9 low, 4 middle, 3 high."""
+    for word, count in WAITING.items():
+        await put(stand, word, [f"{word}{number}" for number in range(count)])
+
+
+def in_hand(consumer: Consumer) -> dict[str, int]:
+    """Messages fetched and not dealt with, by priority."""
+    counts = {"high": 0, "middle": 0, "low": 0}
+    for queue, (_, count) in consumer.in_hand().items():
+        if queue.topic == "T":
+            counts[Priority(queue.queue_id % 3).word] += count
+    return counts
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_poll_is_filled_high_first_then_middle_then_low(stand):
+    await put_waiting(stand)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[10:]
+        await consumer.commit()
+    assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
+
+
+async def test_a_batch_for_a_handler_is_filled_high_first_then_middle_then_low(stand):
+    await put_waiting(stand)
+    batches: list[list[str]] = []
+
+    async def handler(messages: list[StoredMessage]) -> None:
+        batches.append(texts(messages))
+
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, workers=1, batch=10)
+        await eventually(lambda: len(batches) == 2)
+    assert batches == [IN_ORDER[:10], IN_ORDER[10:]]
+    assert [await stand.committed("readers", "T", lane) for lane in Priority] == [3, 4, 9]
+
+
+async def test_handlers_of_single_messages_get_them_in_the_order_of_priority(stand):
+    await put_waiting(stand)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        inbox = Inbox()
+        await consumer.start(inbox, workers=1)
+        await eventually(lambda: len(inbox.messages) == 16)
+    assert inbox.texts == IN_ORDER
+
+
+async def test_what_is_urgent_comes_first_although_its_lane_answers_last(stand, monkeypatch):
+    await put_waiting(stand)
+    others_answered = asyncio.Event()
+
+    async def slow(session: Session, queue: BrokerQueue, *place: Any, **how: Any) -> PullAnswer:
+        if queue == HIGH:
+            await others_answered.wait()
+        answer = await pull(session, queue, *place, **how)
+        if queue == LOW:
+            others_answered.set()
+        return answer
+
+    monkeypatch.setattr(feed, "pull", slow)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+
+
+async def test_lanes_do_not_wait_for_long_for_one_that_does_not_answer(stand, monkeypatch):
+    await put_waiting(stand)
+    never = asyncio.Event()
+
+    async def silent(session: Session, queue: BrokerQueue, *place: Any, **how: Any) -> PullAnswer:
+        if queue == HIGH:
+            await never.wait()
+        return await pull(session, queue, *place, **how)
+
+    monkeypatch.setattr(feed, "pull", silent)
+    monkeypatch.setattr(feed, "FIRST_LOOK_S", 0.05)
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
+
+
+async def test_what_is_urgent_overtakes_what_waits_already(stand):
+    await put(stand, "low", ["l0", "l1", "l2"])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert (await anext(consumer)).body == b"l0"
+        await eventually(lambda: in_hand(consumer)["low"] == 3)
+        await put(stand, "high", ["h0"])
+        await eventually(lambda: in_hand(consumer)["high"] == 1)
+        assert [(await anext(consumer)).body for _ in range(3)] == [b"h0", b"l1", b"l2"]
+
+
+async def test_a_message_that_comes_again_has_its_priority_still(stand):
+    await put(stand, "low", ["l0", "l1", "l2"])
+    await put(stand, "high", ["h0"])
+    gate, failed = Gate(), list[str]()
+
+    async def handler(message: StoredMessage) -> None:
+        if message.body == b"h0" and not failed:
+            failed.append("h0")
+            raise Later(1)
+        await gate(message)
+
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, workers=1)
+        retry = queue_of("%RETRY%readers")
+        await eventually(lambda: consumer.in_hand().get(retry, (0, 0))[1] == 1)
+        gate.opened.set()
+        await eventually(lambda: len(gate.finished) == 4)
+    assert gate.finished == ["l0", "h0", "l1", "l2"]
+
+
+async def test_in_order_every_lane_is_in_order(stand):
+    await put_waiting(stand)
+    handled: dict[str, list[str]] = defaultdict(list)
+
+    async def handler(message: StoredMessage) -> None:
+        handled[message.properties["PRIORITY"]].append(message.body.decode())
+
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.start(handler, orderly=True)
+        await eventually(lambda: sum(map(len, handled.values())) == 16)
+    assert handled == {word: [f"{word}{number}" for number in range(count)] for word, count in WAITING.items()}
+
+
+async def test_who_goes_back_in_one_lane_gets_it_again_and_nothing_of_the_others(stand):
+    await put(stand, "low", ["l0", "l1", "l2"])
+    await put(stand, "middle", ["m0", "m1"])
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert texts(await consumer.poll(3, timeout_ms=10_000)) == ["m0", "m1", "l0"]
+        assert await consumer.poll(0, timeout_ms=10) == []
+        await consumer.seek(LOW, 0)
+        found: list[str] = []
+        while len(found) < 3 and (some := await consumer.poll(10, timeout_ms=10_000)):
+            found += texts(some)
+        assert found == ["l0", "l1", "l2"]
+        assert await consumer.poll(10, timeout_ms=50) == []
+
+
+async def test_a_batch_is_of_one_topic_and_topics_take_turns(stand):
+    await made(stand, "U")
+    await put(stand, "high", ["T"] * 30)
+    await put(stand, "low", ["U"] * 30, "U")
+    batches: list[set[str]] = []
+
+    async def handler(messages: list[StoredMessage]) -> None:
+        batches.append({message.topic for message in messages})
+
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await consumer.subscribe("U")
+        await consumer.start(handler, workers=1, batch=10)
+        await eventually(lambda: len(batches) >= 6)
+    assert sorted(map(sorted, batches)) == [["T"]] * 3 + [["U"]] * 3
+
+
+async def test_members_of_a_group_read_every_lane_of_every_part_once(stand):
+    await made(stand, "P", parts=4)
+    every = {f"{word}{number}" for word in ("high", "middle", "low") for number in range(40)}
+    async with Consumer("readers", stand.name_servers) as one, Consumer("readers", stand.name_servers) as other:
+        inbox = Inbox()
+        for consumer in (one, other):
+            await consumer.subscribe("P")
+            await consumer.start(inbox)
+        await eventually(lambda: [len([q for q in c.queues if q.topic == "P"]) for c in (one, other)] == [6, 6])
+        for word in ("high", "middle", "low"):
+            await put(stand, word, [f"{word}{number}" for number in range(40)], "P")
+        await eventually(lambda: len(inbox.messages) >= 120)
+    assert sorted(inbox.texts) == sorted(every)
+
+
+async def test_a_topic_without_lanes_takes_no_notice_of_priorities(stand):
+    await stand.topic("plain")
+    await put(stand, "low", ["l"], "plain")
+    await put(stand, "high", ["h"], "plain")
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("plain")
+        assert [(await anext(consumer)).body for _ in range(2)] == [b"l", b"h"]
+
+
+# -- no lane starves --------------------------------------------------------------------------------------------------
+
+
+async def flooded(stand: Stand, consumer: Consumer, starvation_ms: int, handled: int) -> list[str]:
+    """What one worker is given first, with a low message that is old enough, and many more high ones than that."""
+    await put(stand, "low", ["low"])
+    stored_ms = clock.now_ms()
+    async with Producer(stand.name_servers) as producer:
+        for _ in range(4):
+            await producer.send_batch([Message.of("T", "high", priority="high") for _ in range(500)])
+    gate = Gate()
+    await consumer.subscribe("T")
+    await consumer.start(gate, workers=1)
+    await eventually(lambda: in_hand(consumer)["high"] > 900 and in_hand(consumer)["low"] == 1)
+    await eventually(lambda: clock.now_ms() > stored_ms + starvation_ms)
+    gate.opened.set()
+    await eventually(lambda: len(gate.messages) >= handled)
+    return gate.texts[:handled]
+
+
+async def test_under_endless_high_traffic_a_low_message_comes_when_it_has_waited_long_enough(stand):
+    async with Consumer("readers", stand.name_servers, starvation_ms=200) as consumer:
+        seen = await flooded(stand, consumer, starvation_ms=200, handled=12)
+    assert seen.count("low") == 1
+
+
+async def test_without_the_guard_a_low_message_waits_as_long_as_there_are_high_ones(stand):
+    async with Consumer("readers", stand.name_servers, starvation_ms=0) as consumer:
+        seen = await flooded(stand, consumer, starvation_ms=200, handled=500)
+    assert "low" not in seen
+
+
+async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
+    await put(stand, "high", ["h"] * 50)
+    async with Consumer("readers", stand.name_servers, appetite=Appetite(count_max=10)) as consumer:
+        await consumer.subscribe("T")
+        gate = Gate()
+        await consumer.start(gate, workers=1)
+        await eventually(lambda: in_hand(consumer)["high"] == 10)
+        await put(stand, "low", ["l"])
+        await eventually(lambda: in_hand(consumer)["low"] == 1)
+        gate.opened.set()
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_that_linger_together_go_to_their_own_lanes(stand):
+    async with Producer(stand.name_servers, linger_ms=20) as producer:
+        sent = [
+            producer.send_soon(Message.of("T", f"{word}{number}", priority=word))
+            for number in range(5)
+            for word in ("low", "high", "middle")
+        ]
+        sent.append(producer.send_soon(Message.of("T", "says nothing")))
+        results = await asyncio.gather(*sent)
+    assert [result.queue_id for result in results] == [2, 0, 1] * 5 + [1]
+    bounds = [await stand.platform.broker.broker.store.bounds(Queue("T", lane)) for lane in Priority]
+    assert [end for _, end in bounds] == [5, 6, 5]
+
+
+async def test_in_a_queue_without_lanes_messages_that_linger_keep_their_order_whatever_their_priorities(stand):
+    await stand.topic("plain")
+    queue = queue_of("plain")
+    async with Producer(stand.name_servers, linger_ms=20) as producer:
+        await producer.send(Message.of("plain", "first"))  # from now on it is known that there are no lanes
+        words = ["low", "high", None, "middle"] * 5
+        sent = [producer.send_soon(Message.of("plain", "x", priority=word), queue=queue) for word in words]
+        offsets = [result.queue_offset for result in await asyncio.gather(*sent)]
+    assert offsets == list(range(1, 21))
+
+
+async def test_a_batch_of_different_priorities_is_refused(stand):
+    async with Producer(stand.name_servers) as producer:
+        with pytest.raises(Refused, match="one lane"):
+            await producer.send_batch([Message.of("T", "x", priority=word) for word in ("high", "low")])
+
+
+async def test_what_is_delayed_or_in_a_transaction_arrives_in_its_lane(stand):
+    async with Producer(stand.name_servers, group="tellers") as producer:
+        await producer.send(Message.of("T", "later", priority="high"), deliver_after_ms=50)
+        async with producer.transaction(Message.of("T", "sure", priority="low")):
+            pass
+    async with Consumer("readers", stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        found = {message.body: message.queue_id for message in [await anext(consumer) for _ in range(2)]}
+    assert found == {b"later": Priority.HIGH, b"sure": Priority.LOW}
+
+
+# -- blocking ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_blocking_client_takes_high_first_too(tmp_path):
+    from sparrow.client import Admin, Producer
+
+    with running(tmp_path) as platform:
+        with Admin(platform.name_servers) as admin:
+            admin.create_topic("T", 1, has_lanes=True)
+        with Producer(platform.name_servers) as producer:
+            for word, count in WAITING.items():
+                for number in range(count):
+                    producer.send(Message.of("T", f"{word}{number}", priority=word))
+        with BlockingConsumer("polling", platform.name_servers) as consumer:
+            consumer.subscribe("T")
+            assert texts(consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
+        with BlockingConsumer("looping", platform.name_servers) as consumer:
+            consumer.subscribe("T")
+            assert texts([next(consumer) for _ in range(16)]) == IN_ORDER
+        handled: list[str] = []
+        with BlockingConsumer("handling", platform.name_servers) as consumer:
+            consumer.subscribe("T")
+            consumer.start(lambda message: handled.append(message.body.decode()), workers=1)
+            wait_until(lambda: len(handled) == 16)
+        assert handled == IN_ORDER
+
+
+def test_a_blocking_loop_brings_few_messages_over_where_others_may_overtake(tmp_path):
+    from sparrow.client import Admin, Producer
+
+    with running(tmp_path) as platform:
+        with Admin(platform.name_servers) as admin:
+            admin.create_topic("T", 1, has_lanes=True)
+        with Producer(platform.name_servers) as producer, BlockingConsumer("g", platform.name_servers) as consumer:
+            for _ in range(40):
+                producer.send(Message.of("T", "low", priority="low"))
+            consumer.subscribe("T")
+            next(consumer)
+            producer.send(Message.of("T", "high", priority="high"))
+            wait_until(lambda: consumer._call(lambda: in_hand(consumer._client)["high"]) == 1)
+            taken = texts([next(consumer) for _ in range(10)])
+    assert "high" in taken

@@ -1,0 +1,532 @@
+"""Messages delivered once more: by offsets, by time, by key, to one group or all, without a second copy of them."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.asking import Asking, Clock, asking
+from tests.support.consuming import Inbox, Stand, queue_of, standing
+from tests.support.platforms import channel_to, running_broker, sent, try_send
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer
+from sparrow.client.aio.resending import Resent
+from sparrow.client.retry import Later
+from sparrow.model import Message
+from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.priority import HAS_LANES, Priority, queue_id_of
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.spi import Slice
+from sparrow.wire import bodies, headers, record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import ResendMessages
+from sparrow.wire.ids import format_offset_id
+
+T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
+
+
+class Desk(Asking):
+    """Somebody who resends."""
+
+    clock: Clock
+
+    async def fill(self, *bodies: bytes, queue: Queue = T, step_ms: int = 1_000, **named: str) -> None:
+        for body in bodies:
+            await self.send(queue, body, **named)
+            self.clock.now_ms += step_ms
+
+    async def resend(self, **fields: object) -> headers.MessagesResent:
+        return await self.done(Code.RESEND_MESSAGES, ResendMessages("T", **{"group": "g", **fields}))
+
+    async def refuses(self, **fields: object) -> str:
+        """With a sentence, which is the answer; nothing was stored."""
+        before = self.broker.store.bounds_now(RETRY)
+        _, why = await self.refused(Code.RESEND_MESSAGES, ResendMessages(**{"topic": "T", "group": "g", **fields}))
+        assert self.broker.store.bounds_now(RETRY) == before
+        return why
+
+    async def stored(self, queue: Queue) -> list[StoredMessage]:
+        """As it lies in the store."""
+        found = await self.broker.store.read(queue, self.broker.store.bounds_now(queue).first, count_max=1000)
+        return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
+
+    async def pulled(self, queue: Queue = RETRY, *, group: str = "g", expression: str = "*") -> list[StoredMessage]:
+        """All that a client gets of a queue."""
+        at, found = 0, []
+        while at < self.broker.store.bounds_now(queue).end:
+            header = headers.PullMessage(
+                group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
+            )
+            answer = await self.ask(Code.PULL_MESSAGE, header)
+            assert answer.code in (Response.SUCCESS, Response.PULL_RETRY_IMMEDIATELY)
+            found += record.decode_all(answer.body)
+            at = headers.read(headers.Pulled, answer.ext).next_offset
+        return found
+
+    async def got(self, queue: Queue = RETRY, *, group: str = "g") -> list[bytes]:
+        return [message.body for message in await self.pulled(queue, group=group)]
+
+
+@asynccontextmanager
+async def desk_at(path: Path) -> AsyncIterator[Desk]:
+    clock = Clock()
+    async with asking(path, clock) as client:
+        desk = Desk(client.server, client.channel)
+        desk.clock = clock
+        yield desk
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    """T has one queue, and group g has read all ten messages in it."""
+    async with desk_at(tmp_path / "store") as desk:
+        await desk.broker.topics.put(Topic(name="T", read_queues=1, write_queues=1))
+        await desk.broker.groups.put(Group(name="g"))
+        await desk.fill(*(b"%d" % number for number in range(10)))
+        await desk.commit("g", T, 10)
+        yield desk
+
+
+# -- which messages ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_range_of_offsets_comes_again_in_order_and_to_no_other_group(desk):
+    await desk.broker.groups.put(Group(name="h"))
+    await desk.commit("h", T, 10)
+    assert await desk.resend(begin=1, end=5) == headers.MessagesResent(5, 0, "g")
+    assert await desk.got() == [b"1", b"2", b"3", b"4", b"5"]
+    assert "%RETRY%h" not in desk.broker.topics
+
+
+async def test_both_ends_of_a_range_are_included(desk):
+    assert (await desk.resend(begin=7, end=7)).count == 1
+    assert await desk.got() == [b"7"]
+
+
+async def test_a_resent_message_is_the_original_but_for_its_place(desk):
+    await desk.send(T, b"paid", TAGS="paid", KEYS="k", colour="red")
+    await desk.commit("g", T, 11)
+    await desk.resend(begin=10, end=10)
+    (original,), (again,) = (await desk.stored(T))[10:], await desk.pulled()
+    assert (again.topic, again.queue_id, again.queue_offset, again.reconsume_times) == ("%RETRY%g", 0, 0, 0)
+    added = again.properties.keys() - original.properties.keys()
+    assert added == {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"}
+    assert {name: again.properties[name] for name in original.properties} == original.properties
+    assert (again.body, again.born_ms, again.unique_key) == (b"paid", original.born_ms, original.unique_key)
+
+
+async def test_bodies_are_not_copied(desk):
+    await desk.fill(*[b"x" * 100_000] * 5)
+    await desk.commit("g", T, 15)
+    before = desk.broker.store.written
+    await desk.resend(begin=10, end=14)
+    assert desk.broker.store.written - before < 5_000
+    assert [len(body) for body in await desk.got()] == [100_000] * 5
+
+
+async def test_a_time_is_looked_for_in_all_queues_and_does_not_include_its_end(desk):
+    await desk.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
+    begun_ms = desk.clock.now_ms
+    for number in range(4):
+        await desk.fill(b"a%d" % number, step_ms=0)
+        await desk.fill(b"b%d" % number, queue=Queue("T", 1))
+    for queue_id, end in ((0, 14), (1, 4)):
+        await desk.commit("g", Queue("T", queue_id), end)
+    answer = await desk.resend(from_ms=begun_ms + 1_000, to_ms=begun_ms + 3_000)
+    assert answer.count == 4
+    assert await desk.got() == [b"a1", b"a2", b"b1", b"b2"]
+
+
+async def test_messages_are_found_by_their_keys_each_once(desk):
+    await desk.fill(b"both", KEYS="order-1 order-2")
+    await desk.fill(b"one", KEYS="order-1")
+    late_ms = desk.clock.now_ms
+    await desk.fill(b"late", KEYS="order-1")
+    await desk.commit("g", T, 13)
+    assert (await desk.resend(keys="order-1 order-2", to_ms=late_ms)).count == 2
+    assert await desk.got() == [b"both", b"one"]
+    assert (await desk.resend(keys="unheard-of")).count == 0
+
+
+async def test_the_queues_of_a_priority_are_resent_and_no_others(desk):
+    await desk.broker.topics.put(Topic(name="T", read_queues=6, write_queues=2, sys_flag=HAS_LANES))
+    for part in (0, 1):
+        for priority in Priority:
+            queue = Queue("T", queue_id_of(part, priority))
+            bodies = [f"{part} {priority.word} {number}".encode() for number in range(3)]
+            await desk.broker.store.append(queue, [Draft(body=body) for body in bodies])
+            await desk.commit("g", queue, desk.broker.store.bounds_now(queue).end)
+    assert (await desk.resend(begin=1, end=2, priority="low")).count == 4
+    assert await desk.got() == [b"0 low 1", b"0 low 2", b"1 low 1", b"1 low 2"]
+    assert "high, middle or low" in await desk.refuses(begin=0, end=1, priority="urgent")
+
+
+async def test_trimmed_messages_are_skipped_and_counted(tmp_path):
+    async with desk_at(tmp_path / "store") as desk:
+        await desk.broker.topics.put(Topic(name="T", read_queues=1, write_queues=1))
+        await desk.broker.groups.put(Group(name="g"))
+        store = desk.broker.store
+        await desk.fill(*[b"x" * 300_000] * 3)
+        await desk.fill(*[b"y" * 300_000] * 3)  # in the next segment
+        desk.clock.now_ms += 80 * 3_600_000
+        await desk.fill(b"z", b"z")
+        await desk.commit("g", T, 8)
+        # Resent while all are there, read when some are gone.
+        assert await desk.resend(begin=0, end=7) == headers.MessagesResent(8, 0, "g")
+        await store.trim()
+        first = store.bounds_now(T).first
+        assert first == 3
+        assert [body[:1] for body in await desk.got()] == [b"y", b"y", b"y", b"z", b"z"]
+        # Resent when some are gone already.
+        assert await desk.resend(begin=0, end=7) == headers.MessagesResent(8 - first, first, "g")
+        assert (await desk.resend(begin=0, end=0)).missing == 1
+
+
+# -- for whom ---------------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_group_all_that_committed_on_the_topic_get_them(desk):
+    for name in ("h", "never"):
+        await desk.broker.groups.put(Group(name=name))
+    await desk.commit("h", T, 10)
+    assert await desk.resend(group=None, begin=0, end=1) == headers.MessagesResent(2, 0, "g,h")
+    for name in ("g", "h"):
+        assert await desk.got(Queue(f"%RETRY%{name}", 0), group=name) == [b"0", b"1"]
+    assert "%RETRY%never" not in desk.broker.topics
+
+
+async def test_groups_that_could_not_read_them_are_left_out_or_refused(desk):
+    await desk.broker.groups.put(Group(name="forbidden", may_consume=False))
+    await desk.commit("forbidden", T, 10)
+    assert (await desk.resend(group=None, begin=0, end=1)).groups == "g"
+    assert "forbids it to consume" in await desk.refuses(group="forbidden", begin=0, end=1)
+    screens = bodies.ConsumerData("screens", message_model="BROADCASTING")
+    beat = bodies.HeartbeatData("client@1", [], [screens])
+    await desk.done(Code.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
+    assert "it broadcasts" in await desk.refuses(group="screens", begin=0, end=1, is_forced=True)
+
+
+async def test_a_group_that_is_behind_the_range_is_refused_it_unless_forced(desk):
+    await desk.commit("g", T, 4)
+    assert "is at offset 4" in await desk.refuses(begin=2, end=5)
+    assert (await desk.resend(begin=2, end=3)).count == 2
+    assert (await desk.resend(begin=2, end=5, is_forced=True)).count == 4
+    await desk.broker.groups.put(Group(name="new"))
+    assert "has read nothing" in await desk.refuses(begin=2, end=5, group="new")
+
+
+async def test_one_group_behind_refuses_all(desk):
+    await desk.broker.groups.put(Group(name="h"))
+    await desk.commit("h", T, 3)
+    assert "'h' is at offset 3" in await desk.refuses(group=None, begin=0, end=5)
+
+
+async def test_a_group_that_is_online_gets_only_what_it_subscribes_to(desk):
+    await desk.fill(b"paid", TAGS="paid")
+    await desk.fill(b"lost", TAGS="lost")
+    await desk.subscribe("g", T="paid || refunded")
+    await desk.commit("g", T, 12)
+    assert (await desk.resend(begin=8, end=11)).count == 1
+    assert await desk.got() == [b"paid"]
+
+
+async def test_a_dry_run_counts_and_stores_nothing(desk):
+    before = desk.broker.store.written
+    assert await desk.resend(begin=2, end=8, is_dry_run=True) == headers.MessagesResent(7, 0, "g")
+    assert desk.broker.store.written == before
+    assert RETRY.topic not in desk.broker.topics
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({}, "which messages"),
+        ({"begin": 5, "end": 4}, "no range"),
+        ({"begin": -1, "end": 4}, "no range"),
+        ({"begin": 5}, "both begin and end"),
+        ({"begin": 10, "end": 12}, "nothing is there yet"),
+        ({"begin": 0, "end": 1, "keys": "k"}, "not both"),
+        ({"begin": 0, "end": 1, "from_ms": 0}, "which messages"),
+        ({"from_ms": 5, "to_ms": 4}, "before it begins"),
+        ({"from_ms": 0, "queue_id": 0}, "a queue goes with offsets"),
+        ({"begin": 0, "end": 1, "queue_id": 7}, "no queue 7"),
+        ({"begin": 0, "end": 1, "priority": "low"}, "no priorities"),
+        ({"keys": "  "}, "which keys"),
+        ({"begin": 0, "end": 1, "topic": "nowhere"}, "topic 'nowhere' does not exist"),
+        ({"begin": 0, "end": 1, "group": "nobody"}, "group 'nobody' does not exist"),
+        ({"begin": 0, "end": 1, "topic": "SCHEDULE_TOPIC_XXXX"}, "cannot be resent"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_with_a_sentence(desk, fields, word):
+    assert word in await desk.refuses(**fields)
+
+
+async def test_retry_topics_and_dead_letters_are_not_resent(desk):
+    await desk.resend(begin=0, end=0)
+    assert "cannot be resent" in await desk.refuses(topic=RETRY.topic, begin=0, end=0)
+    await desk.broker.topics.put(Topic(name=DEAD.topic))
+    assert "redriven" in await desk.refuses(topic=DEAD.topic, begin=0, end=0)
+
+
+# -- what becomes of a resent message ---------------------------------------------------------------------------------
+
+
+async def test_one_that_fails_again_is_retried_as_a_message_by_itself(desk):
+    await desk.resend(begin=3, end=3)
+    (again,) = await desk.pulled()
+    await desk.done(Code.CONSUMER_SEND_MSG_BACK, headers.SendBack(again.physical_offset, "g", 1))
+    desk.clock.now_ms += 1_000
+    desk.broker.delay.wake()
+    await eventually(lambda: desk.broker.store.bounds_now(RETRY).end == 2)
+    _, retried = await desk.stored(RETRY)
+    assert (retried.body, retried.reconsume_times, retried.properties["RETRY_TOPIC"]) == (b"3", 1, "T")
+    assert "__REF" not in retried.properties
+    assert retried.unique_key == again.unique_key
+
+
+async def test_one_that_is_buried_is_a_dead_letter_with_its_body(desk):
+    await desk.resend(begin=3, end=3)
+    (again,) = await desk.pulled()
+    await desk.done(Code.CONSUMER_SEND_MSG_BACK, headers.SendBack(again.physical_offset, "g", -1))
+    (dead,) = await desk.stored(DEAD)
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"3", "T")
+
+
+async def test_it_is_shown_whole_by_id_and_by_key(desk):
+    await desk.resend(begin=3, end=3)
+    (again,) = await desk.pulled()
+    answer = await desk.ask(Code.VIEW_MESSAGE_BY_ID, headers.ViewMessage(again.physical_offset))
+    assert record.decode(answer.body) == again
+    key = again.unique_key or ""
+    query = headers.QueryMessage(RETRY.topic, key, 32, 0, (1 << 62), by_unique_key=True)
+    answer = await desk.ask(Code.QUERY_MESSAGE, query)
+    assert record.decode_all(answer.body) == [again]
+
+
+async def test_references_survive_a_restart(tmp_path):
+    async with desk_at(tmp_path / "store") as desk:
+        await desk.broker.topics.put(Topic(name="T", read_queues=1, write_queues=1))
+        await desk.broker.groups.put(Group(name="g"))
+        await desk.fill(b"a", b"b")
+        await desk.commit("g", T, 2)
+        await desk.resend(begin=0, end=1)
+    async with desk_at(tmp_path / "store") as desk:
+        assert await desk.got() == [b"a", b"b"]
+
+
+async def test_others_are_served_while_thousands_are_resent(desk):
+    await desk.broker.store.append(T, [Draft(body=b"x") for _ in range(5_000)])
+    await desk.commit("g", T, 5_010)
+    resending = asyncio.create_task(desk.ask(Code.RESEND_MESSAGES, ResendMessages("T", "g", begin=0, end=5_009)))
+    seen = []
+    while not resending.done():
+        await desk.ask(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))
+        seen.append(int(desk.broker.store.bounds_now(RETRY).end))
+    assert (await resending).code == Response.SUCCESS
+    assert any(0 < at < 5_010 for at in seen), "answered in the middle of it"
+    assert len(await desk.got()) == 5_010
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as running:
+        await running.topic("T")
+        yield running
+
+
+def reader(stand: Stand) -> Consumer:
+    return Consumer("readers", stand.name_servers, commit_interval_ms=10)
+
+
+async def handled(stand: Stand, inbox: Inbox, count: int, group: str = "readers") -> None:
+    await eventually(lambda: len(inbox.messages) == count)
+    await stand.commits(count, group, "T")
+
+
+async def test_a_consumer_that_is_online_gets_them_again(stand):
+    async with (
+        Admin(stand.name_servers) as admin,
+        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+    ):
+        await stand.put("T", ["a", "b", "c"])
+        inbox = Inbox()
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        await handled(stand, inbox, 3)
+        assert await admin.resend("T", group="readers", begin=1, end=2) == Resent(2, 0, ("readers",))
+        await eventually(lambda: len(inbox.messages) == 5)
+        assert sorted(inbox.texts[3:]) == ["b", "c"]
+        assert {message.topic for message in inbox.messages} == {"T"}
+        assert [message.properties.get("RESENT") for message in inbox.messages[3:]] == ["true", "true"]
+        await stand.commits(2, "readers", "%RETRY%readers")
+
+
+async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
+    class Hesitant(Inbox):
+        async def __call__(self, message: StoredMessage) -> None:
+            await super().__call__(message)
+            if "RESENT" in message.properties and not message.reconsume_times:
+                raise Later(1)
+
+    async with (
+        Admin(stand.name_servers) as admin,
+        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+    ):
+        await stand.put("T", ["a"])
+        inbox = Hesitant()
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        await handled(stand, inbox, 1)
+        await admin.resend("T", group="readers", from_ms=0)
+        await eventually(lambda: len(inbox.messages) == 3)
+        assert inbox.texts == ["a", "a", "a"]
+        assert [message.reconsume_times for message in inbox.messages] == [0, 0, 1]
+
+
+async def test_a_resent_message_may_be_handled_directly(stand):
+    async with (
+        Admin(stand.name_servers) as admin,
+        Consumer("readers", stand.name_servers, commit_interval_ms=10) as consumer,
+    ):
+        await stand.put("T", ["a"])
+        inbox = Inbox()
+        await consumer.subscribe("T")
+        await consumer.start(inbox)
+        await handled(stand, inbox, 1)
+        await admin.resend("T", group="readers", from_ms=0)
+        await eventually(lambda: len(inbox.messages) == 2)
+        again = inbox.messages[1]
+        place = format_offset_id(again.store_host, again.physical_offset)
+        assert (await admin.message(place)).body == b"a"
+        done = await admin.consume_directly("readers", place)
+        assert done.consume_result == "CR_SUCCESS"
+        assert inbox.texts == ["a", "a", "a"]
+
+
+async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(stand):
+    async with (
+        Admin(stand.name_servers) as admin,
+        Producer(stand.name_servers) as producer,
+        PopConsumer("poppers", stand.name_servers, invisible_ms=300) as consumer,
+    ):
+        for number in range(3):
+            await producer.send(Message.of("T", f"m{number}"))
+        seen: list[str] = []
+        while len(seen) < 3:
+            receipts = await consumer.receive("T")
+            seen += [receipt.message.body.decode() for receipt in receipts]
+            await consumer.ack(receipts)
+        assert await admin.resend("T", group="poppers", begin=1, end=2) == Resent(2, 0, ("poppers",))
+        again = await consumer.receive("T", wait_ms=10_000)
+        assert [receipt.message.body for receipt in again] == [b"m1", b"m2"]
+        assert {receipt.message.topic for receipt in again} == {"T"}
+        assert [receipt.message.reconsume_times for receipt in again] == [0, 0]
+        await consumer.ack(again[1])
+        (third,) = await consumer.receive("T", wait_ms=10_000)
+        assert (third.message.body, third.message.reconsume_times) == (b"m1", 1)
+        await consumer.ack(third)
+        assert await consumer.receive("T", wait_ms=500) == []
+
+
+async def test_a_waiting_pop_gets_what_is_resent(stand):
+    async with (
+        Admin(stand.name_servers) as admin,
+        Producer(stand.name_servers) as producer,
+        PopConsumer("poppers", stand.name_servers) as consumer,
+    ):
+        await producer.send(Message.of("T", "m"))
+        await consumer.ack(await consumer.receive("T"))
+        waiting = asyncio.create_task(consumer.receive("T", wait_ms=15_000))
+        await eventually(lambda: stand.platform.broker.broker.hold.count > 0)
+        await admin.resend("T", group="poppers", begin=0, end=0)
+        (again,) = await waiting
+        assert again.message.body == b"m"
+
+
+async def test_the_client_says_what_is_refused(stand):
+    async with Admin(stand.name_servers) as admin:
+        with pytest.raises(UnknownTopic):
+            await admin.resend("nowhere", group="g", begin=0, end=0)
+        await stand.put("T", ["a"])
+        with pytest.raises(Refused, match="'g' does not exist"):
+            await admin.resend("T", group="g", begin=0, end=0)
+        with pytest.raises(Refused, match="nobody to resend to"):
+            await admin.resend("T", begin=0, end=0)
+        with pytest.raises(Refused, match="no master 'elsewhere'"):
+            await admin.resend("T", begin=0, end=0, broker="elsewhere")
+        with pytest.raises(Refused, match="empty name"):
+            await admin.resend("T", group="", begin=0, end=0)
+
+
+async def test_several_brokers_resend_what_they_have_or_none_does(tmp_path):
+    async with (
+        standing(tmp_path / "a") as stand,
+        running_broker(tmp_path / "b", name="other", name_servers=stand.name_servers) as other,
+        Admin(stand.name_servers) as admin,
+        channel_to(other.address) as channel,
+    ):
+        await admin.create_topic("T", 1)
+        await admin.put_group(Group(name="g"))
+        stores = [stand.platform.broker.broker.store, other.broker.store]
+        await stand.put("T", ["a", "b"])
+        sent(await try_send(channel, "T", b"c"))
+        await admin.reset_queue("g", queue_of("T"), 2)
+
+        with pytest.raises(Refused, match="has read nothing"):
+            await admin.resend("T", group="g", from_ms=0)
+        assert [store.bounds_now(RETRY).end for store in stores] == [0, 0], "the one that could have, has not"
+        with pytest.raises(Refused, match="on other, sparrow"):
+            await admin.resend("T", group="g", begin=0, end=0)
+        assert await admin.resend("T", group="g", begin=0, end=0, broker="sparrow") == Resent(1, 0, ("g",))
+
+        await admin.reset_offsets("g", "T", "last")
+        assert await admin.resend("T", from_ms=0, dry_run=True) == Resent(3, 0, ("g",))
+        assert await admin.resend("T", from_ms=0) == Resent(3, 0, ("g",))
+        assert [store.bounds_now(RETRY).end for store in stores] == [3, 1]
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+async def run(stand: Stand, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sparrow", "resend", *words, "--name-servers", stand.name_servers]
+    return await asyncio.to_thread(
+        subprocess.run, command, input=said, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
+    async with Admin(stand.name_servers) as admin:
+        await stand.put("T", ["a", "b", "c"])
+        for name in ("g", "h"):
+            await admin.put_group(Group(name=name))
+            await admin.reset_offsets(name, "T", "last")
+    store = stand.platform.broker.broker.store
+    done = await run(stand, "T", "--group", "g", "--ids", "0", "1", "--dry-run")
+    assert done.stdout == "2 messages would be resent to g.\n", done.stderr
+    done = await run(stand, "T", "--group", "g", "--ids", "0", "1")
+    assert done.stdout == "2 messages resent to g.\n", done.stderr
+    assert store.bounds_now(Queue("%RETRY%g", 0)).end == 2
+
+    done = await run(stand, "T", "--time", "2020-01-01", "2100-01-01T10:00+02:00", said="n\n")
+    assert "3 messages would be resent to g, h. Go on?" in done.stdout
+    assert done.returncode == 1
+    assert store.bounds_now(Queue("%RETRY%h", 0)).end == 0
+    done = await run(stand, "T", "--time", "0", "99999999999999", "--yes")
+    assert done.stdout == "3 messages resent to g, h.\n", done.stderr
+
+    done = await run(stand, "T", "--group", "g", "--ids", "1", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no range of offsets" in done.stderr
+    done = await run(stand, "T", "--group", "g", "--time", "yesterday", "today")
+    assert "'yesterday' is no time" in done.stderr
+    assert "Examples" in (await run(stand, "--help")).stdout

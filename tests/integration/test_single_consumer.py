@@ -1,0 +1,247 @@
+"""A consumer without a group: it sees what comes from now on, shares with nobody, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
+from tests.support.platforms import running_broker
+from tests.support.waiting import eventually, wait_until
+
+from sparrow.client import Bury, Later, Message
+from sparrow.client import Consumer as BlockingConsumer
+from sparrow.client.aio import Admin, Consumer, Producer, Session
+from sparrow.client.aio.consumer import NOBODY
+from sparrow.model.errors import GroupRequired
+from sparrow.model.message import StoredMessage
+from sparrow.naming.server import NameServer
+from sparrow.settings import NamingSettings
+from sparrow.testing import running
+
+TEN = [f"old{number}" for number in range(10)]
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
+    async with standing(tmp_path) as stand:
+        await stand.topic("T", queues=3)
+        await stand.put("T", TEN)
+        yield stand
+
+
+async def polled(consumer: Consumer, count: int) -> list[str]:
+    """The next so many messages, or what comes of them in ten seconds."""
+    found: list[str] = []
+    while len(found) < count and (some := await consumer.poll(count, timeout_ms=10_000)):
+        found += texts(some)
+    return sorted(found)
+
+
+# -- where it begins --------------------------------------------------------------------------------------------------
+
+
+async def test_it_sees_only_what_comes_after_it_subscribed_in_whatever_queue(stand):
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        for queue_id in range(3):
+            await stand.put("T", [f"new{queue_id}"], queue_id)
+        assert await polled(consumer, 3) == ["new0", "new1", "new2"]
+        assert consumer.queues == [queue_of("T", number) for number in range(3)]
+
+
+async def test_what_comes_between_subscribing_and_starting_is_not_lost(stand):
+    inbox = Inbox()
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        await stand.put("T", ["new"])
+        await consumer.start(inbox)
+        await eventually(lambda: inbox.texts == ["new"])
+
+
+async def test_a_new_start_begins_at_the_new_end(stand):
+    consumer = Consumer(None, stand.name_servers)
+    async with consumer:
+        await consumer.subscribe("T")
+        await stand.put("T", ["seen"])
+        assert await polled(consumer, 1) == ["seen"]
+    await stand.put("T", ["missed"])
+    async with consumer:
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await stand.put("T", ["seen again"])
+        await eventually(lambda: inbox.texts == ["seen again"])
+
+
+async def test_subscribing_anew_begins_at_the_new_end_and_another_expression_does_not(stand):
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("T", "a")
+        assert await consumer.poll(1, timeout_ms=1) == []
+        await consumer.unsubscribe("T")
+        await stand.put("T", ["missed"], tags="a")
+        await consumer.subscribe("T", "a")
+        await stand.put("T", ["one"], tags="a")
+        assert await polled(consumer, 1) == ["one"]
+        consumer.pause()
+        await stand.put("T", ["two"], tags="a")
+        await consumer.subscribe("T", "a || b")
+        assert await polled(consumer, 1) == ["two"]
+
+
+async def test_a_topic_that_is_made_later_is_read_from_its_first_message(stand):
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("later")
+        assert await consumer.poll(1, timeout_ms=1) == []
+        await stand.topic("later", queues=2)
+        await stand.put("later", ["first"], 1)
+        assert await polled(consumer, 1) == ["first"]
+
+
+async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarted(tmp_path):
+    async with AsyncExitStack() as stack, NameServer(NamingSettings(port=0)) as naming:
+        names = str(naming.address)
+        async with running_broker(tmp_path, name_servers=names) as broker, Producer(names) as producer:
+            port = broker.address.port
+            await producer.send(Message.of("R", "old"))
+            consumer = await stack.enter_async_context(Consumer(None, names))
+            await consumer.subscribe("R")
+            await producer.send(Message.of("R", "new"))
+            assert await polled(consumer, 1) == ["new"]
+        await stack.enter_async_context(running_broker(tmp_path, name_servers=names, port=port))
+        async with Producer(names) as producer:
+            await producer.send(Message.of("R", "newer"))
+        assert await polled(consumer, 1) == ["newer"]
+
+
+async def test_it_can_be_sent_to_an_older_place(stand):
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        assert await consumer.poll(1, timeout_ms=1) == []
+        await consumer.shared()
+        await consumer.seek(queue_of("T"), 7)
+        assert await polled(consumer, 3) == ["old7", "old8", "old9"]
+
+
+# -- what it leaves behind --------------------------------------------------------------------------------------------
+
+
+async def test_it_leaves_nothing_at_the_broker(stand):
+    broker = stand.platform.broker.broker
+    groups, topics = set(await broker.store.groups()), {topic.name for topic in broker.topics}
+    async with (
+        Consumer(None, stand.name_servers, commit_interval_ms=10) as consumer,
+        Admin(stand.name_servers) as admin,
+    ):
+        await consumer.subscribe("T")
+        await consumer.start(inbox := Inbox())
+        await stand.put("T", ["new"] * 5)
+        await eventually(lambda: consumer.positions().get(queue_of("T")) == 15)
+        await consumer.commit()
+        assert len(inbox.texts) == 5
+        assert consumer.group is None
+        assert await admin.members(NOBODY) == []
+    assert set(await broker.store.groups()) == groups
+    assert {topic.name for topic in broker.topics} == topics
+    assert [await stand.committed(NOBODY, "T", number) for number in range(3)] == [None] * 3
+
+
+async def test_two_of_them_and_a_group_do_not_concern_each_other_also_in_one_session(stand):
+    async with Session(stand.name_servers) as session:
+        one, other = Consumer(None, session=session), Consumer(None, session=session)
+        member = Consumer("readers", session=session)
+        async with one, other, member:
+            inboxes = [Inbox() for _ in range(3)]
+            for consumer, inbox in zip((one, other, member), inboxes, strict=True):
+                await consumer.subscribe("T")
+                await consumer.start(inbox)
+            await stand.put("T", ["new"], 2)
+            await eventually(lambda: len(inboxes[2].texts) == 11)
+            await eventually(lambda: [inbox.texts for inbox in inboxes[:2]] == [["new"], ["new"]])
+        assert inboxes[2].texts.count("new") == 1
+    assert await stand.committed("readers", "T") == 10
+    assert await stand.committed("readers", "T", 2) == 1
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("failure", [ValueError("no"), Later(1), Bury()])
+async def test_what_a_handler_does_not_take_is_logged_and_does_not_come_again(stand, caplog, failure, orderly):
+    seen: list[str] = []
+
+    async def handler(message: StoredMessage) -> None:
+        seen.append(message.body.decode())
+        if message.body == b"bad":
+            raise failure
+
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        with caplog.at_level(logging.WARNING, "sparrow.client"):
+            await consumer.start(handler, orderly=orderly, workers=1)
+            await stand.put("T", ["bad", "good"])
+            await eventually(lambda: consumer.positions().get(queue_of("T")) == 12)
+    assert seen == ["bad", "good"]
+    assert len(caplog.records) == 1
+    assert "%RETRY%" not in " ".join(topic.name for topic in stand.platform.broker.broker.topics)
+
+
+async def test_what_only_a_group_can_have_is_refused_with_a_word_what_to_do(stand):
+    async with Consumer(None, stand.name_servers) as consumer:
+        await consumer.subscribe("T")
+        with pytest.raises(GroupRequired, match="needs a consumer group: give the consumer the name of one"):
+            await consumer.resend("T", queue_id=0, begin=0, end=1)
+    with pytest.raises(GroupRequired):
+        Consumer(None, stand.name_servers, offsets_path="progress.json")
+    with pytest.raises(GroupRequired):
+        Consumer(None, stand.name_servers, trace=True)
+
+
+# -- beside ----------------------------------------------------------------------------------------------------------
+
+
+async def test_filters_hold_for_it_too(stand):
+    async with Consumer(None, stand.name_servers) as tagged, Consumer(None, stand.name_servers) as chosen:
+        await tagged.subscribe("T", "paid")
+        await chosen.subscribe("T", "amount > 10", expression_type="SQL92")
+        async with Producer(stand.name_servers) as producer:
+            for tags, amount in (("paid", 5), ("open", 20)):
+                await producer.send(Message.of("T", f"{tags} {amount}", tags=tags, amount=str(amount)))
+        assert await polled(tagged, 1) == ["paid 5"]
+        assert await polled(chosen, 1) == ["open 20"]
+
+
+async def test_it_reads_all_lanes_and_high_first(stand):
+    async with Admin(stand.name_servers) as admin:
+        await admin.create_topic("L", 2, has_lanes=True)
+    async with Consumer(None, stand.name_servers) as consumer, Producer(stand.name_servers) as producer:
+        await producer.send(Message.of("L", "old", priority="high"))
+        await consumer.subscribe("L")
+        for word in ("low", "middle", "high"):
+            for _ in range(2):
+                await producer.send(Message.of("L", word, priority=word))
+        taken = texts(await consumer.poll(10, timeout_ms=10_000))
+        assert taken == ["high", "high", "middle", "middle", "low", "low"]
+
+
+def test_the_blocking_client_has_it_too(tmp_path):
+    from sparrow.client import Producer
+
+    with running(tmp_path) as platform, Producer(platform.name_servers) as producer:
+        producer.send(Message.of("T", "old"))
+        with BlockingConsumer(None, platform.name_servers) as consumer:
+            consumer.subscribe("T")
+            producer.send(Message.of("T", "new"))
+            assert next(consumer).body == b"new"
+            with pytest.raises(GroupRequired):
+                consumer.resend("T", queue_id=0, begin=0, end=0)
+        seen: list[bytes] = []
+        with BlockingConsumer(None, platform.name_servers) as consumer:
+            assert consumer.group is None
+            consumer.subscribe("T")
+            consumer.start(lambda message: seen.append(message.body))
+            producer.send(Message.of("T", "newer"))
+            wait_until(lambda: seen == [b"newer"])

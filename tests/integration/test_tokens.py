@@ -1,0 +1,426 @@
+"""Tokens over real sockets: issued, listed, revoked, and asked for by a broker with `auth` on."""
+
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.platforms import SMALL_LOG, broker_settings, channel_to, running_platform, try_pull, try_send
+from tests.support.wires import wire_to
+
+import sparrow.testing
+from sparrow import client
+from sparrow.broker import dispatch
+from sparrow.broker.server import BrokerServer
+from sparrow.cli.platform import Platform
+from sparrow.cli.up import settings_of
+from sparrow.client import Credentials, Message
+from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer, Session
+from sparrow.model.errors import Refused, SettingsError
+from sparrow.model.outcome import Outcome
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group
+from sparrow.net.serving import GuardedServing, Serving
+from sparrow.settings import BrokerSettings
+from sparrow.store.spi import Slice
+from sparrow.wire import bodies, headers, record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import AnsweredNo
+from sparrow.wire.frame import Command
+from sparrow.wire.signing import IssueToken, TokenCode, signed
+
+ADMIN = Credentials("operator", "a long secret")
+AUTH = {"auth": True, "admin_tokens": {ADMIN.access_key: ADMIN.secret_key}}
+
+
+@pytest.fixture
+async def platform(tmp_path: Path) -> AsyncIterator[Platform]:
+    async with running_platform(tmp_path, **AUTH) as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(platform: Platform) -> AsyncIterator[Admin]:
+    async with Admin(platform.name_servers, credentials=ADMIN) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def sender(admin: Admin) -> Credentials:
+    return await admin.issue_token("appid-340101;sid-p0912", "p")
+
+
+@pytest.fixture
+async def reader(admin: Admin) -> Credentials:
+    return await admin.issue_token("billing", "c")
+
+
+def is_no_permission(error: BaseException) -> bool:
+    return isinstance(error, AnsweredNo) and error.code == Response.NO_PERMISSION
+
+
+# -- issuing ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_name_issued_twice_is_one_token(admin: Admin) -> None:
+    first = await admin.issue_token("billing", "c")
+    assert await admin.issue_token("billing", "c") == first
+    other = await admin.issue_token("shipping", "c")
+    assert other.secret_key != first.secret_key
+    assert [(token.id, token.name, token.type) for token in await admin.tokens()] == [
+        (1, "billing", "c"),
+        (2, "shipping", "c"),
+    ]
+
+
+async def test_a_name_issued_again_for_another_kind_is_refused(admin: Admin, sender: Credentials) -> None:
+    with pytest.raises(Refused, match="is a producer's"):
+        await admin.issue_token(sender.access_key, "c")
+    assert [token.type for token in await admin.tokens()] == ["p"]
+
+
+async def test_a_type_that_is_neither_p_nor_c_is_refused_with_a_sentence(admin: Admin) -> None:
+    with pytest.raises(Refused, match="say p for one that produces, or c for one that consumes"):
+        await admin.issue_token("billing", "x")  # type: ignore[arg-type]
+    assert await admin.tokens() == []
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 200, "operator"])
+async def test_names_that_cannot_be_and_those_of_admins_are_refused(admin: Admin, name: str) -> None:
+    with pytest.raises(Refused):
+        await admin.issue_token(name, "p")
+    assert await admin.tokens() == []
+
+
+async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
+    answer = await admin.session.ask(str(platform.address), TokenCode.LIST_TOKENS)
+    assert reader.access_key.encode() in bytes(answer.body)
+    assert reader.secret_key.encode() not in bytes(answer.body)
+    assert [token.secret_key for token in await admin.tokens()] == [None]
+
+
+async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: Admin) -> None:
+    for body in (b"", b"{", b'{"name":"a"}', b'{"name":"a","type":"p","secretKey":"short"}'):
+        for code in (TokenCode.ISSUE_TOKEN, TokenCode.REVOKE_TOKEN):
+            if body.endswith(b"}") and code == TokenCode.REVOKE_TOKEN:
+                continue
+            answer = await admin.session.ask_any(str(platform.address), code, None, body)
+            assert answer.code != Response.SUCCESS
+            assert answer.remark
+    assert await admin.tokens() == []
+
+
+async def test_tokens_survive_a_restart(tmp_path: Path) -> None:
+    async with running_platform(tmp_path, **AUTH) as platform, Admin(platform.name_servers, credentials=ADMIN) as admin:
+        kept = await admin.issue_token("kept", "p")
+        await admin.issue_token("gone", "p")
+        await admin.revoke_token("gone")
+    async with running_platform(tmp_path, **AUTH) as platform, Admin(platform.name_servers, credentials=ADMIN) as admin:
+        assert await admin.issue_token("kept", "p") == kept
+        assert {token.name: token.revoked_ms is not None for token in await admin.tokens()} == {
+            "kept": False,
+            "gone": True,
+        }
+        async with Producer(platform.name_servers, credentials=kept) as producer:
+            await producer.send(Message.of("orders", b"1"))
+
+
+async def test_brokers_share_one_secret_also_with_one_that_joins_later(tmp_path: Path) -> None:
+    async with running_platform(tmp_path / "a", name="a", **AUTH) as platform:
+        async with Admin(platform.name_servers, credentials=ADMIN) as admin:
+            first = await admin.issue_token("billing", "c")
+            settings = broker_settings(name="0-first-by-name", name_servers=platform.name_servers, **AUTH)
+            async with BrokerServer(settings, tmp_path / "b", SMALL_LOG) as other:
+                assert len((await admin.clusters())["DefaultCluster"].masters) == 2
+                assert await admin.issue_token("billing", "c") == first
+                assert (await other.broker.store.tokens())["billing"].secret_key == first.secret_key
+                both = await admin.issue_token("shipping", "p")
+                stores = [platform.broker.broker.store, other.broker.store]
+                assert {(await store.tokens())["shipping"].secret_key for store in stores} == {both.secret_key}
+                await admin.revoke_token("shipping")
+                assert all([(await store.tokens())["shipping"].is_revoked for store in stores])
+
+
+async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> None:
+    async with running_platform(tmp_path / "a", name="a", **AUTH) as platform:
+        settings = BrokerSettings.model_validate(
+            {"port": 0, "name": "b", "name_servers": platform.name_servers, **AUTH}
+        )
+        async with (
+            BrokerServer(settings, tmp_path / "b", SMALL_LOG) as other,
+            Admin(platform.name_servers, credentials=ADMIN) as admin,
+        ):
+            for address in (platform.address, other.address):
+                await admin.session.ask(
+                    str(address), TokenCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
+                )
+            with pytest.raises(Refused, match="another secret on broker"):
+                await admin.issue_token("billing", "c")
+
+
+# -- with auth on -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_and_a_consumer_with_their_tokens_work(
+    platform: Platform, sender: Credentials, reader: Credentials
+) -> None:
+    async with Producer(platform.name_servers, credentials=sender) as producer:
+        for number in range(3):
+            await producer.send(Message.of("orders", f"{number}"))
+        await producer.send_one_way(Message.of("orders", "3"))
+        await producer.send_batch([Message.of("orders", "4"), Message.of("orders", "5")])
+    async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
+        await consumer.subscribe("orders")
+        got = [(await anext(aiter(consumer))).body for _ in range(6)]
+        await consumer.commit()
+    assert sorted(got) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
+        await consumer.subscribe("orders")
+        assert await consumer.poll(timeout_ms=100) == [], "what was committed stays committed"
+
+
+async def test_transactions_end_with_a_token(platform: Platform, sender: Credentials, reader: Credentials) -> None:
+    def listener(_message: object) -> Outcome:
+        return Outcome.COMMIT
+
+    async with Producer(
+        platform.name_servers, group="tx", transaction_listener=listener, credentials=sender
+    ) as producer:
+        await producer.send_in_transaction(Message.of("orders", "tx"), lambda _: Outcome.COMMIT)
+    async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
+        await consumer.subscribe("orders")
+        assert (await anext(aiter(consumer))).body == b"tx"
+
+
+async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_path: Path) -> None:
+    patience = {"transaction_timeout_ms": 0, "transaction_check_interval_ms": 10, "transaction_scan_ms": 10}
+    async with (
+        running_platform(tmp_path, **AUTH, **patience) as platform,
+        Admin(platform.name_servers, credentials=ADMIN) as admin,
+        Producer(
+            platform.name_servers,
+            group="tx",
+            transaction_listener=lambda _: Outcome.COMMIT,
+            credentials=await admin.issue_token("sender", "p"),
+        ) as producer,
+        Consumer("group", platform.name_servers, credentials=await admin.issue_token("reader", "c")) as consumer,
+    ):
+        await producer.send_in_transaction(Message.of("orders", "asked after"), lambda _: Outcome.UNKNOWN)
+        await consumer.subscribe("orders")
+        assert (await anext(aiter(consumer))).body == b"asked after"
+
+
+async def test_popping_works_with_a_consumers_token(
+    platform: Platform, sender: Credentials, reader: Credentials
+) -> None:
+    async with Producer(platform.name_servers, credentials=sender) as producer:
+        await producer.send(Message.of("orders", "popped"))
+    async with PopConsumer("group", platform.name_servers, credentials=reader) as consumer:
+        (receipt,) = await consumer.receive("orders")
+        await consumer.ack(receipt)
+        assert receipt.message.body == b"popped"
+
+
+async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
+    async with channel_to(platform.address) as channel:
+        refused = [await channel.request(code) for code in (*dispatch.HANDLERS, 424242)]
+        refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
+    assert {answer.code for answer in refused} == {Response.NO_PERMISSION}
+    assert all("signed with a token" in (answer.remark or "") for answer in refused)
+    assert "orders" not in await platform.broker.broker.store.topics()
+
+
+async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin, reader: Credentials) -> None:
+    await admin.create_topic("orders")
+    async with Producer(platform.name_servers, credentials=reader, retries=0) as producer:
+        with pytest.raises(AnsweredNo, match="a consumer's") as caught:
+            await producer.send(Message.of("orders", b"1"))
+    assert is_no_permission(caught.value)
+    assert sum(bounds.end for bounds in (await admin.topic_bounds("orders")).values()) == 0
+
+
+async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, sender: Credentials) -> None:
+    async with Producer(platform.name_servers, credentials=sender) as producer:
+        sent = await producer.send(Message.of("orders", b"1", keys="k"))
+    address = str(platform.address)
+    async with Session(platform.name_servers, credentials=sender) as session:
+        for code, header in {
+            Code.PULL_MESSAGE: headers.PullMessage("g", "orders", sent.queue_id, 0, 32, 4, 0, 0, 0, subscription="*"),
+            Code.QUERY_MESSAGE: headers.QueryMessage("orders", "k", 1, 0, 1 << 60),
+            Code.VIEW_MESSAGE_BY_ID: headers.ViewMessage(0),
+        }.items():
+            answer = await session.ask_any(address, code, header)
+            assert (answer.code, bytes(answer.body)) == (Response.NO_PERMISSION, b"")
+
+
+@pytest.mark.parametrize("kind", ["p", "c"])
+async def test_neither_kind_may_administer(platform: Platform, admin: Admin, kind: str) -> None:
+    own = await admin.issue_token("own", kind)  # type: ignore[arg-type]
+    async with Admin(platform.name_servers, credentials=own) as wanting:
+        for wish in (
+            wanting.create_topic("mine"),
+            wanting.issue_token("mine", "p"),
+            wanting.revoke_token("own"),
+            wanting.tokens(),
+        ):
+            with pytest.raises(AnsweredNo) as caught:
+                await wish
+            assert is_no_permission(caught.value)
+    assert [token.name for token in await admin.tokens()] == ["own"]
+
+
+async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: Admin, reader: Credentials) -> None:
+    """They lie in a topic of the store's own."""
+    store, topic = platform.broker.broker.store, "rmq_sys_SPARROW_STATE"
+    found = await store.read(Queue(topic, 0), (await store.bounds(Queue(topic, 0))).end - 1)
+    assert isinstance(found, Slice)
+    word = record.decode(found.tobytes())
+    assert base64.b64encode(bytes.fromhex(reader.secret_key)) in word.body, "here it is"
+    await admin.put_group(Group(name="g"))
+    wishes: dict[int, headers.Header] = {
+        Code.PULL_MESSAGE: headers.PullMessage("g", topic, 0, 0, 32, 4, 0, 0, 0, subscription="*"),
+        Code.PEEK_MESSAGE: headers.PeekMessage("g", topic, 0, 32),
+        Code.VIEW_MESSAGE_BY_ID: headers.ViewMessage(word.physical_offset),
+        Code.CONSUMER_SEND_MSG_BACK: headers.SendBack(word.physical_offset, "g", 0),
+    }
+    async with Session(platform.name_servers, credentials=reader) as session:
+        for code, header in wishes.items():
+            answer = await session.ask_any(str(platform.address), code, header)
+            assert (answer.code == Response.SUCCESS, bytes(answer.body)) == (False, b""), code
+
+
+async def test_revoking_counts_from_the_next_request_on(
+    platform: Platform, admin: Admin, sender: Credentials, reader: Credentials
+) -> None:
+    async with (
+        Producer(platform.name_servers, credentials=sender, retries=0) as producer,
+        Consumer("group", platform.name_servers, credentials=reader) as consumer,
+    ):
+        await producer.send(Message.of("orders", b"1"))
+        await consumer.subscribe("orders")
+        assert (await anext(aiter(consumer))).body == b"1"
+        await admin.revoke_token(sender.access_key)
+        with pytest.raises(AnsweredNo, match="was revoked") as caught:
+            await producer.send(Message.of("orders", b"2"))
+        assert is_no_permission(caught.value)
+    with pytest.raises(Refused, match="was revoked"):
+        await admin.issue_token(sender.access_key, "p")
+    revoked = {token.name for token in await admin.tokens() if token.revoked_ms is not None}
+    assert revoked == {sender.access_key}
+    await admin.revoke_token(sender.access_key)  # to make sure
+    with pytest.raises(Refused, match="there is no token 'nobody'"):
+        await admin.revoke_token("nobody")
+
+
+async def test_a_wrong_secret_and_an_unknown_name_are_told_apart_and_shown_to_nobody(
+    platform: Platform, sender: Credentials
+) -> None:
+    wrong = {Credentials(sender.access_key, "guessed"): "signature", Credentials("nobody", "guessed"): "no token"}
+    for credentials, why in wrong.items():
+        async with Producer(platform.name_servers, credentials=credentials, retries=0) as producer:
+            with pytest.raises(AnsweredNo, match=why) as caught:
+                await producer.send(Message.of("orders", b"1"))
+        assert is_no_permission(caught.value)
+        assert "guessed" not in str(caught.value)
+        assert sender.secret_key not in str(caught.value)
+
+
+async def test_a_request_changed_on_its_way_is_refused(platform: Platform, admin: Admin, sender: Credentials) -> None:
+    await admin.create_topic("orders")
+    header = headers.SendMessageV2("g", "orders", "TBW102", 4, 0, 0, 1, 0, "")
+    ext = headers.write(signed(header, b"body", sender))
+    asked = [(ext, b"body"), (ext | {"e": "1"}, b"body"), (ext, b"Body")]
+    async with wire_to(platform.address) as wire:
+        answers = [await wire.ask(Command(Code.SEND_MESSAGE_V2, ext=fields, body=body)) for fields, body in asked]
+    assert [answer.code for answer in answers] == [Response.SUCCESS, Response.NO_PERMISSION, Response.NO_PERMISSION]
+
+
+# -- with auth off ----------------------------------------------------------------------------------------------------
+
+
+async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path: Path) -> None:
+    async with running_platform(tmp_path) as platform:
+        assert type(platform.broker._serving) is Serving
+        async with Producer(platform.name_servers, credentials=Credentials("nobody", "any")) as producer:
+            await producer.send(Message.of("orders", b"signed all the same"))
+        async with Admin(platform.name_servers) as admin:
+            issued = await admin.issue_token("billing", "c")
+    async with running_platform(tmp_path, **AUTH) as platform:
+        assert type(platform.broker._serving) is GuardedServing
+        async with Consumer("group", platform.name_servers, credentials=issued) as consumer:
+            await consumer.subscribe("orders")
+            assert (await anext(aiter(consumer))).body == b"signed all the same"
+
+
+def test_a_secret_too_short_is_no_setting_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARROW_BROKER__ADMIN_TOKENS__OPERATOR", "short")
+    with pytest.raises(SettingsError) as caught:
+        settings_of()
+    assert "broker.admin_tokens.operator" in str(caught.value)
+    assert "'short'" not in str(caught.value)
+    settings = BrokerSettings.model_validate(AUTH)
+    assert ADMIN.secret_key not in f"{settings} {settings!r} {settings.model_dump()}"
+
+
+# -- without an event loop, and from the command line -----------------------------------------------------------------
+
+
+@pytest.fixture
+def running() -> Iterator[sparrow.testing.RunningPlatform]:
+    with sparrow.testing.running(broker=AUTH) as platform:
+        yield platform
+
+
+def test_the_blocking_client_signs_too(running: sparrow.testing.RunningPlatform) -> None:
+    with client.Admin(running.name_servers, credentials=ADMIN) as admin:
+        sender, reader = admin.issue_token("s", "p"), admin.issue_token("r", "c")
+        with client.Producer(running.name_servers, credentials=sender) as producer:
+            producer.send(Message.of("orders", b"1"))
+        with client.Consumer("group", running.name_servers, credentials=reader) as consumer:
+            consumer.subscribe("orders")
+            assert next(iter(consumer)).body == b"1"
+        with client.PopConsumer("popping", running.name_servers, credentials=reader) as popping:
+            assert [receipt.message.body for receipt in popping.receive("orders")] == [b"1"]
+        admin.revoke_token("s")
+        assert [(token.name, token.revoked_ms is not None) for token in admin.tokens()] == [("r", False), ("s", True)]
+
+
+def test_the_command_line_issues_lists_and_revokes(running: sparrow.testing.RunningPlatform, tmp_path: Path) -> None:
+    keys = {"SPARROW_ACCESS_KEY": ADMIN.access_key, "SPARROW_SECRET_KEY": ADMIN.secret_key}
+
+    def sparrow_token(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sparrow", "token", *words, "--name-servers", running.name_servers],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    issued = sparrow_token("issue", "billing", "--type", "c", **keys)
+    assert issued.returncode == 0, issued.stderr
+    (access_key, secret_key) = [line.split()[-1] for line in issued.stdout.splitlines()]
+    assert (access_key, len(secret_key)) == ("billing", 64)
+    again = sparrow_token("issue", "billing", "--type", "c", **keys)
+    assert again.stdout == issued.stdout
+
+    other = sparrow_token("issue", "billing", "--type", "p", **keys)
+    assert (other.returncode, "Traceback" in other.stderr) == (1, False)
+    assert "is a consumer's" in other.stderr
+    wrong = sparrow_token("issue", "billing", "--type", "x", **keys)
+    assert wrong.returncode == 1
+    assert "say p for one that produces, or c for one that consumes" in wrong.stderr
+    unsigned = sparrow_token("list")
+    assert unsigned.returncode == 1
+    assert "signed with a token" in unsigned.stderr
+
+    revoked = sparrow_token("revoke", "billing", "--access-key", ADMIN.access_key, "--secret-key", ADMIN.secret_key)
+    assert revoked.returncode == 0, revoked.stderr
+    listed = sparrow_token("list", **keys)
+    assert "billing" in listed.stdout
+    assert secret_key not in listed.stdout

@@ -1,0 +1,177 @@
+"""Who may ask for what: pure, without a socket."""
+
+import pytest
+from pydantic import SecretStr
+
+from sparrow.broker.auth import ALLOWED, BOTH, CONSUMERS, PRODUCERS, Guard
+from sparrow.broker.dispatch import HANDLERS
+from sparrow.model.errors import BadRequest, NotPermitted
+from sparrow.model.token import Credentials, Token
+from sparrow.wire import bodies, headers
+from sparrow.wire.codes import Code
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import Header
+from sparrow.wire.signing import TokenCode, signed
+
+ADMIN = Credentials("operator", "a long secret")
+
+
+def token(name: str, kind: str, **others) -> Token:
+    return Token(id=1, name=name, kind=kind, secret=name.encode().ljust(32), created_ms=1, **others)
+
+
+TOKENS = {
+    "sender": token("sender", "p"),
+    "reader": token("reader", "c"),
+    "gone": token("gone", "c", revoked_ms=9),
+}
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard(TOKENS, {ADMIN.access_key: SecretStr(ADMIN.secret_key)})
+
+
+def of(name: str) -> Credentials:
+    return ADMIN if name == ADMIN.access_key else Credentials(name, TOKENS[name].secret_key)
+
+
+def request(code: int, name: str, header: Header | None = None, body: bytes = b"") -> Command:
+    return Command(code, ext=headers.write(signed(header, body, of(name))), body=body)
+
+
+def send_to(topic: str, code: int = Code.SEND_MESSAGE_V2) -> Header:
+    kind = headers.SendMessage if code in (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE) else headers.SendMessageV2
+    return kind("g", topic, "TBW102", 4, 0, 0, 1, 0, "")
+
+
+def heartbeat(*, producers: tuple[str, ...] = (), consumers: tuple[str, ...] = ()) -> bytes:
+    producing = [bodies.ProducerData(group) for group in producers]
+    return bodies.write(bodies.HeartbeatData("id", producing, [bodies.ConsumerData(group) for group in consumers]))
+
+
+def refused(guard: Guard, command: Command) -> str:
+    with pytest.raises(NotPermitted) as caught:
+        guard.check(command)
+    return str(caught.value)
+
+
+# -- who is there -----------------------------------------------------------------------------------------------------
+
+
+def test_a_request_without_a_token_is_refused(guard):
+    assert "signed with a token" in refused(guard, Command(Code.PULL_MESSAGE))
+    assert "signed with a token" in refused(guard, Command(Code.PULL_MESSAGE, ext={"AccessKey": "reader"}))
+    assert "signed with a token" in refused(guard, Command(Code.PULL_MESSAGE, ext={"Signature": "s"}))
+
+
+def test_a_token_nobody_issued_is_refused_by_its_name(guard):
+    ext = headers.write(signed(None, b"", Credentials("stranger", "secret")))
+    assert "there is no token 'stranger'" in refused(guard, Command(Code.PULL_MESSAGE, ext=ext))
+
+
+def test_a_wrong_signature_is_refused_whatever_the_token_could_do(guard):
+    for name in ("sender", "reader", "gone", "operator"):
+        ext = headers.write(signed(None, b"", Credentials(name, "wrong")))
+        said = refused(guard, Command(Code.HEART_BEAT, ext=ext))
+        assert "signature" in said
+        assert "revoked" not in said, "that is told to its owner only"
+
+
+def test_a_revoked_token_is_refused(guard):
+    assert "token 'gone' was revoked" in refused(guard, request(Code.PULL_MESSAGE, "gone"))
+
+
+def test_a_token_counts_as_it_stands_at_the_moment():
+    tokens = {}
+    guard = Guard(tokens, {})
+    asked = request(Code.PULL_MESSAGE, "reader")
+    refused(guard, asked)
+    tokens["reader"] = TOKENS["reader"]
+    guard.check(asked)
+    tokens["reader"] = token("reader", "c", revoked_ms=3)
+    refused(guard, asked)
+
+
+def test_no_refusal_holds_a_secret(guard):
+    secrets = [ADMIN.secret_key, *(one.secret_key for one in TOKENS.values())]
+    for name in (*TOKENS, ADMIN.access_key):
+        wrong = Credentials(name, of(name).secret_key + "x")
+        said = refused(guard, Command(17, ext=headers.write(signed(None, b"", wrong))))
+        assert not any(secret in said for secret in secrets)
+    for name in TOKENS:
+        said = refused(guard, request(Code.UPDATE_AND_CREATE_TOPIC, name))
+        assert not any(secret in said for secret in secrets)
+
+
+# -- what they may ask ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", sorted(CONSUMERS))
+def test_what_consumers_do_takes_a_consumers_token(guard, code):
+    guard.check(request(code, "reader"))
+    said = refused(guard, request(code, "sender"))
+    assert code.name in said
+    assert "a consumer's token" in said
+
+
+@pytest.mark.parametrize("code", sorted(PRODUCERS))
+def test_what_producers_do_takes_a_producers_token(guard, code):
+    guard.check(request(code, "sender", send_to("T", code)))
+    assert code.name in refused(guard, request(code, "reader", send_to("T", code)))
+
+
+@pytest.mark.parametrize("code", sorted(BOTH - {Code.HEART_BEAT}))
+def test_bounds_and_leave_takings_are_anybodys(guard, code):
+    guard.check(request(code, "sender"))
+    guard.check(request(code, "reader"))
+
+
+def test_everything_else_a_broker_can_do_takes_an_admin_token(guard):
+    others = {int(code) for code in HANDLERS} - {int(code) for code in ALLOWED["p"] | ALLOWED["c"]}
+    assert {17, 25, 33, 200, 207, 215, 222, *map(int, TokenCode)} <= others
+    for code in others | {424242}:
+        for name in ("sender", "reader"):
+            assert "one of the broker's admin tokens" in refused(guard, request(code, name))
+        guard.check(request(code, ADMIN.access_key))
+
+
+def test_an_admin_token_may_do_what_the_others_may(guard):
+    for code in ALLOWED["p"] | ALLOWED["c"]:
+        guard.check(request(code, ADMIN.access_key))
+
+
+@pytest.mark.parametrize("code", [Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE])
+def test_only_consumers_send_to_retry_topics(guard, code):
+    """As Java's do with what was tried too often in order."""
+    guard.check(request(code, "reader", send_to("%RETRY%g", code)))
+    assert "only consumers" in refused(guard, request(code, "sender", send_to("%RETRY%g", code)))
+
+
+@pytest.mark.parametrize("code", [Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2])
+def test_a_reply_is_no_way_into_a_retry_topic(guard, code):
+    for name in ("sender", "reader"):
+        refused(guard, request(code, name, send_to("%RETRY%g", code)))
+
+
+def test_both_may_trace(guard):
+    for name in ("sender", "reader"):
+        guard.check(request(Code.SEND_MESSAGE_V2, name, send_to("RMQ_SYS_TRACE_TOPIC")))
+
+
+def test_a_member_of_a_group_has_a_token_of_its_kind(guard):
+    guard.check(request(Code.HEART_BEAT, "sender", body=heartbeat(producers=("g",))))
+    guard.check(request(Code.HEART_BEAT, "reader", body=heartbeat(consumers=("g",))))
+    assert "'g' consumes" in refused(guard, request(Code.HEART_BEAT, "sender", body=heartbeat(consumers=("g",))))
+    assert "'g' produces" in refused(guard, request(Code.HEART_BEAT, "reader", body=heartbeat(producers=("g",))))
+    guard.check(request(Code.HEART_BEAT, ADMIN.access_key, body=heartbeat(producers=("g",), consumers=("h",))))
+
+
+def test_the_producer_in_every_java_consumer_is_let_pass(guard):
+    inner = heartbeat(producers=("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER-g-CONSUME"), consumers=("g",))
+    guard.check(request(Code.HEART_BEAT, "reader", body=inner))
+
+
+def test_a_heartbeat_that_cannot_be_read_is_no_way_past(guard):
+    with pytest.raises(BadRequest):
+        guard.check(request(Code.HEART_BEAT, "sender", body=b"{"))

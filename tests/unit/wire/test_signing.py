@@ -1,0 +1,120 @@
+"""Signatures as RocketMQ's clients make them."""
+
+import base64
+import hashlib
+import hmac
+
+import msgspec
+import pytest
+
+from sparrow.model.token import Credentials
+from sparrow.wire import headers
+from sparrow.wire.codes import Code
+from sparrow.wire.frame import Command, Serialization, decode, encode
+from sparrow.wire.headers import AskQueue, GetRoute, Header
+from sparrow.wire.signing import TokenCode, TokenShown, is_signed, signature, signed
+
+FIELDS = {"AccessKey": "ak", "queueId": "0", "topic": "TopicTest"}
+KEY = "sk12345678"
+CREDENTIALS = Credentials("ak", KEY)
+
+
+def made_by_hand(data: bytes, key: str = KEY) -> str:
+    return base64.b64encode(hmac.new(key.encode(), data, hashlib.sha1).digest()).decode()
+
+
+def test_it_is_the_one_that_rocketmq_makes():
+    assert signature(FIELDS, b"", KEY) == "7YP22DJCPjrRSBEtTCVTO/774qs="
+
+
+def test_values_are_signed_in_the_order_of_their_names_then_the_body():
+    fields = {"b": "2", "a": "1", "B": "0", "AccessKey": "ak"}
+    assert signature(fields, b"body", KEY) == made_by_hand(b"ak012body")
+
+
+def test_names_are_sorted_by_utf_16_units():
+    # U+10000 is D800 DC00 there, and so before U+FFFF, which is after it among code points.
+    assert signature({"\uffff": "2", "\U00010000": "1"}, b"", KEY) == made_by_hand(b"12")
+
+
+def test_text_is_utf_8_in_values_and_in_the_key():
+    assert signature({"a": "é名"}, b"", "schlüssel") == made_by_hand("é名".encode(), "schlüssel")
+
+
+def test_what_is_signed_already_is_signed_the_same():
+    assert signature(FIELDS | {"Signature": "any"}, b"", KEY) == signature(FIELDS, b"", KEY)
+
+
+def test_a_body_may_be_a_view_of_a_buffer():
+    assert signature(FIELDS, memoryview(b"body"), KEY) == signature(FIELDS, b"body", KEY)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"topic": "Other"},
+        {"AccessKey": "ab"},
+        {"more": "1"},
+        {"Signature": ""},
+        {"Signature": "é"},
+        {"Signature": made_by_hand(b"ak0TopicTest", "another")},
+    ],
+)
+def test_a_request_that_was_changed_is_not_signed(forged):
+    fields = FIELDS | {"Signature": signature(FIELDS, b"body", KEY)}
+    assert is_signed(fields, b"body", KEY)
+    assert not is_signed(fields | forged, b"body", KEY)
+    assert not is_signed(fields, b"Body", KEY)
+    assert not is_signed(fields, b"body", KEY + "9")
+
+
+def test_without_a_signature_it_is_not_signed():
+    assert not is_signed(FIELDS, b"", KEY)
+    assert not is_signed({}, b"", KEY)
+
+
+@pytest.mark.parametrize("name", ["_UNIQUE_KEY_QUERY", "__ZONE_NAME", "SecurityToken"])
+def test_fields_that_some_clients_add_after_signing_may_be_signed_or_not(name):
+    before = FIELDS | {"Signature": signature(FIELDS, b"", KEY)}
+    assert is_signed(before | {name: "true"}, b"", KEY)
+    together = FIELDS | {name: "true"}
+    assert is_signed(together | {"Signature": signature(together, b"", KEY)}, b"", KEY)
+
+
+def test_of_several_such_fields_some_may_be_signed():
+    together = FIELDS | {"_UNIQUE_KEY_QUERY": "true"}
+    told = together | {"Signature": signature(together, b"", KEY), "SecurityToken": "s", "__ZONE_MODE": "m"}
+    assert is_signed(told, b"", KEY)
+    assert not is_signed(told | {"topic": "Other"}, b"", KEY)
+
+
+@pytest.mark.parametrize("serialization", list(Serialization))
+@pytest.mark.parametrize("header", [None, GetRoute("T"), AskQueue("名", 7)])
+def test_a_signed_header_is_the_header_and_proves_itself_on_both_wires(header: Header | None, serialization):
+    ext = headers.write(signed(header, b"body", CREDENTIALS))
+    command = decode(encode(Command(105, 1, ext=ext, body=b"body", serialization=serialization)))
+    assert is_signed(command.fields(), command.body, KEY)
+    assert command.fields()["AccessKey"] == "ak"
+    if header is not None:
+        assert headers.read(type(header), command.ext) == header
+
+
+def test_every_kind_of_request_can_be_signed():
+    for kind in headers.REQUESTS.values():
+        filled = {field.name: _any(field.type) for field in msgspec.structs.fields(kind) if field.required}
+        plain = kind(**filled)
+        ext = headers.write(signed(plain, b"", CREDENTIALS))
+        assert headers.write(plain) | {"AccessKey": "ak", "Signature": ext["Signature"]} == ext
+
+
+def _any(kind):
+    return "1" if kind is str else 1
+
+
+def test_codes_of_our_own_are_nobody_elses():
+    assert not {int(code) for code in TokenCode} & {int(code) for code in Code}
+    assert len(set(TokenCode)) == len(TokenCode.__members__)
+
+
+def test_a_token_that_is_shown_does_not_show_its_secret_by_accident():
+    assert "5ec2e7" not in repr([TokenShown(1, "billing", "c", 5, None, "5ec2e7")])
