@@ -15,6 +15,7 @@ from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.pop.pops import Pops
 from sparrow.broker.sql.delay import SqlDelay
+from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
@@ -54,6 +55,8 @@ class Broker:
     transactions: Transactions | SqlTransactions
     pops_if_any: Pops | None
     """None where messages cannot be popped: on a database."""
+    ranges: SqlResending | None = None
+    """Where ranges to be resent are recorded; None: they become references at once."""
     parts: Sequence[Part]
     """What runs by itself; stopped in reverse."""
     started_ms: int

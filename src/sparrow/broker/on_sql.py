@@ -13,6 +13,7 @@ from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.sql.delay import SqlDelay
 from sparrow.broker.sql.leading import Leading
+from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.topics import Topics
 from sparrow.net.address import Address
@@ -47,6 +48,7 @@ async def opened(
     groups = Groups(store, settings, now_ms)
     delay = SqlDelay(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
     transactions = SqlTransactions(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
+    resending = SqlResending(store, topics, members)
     broker = Broker(
         settings=settings,
         address=address,
@@ -60,6 +62,7 @@ async def opened(
         delay=delay,
         transactions=transactions,
         pops_if_any=None,
+        ranges=resending,
         parts=(),
         started_ms=now_ms(),
         now_ms=now_ms,
@@ -69,7 +72,7 @@ async def opened(
         broker.number = number
         await topics.on_change()
 
-    broker.parts = (Leading(store, work=(delay.lead, transactions.lead), on_change=numbered),)
+    broker.parts = (Leading(store, work=(delay.lead, transactions.lead, resending.lead), on_change=numbered),)
     changes: set[asyncio.Task[None]] = set()
 
     def refreshed() -> None:

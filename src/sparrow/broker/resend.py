@@ -72,6 +72,8 @@ async def resend(request: ResendMessages, broker: Broker, _: Call) -> MessagesRe
     if not request.is_forced:
         await _check_behind(selection, targets, broker)
     count, missing = 0, selection.missing
+    # A database has tables for ranges, and whoever leads makes references of them.
+    stores_now = broker.ranges is None and not request.is_dry_run
     if targets:
         for target in targets if not request.is_dry_run else ():
             await broker.topics.create_for_group(RETRY_PREFIX, target.queue.topic.removeprefix(RETRY_PREFIX))
@@ -79,9 +81,12 @@ async def resend(request: ResendMessages, broker: Broker, _: Call) -> MessagesRe
             found = 0
             async for records in _chunks(span, broker):
                 found += len(records)
-                count += await _store(records, topic.name, targets, broker, is_dry_run=request.is_dry_run)
+                count += await _store(records, topic.name, targets, broker, is_dry_run=not stores_now)
                 await asyncio.sleep(0)
             missing += span.end - span.begin - found
+            if broker.ranges is not None and not request.is_dry_run:
+                readers = [target.group.name for target in targets]
+                await broker.ranges.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
     return MessagesResent(count, missing, ",".join(target.group.name for target in targets))
 
 
@@ -268,7 +273,11 @@ async def _store(
     for raw in records:
         properties = record.properties_of(raw)
         code = tags_code_in(properties)
-        receivers = [which for which, target in enumerate(targets) if _wants(target.wanted, code, properties)]
+        receivers = [
+            which
+            for which, target in enumerate(targets)
+            if target.wanted is None or target.wanted.takes(code, properties)
+        ]
         if receivers:
             count += 1
             draft = reference_to(raw, topic, properties)
@@ -279,14 +288,6 @@ async def _store(
             if some:
                 await broker.store.append(target.queue, some)
     return count
-
-
-def _wants(wanted: Filter | None, code: int, properties: bytes) -> bool:
-    if wanted is None:
-        return True
-    if wanted.tags_codes is not None and code not in wanted.tags_codes:
-        return False
-    return wanted.selector is None or wanted.selector.matches(properties)
 
 
 HANDLERS: dict[int, Handler[Broker]] = {Code.RESEND_MESSAGES: resend}

@@ -26,7 +26,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import Appended, Placing
 from sparrow.wire import batch, column_batch, headers
 from sparrow.wire.codes import OUR_VERSION, Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
+from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization, fields_of
 from sparrow.wire.headers import SendMessage, SendMessageV2, Sent
 from sparrow.wire.ids import UniqueIds, offset_id_prefix
 from sparrow.wire.properties import encode, has, value_of, with_values
@@ -58,6 +58,7 @@ class Sending:
         # A database knows by itself what was stored before, whichever of its brokers took it.
         self._log = broker.store if isinstance(broker.store, LogStore) else None
         self._repeats = Repeats(broker.store, now_ms=broker.now_ms) if self._log is not None else None
+        self._keeps_tokens = self._log is None and broker.settings.auth
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
@@ -214,7 +215,13 @@ class Sending:
             born_ms=request.born_ms,
             born_host=channel.packed_host,
             reconsume_times=request.reconsume_times,
+            token=self._token_of(command) if self._keeps_tokens else 0,
         )
+
+    def _token_of(self, command: Command) -> int:
+        """The number of the token that signed it."""
+        token = self._store.tokens_now().get(fields_of(command.ext).get("AccessKey", ""))
+        return token.id if token is not None else 0
 
     def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Placing:
         body = command.body
@@ -233,7 +240,7 @@ class Sending:
                 queue = lane_for_batch(queue, body)
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
-                return self._store.append_soon(queue, self._drafts(request, body, channel))
+                return self._store.append_soon(queue, self._drafts(request, command, channel))
             encoded = column_batch.to_records(
                 body,
                 topic=request.topic,
@@ -248,8 +255,9 @@ class Sending:
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
 
-    def _drafts(self, request: SendMessage, body: bytes | memoryview, channel: Channel) -> list[Draft]:
-        members = batch.decode(body)
+    def _drafts(self, request: SendMessage, command: Command, channel: Channel) -> list[Draft]:
+        members = batch.decode(command.body)
+        token = self._token_of(command) if self._keeps_tokens else 0
         if any(_is_for_later(member.properties) for member in members):
             raise IllegalMessage("a message of a batch cannot be delayed: send it by itself")
         return [
@@ -261,6 +269,7 @@ class Sending:
                 born_ms=request.born_ms,
                 born_host=channel.packed_host,
                 reconsume_times=request.reconsume_times,
+                token=token,
             )
             for member in members
         ]

@@ -56,6 +56,12 @@ class Filter(msgspec.Struct, frozen=True):
     selector: Selector | None = None
     """None: whatever the properties."""
 
+    def takes(self, tags_code: int, properties: bytes) -> bool:
+        """Whether a message is one of them."""
+        if self.tags_codes is not None and tags_code not in self.tags_codes:
+            return False
+        return self.selector is None or self.selector.matches(properties)
+
 
 def filter_of(data: SubscriptionData) -> Filter:
     """The filter of a subscription, or `BadExpression`, or `FilterNotBuilt`."""

@@ -115,3 +115,5 @@ class Draft(msgspec.Struct, kw_only=True):
     """4 or 16 bytes of address and 4 of port: see `wire.record.pack_host`."""
     reconsume_times: int = 0
     prepared_offset: int = 0
+    token: int = 0
+    """The number of its sender's token, where a store keeps that; 0: sent without one."""

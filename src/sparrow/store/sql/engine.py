@@ -147,12 +147,10 @@ class SqlStore:
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def append_soon(
-        self, queue: Queue, drafts: Sequence[Draft], *, token: int | None = None
-    ) -> asyncio.Future[Appended]:
+    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[Appended]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
-        entries = [entry_of(self.checked(draft), token or self.catalogue.anonymous) for draft in drafts]
+        entries = [entry_of(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
         placed = self._writer(view.lane).append(entries, _ticket(drafts))
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 

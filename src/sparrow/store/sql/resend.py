@@ -117,6 +117,11 @@ class Resends:
             > 0
         )
 
+    async def ends(self) -> dict[int, int]:
+        """How far each resend lane reaches."""
+        found = await self._database.rows("SELECT lane, next_id FROM hermes_lane WHERE kind = 'r'")
+        return dict(found)
+
     async def groups(self, lane: Lane) -> list[str]:
         """Groups that were opened on a lane."""
         found = await self._database.rows(
