@@ -17,7 +17,7 @@ from sparrow.model.topic import Group, Topic
 from sparrow.store.sql import schema
 from sparrow.store.sql.database import Database, DatabaseRefused
 from sparrow.store.sql.database import Kind as DatabaseKind
-from sparrow.store.sql.names import Kind, Lane, is_platforms, spelling
+from sparrow.store.sql.names import Kind, Lane, is_platforms, place_of, spelling
 
 _ANONYMOUS = " anonymous"
 """No token of a user's starts with a blank."""
@@ -42,13 +42,12 @@ class Catalogue:
     async def prepare(self) -> None:
         """Make or migrate the shared tables, and finish what somebody left half-way."""
         database = self._database
-        await self._make(schema.shared_tables(database.kind))
-        known = await database.rows("SELECT MAX(version) FROM hermes_schema")
-        version = known[0][0]
-        if version is not None and version > schema.VERSION:
-            raise _too_new(database.where, version)
+        version = await self._version()
         if version is None:
+            await self._make(schema.shared_tables(database.kind))
             await insert_new(database, "hermes_schema", version=schema.VERSION, at=self._now_ms())
+        elif version > schema.VERSION:
+            raise _too_new(database.where, version)
         await insert_new(database, "meta_token", token=_ANONYMOUS, type="p", created_at=self._now_ms())
         found = await database.rows("SELECT id FROM meta_token WHERE token = :token", token=_ANONYMOUS)
         self.anonymous = found[0][0]
@@ -60,6 +59,14 @@ class Catalogue:
             else:
                 await self._tear_down(topic)
         await self.refresh()
+
+    async def _version(self) -> int | None:
+        """Of the tables that are there; None as long as not all of them are."""
+        try:
+            found = await self._database.rows("SELECT MAX(version) FROM hermes_schema")
+        except DatabaseRefused:  # not even this one
+            return None
+        return found[0][0]  # type: ignore[no-any-return]
 
     async def refresh(self) -> None:
         """Take over what other brokers have created, changed and deleted."""
@@ -168,9 +175,14 @@ class Catalogue:
         for part in range(topic.write_queues):
             for name in schema.names_of_tables(spelled, part, has_lanes=has_lanes(topic)):
                 await database.change(f'DROP TABLE IF EXISTS "{name}"')
-        await database.change(
-            "DELETE FROM hermes_batch WHERE lane IN (SELECT lane FROM hermes_lane WHERE topic = :topic)", topic=spelled
-        )
+        for (number,) in await database.rows("SELECT lane FROM hermes_lane WHERE topic = :topic", topic=spelled):
+            # Also what producers sent there: a message of theirs that comes again is a new one.
+            await database.change(
+                "DELETE FROM hermes_batch WHERE lane = :lane OR (lane = 0 AND base_id >= :first AND base_id < :end)",
+                lane=number,
+                first=place_of(number, 0),
+                end=place_of(number + 1, 0),
+            )
         await database.change("DELETE FROM hermes_lane WHERE topic = :topic", topic=spelled)
         await database.change("DELETE FROM hermes_topic WHERE topic = :topic", topic=spelled)
 

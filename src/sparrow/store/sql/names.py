@@ -47,7 +47,11 @@ class Lane(NamedTuple):
 
     def place(self, message_id: int) -> PhysicalOffset:
         """What stands for a physical offset here: the lane and the id in one number."""
-        return PhysicalOffset(self.number << _ID_BITS | message_id)
+        return place_of(self.number, message_id)
+
+
+def place_of(lane: int, message_id: int) -> PhysicalOffset:
+    return PhysicalOffset(lane << _ID_BITS | message_id)
 
 
 def lane_and_id(place: int) -> tuple[int, int]:

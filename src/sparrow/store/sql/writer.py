@@ -38,6 +38,8 @@ ROWS_MAX, BYTES_MAX = 1000, 1 << 20
 """Of one transaction."""
 _WAITING_ROWS_MAX = 50_000
 _CONFLICTS_MAX = 20
+_TICKETS_KEPT = 1000
+"""A ticket a transaction would soon be more rows than there are messages."""
 _ROW_BYTES = 128
 """What a row takes beside body, key and properties: more than enough."""
 
@@ -121,12 +123,17 @@ class LaneWriter:
 
     def _take(self) -> list[_Job]:
         taken: list[_Job] = []
+        tickets: set[tuple[int, int]] = set()
         rows = size = 0
         limit = min(BYTES_MAX, self._database.packet_bytes_max)
         while self._jobs:
             job = self._jobs[0]
             if taken and (rows + len(job.entries) > ROWS_MAX or size + job.bytes > limit):
                 break
+            if job.ticket is not None:
+                if job.ticket in tickets:  # the same again: it finds the first in the database, next time
+                    break
+                tickets.add(job.ticket)
             taken.append(self._jobs.popleft())
             rows += len(job.entries)
             size += job.bytes
@@ -152,7 +159,21 @@ class LaneWriter:
                 if not job.placed.done():
                     job.placed.set_result(placed._replace(base_id=at))
                 at += len(job.entries)
+            if self._sequence % _TICKETS_KEPT == 0:
+                await self._forget_tickets()
             return
+
+    async def _forget_tickets(self) -> None:
+        """Ours are of no use once the next transaction has begun; those of producers are kept for a day."""
+        try:
+            await self._database.change(
+                "DELETE FROM hermes_batch WHERE lane = :lane AND producer = :producer AND seq < :seq",
+                lane=self._lane.number,
+                producer=self._writer_id,
+                seq=self._sequence,
+            )
+        except (Conflict, SparrowError) as cause:  # the next time, or whoever tidies up
+            log.info("used tickets are not deleted yet", extra={"cause": str(cause)})
 
     async def _tried(self, entries: Sequence[Entry], tickets: Sequence[Ticket], deadline: float) -> Placed | None:
         """None: one of the producers' tickets is used up."""
@@ -211,17 +232,11 @@ class LaneWriter:
         tickets = [Ticket(*job.ticket, 0, len(job.entries), is_anywhere=True) for job in jobs if job.ticket is not None]
         known = await self._known(tickets, max(job.deadline for job in jobs))
         remain = []
-        seen: set[tuple[int, int]] = set()
         for job in jobs:
             if job.ticket is not None and (placed := known.get(job.ticket)) is not None:
                 if not job.placed.done():
                     job.placed.set_result(placed)
-            elif job.ticket is not None and job.ticket in seen:
-                self._jobs.appendleft(job)  # twice in one go: the second finds the first's place
-                self._waiting_rows += len(job.entries)
             else:
-                if job.ticket is not None:
-                    seen.add(job.ticket)
                 remain.append(job)
         return remain
 
