@@ -1,0 +1,39 @@
+"""What Hermes was for, on both stores: urgent messages first, and a stretch of the past once more, for one group alone."""
+
+import tempfile
+
+import sparrow.testing
+from sparrow.client import Admin, Consumer, Message, Producer
+
+JOBS = (("low", "tidy up"), ("middle", "write the report"), ("high", "put out the fire"), ("high", "call for help"))
+
+
+def read(platform, group, count):
+    """What the group reads next, in the order in which it is handed out."""
+    with Consumer(group, platform.name_servers) as consumer:
+        consumer.subscribe("jobs")
+        found = []
+        while len(found) < count:
+            found += [message.body.decode() for message in consumer.poll(count - len(found), timeout_ms=5_000)]
+        consumer.commit()
+        return found
+
+
+def show(store):
+    with sparrow.testing.running(store=store) as platform, Admin(platform.name_servers) as admin:
+        admin.create_topic("jobs", queues=1, has_lanes=True)
+        with Producer(platform.name_servers) as producer:
+            for priority, job in JOBS:
+                producer.send(Message.of("jobs", job, priority=priority))
+        for group in ("workers", "auditors"):
+            print(f"{group}:", ", ".join(read(platform, group, len(JOBS))))
+
+        # The first two urgent jobs again, for the workers. Nothing is copied: the range is recorded.
+        resent = admin.resend("jobs", group="workers", priority="high", begin=0, end=1)
+        print("again:", ", ".join(read(platform, "workers", resent.count)))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for name, store in (("log store", None), ("SQLite", f"sqlite:///{folder}/messages.db")):
+        print(f"-- {name}")
+        show(store)
