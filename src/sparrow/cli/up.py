@@ -15,6 +15,7 @@ from sparrow.cli import running
 from sparrow.cli.platform import Platform
 from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
+from sparrow.store.sql.database import address_of
 
 Data = Annotated[Path, typer.Option(help="Where everything is kept.")]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 is everywhere.")]
@@ -127,7 +128,7 @@ async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> Non
     async with platform:
         say_naming(platform.name_servers)
         say_broker(settings.broker.name, str(platform.address))
-        _say_ready(data, begun)
+        _say_ready(data, begun, settings.broker.store)
         await stop.wait()
 
 
@@ -139,7 +140,7 @@ async def _serve_broker(settings: Settings, data: Path, stop: asyncio.Event, *, 
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     async with BrokerServer(settings.broker, data / "store", settings.log, sql_settings=settings.sql) as server:
         say_broker(settings.broker.name, str(server.address))
-        _say_ready(data, begun)
+        _say_ready(data, begun, settings.broker.store)
         await stop.wait()
 
 
@@ -165,15 +166,15 @@ async def _serve_shards(settings: Settings, data: Path, shards: int, stop: async
             asyncio.create_task(_keep_shard(settings, data, number, str(server.address), ready[number], stop))
             for number in range(shards)
         ]
-        telling = asyncio.create_task(_say_when_all(ready, data, begun))
+        telling = asyncio.create_task(_say_when_all(ready, data, begun, settings.broker.store))
         await asyncio.gather(*keepers)
         telling.cancel()
 
 
-async def _say_when_all(ready: list[asyncio.Event], data: Path, begun: float) -> None:
+async def _say_when_all(ready: list[asyncio.Event], data: Path, begun: float, store: str | None) -> None:
     for event in ready:
         await event.wait()
-    _say_ready(data, begun)
+    _say_ready(data, begun, store)
 
 
 async def _keep_shard(
@@ -242,6 +243,7 @@ def say_broker(name: str, address: str) -> None:
     typer.echo(f"broker {name} {address}")
 
 
-def _say_ready(data: Path, begun: float) -> None:
-    typer.echo(f"ready after {time.perf_counter() - begun:.2f} s; data in {data.resolve()}; Ctrl-C stops it")
+def _say_ready(data: Path, begun: float, store: str | None = None) -> None:
+    where = f"messages in {address_of(store)}" if store is not None else f"data in {data.resolve()}"
+    typer.echo(f"ready after {time.perf_counter() - begun:.2f} s; {where}; Ctrl-C stops it")
     sys.stdout.flush()
