@@ -1,4 +1,4 @@
-"""`sparrow store`: look into a store directory, Sparrow's or RocketMQ's."""
+"""`sparrow store`: look into stores, check them, copy them. Directories may be Sparrow's or RocketMQ's."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sparrow.cli import store_check, store_copy
+from sparrow.cli.store_opening import existing_log
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 
-app = typer.Typer(help="Look into store directories.", no_args_is_help=True)
-
-
-@app.callback()
-def _store() -> None:
-    """Look into store directories."""
+app = typer.Typer(help="Look into stores, check and copy them.", no_args_is_help=True)
+app.command("check")(store_check.check)
+app.command("skip")(store_check.skip)
+app.command("copy", epilog=store_copy.EXAMPLES)(store_copy.copy)
 
 
 @app.command()
@@ -29,11 +29,7 @@ def info(
 
     Example: [bold]sparrow store info ./sparrow-data[/bold]
     """
-    if not (directory / "commitlog").is_dir() and (directory / "store" / "commitlog").is_dir():
-        directory = directory / "store"  # what `sparrow up` was told as its data folder
-    if not (directory / "commitlog").is_dir():
-        raise typer.BadParameter(f"{directory} holds no commitlog folder, so it is no store")
-    with LogStore(directory) as store:
+    with LogStore(existing_log(directory)) as store:
         console = Console()
         console.print(f"log: bytes {store.first:,} to {store.written:,}")
         for damage in store.damage:

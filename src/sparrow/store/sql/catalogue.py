@@ -6,6 +6,7 @@ are gone. Whoever finds one half-way finishes it. Only what is `active` is serve
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -14,7 +15,7 @@ from sparrow.model.errors import StorageError, UnknownTopic
 from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.sql import schema
+from sparrow.store.sql import partitions, schema
 from sparrow.store.sql.database import Database, DatabaseRefused
 from sparrow.store.sql.database import Kind as DatabaseKind
 from sparrow.store.sql.names import Kind, Lane, is_platforms, place_of, spelling
@@ -38,6 +39,8 @@ class Catalogue:
         self.resend_lanes: dict[tuple[str, int], Lane] = {}
         self.anonymous = 0
         """The token of messages that came without one."""
+        self._changing = asyncio.Lock()
+        """One at a time: what was read earlier must not be taken over later."""
 
     async def prepare(self) -> None:
         """Make or migrate the shared tables, and finish what somebody left half-way."""
@@ -48,9 +51,7 @@ class Catalogue:
             await insert_new(database, "hermes_schema", version=schema.VERSION, at=self._now_ms())
         elif version > schema.VERSION:
             raise _too_new(database.where, version)
-        await insert_new(database, "meta_token", token=_ANONYMOUS, type="p", created_at=self._now_ms())
-        found = await database.rows("SELECT id FROM meta_token WHERE token = :token", token=_ANONYMOUS)
-        self.anonymous = found[0][0]
+        self.anonymous = await self._anonymous()
         for topic, state, options in await database.rows(
             "SELECT topic, state, options FROM hermes_topic WHERE state <> 'active'"
         ):
@@ -68,11 +69,24 @@ class Catalogue:
             return None
         return found[0][0]  # type: ignore[no-any-return]
 
+    async def _anonymous(self) -> int:
+        while True:
+            found = await self._database.rows("SELECT id FROM meta_token WHERE token = :token", token=_ANONYMOUS)
+            if found:
+                return int(found[0][0])
+            # Only if it is missing: a try that comes to nothing uses up a number all the same.
+            await insert_new(self._database, "meta_token", token=_ANONYMOUS, type="p", created_at=self._now_ms())
+
     async def refresh(self) -> None:
         """Take over what other brokers have created, changed and deleted."""
+        async with self._changing:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         database = self._database
-        lanes = await database.rows("SELECT lane, topic, part, kind, priority FROM hermes_lane")
+        # In this order: a topic that is active has had its lanes for a while.
         topics = await database.rows("SELECT topic, options FROM hermes_topic WHERE state = 'active'")
+        lanes = await database.rows("SELECT lane, topic, part, kind, priority FROM hermes_lane")
         groups = await database.rows("SELECT options FROM hermes_group")
         self.topics = {topic.name: topic for topic in (_topic_in(options) for _, options in topics)}
         self.groups = {group.name: group for group in (_group_in(options) for (options,) in groups)}
@@ -171,6 +185,8 @@ class Catalogue:
     async def _tear_down(self, spelled: str) -> None:
         database = self._database
         found = await database.rows("SELECT options FROM hermes_topic WHERE topic = :topic", topic=spelled)
+        if not found:  # another broker was quicker
+            return
         topic = _topic_in(found[0][0])
         for part in range(topic.write_queues):
             for name in schema.names_of_tables(spelled, part, has_lanes=has_lanes(topic)):
@@ -188,27 +204,22 @@ class Catalogue:
 
     async def put_group(self, group: Group) -> None:
         options = msgspec.json.encode(group).decode()
-        if not await insert_new(self._database, "hermes_group", name=group.name, options=options):
-            await self._database.change(
-                "UPDATE hermes_group SET options = :options WHERE name = :name", options=options, name=group.name
-            )
-        self.groups[group.name] = group
+        async with self._changing:
+            if not await insert_new(self._database, "hermes_group", name=group.name, options=options):
+                await self._database.change(
+                    "UPDATE hermes_group SET options = :options WHERE name = :name", options=options, name=group.name
+                )
+            self.groups[group.name] = group
 
     async def delete_group(self, name: str) -> None:
-        await self._database.change("DELETE FROM hermes_group WHERE name = :name", name=name)
-        self.groups.pop(name, None)
+        async with self._changing:
+            await self._database.change("DELETE FROM hermes_group WHERE name = :name", name=name)
+            self.groups.pop(name, None)
 
-    async def add_partition(self, lane: Lane, next_id: int) -> None:
-        """Make room for `next_id` and a few partitions behind it."""
-        database, rows = self._database, self._partition_rows
-        for ahead in range(schema.PARTITIONS_AHEAD):
-            number = (next_id - 1) // rows + ahead
-            try:
-                await database.change(schema.add_partition(database.kind, lane.table, number, rows))
-            except DatabaseRefused as refused:
-                # There already, by us or by another broker (1493: not in order; 1517: the same name).
-                if "1493" not in str(refused) and "1517" not in str(refused) and "overlap" not in str(refused):
-                    raise
+    async def make_room(self, lane: Lane, count: int) -> None:
+        """Take care that the next `count` messages of a lane find their partition."""
+        found = await self._database.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
+        await partitions.make_room(self._database, lane.table, found[0][0] + count, self._partition_rows)
 
 
 async def insert_new(database: Database, into: str, **values: object) -> bool:

@@ -22,7 +22,7 @@ from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, ReadResult
-from sparrow.store.sql import tokens
+from sparrow.store.sql import retention, tokens
 from sparrow.store.sql.catalogue import Catalogue, insert_new
 from sparrow.store.sql.database import (
     Conflict,
@@ -35,7 +35,7 @@ from sparrow.store.sql.database import (
 )
 from sparrow.store.sql.inserting import inserted
 from sparrow.store.sql.leases import Leases
-from sparrow.store.sql.names import Lane, lane_and_id, table
+from sparrow.store.sql.names import Lane, is_platforms, lane_and_id, table
 from sparrow.store.sql.offsets import Offsets
 from sparrow.store.sql.reading import LaneView
 from sparrow.store.sql.resend import Resends
@@ -151,7 +151,9 @@ class SqlStore:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
         entries = [entry_of(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
-        placed = self._writer(view.lane).append(entries, _ticket(drafts))
+        # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
+        ticket = None if is_platforms(queue.topic) else _ticket(drafts)
+        placed = self._writer(view.lane).append(entries, ticket)
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[Placed]) -> None:
@@ -182,7 +184,7 @@ class SqlStore:
             except _NothingToChange:
                 return None
             except NoRoom:
-                await self._make_room(view, len(entries))
+                await self.catalogue.make_room(view.lane, len(entries))
             except Conflict:
                 tries += 1
                 if tries > _TRIES_MAX:
@@ -207,10 +209,6 @@ class SqlStore:
                 if asyncio.get_running_loop().time() > deadline:
                     raise cause if isinstance(cause, DatabaseLost) else Busy(str(cause)) from cause
                 await asyncio.sleep(random.uniform(0.01, 0.1))
-
-    async def _make_room(self, view: LaneView, count: int) -> None:
-        found = await self.database.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=view.lane.number)
-        await self.catalogue.add_partition(view.lane, found[0][0] + count)
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
         if not drafts:
@@ -440,7 +438,8 @@ class SqlStore:
 
     async def trim(self) -> int:
         """Delete what is older than it need be; how many messages went."""
-        return 0
+        trimmed = await retention.trim(self.database, self.catalogue, self.settings, self._now_ms())
+        return trimmed.messages
 
     # -- what is known here -------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sparrow.store.sql.database import Conflict, Database, DatabaseRefused
+from sparrow.store.sql.database import Conflict, Database, DatabaseRefused, Duplicate
 from sparrow.store.sql.schema import PARTITIONS_AHEAD
 
 _TRIES_MAX = 10
@@ -103,6 +103,8 @@ async def _add(database: Database, table: str, number: int, first: int, end: int
 
     try:
         await _insisting(database, in_mysql if database.kind == "mysql" else in_postgresql)
+    except Duplicate:  # PostgreSQL's word for a table that another is making at this moment
+        return
     except DatabaseRefused as refused:
         # Another broker was quicker (1493: not in order; 1517: the same name).
         if not any(word in str(refused) for word in ("1493", "1517", "already exists", "overlap")):

@@ -172,14 +172,6 @@ def names_of_tables(topic: str, part: int, *, has_lanes: bool) -> list[str]:
     return [*names, table("offset", topic, part), table("key", topic, part)]
 
 
-def add_partition(kind: Kind, name: str, number: int, partition_rows: int) -> str:
-    """Room for the ids from `number * partition_rows + 1` on."""
-    first, end = number * partition_rows + 1, (number + 1) * partition_rows + 1
-    if kind == "mysql":
-        return f'ALTER TABLE "{name}" ADD PARTITION (PARTITION p{number} VALUES LESS THAN ({end}))'
-    return f'CREATE TABLE IF NOT EXISTS "{name}$p{number}" PARTITION OF "{name}" FOR VALUES FROM ({first}) TO ({end})'
-
-
 def _message_table(kind: Kind, name: str, partition_rows: int) -> Iterator[str]:
     columns = _MESSAGES.format_map(_TYPES[kind])
     start = f'CREATE TABLE IF NOT EXISTS "{name}" {columns}'
@@ -194,7 +186,11 @@ def _message_table(kind: Kind, name: str, partition_rows: int) -> Iterator[str]:
         # Bodies are compressed by whoever sends them, if at all.
         yield f'ALTER TABLE "{name}" ALTER COLUMN body SET STORAGE EXTERNAL'
         for number in range(PARTITIONS_AHEAD):
-            yield add_partition(kind, name, number, partition_rows)
+            first, end = number * partition_rows + 1, (number + 1) * partition_rows + 1
+            yield (
+                f'CREATE TABLE IF NOT EXISTS "{name}$p{number}" PARTITION OF "{name}"'
+                f" FOR VALUES FROM ({first}) TO ({end})"
+            )
         yield f'CREATE INDEX IF NOT EXISTS "{name}$r" ON "{name}" (ref_key)'
     else:
         yield f"{start}) STRICT"

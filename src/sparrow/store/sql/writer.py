@@ -92,12 +92,9 @@ class LaneWriter:
         return job.placed
 
     def _size(self, entries: Sequence[Entry]) -> int:
-        total = 0
-        for entry in entries:
-            size = len(entry.body) + len(entry.properties) + _ROW_BYTES
-            if len(entry.body) > BODY_BYTES_MAX:
-                raise TooLarge("the message", len(entry.body), BODY_BYTES_MAX)
-            total += size
+        total = sum([len(entry.body) + len(entry.properties) for entry in entries]) + _ROW_BYTES * len(entries)
+        if total > BODY_BYTES_MAX and (largest := max(len(entry.body) for entry in entries)) > BODY_BYTES_MAX:
+            raise TooLarge("the message", largest, BODY_BYTES_MAX)
         if total > self._database.packet_bytes_max:
             raise TooLarge("the message", total, self._database.packet_bytes_max)
         return total
@@ -114,7 +111,7 @@ class LaneWriter:
                 jobs = self._take()
                 try:
                     await self._store(jobs)
-                except SparrowError as failure:
+                except Exception as failure:  # whatever it is, senders must hear of it
                     for job in jobs:
                         if not job.placed.done():
                             job.placed.set_exception(failure)
@@ -180,7 +177,7 @@ class LaneWriter:
         conflicts = 0
         while True:
             try:
-                return await self._database.append(self._lane, entries, tickets, self._now_ms())
+                return await self._append(entries, tickets)
             except Duplicate as cause:
                 known = await self._known(tickets, deadline)
                 if (ours := known.get(tickets[0][:2])) is not None:
@@ -192,12 +189,7 @@ class LaneWriter:
                         " `sparrow store check` names them",
                     ) from cause
                 return None
-            except NoRoom:
-                found = await self._database.rows(
-                    "SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=self._lane.number
-                )
-                await self._catalogue.add_partition(self._lane, found[0][0] + len(entries))
-            except Conflict as cause:
+            except (Conflict, NoRoom) as cause:
                 conflicts += 1
                 if conflicts > _CONFLICTS_MAX:
                     raise Busy(f"the lane of {self._lane.table} is locked by somebody else") from cause
@@ -207,6 +199,13 @@ class LaneWriter:
                     raise
                 log.warning("the database was lost, trying again", extra={"cause": str(cause)})
                 await asyncio.sleep(random.uniform(0.05, 0.2))
+
+    async def _append(self, entries: Sequence[Entry], tickets: Sequence[Ticket]) -> Placed:
+        try:
+            return await self._database.append(self._lane, entries, tickets, self._now_ms())
+        except NoRoom:
+            await self._catalogue.make_room(self._lane, len(entries))
+            return await self._database.append(self._lane, entries, tickets, self._now_ms())
 
     async def _known(self, tickets: Sequence[Ticket], deadline: float) -> dict[tuple[int, int], Placed]:
         """Where what these tickets stand for was stored before."""
@@ -222,9 +221,9 @@ class LaneWriter:
                     (producer, seq): Placed(base_id, at, lane) if lane else _anywhere(base_id, at)
                     for lane, producer, seq, base_id, at in found
                 }
-            except DatabaseLost:
+            except (Conflict, DatabaseLost) as cause:
                 if self._loop.time() > deadline:
-                    raise
+                    raise DatabaseLost(self._database.where, str(cause)) from cause
                 await asyncio.sleep(random.uniform(0.05, 0.2))
 
     async def _without_repeats(self, jobs: list[_Job]) -> list[_Job]:

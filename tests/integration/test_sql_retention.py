@@ -1,0 +1,266 @@
+"""Retention in databases: what goes, what waits for whom, and that nobody is in nobody's way."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.drafts import draft, messages
+
+from sparrow import clock
+from sparrow.model.priority import HAS_LANES, LANES, Priority
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import SqlSettings
+from sparrow.store.spi import Moved, Slice
+from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.names import Lane
+from sparrow.store.sql.partitions import drop, drop_detached, make_room, partitions_of
+from sparrow.store.sql.retention import REPEATS_MS, SILENT_MS, Trimmed, trim
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+ROWS = 100
+SETTINGS = SqlSettings(partition_rows=ROWS, retention_hours=1)
+MIDDLE = Queue("orders", Priority.MIDDLE)
+HIGH = Queue("orders", Priority.HIGH)
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[SqlStore]:
+    async with await SqlStore.open(database_url, SETTINGS) as opened:
+        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANES, sys_flag=HAS_LANES))
+        yield opened
+
+
+async def fill(store: SqlStore, queue: Queue, count: int, *, keys: str = "") -> None:
+    for start in range(0, count, 50):
+        drafts = [draft(f"{start + at}", keys=keys.format(start + at)) for at in range(min(50, count - start))]
+        await store.append(queue, drafts)
+
+
+async def trimmed(store: SqlStore, settings: SqlSettings = SETTINGS, *, later_ms: int = 2 * HOUR_MS) -> Trimmed:
+    """Trim as if it were later."""
+    await store.committing.flush()
+    return await trim(store.database, store.catalogue, settings, clock.now_ms() + later_ms, grace_s=0)
+
+
+def lane_of(store: SqlStore, queue: Queue) -> Lane:
+    return store.catalogue.lanes[queue]
+
+
+async def count(store: SqlStore, table: str, where: str = "1 = 1") -> int:
+    ((found,),) = await store.database.rows(f'SELECT COUNT(*) FROM "{table}" WHERE {where}')
+    return int(found)
+
+
+async def test_what_is_young_stays(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 250)
+    assert (await trimmed(store, later_ms=0)).messages == 0
+    assert await store.bounds(MIDDLE) == Bounds(0, 250)
+
+
+async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_before(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 250)
+    went = await trimmed(store)
+    first = 250 if store.database.kind == "sqlite" else 200  # the partition in use stays
+    assert went.messages == first
+    assert went.partitions_dropped == (0 if store.database.kind == "sqlite" else 2)
+    assert await store.bounds(MIDDLE) == Bounds(first, 250)
+    assert await count(store, lane_of(store, MIDDLE).table) == 250 - first
+    assert await store.read(MIDDLE, 0) == Moved(first, Bounds(first, 250))
+    appended = await store.append(MIDDLE, [draft("next")])
+    assert appended.offset == 250
+    found = await store.read(MIDDLE, first, count_max=100)
+    assert isinstance(found, Slice)
+    assert [message.queue_offset for message in messages(found)] == list(range(first, 251))
+    assert (await trimmed(store)).messages == (1 if store.database.kind == "sqlite" else 0)
+
+
+async def test_partitions_are_ready_before_they_are_needed(store: SqlStore) -> None:
+    if store.database.kind == "sqlite":
+        pytest.skip("it has none")
+    lane = lane_of(store, MIDDLE)
+    for filled in (100, 250, 430):
+        await fill(store, MIDDLE, filled - (await store.bounds(MIDDLE)).end)
+        await trimmed(store, later_ms=0)
+        ahead = [each for each in await partitions_of(store.database, lane.table) if each.end - ROWS > filled]
+        assert len(ahead) >= 2
+    assert (await trimmed(store, later_ms=0)).partitions_made == 0
+
+
+async def test_another_partition_size_takes_effect_from_the_next_partition_on(store: SqlStore) -> None:
+    if store.database.kind == "sqlite":
+        pytest.skip("it has no partitions")
+    lane = lane_of(store, MIDDLE)
+    await make_room(store.database, lane.table, 290, 1000)
+    assert [each.end for each in await partitions_of(store.database, lane.table)] == [101, 201, 301, 1001, 2001, 3001]
+    await fill(store, MIDDLE, 350)
+    assert (await trimmed(store)).messages == 300
+    assert await store.bounds(MIDDLE) == Bounds(300, 350)
+
+
+async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
+    if store.database.kind == "sqlite":
+        pytest.skip("it has no partitions")
+    lane = lane_of(store, MIDDLE)
+    for next_id in range(290, 1500, ROWS):
+        await asyncio.gather(*(make_room(store.database, lane.table, next_id, ROWS) for _ in range(4)))
+    ends = [each.end for each in await partitions_of(store.database, lane.table)]
+    assert ends == list(range(ROWS + 1, ends[-1] + 1, ROWS))
+    assert ends[-1] > 1490 + ROWS
+    await fill(store, MIDDLE, 1500)
+
+
+async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 350)
+    await store.commit("slow", MIDDLE, 150)
+    await store.commit("quick", MIDDLE, 350)
+    await store.commit("slow", HIGH, 0)
+    await trimmed(store)
+    first = 150 if store.database.kind == "sqlite" else 100
+    assert await store.bounds(MIDDLE) == Bounds(first, 350)
+    await trimmed(store, SETTINGS.model_copy(update={"waits_for_groups": False}))
+    assert (await store.bounds(MIDDLE)).first >= 300
+
+
+async def test_a_group_that_is_silent_for_thirty_days_is_not_waited_for(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 150)
+    await store.commit("gone", MIDDLE, 10)
+    await trimmed(store, later_ms=SILENT_MS - DAY_MS)
+    assert (await store.bounds(MIDDLE)).first <= 10
+    await trimmed(store, later_ms=SILENT_MS + DAY_MS)
+    assert (await store.bounds(MIDDLE)).first >= 100
+
+
+async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 350)
+    lane = lane_of(store, MIDDLE)
+    for group in ("g", "h"):
+        await store.resends.open_group(group, lane)
+    await store.resends.ask(lane, "g", 130, 140)
+    await trimmed(store)
+    first = 129 if store.database.kind == "sqlite" else 100
+    assert await store.bounds(MIDDLE) == Bounds(first, 350)
+    async with store.database.transaction() as session:
+        assert await store.resends.done(session, "g", lane, 1)
+    await trimmed(store)
+    assert (await store.bounds(MIDDLE)).first >= 300, "what is meant for g need not be seen by h"
+
+
+async def test_keys_go_with_their_messages_and_those_of_others_stay(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 230, keys="first-{0} order-{0} popular")
+    await fill(store, HIGH, 3, keys="first-{0} order-{0} popular")
+    await store.commit("g", HIGH, 0)
+    went = await trimmed(store)
+    kept = 230 - went.messages
+    assert went.keys == went.messages * 2
+    assert await count(store, "key_orders", "priority = 'middle'") == kept * 2
+    assert await count(store, "key_orders", "priority = 'high'") == 3 * 2
+    assert len(await store.find_by_key("orders", "order-1")) == 1, "the one of the high lane"
+
+
+async def test_a_key_that_every_message_has_is_deleted_in_portions(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrow.store.sql.retention.CHUNK_ROWS", 7)
+    await fill(store, MIDDLE, 120, keys="first-{0} order-{0} popular")
+    went = await trimmed(store)
+    assert await count(store, "key_orders") == (120 - went.messages) * 2
+    assert went.messages >= 100
+
+
+async def test_batches_are_remembered_for_a_day(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparrow.store.sql.retention.CHUNK_ROWS", 3)
+    for _ in range(10):
+        await store.append(MIDDLE, [draft("x")])
+    assert (await trimmed(store, later_ms=REPEATS_MS - HOUR_MS)).batches == 0
+    assert (await trimmed(store, later_ms=REPEATS_MS + HOUR_MS)).batches == 10
+    assert await count(store, "hermes_batch") == 0
+
+
+async def test_marks_of_the_dead_go_and_others_stay(store: SqlStore) -> None:
+    now_ms = clock.now_ms()
+    for name, value in {"seen:dead": now_ms, "seen:counting": 77, "orders:done": now_ms}.items():
+        await store.put_mark(name, value)
+    assert (await trimmed(store, later_ms=2 * REPEATS_MS)).marks == 1
+    assert await store.mark("seen:dead") is None
+    assert await store.mark("seen:counting") == 77
+    assert await store.mark("orders:done") == now_ms
+
+
+async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore) -> None:
+    await fill(store, MIDDLE, 250, keys="first-{0} order-{0}")
+    lane = lane_of(store, MIDDLE)
+    await store.database.change("UPDATE hermes_lane SET first_id = 201 WHERE lane = :lane", lane=lane.number)
+    went = await trimmed(store, later_ms=0)
+    assert went.messages == 0
+    assert await count(store, lane.table) == 50
+    assert await count(store, "key_orders") == 50
+    assert await store.bounds(MIDDLE) == Bounds(200, 250)
+
+
+async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) -> None:
+    if store.database.kind != "postgresql":
+        pytest.skip("nothing is ever detached")
+    lane = lane_of(store, MIDDLE)
+    await fill(store, MIDDLE, 250)
+    await store.database.change(f'ALTER TABLE "{lane.table}" DETACH PARTITION "{lane.table}$p0"')
+    assert await drop_detached(store.database, lane.table) == 1
+    assert await drop_detached(store.database, lane.table) == 0
+    oldest = (await partitions_of(store.database, lane.table))[0]
+    assert oldest.end == 201
+
+
+async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlStore) -> None:
+    if store.database.kind == "sqlite":
+        pytest.skip("there is no DDL")
+    await fill(store, MIDDLE, 250)
+    lane = lane_of(store, MIDDLE)
+    old = (await partitions_of(store.database, lane.table))[:2]
+    async with store.database.transaction() as session:  # somebody's slow report
+        await session.rows(f'SELECT COUNT(*) FROM "{lane.table}"')
+        dropping = asyncio.create_task(drop(store.database, lane.table, old))
+        slowest = 0.0
+        for number in range(10):
+            begun = clock.now_ms()
+            await store.append(MIDDLE, [draft(f"while waiting {number}")])
+            assert isinstance(await store.read(MIDDLE, 240, count_max=100), Slice)
+            await store.find_by_key("orders", "nothing")
+            slowest = max(slowest, clock.now_ms() - begun)
+        assert not dropping.done()
+        assert slowest < 2_500
+    await dropping
+    assert not {each.name for each in old} & {each.name for each in await partitions_of(store.database, lane.table)}
+
+
+async def test_others_append_and_read_while_old_messages_go(database_url: str, store: SqlStore) -> None:
+    settings = SETTINGS.model_copy(update={"retention_hours": 0, "waits_for_groups": True})
+    total = 1500
+    seen: list[int] = []
+    async with await SqlStore.open(database_url, SETTINGS) as reader:
+
+        async def write() -> None:
+            for start in range(0, total, 10):
+                await store.append(MIDDLE, [draft(f"{start + at}", keys=f"a-{start + at} b") for at in range(10)])
+
+        async def read() -> None:
+            while len(seen) < total:
+                found = await reader.read(MIDDLE, len(seen), count_max=64)
+                assert not isinstance(found, Moved), f"{found} was taken before it was read"
+                if isinstance(found, Slice):
+                    seen.extend(int(message.body) for message in messages(found))
+                    await reader.commit("g", MIDDLE, len(seen))
+
+        async def keep() -> None:
+            while len(seen) < total:
+                await trim(store.database, store.catalogue, settings, clock.now_ms() + HOUR_MS, grace_s=0.01)
+
+        await reader.commit("g", MIDDLE, 0)
+        await reader.committing.flush()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as work:
+            for job in (write, read, keep):
+                work.create_task(job())
+        assert seen == list(range(total))
+        await reader.committing.flush()
+    await trimmed(store, settings)
+    assert (await store.bounds(MIDDLE)).first >= total - ROWS

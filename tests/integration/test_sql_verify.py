@@ -1,0 +1,168 @@
+"""A database is checked: what is sound passes, and each kind of damage is found and named."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.drafts import draft
+
+from sparrow import clock
+from sparrow.model.errors import Refused
+from sparrow.model.priority import HAS_LANES, LANES, Priority
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import SqlSettings
+from sparrow.store.sql.database import open_database
+from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.id_ranges import joined, minus, missing
+from sparrow.store.sql.retention import trim
+from sparrow.store.sql.verify import skip, verify
+
+LOW, MIDDLE = Queue("orders", Priority.LOW), Queue("orders", Priority.MIDDLE)
+RETRY = Queue("%RETRY%g", 0)
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[SqlStore]:
+    """Three lanes with messages, a group on each, one range to be sent again; seven ids are looked at in one go."""
+    async with await SqlStore.open(database_url, SqlSettings(partition_rows=100)) as opened:
+        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANES, sys_flag=HAS_LANES))
+        await opened.put_topic(Topic(name=RETRY.topic, write_queues=1, read_queues=1))
+        for queue in (MIDDLE, LOW, RETRY):
+            for start in range(0, 30, 10):
+                await opened.append(queue, [draft("x", keys=f"a-{start + at} b-{start + at} c") for at in range(10)])
+            await opened.commit("g", queue, 30)
+        await opened.committing.flush()
+        await opened.resends.open_group("g", opened.catalogue.lanes[MIDDLE])
+        await opened.resends.ask(opened.catalogue.lanes[MIDDLE], "g", 3, 5)
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparrow.store.sql.verify_lane.CHUNK_IDS", 7)
+    monkeypatch.setattr("sparrow.store.sql.verify_lane.KEYS_A_LOOK", 7)
+
+
+async def findings(store: SqlStore) -> list[str]:
+    return [f"{finding.where}: {finding.what}" for finding in await verify(store.database)]
+
+
+async def test_a_sound_database_passes_and_the_progress_reaches_the_end(store: SqlStore) -> None:
+    told: list[tuple[int, int]] = []
+    assert await verify(store.database, lambda done, total: told.append((done, total))) == []
+    assert told == sorted(told)
+    assert told[-1] == (91, 91), "90 messages and a range"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DELETE FROM msg_middle_orders WHERE id = 12", "msg_middle_orders: id 12 is missing"),
+        ("DELETE FROM msg_middle_orders WHERE id > 26", "msg_middle_orders: ids 27 to 30 are missing"),
+        ("DELETE FROM msg_middle_orders WHERE id < 10", "msg_middle_orders: ids 1 to 9 are missing"),
+        (
+            "UPDATE hermes_lane SET next_id = 29 WHERE topic = 'orders' AND kind = 'm' AND priority = 'middle'",
+            "msg_middle_orders: holds id 30, the next to be given is 29: lane",
+        ),
+        ('UPDATE msg_low_orders SET "timestamp" = 1 WHERE id = 5', "msg_low_orders: has times that go back"),
+        ('UPDATE msg_low_orders SET "timestamp" = 1 WHERE id = 15', "msg_low_orders: has times that go back"),
+        (
+            "UPDATE offset_orders SET \"offset\" = 31 WHERE priority = 'low'",
+            "offset_orders: group g has read low up to 31",
+        ),
+        ('UPDATE resend_offset_orders SET "offset" = 2', "resend_offset_orders: group g has read middle up to 2"),
+        ('UPDATE resend_middle_orders SET "end" = 31', "resend_middle_orders: row 1 resends 3 to 31 of middle"),
+        ("DELETE FROM resend_middle_orders", "resend_middle_orders: id 1 is missing"),
+        (
+            "UPDATE key_orders SET id = 99 WHERE priority = 'low' AND id = 7",
+            "'b-6' points at low 99, which is not there",
+        ),
+        ("UPDATE hermes_topic SET state = 'creating' WHERE topic = 'orders'", "orders: is half-way (creating)"),
+        ("UPDATE hermes_topic SET state = 'deleting' WHERE topic = 'orders'", "orders: is half-way (deleting)"),
+        ("DELETE FROM hermes_topic WHERE topic = 'orders'", "hermes_lane: has lanes of topic orders"),
+        ("DELETE FROM hermes_lane WHERE kind = 'r' AND priority = 'low'", "orders: has no lane for part 0, r, low"),
+        ("DROP TABLE msg_high_orders", "msg_high_orders: cannot be read"),
+        ("UPDATE hermes_schema SET version = 77", "hermes_schema: is of version 77"),
+    ],
+)
+async def test_damage_is_found_and_named(store: SqlStore, damage: str, said: str) -> None:
+    await store.database.change(damage)
+    found = await findings(store)
+    assert any(said in finding for finding in found), found
+
+
+async def test_many_holes_are_counted_and_some_are_named(store: SqlStore) -> None:
+    await store.database.change("DELETE FROM msg_middle_orders WHERE id IN (2, 4, 6, 8, 10, 12, 14)")
+    found = [finding for finding in await findings(store) if finding.startswith("msg")]
+    assert len(found) == 6
+    assert found[-1] == "msg_middle_orders: has 7 holes in all, 7 ids are missing"
+
+
+async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
+    database = await open_database(database_url)
+    try:
+        (found,) = await verify(database)
+        assert "no store" in found.what
+    finally:
+        await database.close()
+
+
+async def test_messages_that_retention_took_are_not_missed(store: SqlStore) -> None:
+    await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
+    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    assert (await trim(store.database, store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
+    assert await findings(store) == []
+
+
+async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
+    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    is_over = False
+
+    async def change() -> None:
+        while not is_over:
+            await store.append(MIDDLE, [draft("x", keys="a b c") for _ in range(50)])
+            await store.commit("g", MIDDLE, (await store.bounds(MIDDLE)).end)
+            await trim(store.database, store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)
+
+    async with asyncio.TaskGroup() as work:
+        work.create_task(change())
+        for _ in range(5):
+            assert await findings(store) == []
+        is_over = True
+    assert (await store.bounds(MIDDLE)).first > 0, "messages came and went meanwhile"
+
+
+async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_behind_it(store: SqlStore) -> None:
+    lane = store.catalogue.lanes[MIDDLE]
+    assert await skip(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
+    assert await findings(store) == []
+    appended = await store.append(MIDDLE, [draft("after it")])
+    assert appended.offset == 250
+    assert await findings(store) == []
+    assert await store.bounds(MIDDLE) == Bounds(0, 251)
+    await store.database.change("DELETE FROM hermes_gap")
+    assert "msg_middle_orders: ids 31 to 250 are missing" in await findings(store)
+
+
+async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore) -> None:
+    lane = store.catalogue.lanes[MIDDLE]
+    await store.database.change("UPDATE hermes_lane SET next_id = 20, last_ts = 1 WHERE lane = :lane", lane=lane.number)
+    await store.database.change("DELETE FROM msg_middle_orders WHERE id = 25")
+    assert await skip(store.database, lane.number, 31, "the lane's row was old", clock.now_ms()) == [(25, 26)]
+    assert [finding for finding in await findings(store) if finding.startswith("msg")] == []
+
+
+async def test_skipping_backwards_or_in_no_lane_is_refused(store: SqlStore) -> None:
+    lane = store.catalogue.lanes[MIDDLE]
+    with pytest.raises(Refused, match="only skip forwards"):
+        await skip(store.database, lane.number, 31, "why", 0)
+    with pytest.raises(Refused, match="no lane 999"):
+        await skip(store.database, 999, 31, "why", 0)
+
+
+def test_ranges_of_ids() -> None:
+    assert list(missing([2, 3, 6], (1, 8))) == [(1, 2), (4, 6), (7, 8)]
+    assert list(missing([], (1, 3))) == [(1, 3)]
+    assert minus([(1, 10)], [(3, 5), (9, 12)]) == [(1, 3), (5, 9)]
+    assert joined([(5, 7), (1, 3), (3, 4)]) == [(1, 4), (5, 7)]

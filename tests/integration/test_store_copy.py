@@ -1,0 +1,384 @@
+"""Topics are copied from store to store, whichever engines they have, and a copy that was interrupted goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+from tests.support.drafts import draft, messages
+from tests.support.log_stores import small
+from typer.testing import CliRunner
+
+from sparrow import clock
+from sparrow.broker.references import reference_to
+from sparrow.cli.main import app
+from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.token import Token
+from sparrow.model.topic import INHERIT, READ, WRITE, Group, Topic, checked_topic
+from sparrow.settings import SqlSettings
+from sparrow.store.copying import Copied, copy
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Slice, Store
+from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.names import spelling
+from sparrow.store.sql.retention import trim
+from sparrow.store.sql.verify import verify
+from sparrow.wire import properties
+
+LOG = small(segment_bytes=4 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000)
+DATABASE = SqlSettings(partition_rows=1000)
+ORDERS, OTHERS, URGENT, RETRY = (
+    Queue("orders", 0),
+    Queue("orders", 1),
+    Queue("urgent", queue_id_of(1, Priority.HIGH)),
+    Queue("%RETRY%g", 0),
+)
+TOKENS = [
+    Token(id=1, name="billing", kind="c", secret=b"b" * 32, created_ms=5),
+    Token(id=2, name="shop", kind="p", secret=b"s" * 32, created_ms=6, revoked_ms=7),
+]
+
+
+async def fill(store: Store) -> None:
+    """Two topics of users', one of the platform's, three of the broker's own; groups, offsets, tokens."""
+    await store.put_topic(Topic(name="orders", read_queues=2, write_queues=2, attributes={"kind": "test"}))
+    await store.put_topic(Topic(name="urgent", write_queues=2, read_queues=2 * LANES, sys_flag=HAS_LANES))
+    await store.put_topic(Topic(name="%RETRY%g", read_queues=1, write_queues=1))
+    if isinstance(store, LogStore):
+        await store.put_topic(Topic(name="SCHEDULE_TOPIC_XXXX"))
+        await store.put_topic(Topic(name="DefaultCluster", permission=READ | WRITE | INHERIT))
+    await append(store, ORDERS, 1203)
+    await append(store, OTHERS, 30)
+    await append(store, URGENT, 40)
+    await append(store, RETRY, 1, reconsume_times=3)
+    await store.put_group(Group(name="g", retries_max=5))
+    await store.put_group(Group(name="idle"))
+    await store.commit("g", ORDERS, 1100)
+    await store.commit("g", URGENT, 40)
+    await store.commit("without-configuration", OTHERS, 7)
+    for token in TOKENS:
+        await store.put_token(token)
+
+
+async def append(store: Store, queue: Queue, count: int, **more: object) -> None:
+    for start in range(0, count, 400):
+        await store.append(queue, [made(f"{queue}:{at}", **more) for at in range(start, min(start + 400, count))])
+
+
+def made(name: str, **more: object) -> Draft:
+    found = draft(name.encode() + bytes(range(256)), tags="t", keys=f"k-{name} 键", unique=f"u-{name}", flag=9)
+    found.properties += properties.encode({"note": "a:b\nc"})
+    for field, value in {"born_ms": 1234, "born_host": b"\x0a\0\0\1\0\0\x10\0", **more}.items():
+        setattr(found, field, value)
+    return found
+
+
+async def contents(store: Store, queue: Queue) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    first, end = await store.bounds(queue)
+    while len(found) < end - first:
+        read = await store.read(queue, first + len(found), count_max=500, bytes_max=8 << 20)
+        assert isinstance(read, Slice)
+        found += messages(read)
+    return found
+
+
+def said(message: StoredMessage) -> tuple[object, ...]:
+    """What its sender said."""
+    names = ("body", "properties", "flag", "sys_flag", "born_ms", "born_host", "reconsume_times")
+    return tuple(getattr(message, name) for name in names)
+
+
+async def assert_same(source: Store, source_queue: Queue, target: Store, target_queue: Queue) -> None:
+    ours, theirs = await contents(source, source_queue), await contents(target, target_queue)
+    assert list(map(said, theirs)) == list(map(said, ours))
+    assert [message.queue_offset for message in theirs] == list(range(len(ours)))
+    assert {message.topic for message in theirs} == {target_queue.topic}
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LogStore]:
+    async with LogStore(tmp_path / "log", LOG) as store:
+        yield store
+
+
+@pytest.fixture
+async def database_store(database_url: str) -> AsyncIterator[SqlStore]:
+    async with await SqlStore.open(database_url, DATABASE) as store:
+        yield store
+
+
+@pytest.fixture
+async def other_log(tmp_path: Path) -> AsyncIterator[LogStore]:
+    async with LogStore(tmp_path / "other", LOG) as store:
+        yield store
+
+
+async def into_database(source: Store, target: Store, **more: object) -> Copied:
+    return await copy(source, target, source_name="the source", checked=spelling, **more)  # type: ignore[arg-type]
+
+
+async def into_log(source: Store, target: Store, **more: object) -> Copied:
+    return await copy(source, target, source_name="the source", checked=checked_topic, **more)  # type: ignore[arg-type]
+
+
+MIDDLE_ORDERS, MIDDLE_OTHERS = (Queue("orders", queue_id_of(part, Priority.MIDDLE)) for part in (0, 1))
+
+
+async def test_a_log_goes_into_a_database_and_back(
+    log: LogStore, database_store: SqlStore, other_log: LogStore
+) -> None:
+    await fill(log)
+    told: list[tuple[int, int, str]] = []
+    there = await into_database(log, database_store, progress=lambda *words: told.append(words))
+    assert (there.topics, there.messages, there.groups, there.tokens) == (3, 1274, 2, 2)
+    assert told[-1][:2] == (1274, 1274)
+    assert told == sorted(told, key=lambda words: words[0])
+    assert "SCHEDULE_TOPIC_XXXX" in there.notes[0]
+    assert "DefaultCluster" in there.notes[0]
+    pairs = {ORDERS: MIDDLE_ORDERS, OTHERS: MIDDLE_OTHERS, URGENT: URGENT, RETRY: RETRY}
+    for source, target in pairs.items():
+        await assert_same(log, source, database_store, target)
+    await database_store.committing.flush()
+    assert await database_store.committed("g", MIDDLE_ORDERS) == 1100
+    assert await database_store.committed("without-configuration", MIDDLE_OTHERS) == 7
+    assert await database_store.groups() == await log.groups()
+    assert tokens_in(await database_store.tokens()) == tokens_in({token.name: token for token in TOKENS})
+    assert (await database_store.topics())["orders"].attributes == {"kind": "test"}
+    assert await verify(database_store.database) == []
+
+    await into_log(database_store, other_log)
+    for source, target in pairs.items():
+        await assert_same(log, source, other_log, target)
+    assert await other_log.committed("g", MIDDLE_ORDERS) == 1100
+    assert await other_log.committed("g", URGENT) == 40
+    assert await other_log.groups() == await log.groups()
+    assert tokens_in(await other_log.tokens()) == tokens_in(await log.tokens())
+    topic = (await other_log.topics())["orders"]
+    assert topic.sys_flag & HAS_LANES
+    assert (topic.write_queues, topic.read_queues) == (2, 6)
+    assert "SCHEDULE_TOPIC_XXXX" not in await other_log.topics()
+
+
+def tokens_in(found: Mapping[str, Token]) -> set[tuple[object, ...]]:
+    """But for their numbers, which a database chooses."""
+    return {(token.name, token.kind, token.secret, token.revoked_ms) for token in found.values()}
+
+
+class Interrupted(Exception):
+    pass
+
+
+def breaks_after(count: int) -> Callable[[int, int, str], None]:
+    def progress(done: int, total: int, topic: str) -> None:
+        if done >= count:
+            raise Interrupted
+
+    return progress
+
+
+async def test_an_interrupted_copy_goes_on_and_doubles_nothing(log: LogStore, database_store: SqlStore) -> None:
+    await fill(log)
+    for count in (500, 1000, 1210):
+        with pytest.raises(Interrupted):
+            await into_database(log, database_store, progress=breaks_after(count))
+    done = await into_database(log, database_store)
+    assert 0 < done.messages < 100
+    await assert_same(log, ORDERS, database_store, MIDDLE_ORDERS)
+    await assert_same(log, URGENT, database_store, URGENT)
+    await append(log, ORDERS, 3)
+    assert (await into_database(log, database_store)).messages == 3, "what has come since"
+    assert (await into_database(log, database_store)).messages == 0
+    assert len(await contents(database_store, MIDDLE_ORDERS)) == 1206
+
+
+@pytest.mark.parametrize("to_log", [False, True])
+async def test_a_batch_that_arrived_before_its_mark_is_not_copied_again(
+    log: LogStore, database_store: SqlStore, other_log: LogStore, monkeypatch: pytest.MonkeyPatch, to_log: bool
+) -> None:
+    await fill(log)
+    target: Store = other_log if to_log else database_store
+    put = target.put_mark
+
+    async def killed(name: str, value: int) -> None:
+        if value == 1000:
+            raise Interrupted
+        await put(name, value)
+
+    copied = into_log if to_log else into_database
+    with monkeypatch.context() as patched:
+        patched.setattr(target, "put_mark", killed)
+        with pytest.raises(Interrupted):
+            await copied(log, target)
+    queue = ORDERS if to_log else MIDDLE_ORDERS
+    assert (await target.bounds(queue)).end == 1000
+    assert (await copied(log, target)).messages == 273
+    await assert_same(log, ORDERS, target, queue)
+
+
+async def test_messages_of_others_in_the_target_are_refused(log: LogStore, database_store: SqlStore) -> None:
+    await fill(log)
+    await database_store.put_topic(Topic(name="orders", write_queues=2, read_queues=2))
+    await database_store.append(MIDDLE_ORDERS, [draft("mine")])
+    with pytest.raises(Refused, match="not copied from here"):
+        await into_database(log, database_store)
+    await database_store.delete_topic("orders")
+    await into_database(log, database_store)
+    await database_store.append(MIDDLE_OTHERS, [draft("since")])
+    with pytest.raises(Refused, match="orders/4 in the target"):
+        await into_database(log, database_store)
+    with pytest.raises(Refused, match="not copied from here"):
+        await copy(log, database_store, source_name="another source", checked=spelling)
+
+
+async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
+    database_store: SqlStore, other_log: LogStore
+) -> None:
+    await fill(database_store)
+    settings = SqlSettings(partition_rows=1000, retention_hours=0)
+    await database_store.commit("slow", ORDERS, 1002)
+    await database_store.committing.flush()
+    await trim(database_store.database, database_store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)
+    first, end = await database_store.bounds(ORDERS)
+    assert 0 < first <= 1002
+    await database_store.commit("behind", ORDERS, 3)
+    await database_store.committing.flush()
+    done = await into_log(database_store, other_log, chosen=["orders"])
+    assert await other_log.bounds(ORDERS) == Bounds(0, end - first)
+    assert await other_log.committed("slow", ORDERS) == 1002 - first
+    assert await other_log.committed("behind", ORDERS) == 0
+    assert any(f"orders/0 began at {first:,}" in note for note in done.notes)
+    assert set(await other_log.topics()) == {"orders"}
+    assert set(await other_log.groups()) <= {"slow", "behind", "g"}
+
+
+async def test_retention_between_two_runs_is_said_and_survived(database_store: SqlStore, other_log: LogStore) -> None:
+    await fill(database_store)
+    with pytest.raises(Interrupted):
+        await into_log(database_store, other_log, chosen=["orders"], progress=breaks_after(500))
+    settings = SqlSettings(partition_rows=1000, retention_hours=0)
+    await database_store.commit("g", ORDERS, 1000)
+    await database_store.committing.flush()
+    await trim(database_store.database, database_store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)
+    assert (await database_store.bounds(ORDERS)).first == 1000
+    done = await into_log(database_store, other_log, chosen=["orders"])
+    assert "orders/0: 500 messages were gone before they could be copied" in done.notes
+    assert [message.body[:12] for message in await contents(other_log, ORDERS)][498:502] == [
+        *(b"orders/0:498", b"orders/0:499"),
+        *(b"orders/0:100", b"orders/0:100"),
+    ]
+    assert await other_log.committed("g", ORDERS) == 500
+
+
+async def test_names_that_a_database_cannot_have_are_refused_before_anything_is_copied(
+    log: LogStore, tmp_path: Path
+) -> None:
+    async with await SqlStore.open(f"sqlite:///{tmp_path}/x.db") as target:
+        await fill(log)
+        await log.put_topic(Topic(name="TestTopic", read_queues=1, write_queues=1))
+        await log.append(Queue("TestTopic", 0), [made("upper")])
+        await log.append(
+            RETRY, [draft(), Draft(body=b"again", properties=properties.encode({"RETRY_TOPIC": "TestTopic"}))]
+        )
+        with pytest.raises(Refused, match=r"'TestTopic'.*--rename TestTopic=testtopic"):
+            await into_database(log, target)
+        assert await target.topics() == {}
+        with pytest.raises(Refused, match="both be called 'orders'"):
+            await into_database(log, target, renames={"TestTopic": "orders"})
+        with pytest.raises(UnknownTopic):
+            await into_database(log, target, chosen=["nothing"])
+        await into_database(log, target, renames={"TestTopic": "testtopic"})
+        await assert_same(log, Queue("TestTopic", 0), target, Queue("testtopic", Priority.MIDDLE))
+        assert (await contents(target, RETRY))[-1].properties == {"RETRY_TOPIC": "testtopic"}
+
+
+async def test_references_become_messages_of_their_own(log: LogStore, database_store: SqlStore) -> None:
+    await fill(log)
+    found = await log.read(ORDERS, 17, count_max=1)
+    assert isinstance(found, Slice)
+    (raw,) = found.records()
+    reference = reference_to(
+        raw, "orders", messages(found)[0].properties and properties.encode(messages(found)[0].properties)
+    )
+    gone = Draft(body=b"", properties=reference.properties.replace(b"__REF\x01", b"__REF\x019"))
+    await log.append(RETRY, [reference, gone])
+    done = await into_database(log, database_store)
+    _, resent, dangling = await contents(database_store, RETRY)
+    assert resent.body == messages(found)[0].body
+    assert resent.properties["RETRY_TOPIC"] == "orders"
+    assert resent.properties["RESENT"] == "true"
+    assert resent.unique_key == "u-orders/0:17"
+    assert "__REF" not in resent.properties
+    assert await database_store.record_at(int(dangling.properties["__REF"])) is None
+    assert any("1 messages that were to be resent are copies" in note for note in done.notes)
+
+
+async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
+    log: LogStore, database_store: SqlStore
+) -> None:
+    for topic in ("orders", "%RETRY%g"):
+        await log.put_topic(Topic(name=topic, read_queues=1, write_queues=1))
+        once = draft("once")
+        once.properties += properties.encode({"__PID": "me", "__SEQ": "7"})
+        await log.append(Queue(topic, 0), [once])
+    assert (await into_database(log, database_store)).messages == 2
+    assert len(await contents(database_store, RETRY)) == 1
+
+
+async def test_what_cannot_be_read_is_passed_over_and_said(database_url: str, other_log: LogStore) -> None:
+    async with await SqlStore.open(database_url, DATABASE) as store:
+        await fill(store)
+        await store.database.change("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
+    async with asyncio.timeout(20), await SqlStore.open(database_url, DATABASE) as store:
+        done = await into_log(store, other_log, chosen=["orders"])
+    assert "orders/0: 10 messages from 10 on are not there" in done.notes
+    assert len(await contents(other_log, ORDERS)) == 1193
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["store", *words])
+    said = " ".join((done.output + (str(done.exception) if done.exception else "")).split())
+    return done.exit_code, said
+
+
+async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: Path) -> None:
+    async with LogStore(tmp_path / "data" / "store", LOG) as log:
+        await fill(log)
+    code, text = await asyncio.to_thread(run, "copy", str(tmp_path / "data"), database_url, "--topic", "orders")
+    assert code == 0, text
+    assert "1,233 messages of 1 topics copied" in text
+    code, text = await asyncio.to_thread(run, "check", database_url)
+    assert (code, "holds together" in text) == (0, True), text
+    async with await SqlStore.open(database_url) as store:
+        await store.database.change("DELETE FROM msg_middle_orders WHERE id = 7")
+        lane = store.catalogue.lanes[MIDDLE_ORDERS].number
+    code, text = await asyncio.to_thread(run, "check", database_url)
+    assert code == 1
+    assert "id 7 is missing" in text
+    code, text = await asyncio.to_thread(
+        run, "skip", database_url, "--lane", str(lane), "--to", "2000", "--reason", "a test"
+    )
+    assert code == 0, text
+    assert "796 ids are holes" in text
+    code, text = await asyncio.to_thread(run, "copy", database_url, str(tmp_path / "back"), "--rename", "orders=again")
+    assert code == 0, text
+    assert "orders/1: 796 messages from 1,203 on are not there" in text
+    assert (tmp_path / "back" / "store" / "commitlog").is_dir()
+    code, text = await asyncio.to_thread(run, "check", str(tmp_path / "back"))
+    assert (code, "checks itself" in text) == (0, True), text
+
+
+def test_the_command_line_refuses_what_is_no_store(tmp_path: Path) -> None:
+    code, text = run("check", f"sqlite:///{tmp_path}/nothing.db")
+    assert (code, "there is no file" in text) == (2, True), text
+    assert not (tmp_path / "nothing.db").exists()
+    code, text = run("copy", str(tmp_path), f"sqlite:///{tmp_path}/new.db")
+    assert (code, "no store" in text) == (2, True), text
+    code, text = run("copy", str(tmp_path), f"sqlite:///{tmp_path}/new.db", "--rename", "x")
+    assert (code, "OLD=NEW" in text) == (2, True), text
