@@ -11,18 +11,17 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from hashlib import sha256
 from typing import Unpack
 
 from sparrow import clock
 from sparrow.model.errors import Busy, Closed, Refused, TooLarge, UnknownTopic
-from sparrow.model.message import LOOPBACK, PRODUCER_ID, SEQUENCE, Draft, Host
+from sparrow.model.message import LOOPBACK, Draft, Host
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, ReadResult
-from sparrow.store.sql import retention, tokens
+from sparrow.store.sql import retention, search, tokens
 from sparrow.store.sql.catalogue import Catalogue, insert_new
 from sparrow.store.sql.database import (
     Conflict,
@@ -35,15 +34,16 @@ from sparrow.store.sql.database import (
 )
 from sparrow.store.sql.inserting import inserted
 from sparrow.store.sql.leases import Leases
-from sparrow.store.sql.names import Lane, is_platforms, lane_and_id, table
+from sparrow.store.sql.names import Lane, is_platforms, lane_and_id
 from sparrow.store.sql.offsets import Offsets
 from sparrow.store.sql.reading import LaneView
 from sparrow.store.sql.resend import Resends
-from sparrow.store.sql.rows import COLUMNS, Entry, entry_of
+from sparrow.store.sql.rows import Entry, entry_of
+from sparrow.store.sql.tickets import ticket_of
 from sparrow.store.sql.watch import Watch
 from sparrow.store.sql.writer import LaneWriter
 from sparrow.wire import record
-from sparrow.wire.properties import PROPERTIES_BYTES_MAX, value_of
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 _NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
 _TRIES_MAX = 20
@@ -152,7 +152,7 @@ class SqlStore:
         view = self._view(queue)
         entries = [entry_of(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
         # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
-        ticket = None if is_platforms(queue.topic) else _ticket(drafts)
+        ticket = None if is_platforms(queue.topic) else ticket_of(drafts)
         placed = self._writer(view.lane).append(entries, ticket)
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
@@ -296,56 +296,17 @@ class SqlStore:
         return view.bounds
 
     async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
-        """By halves: store times never go back as ids grow."""
         lane = self.catalogue.lanes.get(queue)
         if lane is None:
             return QueueOffset(0)
-        first, end = await self.bounds(queue)
-        low, high = int(first), int(end)
-        while low < high:
-            middle = (low + high) // 2
-            found = await self.database.rows(
-                f'SELECT "timestamp" FROM "{lane.table}" WHERE id > :after ORDER BY id LIMIT 1', after=middle
-            )
-            is_older = bool(found) and (found[0][0] <= time_ms if upper else found[0][0] < time_ms)
-            low, high = (middle + 1, high) if is_older else (low, middle)
-        if upper:
-            return QueueOffset(low - 1 if low > first else 0)
-        return QueueOffset(low)
+        return await search.offset_at(self.database, lane, await self.bounds(queue), time_ms, upper=upper)
 
     async def find_by_key(
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[bytes]:
-        found: list[tuple[int, int, bytes]] = []
-        columns = ", ".join(f"m.{name.strip()}" for name in COLUMNS.split(","))
-        for queue, lane in list(self.catalogue.lanes.items()):
-            if queue[0] != topic:
-                continue
-            view = self._views[lane.number]
-            await self._watch.look([view])
-            keys = table("key", lane.topic, lane.part)
-            ways: tuple[tuple[str, dict[str, str]], ...] = (
-                (f'FROM "{lane.table}" m WHERE m.ref_key = :key', {}),
-                (
-                    f'FROM "{keys}" k JOIN "{lane.table}" m ON m.id = k.id'
-                    " WHERE k.ref_key = :key AND k.priority = :priority",
-                    {"priority": lane.priority.word},
-                ),
-            )
-            for way, more in ways:
-                rows = await self.database.rows(
-                    f'SELECT {columns} {way} AND m."timestamp" >= :begin AND m."timestamp" <= :until'
-                    " AND m.id < :before ORDER BY m.id DESC LIMIT :count",
-                    key=key.encode(),
-                    begin=begin_ms,
-                    until=end_ms,
-                    before=view.next_id,
-                    count=limit,
-                    **more,
-                )
-                found += [(row[5], row[0], view.records.of(row)[0]) for row in rows]
-        found.sort(key=lambda row: row[:2])
-        return [made for _, _, made in found[-limit:]]
+        views = [view for view in self._views.values() if view.queue.topic == topic]
+        await self._watch.look(views)
+        return await search.by_key(self.database, views, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         number, message_id = lane_and_id(physical_offset)
@@ -487,22 +448,6 @@ class SqlStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _ticket(drafts: Sequence[Draft]) -> tuple[int, int] | None:
-    """Of a message that must not be stored twice."""
-    if len(drafts) != 1 or b"__PID\x01" not in drafts[0].properties:
-        return None
-    producer = value_of(drafts[0].properties, PRODUCER_ID.encode())
-    number = value_of(drafts[0].properties, SEQUENCE.encode())
-    if producer is None or number is None or not number.isdigit():
-        return None
-    return _producer_number(producer), int(number)
-
-
-def _producer_number(name: str) -> int:
-    """A column of 63 bits has no room for the name."""
-    return int.from_bytes(sha256(name.encode()).digest()[:8], "big") >> 2
 
 
 _KEEPS_THE_SPI: type[BrokerStore] = SqlStore
