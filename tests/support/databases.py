@@ -134,7 +134,7 @@ class Server:
         wait_until(lambda: not any(map(_is_alive, family)))
 
     def stop(self) -> None:
-        """An orderly end; the data are removed. May be called again, and after `kill`."""
+        """The end, and a quick one: the data are removed. May be called again, and after `kill`."""
         if self._process is not None and self.is_running:
             self._process.send_signal(self.farewell)
             try:
@@ -191,7 +191,7 @@ def mariadb_server(folder: Path | None = None, *, binlog: bool = False, **settin
             private,
             (*_guarded(None), str(daemon), "--no-defaults", *account, *options),
             (*client, f"--port={port}", "--user=root", "--execute"),
-            signal.SIGTERM,
+            signal.SIGKILL,
         )
         yield from _running(server)
 
@@ -222,7 +222,7 @@ def postgres_server(folder: Path | None = None, **settings: object) -> Iterator[
             private,
             (*_guarded(owner), str(daemon), "-D", str(data), *options),
             (*client, "--username=postgres", "--dbname=postgres", "--command"),
-            signal.SIGINT,
+            signal.SIGQUIT,
         )
         yield from _running(server)
 

@@ -97,10 +97,12 @@ class Sending:
             return self._answer(request, command, channel, appended.queue, appended)
         draft = self._draft(request, command, channel)
         words = request.properties
-        if topic.name.startswith(RETRY_PREFIX) and self._is_worn_out(request, topic):
+        is_retry = topic.name.startswith(RETRY_PREFIX)  # a copy of what was sent once, not a repeat of it
+        if is_retry and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
-        if self._repeats is not None and "__PID" in words and (ticket := ticket_of(draft.properties)) is not None:
-            if self._repeats.known(ticket) is None and self._repeats.must_look:
+        repeats = self._repeats if "__PID" in words and not is_retry else None
+        if repeats is not None and (ticket := ticket_of(draft.properties)) is not None:
+            if repeats.known(ticket) is None and repeats.must_look:
                 return self._send_once(request, command, channel, queue, draft, ticket)
             return self._send_new(request, command, channel, queue, draft, ticket)
         placing = self._place(request, queue, draft)

@@ -8,7 +8,15 @@ from __future__ import annotations
 from sparrow.client.later import checked_level
 from sparrow.model.delay import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import DELAY, REAL_QUEUE_ID, REAL_TOPIC, Message, StoredMessage
+from sparrow.model.message import (
+    DELAY,
+    PRODUCER_ID,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    SEQUENCE,
+    Message,
+    StoredMessage,
+)
 from sparrow.wire.ids import format_offset_id
 
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
@@ -19,9 +27,11 @@ BROKER_DECIDES, TO_THE_DEAD = 0, -1
 FIRST_LEVEL = 3
 """Where the broker begins: 10 s, and one level more with each time."""
 
+_NOT_AGAIN = ("TRAN_MSG", DELAY, PRODUCER_ID, SEQUENCE)
+"""Sent again, it is a message of its own: not half of a transaction, not delayed, and no repeat of what was sent."""
 _OF_THE_JOURNEY = frozenset(
     {
-        *(OWN_TOPIC, FIRST_ID, "RECONSUME_TIME", "MAX_RECONSUME_TIMES"),
+        *(OWN_TOPIC, FIRST_ID, "RECONSUME_TIME", "MAX_RECONSUME_TIMES", *_NOT_AGAIN),
         *(DELAY, REAL_TOPIC, REAL_QUEUE_ID, "WAIT", "CLUSTER", "MSG_REGION", "TRACE_ON"),
         *("TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__"),
         *("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ROLL_TIMES"),
@@ -74,7 +84,7 @@ def retry_of(message: StoredMessage, group: str, level: int) -> Message:
 
     One that goes `TO_THE_DEAD` has no level: RocketMQ 4 would let it wait before it is buried.
     """
-    words = {name: value for name, value in message.properties.items() if name not in ("TRAN_MSG", DELAY)}
+    words = {name: value for name, value in message.properties.items() if name not in _NOT_AGAIN}
     words.setdefault(OWN_TOPIC, message.topic)
     words.setdefault(FIRST_ID, format_offset_id(message.store_host, message.physical_offset))
     if level != TO_THE_DEAD:

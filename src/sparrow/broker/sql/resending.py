@@ -75,15 +75,17 @@ class SqlResending:
 
     async def _feed_group(self, group: str, lane: Lane, queue: Queue) -> bool:
         """Whether there may be more."""
+        before = await self._store.resends.offset(group, lane)
         ranges, looked_to = await self._store.resends.next(group, lane)
         wanted = self._members.filter_of(group, queue.topic)
         for each in ranges:
             await self._feed_range(group, lane, queue, each, wanted)
-        at = await self._store.resends.offset(group, lane)
-        if at is not None and looked_to > at:  # what came last was for others
+        if before is None or looked_to <= before:
+            return False
+        if not ranges or looked_to > ranges[-1].id:  # what came last was for others
             async with self._store.database.transaction() as session:
                 await self._store.resends.done(session, group, lane, looked_to)
-        return bool(ranges)
+        return True
 
     async def _feed_range(self, group: str, lane: Lane, queue: Queue, each: Range, wanted: Filter | None) -> None:
         async def done(session: Session) -> bool:

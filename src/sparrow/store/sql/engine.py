@@ -27,6 +27,7 @@ from sparrow.store.sql.database import (
     Conflict,
     Database,
     DatabaseLost,
+    Duplicate,
     NoRoom,
     Placed,
     Session,
@@ -122,7 +123,7 @@ class SqlStore:
             now_ms=now_ms,
         )
         try:
-            await store.catalogue.prepare()
+            await _patiently(store.catalogue.prepare)
             await store.tokens()
             store._see_lanes()
             await store._watch.look(list(store._views.values()))
@@ -448,6 +449,17 @@ class SqlStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _patiently(work: Callable[[], Awaitable[None]]) -> None:
+    """Several processes may make the same tables at the same time."""
+    for tries in range(_TRIES_MAX):
+        try:
+            return await work()
+        except (Conflict, Duplicate) as cause:
+            if tries == _TRIES_MAX - 1:
+                raise Busy(f"the database is being changed by others ({cause})") from cause
+            await asyncio.sleep(random.uniform(0.01, 0.1))
 
 
 _KEEPS_THE_SPI: type[BrokerStore] = SqlStore

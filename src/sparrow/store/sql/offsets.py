@@ -3,6 +3,9 @@
 A queue's offset is the next to be read; the table keeps the id of the last message consumed, which is the same number.
 Commits count at once here and reach the database together, a few times a second: what a crash loses of them is read
 again. The rows carry an epoch: whoever holds an older lease than the row has seen changes nothing.
+
+A commit that could not be saved at once may have been overtaken by one that another broker took: it moves the group on
+or does nothing. Only one that was meant to set the group back does so however late, if nobody has taken over.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from sparrow.store.sql.names import Lane, table
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.1
+LATE_S = 2.0
+"""After this a commit is old: the process stood still, or the database was away, and clients may be elsewhere."""
 
 
 class Fenced(Refused):
@@ -44,6 +49,14 @@ class _Place(NamedTuple):
     priority: str
 
 
+class _Unsaved(NamedTuple):
+    offset: QueueOffset
+    said_at: float
+    is_rewind: bool
+    is_contested: bool = False
+    """The row has seen a newer epoch."""
+
+
 class Offsets:
     """The committed offsets of all groups."""
 
@@ -52,7 +65,7 @@ class Offsets:
     ) -> None:
         self._database, self._catalogue, self._epoch, self._now_ms = database, catalogue, epoch, now_ms
         self._known: dict[tuple[str, Queue], QueueOffset] = {}
-        self._unsaved: dict[tuple[str, Queue], QueueOffset] = {}
+        self._unsaved: dict[tuple[str, Queue], _Unsaved] = {}
         self._flushing: asyncio.TimerHandle | None = None
         self._flush_lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
@@ -67,12 +80,17 @@ class Offsets:
         if offset < 0:
             raise Refused(f"{offset} is no offset: they start at 0")
         before = self._known.get((group, queue))
-        if before == offset:
-            return before
-        self._known[group, queue] = self._unsaved[group, queue] = QueueOffset(offset)
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_soon)
+        # Also one that is known already: another broker may have been told something else meanwhile.
+        self._known[group, queue] = QueueOffset(offset)
+        self._unsaved[group, queue] = _Unsaved(
+            QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before
+        )
+        self._flush_in(FLUSH_S)
         return before
+
+    def _flush_in(self, seconds: float) -> None:
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(seconds, self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._flushing = None
@@ -85,37 +103,52 @@ class Offsets:
             await self.flush()
         except (DatabaseLost, Conflict) as cause:
             log.warning("offsets could not be saved, trying again", extra={"cause": str(cause)})
-            if self._flushing is None:
-                self._flushing = asyncio.get_running_loop().call_later(1, self._flush_soon)
+            self._flush_in(1)
 
     async def flush(self) -> None:
         """Everything committed is in the database when this returns."""
         async with self._flush_lock:
             unsaved, self._unsaved = self._unsaved, {}
-            epoch = self._epoch()
+            epoch, late = self._epoch(), asyncio.get_running_loop().time() - LATE_S
             rows = {}
-            for (group, queue), offset in unsaved.items():
-                lane = self._catalogue.lanes.get(queue)
+            for key, commit in unsaved.items():
+                lane = self._catalogue.lanes.get(key[1])
                 if lane is not None:  # else its topic is gone, and with it what was committed
-                    rows[_place(lane, group)] = offset
+                    rows[_place(lane, key[0])] = key, commit
+            fenced: list[tuple[str, Queue]] = []
             try:
                 if rows:
                     async with self._database.transaction() as session:
                         for place in sorted(rows):  # the same order everywhere: no deadlocks
-                            if not await self._save(session, place, rows[place], epoch):
-                                log.warning("a commit was fenced", extra={"group": place.group, "epoch": epoch})
+                            key, commit = rows[place]
+                            if not await self._save(session, place, commit, epoch, is_late=commit.said_at < late):
+                                fenced.append(key)
             except BaseException:
                 self._unsaved = {**unsaved, **self._unsaved}
                 raise
+            for key in fenced:
+                self._fenced(key, unsaved[key], epoch, is_late=unsaved[key].said_at < late)
 
-    async def _save(self, session: Session, place: _Place, offset: int, epoch: int) -> bool:
-        """Whether the row took it: not if it has seen a newer epoch."""
-        words = {"group_id": place.group, "priority": place.priority, "offset": offset, "epoch": epoch}
+    def _fenced(self, key: tuple[str, Queue], commit: _Unsaved, epoch: int, *, is_late: bool) -> None:
+        if key in self._unsaved:  # there is a newer one
+            return
+        if not is_late:  # who leads has changed, and we shall hear of it any moment
+            self._unsaved[key] = commit._replace(is_contested=True)
+            self._flush_in(FLUSH_S)
+            return
+        log.warning("a commit came too late", extra={"group": key[0], "offset": commit.offset, "epoch": epoch})
+        self._known.pop(key, None)
+
+    async def _save(self, session: Session, place: _Place, commit: _Unsaved, epoch: int, *, is_late: bool) -> bool:
+        """Whether the row took it: not if it has seen a newer epoch or, of one that comes late, a greater offset."""
+        words = {"group_id": place.group, "priority": place.priority, "offset": commit.offset, "epoch": epoch}
         words["now"] = self._now_ms()
         update = (
             f'UPDATE "{place.table}" SET "offset" = :offset, epoch = :epoch, updated_at = :now'
             " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch"
         )
+        if commit.is_contested or (is_late and not commit.is_rewind):
+            update += ' AND "offset" <= :offset'
         if await session.change(update, **words):
             return True
         row = {name: words[name] for name in ("group_id", "priority", "offset", "epoch")} | {"updated_at": words["now"]}
@@ -127,7 +160,7 @@ class Offsets:
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         """As the database knows it, but for what is on its way there."""
         if (unsaved := self._unsaved.get((group, queue))) is not None:
-            return unsaved
+            return unsaved.offset
         lane = self._catalogue.lanes.get(queue)
         if lane is None:
             return None
@@ -138,7 +171,7 @@ class Offsets:
             priority=place.priority,
         )
         if (group, queue) in self._unsaved:  # said while we asked
-            return self._unsaved[group, queue]
+            return self._unsaved[group, queue].offset
         if not found:
             return None
         self._known[group, queue] = QueueOffset(found[0][0])
@@ -172,33 +205,38 @@ class Offsets:
                 queue = by_place.get((name, Priority[word.upper()]))
                 if queue is not None:
                     found[queue.topic, group][queue.id] = QueueOffset(offset)
-        for (group, queue), offset in self._unsaved.items():
-            found[queue.topic, group][queue.id] = offset
+        for (group, queue), unsaved in self._unsaved.items():
+            found[queue.topic, group][queue.id] = unsaved.offset
         return dict(found)
 
     async def forget_group(self, group: str) -> None:
-        """Whatever it has committed, anywhere."""
+        """Whatever it has committed, anywhere, and how far it is in what was to be sent to it again."""
         await self.flush()
         for key in [key for key in self._known if key[0] == group]:
             del self._known[key]
-        for name in {table("offset", lane.topic, lane.part) for lane in self._catalogue.lanes.values()}:
+        names = {table("offset", lane.topic, lane.part) for lane in self._catalogue.lanes.values()}
+        names |= {table("resend_offset", lane.topic, lane.part) for lane in self._catalogue.resend_lanes.values()}
+        for name in names:
             await self._database.change(f'DELETE FROM "{name}" WHERE group_id = :group_id', group_id=group)
 
     def forget_topic(self, topic: str) -> None:
-        for known in (self._known, self._unsaved):
-            for key in [key for key in known if key[1].topic == topic]:
-                del known[key]
+        for key in [key for key in self._known if key[1].topic == topic]:
+            del self._known[key]
+            self._unsaved.pop(key, None)
 
     def forget(self) -> None:
         """What was read from a server that may have lost it."""
-        self._known = dict(self._unsaved)
+        self._known = {key: unsaved.offset for key, unsaved in self._unsaved.items()}
 
     async def close(self) -> None:
-        if self._flushing is not None:
-            self._flushing.cancel()
         if self._work:
             await asyncio.wait(self._work)
-        await self.flush()
+        try:
+            await self.flush()
+        except (DatabaseLost, Conflict) as cause:  # what they stand for is read again
+            log.warning("offsets are lost", extra={"cause": str(cause), "count": len(self._unsaved)})
+        if self._flushing is not None:
+            self._flushing.cancel()
 
 
 def _place(lane: Lane, group: str) -> _Place:

@@ -9,8 +9,8 @@ from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.store.sql.database import Database, Placed
 from sparrow.store.sql.names import Lane
-from sparrow.store.sql.rows import COLUMNS, Entry, Records
-from sparrow.store.sql.tail import Held, Record, Tail
+from sparrow.store.sql.rows import COLUMNS, RECORD_COLUMNS, Entry, Records
+from sparrow.store.sql.tail import Record, Tail
 
 _EXAMINED_MIN = 800
 """Messages looked at in one read that wants only some tags: else a rare tag would cost many reads."""
@@ -25,7 +25,7 @@ class LaneView:
         self.is_known = False
         """Whether the database was asked."""
         self.records = Records(lane, queue.topic, queue.id, store_host)
-        self.tail = Tail(lambda held: self.records.made(*held))
+        self.tail = Tail(self.records.of_entry)
 
     @property
     def bounds(self) -> Bounds:
@@ -48,17 +48,14 @@ class LaneView:
         self.tail.clear()
 
     def stored(self, placed: Placed, entries: Sequence[Entry]) -> None:
-        self.tail.add(
-            [
-                Held(placed.base_id + at, entry.body, entry.source_ip, placed.store_ms, entry.properties)
-                for at, entry in enumerate(entries)
-            ]
-        )
+        self.tail.add(placed.base_id - 1, entries, [placed.store_ms] * len(entries))
 
     def hold(self, rows: Sequence[Any]) -> None:
         """Rows just read: others may want them, too."""
         if rows:
-            self.tail.add([Held(row[0], row[1], row[2], row[5], row[6]) for row in _before_hole(rows)])
+            rows = _before_hole(rows)
+            entries = [Entry(row[1], row[2], row[3], row[4], row[6]) for row in rows]
+            self.tail.add(rows[0][0] - 1, entries, [row[5] for row in rows])
 
     def read(
         self,
@@ -93,17 +90,18 @@ class LaneView:
     ) -> ReadResult:
         """The same, from the table; `offset` is in bounds."""
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
-        rows = await self.rows(database, offset, examined)
+        rows = await self.rows(database, offset, examined, RECORD_COLUMNS)
         bounds = self.bounds
         if not rows:  # trimmed while we asked
             return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
-        found = [self.records.of(row) for row in _before_hole(rows)]
+        made = self.records.made
+        found = [made(*row) for row in _before_hole(rows)]
         return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
 
-    async def rows(self, database: Database, offset: int, count: int) -> list[Any]:
+    async def rows(self, database: Database, offset: int, count: int, columns: str = COLUMNS) -> list[Any]:
         """Rows behind an offset, as far as readers may see."""
         return await database.rows(
-            f'SELECT {COLUMNS} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
+            f'SELECT {columns} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
             after=offset,
             before=self.next_id,
             count=count,
@@ -126,6 +124,10 @@ def _slice(
     bytes_max: int,
     tags_codes: frozenset[int] | None,
 ) -> Slice:
+    if tags_codes is None:
+        sizes = [len(record) for record, _ in found]
+        if len(found) <= count_max and sum(sizes) <= bytes_max:  # as it is nearly always
+            return Slice([memoryview(record) for record, _ in found], sizes, QueueOffset(offset + len(found)), bounds)
     chosen: list[memoryview] = []
     size = 0
     at = offset

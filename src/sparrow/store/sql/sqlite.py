@@ -101,8 +101,8 @@ class Sqlite:
             connection.executemany(
                 f'INSERT INTO "{lane.table}" VALUES (?, ?, ?, ?, ?, ?, ?)',
                 [
-                    (base_id + at, body, source_ip, token, ref_key, store_ms, properties)
-                    for at, (body, source_ip, token, ref_key, properties, _) in enumerate(entries)
+                    (base_id + at, e.body, e.source_ip, e.token, e.ref_key, store_ms, e.properties)
+                    for at, e in enumerate(entries)
                 ],
             )
             keys = [

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
 from uuid import uuid4
 
+from sparrow import clock
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.catalogue import insert_new
 from sparrow.store.sql.database import Conflict, Database
 from sparrow.store.sql.reading import LaneView
 
@@ -50,8 +51,6 @@ class Watch:
 
     async def start(self) -> None:
         self._identity = await self._database.identity()
-        if self._database.shows_before_durable:
-            await insert_new(self._database, "hermes_mark", name=self._mark, value=0)
         self._work = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
@@ -63,19 +62,50 @@ class Watch:
             with contextlib.suppress(SparrowError, Conflict):
                 await self._database.change("DELETE FROM hermes_mark WHERE name = :name", name=self._mark)
 
-    async def look(self, views: Collection[LaneView]) -> None:
-        """Ask how far these lanes reach."""
+    async def look(self, views: Collection[LaneView]) -> bool:
+        """Ask how far these lanes reach, whoever wants to know; whoever waits is told. Whether there was anything."""
         if not views:
-            return
+            return False
         by_number = {view.lane.number: view for view in views}
-        found = await self._database.rows(
-            f"SELECT lane, next_id, first_id FROM hermes_lane WHERE lane IN ({','.join(map(str, by_number))})"
-        )
-        news = [(by_number[lane], next_id, first_id) for lane, next_id, first_id in found]
-        if self._database.shows_before_durable and any(next_id > view.next_id for view, next_id, _ in news):
-            await self._database.change("UPDATE hermes_mark SET value = value + 1 WHERE name = :name", name=self._mark)
-        for view, next_id, first_id in news:
-            view.reach(next_id, first_id)
+        ask = f"SELECT lane, next_id, first_id FROM hermes_lane WHERE lane IN ({','.join(map(str, by_number))})"
+        found = await self._database.rows(ask)
+        if self._database.shows_before_durable and any(next_id > by_number[lane].next_id for lane, next_id, _ in found):
+            found = await self._made_durable(ask)
+        grown = []
+        for lane, next_id, first_id in found:
+            view = by_number[lane]
+            start = view.bounds.end
+            if view.reach(next_id, first_id):
+                grown.append((view, start))
+        if grown:
+            await self._tell(grown)
+        return bool(grown)
+
+    async def _made_durable(self, ask: str) -> list[Any]:
+        """Ask, and commit something of our own behind it: what was seen is then as safe as that. On one connection:
+        a server that was started anew in between is noticed."""
+        async with self._database.transaction() as session:
+            found = await session.rows(ask)
+            marked = await session.change(
+                "UPDATE hermes_mark SET value = CASE WHEN value < :now THEN :now ELSE value + 1 END WHERE name = :name",
+                now=clock.now_ms(),
+                name=self._mark,
+            )
+            if not marked:
+                await session.change(
+                    "INSERT INTO hermes_mark (name, value) VALUES (:name, :now)", name=self._mark, now=clock.now_ms()
+                )
+        return found
+
+    async def _tell(self, grown: Collection[tuple[LaneView, int]]) -> None:
+        """Wake those who wait for what has come behind these offsets."""
+        waited_for = self._waited_for()
+        for view, start in grown:
+            end = view.bounds.end
+            if view.queue in waited_for and view.tail.end < end and end - start <= _AHEAD_ROWS:
+                with contextlib.suppress(SparrowError, Conflict):  # they are told all the same, and ask for themselves
+                    view.hold(await view.rows(self._database, start, _AHEAD_ROWS))
+            self._on_growth(view.queue, view.bounds.end)
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -88,7 +118,9 @@ class Watch:
                     await self._check_server()
                     await self._on_refresh()
                     await self.look(list(self._views.values()))
-                quiet = 0 if await self._tell() else quiet + 1
+                waited_for = self._waited_for()
+                has_news = await self.look([view for view in self._views.values() if view.queue in waited_for])
+                quiet = 0 if has_news else quiet + 1
                 is_lost = False
             except (SparrowError, Conflict) as cause:
                 if not is_lost:
@@ -102,19 +134,3 @@ class Watch:
             log.warning("the database server was started anew: everything is read again")
             self._identity = identity
             await self._on_restart()
-
-    async def _tell(self) -> bool:
-        """Wake those who wait for what has come; whether there was anything."""
-        waited_for = self._waited_for()
-        if not waited_for:
-            return False
-        views = [view for view in self._views.values() if view.queue in waited_for]
-        before = {view.lane.number: view.next_id for view in views}
-        await self.look(views)
-        grown = [view for view in views if view.next_id > before[view.lane.number]]
-        for view in grown:
-            start = before[view.lane.number] - 1
-            if view.tail.end < view.bounds.end and view.bounds.end - start <= _AHEAD_ROWS:
-                view.hold(await view.rows(self._database, start, _AHEAD_ROWS))
-            self._on_growth(view.queue, view.bounds.end)
-        return bool(grown)

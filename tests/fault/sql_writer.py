@@ -1,0 +1,156 @@
+"""The child of `test_sql_dense`: writers that append to one lane of a database as fast as they can, and are killed.
+
+It forks a number of writers, and ten times a second kills one and forks another in its place, until its standard input
+ends. Forked, because an interpreter takes longer to start than a writer is given to live.
+
+All of them write lines to standard output, each whole or not at all:
+
+    stored OFFSET COUNT SEED    a batch was acknowledged; what a seed's messages look like, `drafts_of` says
+    again OFFSET COUNT SEED     a message was sent once more, and that is where it lies
+    rolled                      a transaction that had taken ids was rolled back on purpose
+    unsure                      the database was away for too long: stored or not, nobody knows
+    killed                      a writer was
+    died STATUS                 a writer ended by itself
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+import signal
+import sys
+import time
+import traceback
+from hashlib import blake2b
+
+from sparrow.model.errors import SparrowError
+from sparrow.model.message import PRODUCER_ID, SEQUENCE, Draft
+from sparrow.model.priority import Priority
+from sparrow.model.queue import Queue
+from sparrow.store.sql import mysql, postgres, sqlite  # noqa: F401  before the forks, not after each
+from sparrow.store.sql.database import Conflict, Duplicate
+from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.inserting import inserted
+from sparrow.store.sql.rows import entry_of
+
+LANE = Queue("dense", Priority.HIGH)
+BATCH_MAX = 50
+KILL_S = 0.1
+REPEATS, ROLLBACKS = 0.05, 0.05
+"""Of ten transactions one is rolled back: half of these because a message in it was stored before."""
+
+
+class _OnPurpose(Exception):
+    """Rolls a transaction back."""
+
+
+def drafts_of(seed: int, count: int) -> list[Draft]:
+    rng = random.Random(seed)
+    return [
+        Draft(
+            body=blake2b(f"{seed}.{n}".encode()).digest() * rng.randrange(1, 6),
+            properties=f"KEYS\x01{seed}\x02{PRODUCER_ID}\x01{seed}\x02{SEQUENCE}\x01{n}\x02".encode(),
+        )
+        for n in range(count)
+    ]
+
+
+def tell(line: str) -> None:
+    data = line.encode() + b"\n"
+    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+
+
+# -- one writer -------------------------------------------------------------------------------------------------------
+
+
+async def write_for_ever(url: str, rng: random.Random) -> None:
+    store = await opened(url)
+    while True:
+        choice = rng.random()
+        try:
+            if choice < ROLLBACKS:
+                await roll_back(store, rng)
+            elif choice < ROLLBACKS + REPEATS:
+                await repeat(store, rng)
+            else:
+                await append(store, rng.getrandbits(48), rng.randint(1, BATCH_MAX))
+        except (SparrowError, Conflict):
+            tell("unsure")
+
+
+async def opened(url: str) -> SqlStore:
+    while True:
+        try:
+            return await SqlStore.open(url)
+        except (SparrowError, Conflict, Duplicate):  # the server is being started
+            await asyncio.sleep(0.05)
+
+
+async def append(store: SqlStore, seed: int, count: int, word: str = "stored") -> None:
+    appended = await store.append(LANE, drafts_of(seed, count))
+    tell(f"{word} {appended.offset} {count} {seed}")
+
+
+async def repeat(store: SqlStore, rng: random.Random) -> None:
+    """A message that was stored, once more and together with others: the first try of them all comes to nothing."""
+    seed = rng.getrandbits(48)
+    await append(store, seed, 1)
+    await asyncio.gather(
+        append(store, rng.getrandbits(48), rng.randint(2, BATCH_MAX)),
+        append(store, seed, 1, "again"),
+    )
+    tell("rolled")
+
+
+async def roll_back(store: SqlStore, rng: random.Random) -> None:
+    entries = [entry_of(draft, store.catalogue.anonymous) for draft in drafts_of(rng.getrandbits(48), 5)]
+    try:
+        async with store.database.transaction() as session:
+            await inserted(session, store.catalogue.lane(LANE), entries, 1)
+            raise _OnPurpose
+    except _OnPurpose:
+        tell("rolled")
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+def forked(url: str, seed: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        asyncio.run(write_for_ever(url, random.Random(seed)))
+    except BrokenPipeError:  # nobody listens any more
+        pass
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def main(url: str, writers: int, seed: int) -> None:
+    rng = random.Random(seed)
+    alive = [forked(url, rng.getrandbits(48)) for _ in range(writers)]
+    due = time.monotonic() + KILL_S
+    while not select.select([0], [], [], max(0.0, due - time.monotonic()))[0]:
+        due = max(due + KILL_S, time.monotonic())
+        which = rng.randrange(writers)
+        kill(alive[which])
+        alive[which] = forked(url, rng.getrandbits(48))
+    for child in alive:
+        kill(child)
+
+
+def kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)  # its number is not given to another before we wait for it
+    _, status = os.waitpid(child, 0)
+    tell("killed" if os.WIFSIGNALED(status) else f"died {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

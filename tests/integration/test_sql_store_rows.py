@@ -1,0 +1,895 @@
+"""What the SQL store was asked to be, row by row: tables (T), columns (C), operations (S), and ids without holes (P).
+
+Each test is named after its row, and runs on every database. Where a row speaks of tables and columns, the database is
+asked, not the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import pytest
+from tests.support.drafts import bodies, draft, messages
+
+from sparrow import clock
+from sparrow.broker.auth import ALLOWED, may_send
+from sparrow.model.errors import GroupRequired, IllegalName, Refused, StorageError, TooLarge
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.priority import Priority, lane_of
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.token import SECRET_BYTES, Token
+from sparrow.model.topic import Topic
+from sparrow.settings import MIB, SqlSettings
+from sparrow.store.positions import durable, single, span
+from sparrow.store.spi import AtEnd, Slice
+from sparrow.store.sql.database import DatabaseRefused, Duplicate, NoRoom
+from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.inserting import numbered
+from sparrow.store.sql.names import Lane
+from sparrow.store.sql.offsets import Fenced
+from sparrow.store.sql.resend import CHUNK_IDS
+from sparrow.store.sql.rows import unpack
+from sparrow.wire import record
+from sparrow.wire.codes import Code
+from sparrow.wire.properties import encode
+
+TOPIC = "testtopic"
+HIGH, MIDDLE, LOW = (Queue(TOPIC, priority) for priority in Priority)
+SEED_COLUMNS = ["id", "body", "source_ip", "token", "ref_key", "timestamp", "properties"]
+RESEND_COLUMNS = ["id", "group_id", "start", "end", "priority", "timestamp", "token", "attempt"]
+OFFSET_COLUMNS = ["id", "group_id", "offset", "priority", "epoch", "updated_at"]
+EIGHT = {
+    *(f"{what}_{priority.word}_{TOPIC}" for what in ("msg", "resend") for priority in Priority),
+    f"offset_{TOPIC}",
+    f"resend_offset_{TOPIC}",
+}
+TABLES = {
+    "mysql": "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()",
+    "postgresql": "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'",
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table'",
+}
+COLUMNS = {
+    "mysql": "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE()"
+    " AND table_name = :name ORDER BY ordinal_position",
+    "postgresql": "SELECT column_name FROM information_schema.columns WHERE table_schema = 'public'"
+    " AND table_name = :name ORDER BY ordinal_position",
+    "sqlite": "SELECT name FROM pragma_table_info(:name) ORDER BY cid",
+}
+
+Open = Callable[..., Awaitable[SqlStore]]
+
+
+@pytest.fixture
+async def open_store(database_url: str) -> AsyncIterator[Open]:
+    """Opens the database once more, as another broker would."""
+    opened: list[SqlStore] = []
+
+    async def open_it(**options: object) -> SqlStore:
+        opened.append(await SqlStore.open(database_url, **options))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def empty(open_store: Open) -> SqlStore:
+    return await open_store()
+
+
+@pytest.fixture
+async def store(empty: SqlStore) -> SqlStore:
+    await empty.put_topic(topic(TOPIC))
+    return empty
+
+
+def topic(name: str, *, parts: int = 1) -> Topic:
+    return Topic(name=name, write_queues=parts, read_queues=parts)
+
+
+def numbers(count: int, start: int = 1) -> list[Draft]:
+    """Messages that say which one they are."""
+    return [draft(f"{start + at}") for at in range(count)]
+
+
+def lane(store: SqlStore, queue: Queue) -> Lane:
+    return store.catalogue.lane(queue)
+
+
+def ids(found: Sequence[StoredMessage]) -> list[int]:
+    return [message.queue_offset + 1 for message in found]
+
+
+async def tables(store: SqlStore) -> set[str]:
+    return {name for (name,) in await store.database.rows(TABLES[store.database.kind])}
+
+
+async def columns(store: SqlStore, name: str) -> list[str]:
+    return [column for (column,) in await store.database.rows(COLUMNS[store.database.kind], name=name)]
+
+
+async def column(store: SqlStore, name: str, of: str) -> list[object]:
+    """A column of a table, in the order of ids."""
+    return [value for (value,) in await store.database.rows(f'SELECT "{name}" FROM "{of}" ORDER BY id')]
+
+
+async def next_id(store: SqlStore, of: Lane) -> int:
+    ((found,),) = await store.database.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=of.number)
+    return int(found)
+
+
+async def trimmed(store: SqlStore, queue: Queue, first_id: int) -> None:
+    """As retention leaves a lane."""
+    of = lane(store, queue)
+    await store.database.change(f"UPDATE hermes_lane SET first_id = {first_id} WHERE lane = {of.number}")
+    await store.database.change(f'DELETE FROM "{of.table}" WHERE id < {first_id}')
+
+
+async def insert(store: SqlStore, into: str, **values: object) -> int:
+    """As somebody would who uses the database by hand."""
+    names, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
+    return await store.database.change(f'INSERT INTO "{into}" ({names}) VALUES ({places})', **values)
+
+
+async def insert_message(store: SqlStore, **values: object) -> int:
+    word = {"body": b"", "source_ip": 0, "token": store.catalogue.anonymous, "timestamp": 1, "properties": b""}
+    return await insert(store, f"msg_high_{TOPIC}", **(word | values))
+
+
+async def insert_resend(store: SqlStore, **values: object) -> int:
+    word: dict[str, object] = {"id": 1, "start": 1, "end": 1, "priority": "low", "timestamp": 1}
+    return await insert(store, f"resend_low_{TOPIC}", **(word | values))
+
+
+async def resent(store: SqlStore, group: str, queue: Queue) -> list[int]:
+    """Ids that a group gets once more; afterwards it has had them."""
+    ranges, last = await store.resends.next(group, lane(store, queue))
+    found: list[int] = []
+    for each in ranges:
+        found += ids((await span(store, queue, each.start - 1, each.end)).messages)
+    async with store.database.transaction() as session:
+        await store.resends.done(session, group, lane(store, queue), last)
+    return found
+
+
+# -- tables and names -------------------------------------------------------------------------------------------------
+
+
+async def test_t01_low_messages_have_their_table_with_the_seeds_columns(store):
+    assert await columns(store, "msg_low_testtopic") == SEED_COLUMNS
+    await store.append(LOW, [draft("low")])
+    assert await column(store, "body", "msg_low_testtopic") == [b"low"]
+
+
+async def test_t02_middle_messages_have_their_table_with_the_same_columns(store):
+    assert await columns(store, "msg_middle_testtopic") == SEED_COLUMNS
+    await store.append(MIDDLE, [draft("middle")])
+    assert await column(store, "body", "msg_middle_testtopic") == [b"middle"]
+
+
+async def test_t03_high_messages_have_their_table_with_the_same_columns(store):
+    assert await columns(store, "msg_high_testtopic") == SEED_COLUMNS
+    await store.append(HIGH, [draft("high")])
+    assert await column(store, "body", "msg_high_testtopic") == [b"high"]
+
+
+async def test_t04_low_ranges_to_resend_have_their_table(store):
+    assert await columns(store, "resend_low_testtopic") == RESEND_COLUMNS
+
+
+async def test_t05_the_middle_resend_table_has_its_underscore(store):
+    assert await columns(store, "resend_middle_testtopic") == RESEND_COLUMNS
+    assert "resend_middletesttopic" not in await tables(store)
+
+
+async def test_t06_high_ranges_to_resend_have_their_table(store):
+    assert await columns(store, "resend_high_testtopic") == RESEND_COLUMNS
+
+
+async def test_t07_progress_of_groups_has_its_table(store):
+    assert await columns(store, "offset_testtopic") == OFFSET_COLUMNS
+
+
+async def test_t08_progress_in_resends_has_its_table_with_the_same_columns(store):
+    assert await columns(store, "resend_offset_testtopic") == OFFSET_COLUMNS
+
+
+async def test_t09_there_is_one_token_table_however_many_topics_there_are(empty):
+    before = await tables(empty)
+    for number in range(3):
+        await empty.put_topic(topic(f"topic{number}"))
+    new = await tables(empty) - before
+    assert "meta_token" in before
+    assert [name for name in new if "token" in name] == []
+
+
+async def test_t10_a_topic_created_twice_has_its_eight_tables_and_keeps_its_messages(store):
+    before = await tables(store)
+    assert before >= EIGHT
+    await store.append(HIGH, numbers(3))
+    await store.put_topic(topic(TOPIC))
+    assert await tables(store) == before
+    assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
+    assert await store.database.rows("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
+
+
+@pytest.mark.parametrize("way", ["opened", "created"])
+@pytest.mark.parametrize("gone", [0, 1, 5, 8])
+async def test_t10_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next(store, open_store, gone, way):
+    whole = await tables(store)
+    names = sorted(EIGHT)
+    for name in names[len(names) - gone :]:
+        await store.database.change(f'DROP TABLE "{name}"')
+    if gone:  # a table's lanes come after it
+        await store.database.change("DELETE FROM hermes_lane WHERE topic = :topic", topic=TOPIC)
+    await store.database.change("UPDATE hermes_topic SET state = 'creating'")
+    if way == "opened":
+        other = await open_store()
+    else:
+        other = store
+        assert TOPIC not in await other.topics(), "what is half-made is not served"
+        await other.put_topic(topic(TOPIC))
+    assert await tables(other) == whole
+    assert await other.database.rows("SELECT topic, state FROM hermes_topic") == [(TOPIC, "active")]
+    for queue in (HIGH, MIDDLE, LOW):
+        assert (await other.append(queue, [draft("works")])).offset == 0
+        assert await other.resends.ask(lane(other, queue), "g", 1, 1) == 1
+
+
+async def test_t10_several_brokers_may_create_the_same_topic_at_the_same_time(database_url):
+    stores = await asyncio.gather(*(SqlStore.open(database_url) for _ in range(4)))
+    try:
+        await asyncio.gather(*(store.put_topic(topic(TOPIC)) for store in stores))
+        places = await asyncio.gather(*(store.append(HIGH, [draft("x")]) for store in stores))
+        assert sorted(place.offset for place in places) == [0, 1, 2, 3]
+        assert await tables(stores[0]) >= EIGHT
+        ((count,),) = await stores[0].database.rows("SELECT COUNT(*) FROM hermes_lane")
+        assert count == 6
+    finally:
+        for store in stores:
+            await store.close()
+
+
+@pytest.mark.parametrize("name", ["TestTopic", "testTopic", "TESTTOPIC", "täst", "-a", ".a", "_a", "a$1", "a" * 41, ""])
+async def test_t11_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_nothing(empty, name):
+    before = await tables(empty)
+    with pytest.raises(IllegalName):
+        await empty.put_topic(topic(name))
+    assert await tables(empty) == before
+    assert await empty.database.rows("SELECT * FROM hermes_topic") == []
+    assert await empty.database.rows("SELECT * FROM hermes_lane") == []
+
+
+@pytest.mark.parametrize(("name", "parts"), [("a.b-c_d", 1), ("0", 1), ("select", 2), ("a" * 40, 11)])
+async def test_t11_every_legal_name_works_with_parts_and_partitions(open_store, name, parts):
+    store = await open_store(settings=SqlSettings(partition_rows=100))
+    await store.put_topic(topic(name, parts=parts))
+    last = Queue(name, 3 * parts - 1)
+    for at in range(0, 450, 50):
+        assert (await store.append(last, numbers(50, at))).offset == at
+    assert (await store.bounds(last)) == Bounds(0, 450)
+    await store.commit("g", last, 7)
+    await store.resends.ask(lane(store, last), "g", 1, 1)
+    reopened = await open_store()
+    assert len((await reopened.read(last, 0, count_max=1000)).sizes) == 450
+
+
+async def test_t12_part_0_has_the_bare_names_and_the_others_a_number(store):
+    await store.put_topic(topic(TOPIC, parts=3))
+    found = await tables(store)
+    assert found >= EIGHT
+    for part in (1, 2):
+        assert found >= {f"{name}${part}" for name in EIGHT}
+    assert not any(name.endswith(("$0", "$3")) for name in found)
+    await store.append(Queue(TOPIC, 3), [draft("part 1, high")])
+    assert await column(store, "body", "msg_high_testtopic$1") == [b"part 1, high"]
+    assert await column(store, "body", "msg_high_testtopic") == []
+
+
+# -- columns of messages ----------------------------------------------------------------------------------------------
+
+
+async def test_c01_ids_are_dense_from_1_in_the_order_of_appending(store):
+    await store.append(HIGH, numbers(3))
+    await store.append(LOW, numbers(1))
+    for each in numbers(20, 4):
+        await store.append(HIGH, [each])
+    assert await column(store, "id", "msg_high_testtopic") == list(range(1, 24))
+    assert await column(store, "body", "msg_high_testtopic") == [f"{number}".encode() for number in range(1, 24)]
+    assert await column(store, "id", "msg_low_testtopic") == [1]
+
+
+async def test_c02_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(store, open_store):
+    sent = [bytes(range(256)), b"", *(bytes([value]) for value in range(256)), b"'\\\";--\0%s:x" * 100]
+    await store.append(MIDDLE, [Draft(body=body) for body in sent])
+    for reader in (store, await open_store()):
+        assert bodies(await reader.read(MIDDLE, 0, count_max=1000)) == sent
+    assert await column(store, "body", "msg_middle_testtopic") == sent
+
+
+async def test_c02_the_largest_body_a_database_takes_comes_back_and_a_larger_one_is_refused(open_store):
+    store = await open_store(settings=SqlSettings(message_bytes_max=16 * MIB - 1))
+    await store.put_topic(topic(TOPIC))
+    largest = min(16 * MIB - 1, store.database.packet_bytes_max - 1024)
+    with pytest.raises(TooLarge):
+        await store.append(LOW, [Draft(body=bytes(largest + 2048))])
+    await store.append(LOW, [Draft(body=b"\xff" * largest)])
+    ((size,),) = await store.database.rows("SELECT LENGTH(body) FROM msg_low_testtopic")
+    assert size == largest
+    reader = await open_store()
+    assert bodies(await reader.read(LOW, 0)) == [b"\xff" * largest]
+
+
+async def test_c03_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(store, open_store):
+    v4, v6 = bytes([11, 122, 209, 20]), bytes.fromhex("20010db8000000000000000000000001")
+    await store.append(
+        HIGH,
+        [
+            Draft(body=b"4", born_host=v4 + (10911).to_bytes(4, "big")),
+            Draft(body=b"6", born_host=v6 + (10911).to_bytes(4, "big"), sys_flag=record.BORN_IPV6),
+        ],
+    )
+    assert await column(store, "source_ip", "msg_high_testtopic") == [192598292, 0]
+    (_, properties) = await column(store, "properties", "msg_high_testtopic")
+    assert dict(unpack(bytes(properties)))[b"sys.src"] == b"2001:db8::1"
+    for reader in (store, await open_store()):
+        found = [(message.born_host.ip, message.born_host.port) for message in messages(await reader.read(HIGH, 0))]
+        assert found == [(v4, 10911), (v6, 10911)]
+
+
+async def test_c04_a_message_names_its_producers_token_by_number(store):
+    name = "appid-340101;sid-p0912"
+    await insert(store, "meta_token", id=231, token=name, type="p", secret_hash=bytes(SECRET_BYTES))
+    token = (await store.tokens())[name]
+    assert token.id == 231
+    signed = draft("signed")
+    signed.token = token.id
+    await store.append_soon(HIGH, [signed])
+    await store.append_soon(HIGH, [draft("from nobody")])
+    assert await column(store, "token", "msg_high_testtopic") == [231, store.catalogue.anonymous]
+
+
+async def test_c05_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
+    for queue in (HIGH, MIDDLE, LOW):
+        await store.append(queue, [draft(f"{lane_of(queue.id).word}", unique="order-4423")])
+    longest = "k" * 255
+    others = ["Order-4423", "order-4423 ", "ORDER-4423", "order-442", "örder", longest, longest[1:]]
+    await store.append(LOW, [draft(f"{key}", unique=key) for key in others])
+    found = [record.decode(raw).body for raw in await store.find_by_key(TOPIC, "order-4423")]
+    assert sorted(found) == [b"high", b"low", b"middle"]
+    for key in others:
+        assert [record.decode(raw).body.decode() for raw in await store.find_by_key(TOPIC, key)] == [key]
+    assert (await column(store, "ref_key", "msg_high_testtopic")) == [b"order-4423"]
+    await store.append(HIGH, [draft("no key")])
+    assert (await column(store, "ref_key", "msg_high_testtopic"))[-1] is None
+
+
+async def test_c06_times_are_milliseconds_and_never_go_back_though_the_clock_does(open_store):
+    times = [1_422_588_646_000, 1_422_588_647_000, 1_422_588_640_000, 1_422_588_648_000]
+    now = iter(times)
+    store = await open_store()
+    await store.put_topic(topic(TOPIC))
+    store._now_ms = lambda: next(now)
+    for _ in times:
+        await store.append(HIGH, [Draft(body=b"", born_ms=1_422_588_646_123)])
+    assert await column(store, "timestamp", "msg_high_testtopic") == [times[0], times[1], times[1], times[3]]
+    for properties in await column(store, "properties", "msg_high_testtopic"):
+        assert dict(unpack(bytes(properties)))[b"sys.born"] == b"1422588646123"
+
+
+async def test_c06_two_brokers_whose_clocks_differ_do_not_make_times_go_back(store, open_store):
+    late = await open_store(now_ms=lambda: clock.now_ms() - 60_000)
+    for _ in range(5):
+        await store.append(HIGH, [draft("now")])
+        await late.append(HIGH, [draft("late")])
+    times = await column(store, "timestamp", "msg_high_testtopic")
+    assert times == sorted(times)
+    assert len(times) == 10
+
+
+async def test_c07_properties_with_any_text_come_back(store, open_store):
+    said = {
+        "name": "麻雀 🐦",
+        "ключ": "значение",
+        "a:b": "c:d:e",
+        "lines": "one\ntwo\r\n",
+        "quotes": "'\"\\%s:x",
+        "s": " ",
+    }
+    await store.append(MIDDLE, [Draft(body=b"", properties=encode(said))])
+    for reader in (store, await open_store()):
+        (message,) = messages(await reader.read(MIDDLE, 0))
+        assert message.properties == said
+    (packed,) = await column(store, "properties", "msg_middle_testtopic")
+    assert (packed[0], int.from_bytes(packed[1:3], "big")) == (1, len(said) + 1)
+    ours = dict(unpack(bytes(packed)))
+    assert {name.decode(): value.decode() for name, value in ours.items() if name != b"sys.born"} == said
+
+
+async def test_c07_a_sender_cannot_say_what_only_the_broker_says(store, open_store):
+    forged = {"sys.born": "1", "sys.flag": "77", "sys.src": "::1", "mine": "kept"}
+    await store.append(MIDDLE, [Draft(body=b"", properties=encode(forged), born_ms=5, flag=2)])
+    (message,) = messages(await (await open_store()).read(MIDDLE, 0))
+    assert (message.properties, message.born_ms, message.flag) == ({"mine": "kept"}, 5, 2)
+    assert message.born_host.ip == bytes([127, 0, 0, 1])
+
+
+# -- columns of resends, offsets and tokens ---------------------------------------------------------------------------
+
+
+async def test_c08_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_back(store):
+    await store.resends.ask(lane(store, LOW), "g", 1, 1)
+    resend_lane = store.catalogue.resend_lanes[LOW]
+    with pytest.raises(ZeroDivisionError):
+        async with store.database.transaction() as session:
+            assert (await numbered(session, resend_lane, 3, 1))[0] == 2
+            raise ZeroDivisionError
+    await store.resends.ask(lane(store, LOW), "g", 1, 3 * CHUNK_IDS)
+    await store.resends.ask(lane(store, HIGH), "g", 1, 1)
+    assert await column(store, "id", "resend_low_testtopic") == [1, 2, 3, 4]
+    assert await column(store, "id", "resend_high_testtopic") == [1]
+    assert await next_id(store, resend_lane) == 5
+
+
+async def test_c09_a_resend_without_a_group_is_for_every_durable_group_and_one_with_a_group_for_that_only(store):
+    await store.append(LOW, numbers(9))
+    for group in ("g1", "g2"):
+        await store.resends.open_group(group, lane(store, LOW))
+    await store.resends.ask(lane(store, LOW), None, 1, 2)
+    await store.resends.ask(lane(store, LOW), "g2", 7, 7)
+    assert await column(store, "group_id", "resend_low_testtopic") == [None, "g2"]
+    assert await resent(store, "g1", LOW) == [1, 2]
+    assert await resent(store, "g2", LOW) == [1, 2, 7]
+
+
+async def test_c10_a_range_includes_both_its_ends(store):
+    await store.append(LOW, numbers(20))
+    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.ask(lane(store, LOW), "g", 17, 17)
+    assert await column(store, "start", "resend_low_testtopic") == [17]
+    assert await column(store, "end", "resend_low_testtopic") == [17]
+    assert await resent(store, "g", LOW) == [17]
+
+
+async def test_c10_a_range_that_ends_before_it_starts_is_refused_by_the_store_and_by_the_table(store):
+    with pytest.raises(Refused, match="5 to 4"):
+        await store.resends.ask(lane(store, LOW), "g", 5, 4)
+    with pytest.raises(DatabaseRefused):
+        await insert_resend(store, start=5, end=4)
+    assert await column(store, "id", "resend_low_testtopic") == []
+    assert await insert_resend(store, start=5, end=5) == 1
+
+
+async def test_c11_a_resend_has_the_priority_of_its_table(store):
+    for queue in (HIGH, MIDDLE, LOW):
+        await store.resends.ask(lane(store, queue), "g", 1, 2 * CHUNK_IDS)
+        word = lane_of(queue.id).word
+        assert await column(store, "priority", f"resend_{word}_testtopic") == [word, word]
+    with pytest.raises(DatabaseRefused):
+        await insert_resend(store, id=3, priority="urgent")
+
+
+async def test_c12_a_resend_has_the_brokers_time(open_store):
+    store = await open_store(now_ms=lambda: 1_700_000_000_123)
+    await store.put_topic(topic(TOPIC))
+    await store.resends.ask(lane(store, LOW), "g", 1, 1)
+    assert await column(store, "timestamp", "resend_low_testtopic") == [1_700_000_000_123]
+
+
+async def test_c13_a_resend_says_whose_token_asked_for_it_if_there_was_one(store):
+    await store.resends.ask(lane(store, LOW), "g", 1, 1)
+    await store.resends.ask(lane(store, LOW), "g", 1, 1, token=231)
+    assert await column(store, "token", "resend_low_testtopic") == [None, 231]
+
+
+async def test_c14_the_id_of_an_offset_means_nothing(store, open_store):
+    await store.append(HIGH, numbers(9))
+    for group, offset in (("g1", 7), ("g2", 2)):
+        await store.commit(group, HIGH, offset)
+    await store.committing.flush()
+    await store.database.change("UPDATE offset_testtopic SET id = id + 1000")
+    other = await open_store()
+    assert [await other.committed(group, HIGH) for group in ("g1", "g2")] == [7, 2]
+    await other.commit("g1", HIGH, 8)
+    await other.committing.flush()
+    assert await column(other, "offset", "offset_testtopic") == [8, 2]
+
+
+async def test_c15_a_group_has_an_offset_for_each_priority_and_no_two_for_one(store, open_store):
+    for queue, offset in ((HIGH, 3), (MIDDLE, 2), (LOW, 1)):
+        await store.append(queue, numbers(9))
+        await store.commit("g", queue, offset)
+    await store.commit("g", HIGH, 4)
+    await store.committing.flush()
+    other = await open_store()
+    assert [await other.committed("g", queue) for queue in (HIGH, MIDDLE, LOW)] == [4, 2, 1]
+    with pytest.raises(Duplicate):
+        await insert(store, "offset_testtopic", group_id="g", offset=9, priority="high")
+    assert await insert(store, "offset_testtopic", group_id="G", offset=9, priority="high") == 1
+
+
+async def test_c15_two_brokers_that_commit_for_a_new_group_at_the_same_time_both_get_through(store, open_store):
+    other = await open_store()
+    await store.append(HIGH, numbers(50))
+    for number in range(20):
+        await store.commit(f"g{number}", HIGH, 3)
+        await other.commit(f"g{number}", HIGH, 3)
+        await asyncio.gather(store.committing.flush(), other.committing.flush())
+    assert await column(store, "offset", "offset_testtopic") == [3] * 20
+
+
+async def test_c16_the_offset_is_the_id_of_the_last_message_consumed(store, open_store):
+    await store.append(HIGH, numbers(3325))
+    reader = await durable(store, TOPIC, "g")
+    assert ids(await reader.read(3322)) == list(range(1, 3323))
+    await reader.commit()
+    await store.committing.flush()
+    assert await column(store, "offset", "offset_testtopic") == [3322]
+    assert ids(await (await durable(await open_store(), TOPIC, "g")).read(2)) == [3323, 3324]
+
+
+async def test_c17_a_priority_is_high_middle_or_low(store):
+    for word in ("high", "middle", "low"):
+        assert await insert(store, "offset_testtopic", group_id="g", offset=1, priority=word) == 1
+    for word in ("urgent", "", "highest"):
+        with pytest.raises(DatabaseRefused):
+            await insert(store, "offset_testtopic", group_id="g2", offset=1, priority=word)
+
+
+async def test_c18_progress_in_resends_is_apart_from_progress_in_messages(store, open_store):
+    await store.append(LOW, numbers(9))
+    await store.commit("g", LOW, 9)
+    await store.resends.open_group("g", lane(store, LOW))
+    for message_id in (2, 4):
+        await store.resends.ask(lane(store, LOW), "g", message_id, message_id)
+    assert await resent(store, "g", LOW) == [2, 4]
+    await store.committing.flush()
+    assert await column(store, "offset", "resend_offset_testtopic") == [2], "the last row that is done"
+    assert await column(store, "offset", "offset_testtopic") == [9]
+    await store.commit("g", LOW, 5)
+    await store.committing.flush()
+    other = await open_store()
+    assert await other.resends.offset("g", lane(other, LOW)) == 2
+    assert await other.committed("g", LOW) == 5
+    assert await resent(other, "g", LOW) == []
+
+
+async def test_c18_a_deleted_group_is_forgotten_by_resends_too(store):
+    await store.append(LOW, numbers(9))
+    await store.commit("g", LOW, 9)
+    for group in ("g", "other"):
+        await store.resends.open_group(group, lane(store, LOW))
+    await store.delete_group("g")
+    assert await store.resends.groups(lane(store, LOW)) == ["other"]
+    assert await store.committed("g", LOW) is None
+
+
+async def test_c19_a_token_issued_twice_is_the_first(store, open_store):
+    first = Token(id=0, name="appid-340101;sid-p0912", kind="p", secret=b"1" * SECRET_BYTES, created_ms=1)
+    await store.put_token(first)
+    issued = (await store.tokens())[first.name]
+    other = await open_store()
+    await other.put_token(Token(id=0, name=first.name, kind="c", secret=b"2" * SECRET_BYTES, created_ms=2))
+    assert await other.tokens() == {first.name: issued}
+    assert (issued.secret, issued.kind, issued.created_ms) == (first.secret, "p", 1)
+    upper = Token(id=0, name=first.name.upper(), kind="c", secret=b"3" * SECRET_BYTES, created_ms=3)
+    await store.put_token(upper)
+    assert (await other.tokens())[upper.name].id not in (0, issued.id)
+
+
+async def test_c19_a_type_of_token_is_p_or_c(store):
+    for kind in ("x", "", "pc", "P"):
+        with pytest.raises(Refused):
+            await store.put_token(
+                Token(id=0, name=f"t{kind}", kind=kind, secret=bytes(SECRET_BYTES), created_ms=1)  # type: ignore[arg-type]
+            )
+    for kind in ("x", "", "pc"):
+        with pytest.raises(DatabaseRefused):
+            await insert(store, "meta_token", token="raw", type=kind)
+    assert await store.tokens() == {}
+
+
+async def test_c19_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(store):
+    for kind in ("p", "c"):
+        await store.put_token(Token(id=0, name=kind, kind=kind, secret=bytes(SECRET_BYTES), created_ms=1))
+    tokens = await store.tokens()
+    assert may_send(tokens["p"].kind, TOPIC)
+    assert not may_send(tokens["c"].kind, TOPIC)
+    reads = {Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.QUERY_MESSAGE}
+    assert not ALLOWED[tokens["p"].kind] & reads
+    assert ALLOWED[tokens["c"].kind] >= reads
+
+
+async def test_c19_every_name_of_a_token_can_be_issued(store):
+    for name in ("anonymous", "nobody", "admin", "root"):
+        await store.put_token(Token(id=0, name=name, kind="c", secret=bytes(SECRET_BYTES), created_ms=1))
+        assert (await store.tokens())[name].kind == "c"
+        assert (await store.tokens())[name].id != store.catalogue.anonymous
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+
+
+async def test_s01_a_batch_is_seen_whole_or_not_at_all_and_has_ids_that_follow_each_other(store, open_store):
+    appended = await store.append(HIGH, numbers(10))
+    assert (appended.queue, appended.offset) == (HIGH, 0)
+    assert [place & 0xFFFFFFFF for place in appended.physical_offsets] == list(range(1, 11))
+    # Somebody's row in the way of the third of five: the other four must not be seen either.
+    await insert_message(store, id=13, body=b"stranger")
+    with pytest.raises(StorageError, match="did not write"):
+        await store.append(HIGH, numbers(5, 11))
+    reader = await open_store()
+    assert len(bodies(await reader.read(HIGH, 0))) == 10
+    assert await column(store, "id", "msg_high_testtopic") == [*range(1, 11), 13]
+    await store.database.change("DELETE FROM msg_high_testtopic WHERE id = 13")
+    assert (await store.append(HIGH, numbers(5, 11))).offset == 10
+
+
+async def test_s01_readers_never_see_a_part_of_a_batch(store, open_store):
+    reader = await open_store()
+    sizes = [1, 7, 50, 200, 3]
+    ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+    seen = {0}
+
+    async def look() -> None:
+        while max(seen) < ends[-1]:
+            seen.add((await reader.bounds(HIGH)).end)
+
+    looking = asyncio.create_task(look())
+    for size in sizes:
+        await store.append(HIGH, numbers(size))
+    await asyncio.wait_for(looking, 10)
+    assert seen <= {0, *ends}
+
+
+async def test_s02_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):
+    for queue in (HIGH, MIDDLE, LOW):
+        await store.append(queue, numbers(10))
+    reader = await single(store, TOPIC)
+    assert await reader.read(100) == []
+    await store.append(MIDDLE, numbers(1, 11))
+    assert ids(await reader.read(100)) == [11]
+    with pytest.raises(GroupRequired):
+        await reader.commit()
+    await store.append(MIDDLE, numbers(4, 12))
+    await store.committing.flush()
+    assert await column(store, "group_id", "offset_testtopic") == []
+    assert await (await single(store, TOPIC)).read(100) == [], "after a reconnect it starts at the new maximum"
+    assert ids(await reader.read(100)) == [12, 13, 14, 15]
+
+
+async def test_s03_the_first_message_after_id_5_is_6(store, open_store):
+    await store.append(HIGH, numbers(9))
+    for reader in (store, await open_store()):
+        assert ids(messages(await reader.read(HIGH, 5, count_max=3))) == [6, 7, 8]
+
+
+async def test_s04_a_batch_is_filled_with_high_then_middle_then_low(store, open_store):
+    for queue, count in ((LOW, 9), (HIGH, 3), (MIDDLE, 4)):
+        await store.append(queue, numbers(count))
+    for each in (store, await open_store()):
+        found = await (await durable(each, TOPIC, "g")).read(10)
+        assert [lane_of(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + ["low"] * 3
+        assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
+    reader = await durable(store, TOPIC, "g")
+    await reader.read(10)
+    await store.append(HIGH, [draft("hurry")])
+    found = await reader.read(10)
+    assert found[0].body == b"hurry"
+    assert ids(found[1:]) == [4, 5, 6, 7, 8, 9]
+
+
+async def test_s04_with_several_parts_every_part_of_a_priority_comes_before_the_next_priority(store):
+    await store.put_topic(topic(TOPIC, parts=2))
+    for queue_id in range(6):
+        await store.append(Queue(TOPIC, queue_id), numbers(5))
+    reader = await durable(store, TOPIC, "g")
+    found = [message for _ in range(10) for message in await reader.read(3)]
+    assert [lane_of(message.queue_id) for message in found] == sorted(lane_of(message.queue_id) for message in found)
+    for queue_id in range(6):
+        assert ids([message for message in found if message.queue_id == queue_id]) == [1, 2, 3, 4, 5]
+    assert {message.queue_id for message in found[:6]} == {0, 3}, "neither part waits until the other is empty"
+
+
+async def test_s05_a_group_goes_on_after_what_it_committed_in_each_priority(store, open_store):
+    for queue in (HIGH, MIDDLE, LOW):
+        await store.append(queue, numbers(5))
+    reader = await durable(store, TOPIC, "g")
+    assert len(await reader.read(7)) == 7
+    await reader.commit()
+    assert len(await reader.read(4)) == 4, "read, and not committed"
+    await store.close()
+    found = await (await durable(await open_store(), TOPIC, "g")).read(100)
+    assert [(lane_of(message.queue_id).word, message.queue_offset + 1) for message in found] == [
+        *(("middle", number) for number in (3, 4, 5)),
+        *(("low", number) for number in (1, 2, 3, 4, 5)),
+    ]
+
+
+async def test_s06_a_new_group_starts_with_the_oldest_message_itself(store, open_store):
+    await store.append(HIGH, numbers(110))
+    await trimmed(store, HIGH, 101)
+    reader = await durable(await open_store(), TOPIC, "new")
+    assert ids(await reader.read(100)) == list(range(101, 111))
+
+
+async def test_s07_a_group_does_not_go_back_by_committing(store):
+    await store.append(HIGH, numbers(20))
+    await store.commit("g", HIGH, 1)
+    await store.committing.flush()
+    await store.committing.commit_fenced("g", lane(store, HIGH), 10, 1)
+    await store.committing.commit_fenced("g", lane(store, HIGH), 7, 1)
+    assert await column(store, "offset", "offset_testtopic") == [10]
+
+
+async def test_s07_whoever_comes_with_an_old_epoch_changes_nothing(store):
+    await store.append(HIGH, numbers(20))
+    await store.commit("g", HIGH, 1)
+    await store.committing.flush()
+    await store.committing.commit_fenced("g", lane(store, HIGH), 10, 5)
+    with pytest.raises(Fenced, match="'g'"):
+        await store.committing.commit_fenced("g", lane(store, HIGH), 15, 4)
+    await store.commit("g", HIGH, 16)  # this process knows of no epoch at all
+    await store.committing.flush()
+    assert await store.database.rows('SELECT "offset", epoch FROM offset_testtopic') == [(10, 5)]
+    await store.committing.commit_fenced("g", lane(store, HIGH), 12, 5)
+    assert await column(store, "offset", "offset_testtopic") == [12]
+
+
+async def test_s07_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
+    first = await open_store(settings=SqlSettings(lease_ms=60_000))
+    second = await open_store(settings=SqlSettings(lease_ms=60_000))
+    epoch = await first.leases.take("group:t:g")
+    assert epoch is not None
+    assert await second.leases.take("group:t:g") is None
+    assert await first.leases.take("group:t:g") == epoch, "to keep it is no change"
+    await first.leases.give_up("group:t:g")
+    assert await second.leases.take("group:t:g") == epoch + 1
+    assert await first.leases.take("group:t:g") is None
+
+
+async def test_s08_a_resend_reaches_its_group_in_order_and_no_other(store, open_store):
+    await store.append(LOW, numbers(9))
+    for group in ("g1", "g2"):
+        reader = await durable(store, TOPIC, group)
+        await reader.read(100)
+        await reader.commit()
+        await store.resends.open_group(group, lane(store, LOW))
+    await store.resends.ask(lane(store, LOW), "g1", 1, 5, token=231)
+    other = await open_store()
+    assert await resent(other, "g1", LOW) == [1, 2, 3, 4, 5]
+    assert await resent(other, "g2", LOW) == []
+    assert await resent(store, "g1", LOW) == [], "once"
+    assert await (await durable(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
+
+
+async def test_s09_a_resend_is_a_groups_only(store):
+    await store.append(LOW, numbers(9))
+    reader = await single(store, TOPIC)
+    with pytest.raises(GroupRequired, match="a resend"):
+        await store.resends.ask(lane(store, LOW), reader.group_for("a resend"), 1, 5)
+    assert await column(store, "id", "resend_low_testtopic") == []
+    assert (await durable(store, TOPIC, "g")).group_for("a resend") == "g"
+
+
+async def test_s09_a_low_range_is_read_from_the_low_table(store):
+    for queue in (HIGH, MIDDLE, LOW):
+        await store.append(queue, [draft(f"{lane_of(queue.id).word} {number}") for number in range(1, 4)])
+    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.ask(lane(store, LOW), "g", 2, 3)
+    ((_, start, end, _),) = (await store.resends.next("g", lane(store, LOW)))[0]
+    found = await span(store, LOW, start - 1, end)
+    assert [message.body for message in found.messages] == [b"low 2", b"low 3"]
+    assert (await store.resends.next("g", lane(store, HIGH)))[0] == []
+
+
+async def test_s10_messages_that_retention_took_are_passed_over_and_counted(store, open_store):
+    await store.append(LOW, numbers(20))
+    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.ask(lane(store, LOW), "g", 3, 12)
+    await trimmed(store, LOW, 8)
+    other = await open_store()
+    ((_, start, end, _),) = (await other.resends.next("g", lane(other, LOW)))[0]
+    found = await span(other, LOW, start - 1, end)
+    assert (ids(found.messages), found.missing) == ([8, 9, 10, 11, 12], 5)
+    gone = await span(other, LOW, 0, 5)
+    assert (gone.messages, gone.missing) == ([], 5)
+
+
+async def test_s11_a_group_and_a_single_consumer_do_not_touch_each_other(store):
+    await store.append(HIGH, numbers(5))
+    group, alone = await durable(store, TOPIC, "g"), await single(store, TOPIC)
+    await store.append(HIGH, numbers(5, 6))
+    assert ids(await alone.read(2)) == [6, 7]
+    assert ids(await group.read(3)) == [1, 2, 3]
+    await group.commit()
+    assert ids(await alone.read(100)) == [8, 9, 10]
+    assert ids(await group.read(100)) == [4, 5, 6, 7, 8, 9, 10]
+    assert ids(await (await durable(store, TOPIC, "g")).read(1)) == [4]
+
+
+# -- ids do not break -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["done", "rolled back"])
+async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_store, outcome):
+    """Whoever has taken ids and has not committed keeps the next one waiting; a rollback gives its ids back."""
+    other, reader = await open_store(), await open_store()
+    of = lane(store, HIGH)
+    try:
+        async with store.database.transaction() as session:
+            assert (await numbered(session, of, 1, 1))[0] == 1
+            waiting = asyncio.ensure_future(other.append(HIGH, [draft("second")]))
+            _, pending = await asyncio.wait({waiting}, timeout=0.3)
+            assert pending, "the lane's row is locked"
+            assert await reader.read(HIGH, 0) == AtEnd(Bounds(0, 0))
+            if outcome == "rolled back":
+                raise ZeroDivisionError
+            await session.change(
+                f'INSERT INTO "{of.table}" (id, body, source_ip, token, "timestamp", properties)'
+                " VALUES (1, :body, 0, :token, 1, :properties)",
+                body=b"first",
+                token=store.catalogue.anonymous,
+                properties=b"",
+            )
+    except ZeroDivisionError:
+        pass
+    await waiting
+    found = [b"first", b"second"] if outcome == "done" else [b"second"]
+    assert bodies(await reader.read(HIGH, 0)) == found
+    assert await column(store, "id", of.table) == list(range(1, len(found) + 1))
+    assert await next_id(store, of) == len(found) + 1
+
+
+async def test_p1_appends_from_many_brokers_have_no_hole_and_are_seen_in_order(store, open_store):
+    writers = [await open_store() for _ in range(4)]
+    reader = await open_store()
+    total, seen = 4 * 15 * 3, []
+
+    async def write(writer: SqlStore) -> None:
+        for _ in range(15):
+            await writer.append(HIGH, numbers(3))
+
+    async def read() -> None:
+        while len(seen) < total:
+            found = await reader.read(HIGH, len(seen))
+            if isinstance(found, Slice):
+                seen.extend(ids(messages(found)))
+
+    await asyncio.wait_for(asyncio.gather(read(), *map(write, writers)), 60)
+    assert seen == list(range(1, total + 1))
+
+
+async def test_p2_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_the_next_append(store, open_store):
+    await store.append(HIGH, numbers(2))
+    if store.database.kind == "sqlite":  # fills the id in
+        assert await insert_message(store, body=b"by hand") == 1
+        with pytest.raises(StorageError, match="sparrow store check"):
+            await store.append(HIGH, numbers(1, 3))
+        assert bodies(await (await open_store()).read(HIGH, 0)) == [b"1", b"2"]
+        await store.database.change("DELETE FROM msg_high_testtopic WHERE id = 3")
+    else:
+        with pytest.raises((DatabaseRefused, NoRoom)):  # PostgreSQL: no partition has room for "no id"
+            await insert_message(store, body=b"by hand")
+    assert (await store.append(HIGH, numbers(1, 3))).offset == 2
+    assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("hole", [{1}, {3}, {3, 4, 5}, {10}, {1, 3, 5, 7, 9}])
+async def test_p3_readers_get_past_a_hole_that_an_accident_made(store, open_store, hole):
+    await store.append(HIGH, numbers(10))
+    places = ", ".join(map(str, hole))
+    await store.database.change(f"DELETE FROM msg_high_testtopic WHERE id IN ({places})")
+    other = await open_store()
+    left = [number for number in range(1, 11) if number not in hole]
+    for count in (1, 2, 100):
+        reader = await durable(other, TOPIC, f"g{count}")
+        found: list[int] = []
+        while more := ids(await reader.read(count)):
+            found += more
+        assert found == left
+        assert reader.position(HIGH) == 10, "so that what is left to read is a matter of subtraction"
+    small = await other.read(HIGH, 0, bytes_max=1)
+    assert ids(messages(small)) == left[:1]
