@@ -66,6 +66,8 @@ class Offsets:
         self._database, self._catalogue, self._epoch, self._now_ms = database, catalogue, epoch, now_ms
         self._known: dict[tuple[str, Queue], QueueOffset] = {}
         self._unsaved: dict[tuple[str, Queue], _Unsaved] = {}
+        self._saving: dict[tuple[str, Queue], _Unsaved] = {}
+        """On their way to the database at this moment."""
         self._flushing: asyncio.TimerHandle | None = None
         self._flush_lock = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
@@ -109,6 +111,7 @@ class Offsets:
         """Everything committed is in the database when this returns."""
         async with self._flush_lock:
             unsaved, self._unsaved = self._unsaved, {}
+            self._saving = unsaved
             epoch, late = self._epoch(), asyncio.get_running_loop().time() - LATE_S
             rows = {}
             for key, commit in unsaved.items():
@@ -126,6 +129,8 @@ class Offsets:
             except BaseException:
                 self._unsaved = {**unsaved, **self._unsaved}
                 raise
+            finally:
+                self._saving = {}
             for key in fenced:
                 self._fenced(key, unsaved[key], epoch, is_late=unsaved[key].said_at < late)
 
@@ -159,23 +164,29 @@ class Offsets:
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         """As the database knows it, but for what is on its way there."""
-        if (unsaved := self._unsaved.get((group, queue))) is not None:
+        key = group, queue
+        if (unsaved := self._on_its_way(key)) is not None:
             return unsaved.offset
         lane = self._catalogue.lanes.get(queue)
         if lane is None:
             return None
-        place = _place(lane, group)
+        place, before = _place(lane, group), self._known.get(key)
         found = await self._database.rows(
             f'SELECT "offset" FROM "{place.table}" WHERE group_id = :group_id AND priority = :priority',
             group_id=group,
             priority=place.priority,
         )
-        if (group, queue) in self._unsaved:  # said while we asked
-            return self._unsaved[group, queue].offset
+        if (unsaved := self._on_its_way(key)) is not None:  # said while we asked
+            return unsaved.offset
+        if self._known.get(key) != before:  # said and saved while we asked
+            return self._known.get(key)
         if not found:
             return None
-        self._known[group, queue] = QueueOffset(found[0][0])
-        return self._known[group, queue]
+        self._known[key] = QueueOffset(found[0][0])
+        return self._known[key]
+
+    def _on_its_way(self, key: tuple[str, Queue]) -> _Unsaved | None:
+        return self._unsaved.get(key) or self._saving.get(key)
 
     async def commit_fenced(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
         """Move on, never back, and only with the newest epoch: `Fenced` otherwise."""
@@ -196,6 +207,7 @@ class Offsets:
     async def all(self) -> dict[tuple[str, str], dict[int, QueueOffset]]:
         """(topic, group) to queue id to the offset to be read next."""
         found: dict[tuple[str, str], dict[int, QueueOffset]] = defaultdict(dict)
+        saving = {**self._saving, **self._unsaved}  # may be saved after its table was read
         by_place = {
             (table("offset", lane.topic, lane.part), lane.priority): Queue(*queue)
             for queue, lane in self._catalogue.lanes.items()
@@ -205,7 +217,7 @@ class Offsets:
                 queue = by_place.get((name, Priority[word.upper()]))
                 if queue is not None:
                     found[queue.topic, group][queue.id] = QueueOffset(offset)
-        for (group, queue), unsaved in self._unsaved.items():
+        for (group, queue), unsaved in {**saving, **self._saving, **self._unsaved}.items():
             found[queue.topic, group][queue.id] = unsaved.offset
         return dict(found)
 
