@@ -147,12 +147,12 @@ def log(request: pytest.FixtureRequest, scale: str) -> Iterator[Log]:
     # So many that the records to be hurt lie in the last segment.
     appends = 80 if scale == "smoke" else 260
     with folder_in_memory() as folder:
-        yield made(folder, request.param, appends, tail=4 if scale == "smoke" else 40)
+        yield made(folder, request.param, appends, tail=4 if scale == "smoke" else 20)
 
 
 @pytest.fixture
 def tail_records(scale: str) -> int:
-    return 6 if scale == "smoke" else 60
+    return 6 if scale == "smoke" else 20
 
 
 # -- hurting a copy of it ---------------------------------------------------------------------------------------------
