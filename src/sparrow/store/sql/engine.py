@@ -218,8 +218,9 @@ class SqlStore:
 
     def _appended(self, placed: Placed, count: int) -> Appended:
         lane, queue = self.catalogue.by_number[placed.lane]
-        places = [lane.place(placed.base_id + at) for at in range(count)]
-        end = PhysicalOffset(places[-1] + 1)
+        first = lane.place(placed.base_id)
+        places = [PhysicalOffset(place) for place in range(first, first + count)]
+        end = PhysicalOffset(first + count)
         return Appended(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
 
     def checked(self, draft: Draft) -> Draft:

@@ -55,6 +55,15 @@ class Leases:
             "UPDATE hermes_lease SET expires_at = 0 WHERE name = :name AND owner = :owner", name=name, owner=self.owner
         )
 
+    async def others(self, prefix: str) -> list[str]:
+        """Who else holds leases whose names begin so."""
+        found = await self._database.rows(
+            f"SELECT owner FROM hermes_lease WHERE name LIKE :prefix AND owner <> :owner AND expires_at > {self._now}",
+            prefix=f"{prefix}%",
+            owner=self.owner,
+        )
+        return [owner for (owner,) in found]
+
     async def epoch(self, name: str) -> int:
         """The newest, whoever has it."""
         found = await self._database.rows("SELECT epoch FROM hermes_lease WHERE name = :name", name=name)

@@ -7,8 +7,12 @@ server has the whole of it before it takes the lane's lock.
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
+from binascii import hexlify
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
 import asyncmy
@@ -37,12 +41,21 @@ _LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2
 _FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ANSI_QUOTES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
-    " innodb_lock_wait_timeout = 5, lock_wait_timeout = 5",
+    " innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, sql_notes = OFF",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
+_NAMED = re.compile(r"%\((\w+)\)s")
 _ROOM_BYTES = 64 << 10
 """For what stands around the messages in a packet."""
 _CONNECT_S = 5
+_COMPOUND_ROWS = 50
+"""Below so many rows MariaDB is given one compound statement. Else it sends an answer for every part of the text, which
+costs more than the parts themselves do. For many rows a plain text is quicker."""
+_PREPARED_MAX = 100
+"""Queries that a connection keeps prepared: rows then come as they are, not as text."""
+
+# The driver asks for the server's notes and logs them: that a table or a key is there already is no news to us.
+logging.getLogger("asyncmy").setLevel(logging.ERROR)
 
 
 async def open_mysql(address: Address, *, connections_max: int) -> MySql:
@@ -61,6 +74,7 @@ class MySql:
         self._address = address
         self._idle: list[Any] = []
         self._free = asyncio.Semaphore(connections_max)
+        self._is_closed = False
         self._started_at = 0
         self.packet_bytes_max = 0
         self.shows_before_durable = True
@@ -97,13 +111,15 @@ class MySql:
 
     async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
         text = append_text(lane, entries, tickets, now_ms)
+        if self._is_mariadb and len(entries) < _COMPOUND_ROWS:
+            text = b"BEGIN NOT ATOMIC %b; END" % text
         async with self._connection() as connection:
             try:
                 async with connection.cursor() as cursor:
                     await cursor.execute(text)
-                    while await cursor.nextset():
-                        pass
                     found = await cursor.fetchall()
+                    while await cursor.nextset():
+                        found = found or await cursor.fetchall()
             except BaseException:
                 await _rolled_back(connection)
                 raise
@@ -119,6 +135,7 @@ class MySql:
         return f"{server_id}/{self._started_at}"
 
     async def close(self) -> None:
+        self._is_closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -128,6 +145,8 @@ class MySql:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         async with self._free:
+            if self._is_closed:
+                raise DatabaseLost(self.where, "it was closed here")
             connection = None
             try:
                 connection = self._idle.pop() if self._idle else await self._connect()
@@ -148,11 +167,18 @@ class MySql:
                 raise
             finally:
                 if connection is not None:
-                    self._idle.append(connection)
+                    self._keep(connection)
 
     def _forget(self, connection: Any) -> None:
         if connection is not None:
             connection.close()
+
+    def _keep(self, connection: Any) -> None:
+        """For whoever comes next."""
+        if self._is_closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
 
     async def _connect(self) -> Any:
         address = self._address
@@ -166,6 +192,7 @@ class MySql:
             client_flag=_FLAGS,
             autocommit=True,
             connect_timeout=_CONNECT_S,
+            stmt_cache_size=_PREPARED_MAX,
         )
         for statement in _SESSION:
             await connection.query(statement)  # type: ignore[no-untyped-call]
@@ -199,17 +226,25 @@ class _Session:
 
 async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:
     async with connection.cursor() as cursor:
-        await _execute(cursor, sql, values)
+        if values:
+            text, names = _positional(sql)
+            await cursor.execute(text, [values[name] for name in names])
+        else:
+            await cursor.execute(sql)
         return list(await cursor.fetchall())
 
 
 async def _change(connection: Any, sql: str, values: dict[str, Values]) -> int:
     async with connection.cursor() as cursor:
-        return int(await _execute(cursor, sql, values) or 0)
+        changed = await cursor.execute(formatted(sql), values) if values else await cursor.execute(sql)
+        return int(changed or 0)
 
 
-async def _execute(cursor: Any, sql: str, values: dict[str, Values]) -> int | None:
-    return await cursor.execute(formatted(sql), values) if values else await cursor.execute(sql)  # type: ignore[no-any-return]
+@lru_cache(4096)
+def _positional(sql: str) -> tuple[str, list[str]]:
+    """With `%s` for every value, and their names in order: queries of this form are prepared."""
+    names = _NAMED.findall(formatted(sql))
+    return _NAMED.sub("%s", formatted(sql)), names
 
 
 async def _rolled_back(connection: Any) -> None:
@@ -220,37 +255,37 @@ async def _rolled_back(connection: Any) -> None:
         connection.close()
 
 
-def append_text(lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> str:
+def append_text(lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> bytes:
     """The whole transaction."""
     number, count = lane.number, len(entries)
-    parts = [
+    start = (
         "START TRANSACTION;"
         f"UPDATE hermes_lane SET next_id=next_id+{count},last_ts=GREATEST(last_ts,{now_ms}) WHERE lane={number};"
         f"SELECT next_id-{count},last_ts INTO @b,@t FROM hermes_lane WHERE lane={number};"
-    ]
+    )
     if tickets:
         places = ",".join(f"({t.lane(lane)},{t.producer},{t.seq},@b+{t.offset(lane)},{t.size},@t)" for t in tickets)
-        parts.append(f"INSERT INTO hermes_batch VALUES {places};")
-    parts.append(
-        f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
-        + ",".join(
-            [
-                f"(@b+{at},X'{body.hex()}',{source_ip},{token},{_literal(ref_key)},@t,X'{properties.hex()}')"
-                for at, (body, source_ip, token, ref_key, properties, _) in enumerate(entries)
-            ]
-        )
-        + ";"
-    )
+        start += f"INSERT INTO hermes_batch VALUES {places};"
+    start += f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
+    end = ";"
     keys = [
         f"(X'{key.hex()}','{lane.priority.word}',@b+{at})"
         for at, entry in enumerate(entries)
         for key in entry.more_keys
     ]
     if keys:
-        parts.append(f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES {",".join(keys)};')
-    parts.append("COMMIT;SELECT @b,@t")
-    return "".join(parts)
+        end += f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'
+    end += "COMMIT;SELECT @b,@t"
+    rows = [
+        b"(@b+%d,X'%b',%d,%d,%b,@t,X'%b')"
+        % (at, hexlify(e.body), e.source_ip, e.token, _literal(e.ref_key), hexlify(e.properties))
+        for at, e in enumerate(entries)
+    ]
+    # Joined once: in a large batch every copy of the text costs as much as writing it.
+    rows[0] = start.encode() + rows[0]
+    rows[-1] += end.encode()
+    return b",".join(rows)
 
 
-def _literal(value: bytes | None) -> str:
-    return "NULL" if value is None else f"X'{value.hex()}'"
+def _literal(value: bytes | None) -> bytes:
+    return b"NULL" if value is None else b"X'%b'" % hexlify(value)

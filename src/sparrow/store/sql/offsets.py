@@ -26,8 +26,10 @@ from sparrow.store.sql.names import Lane, table
 log = logging.getLogger(__name__)
 
 FLUSH_S = 0.1
-LATE_S = 2.0
+FRESH_S = 5 * FLUSH_S
 """After this a commit is old: the process stood still, or the database was away, and clients may be elsewhere."""
+GIVE_UP_S = 2.0
+"""So long a commit is tried again whose row has seen a newer epoch than is known here."""
 
 
 class Fenced(Refused):
@@ -55,6 +57,14 @@ class _Unsaved(NamedTuple):
     is_rewind: bool
     is_contested: bool = False
     """The row has seen a newer epoch."""
+
+    @property
+    def age_s(self) -> float:
+        return asyncio.get_running_loop().time() - self.said_at
+
+    @property
+    def may_be_overtaken(self) -> bool:
+        return self.is_contested or (self.age_s > FRESH_S and not self.is_rewind)
 
 
 class Offsets:
@@ -112,7 +122,7 @@ class Offsets:
         async with self._flush_lock:
             unsaved, self._unsaved = self._unsaved, {}
             self._saving = unsaved
-            epoch, late = self._epoch(), asyncio.get_running_loop().time() - LATE_S
+            epoch = self._epoch()
             rows = {}
             for key, commit in unsaved.items():
                 lane = self._catalogue.lanes.get(key[1])
@@ -124,7 +134,7 @@ class Offsets:
                     async with self._database.transaction() as session:
                         for place in sorted(rows):  # the same order everywhere: no deadlocks
                             key, commit = rows[place]
-                            if not await self._save(session, place, commit, epoch, is_late=commit.said_at < late):
+                            if not await self._save(session, place, commit, epoch):
                                 fenced.append(key)
             except BaseException:
                 self._unsaved = {**unsaved, **self._unsaved}
@@ -132,19 +142,19 @@ class Offsets:
             finally:
                 self._saving = {}
             for key in fenced:
-                self._fenced(key, unsaved[key], epoch, is_late=unsaved[key].said_at < late)
+                self._fenced(key, unsaved[key], epoch)
 
-    def _fenced(self, key: tuple[str, Queue], commit: _Unsaved, epoch: int, *, is_late: bool) -> None:
+    def _fenced(self, key: tuple[str, Queue], commit: _Unsaved, epoch: int) -> None:
         if key in self._unsaved:  # there is a newer one
             return
-        if not is_late:  # who leads has changed, and we shall hear of it any moment
+        if commit.age_s < GIVE_UP_S:  # who leads has changed, and we shall hear of it any moment
             self._unsaved[key] = commit._replace(is_contested=True)
             self._flush_in(FLUSH_S)
             return
         log.warning("a commit came too late", extra={"group": key[0], "offset": commit.offset, "epoch": epoch})
         self._known.pop(key, None)
 
-    async def _save(self, session: Session, place: _Place, commit: _Unsaved, epoch: int, *, is_late: bool) -> bool:
+    async def _save(self, session: Session, place: _Place, commit: _Unsaved, epoch: int) -> bool:
         """Whether the row took it: not if it has seen a newer epoch or, of one that comes late, a greater offset."""
         words = {"group_id": place.group, "priority": place.priority, "offset": commit.offset, "epoch": epoch}
         words["now"] = self._now_ms()
@@ -152,7 +162,7 @@ class Offsets:
             f'UPDATE "{place.table}" SET "offset" = :offset, epoch = :epoch, updated_at = :now'
             " WHERE group_id = :group_id AND priority = :priority AND epoch <= :epoch"
         )
-        if commit.is_contested or (is_late and not commit.is_rewind):
+        if commit.may_be_overtaken:
             update += ' AND "offset" <= :offset'
         if await session.change(update, **words):
             return True
@@ -165,7 +175,7 @@ class Offsets:
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         """As the database knows it, but for what is on its way there."""
         key = group, queue
-        if (unsaved := self._on_its_way(key)) is not None:
+        if (unsaved := self._on_its_way(key)) is not None and not unsaved.may_be_overtaken:
             return unsaved.offset
         lane = self._catalogue.lanes.get(queue)
         if lane is None:
@@ -176,14 +186,15 @@ class Offsets:
             group_id=group,
             priority=place.priority,
         )
-        if (unsaved := self._on_its_way(key)) is not None:  # said while we asked
-            return unsaved.offset
-        if self._known.get(key) != before:  # said and saved while we asked
-            return self._known.get(key)
-        if not found:
-            return None
-        self._known[key] = QueueOffset(found[0][0])
-        return self._known[key]
+        saved = QueueOffset(found[0][0]) if found else None
+        if (unsaved := self._on_its_way(key)) is not None:  # perhaps said while we asked
+            is_newest = saved is None or unsaved.offset > saved or not unsaved.may_be_overtaken
+            return unsaved.offset if is_newest else saved
+        if (known := self._known.get(key)) is not None and known != before:  # said and saved while we asked
+            return known
+        if saved is not None:
+            self._known[key] = saved
+        return saved
 
     def _on_its_way(self, key: tuple[str, Queue]) -> _Unsaved | None:
         return self._unsaved.get(key) or self._saving.get(key)

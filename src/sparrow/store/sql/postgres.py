@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -34,6 +35,7 @@ _SESSION = {
     "synchronous_commit": "on",
     "timezone": "UTC",
 }
+_CONNECT_S = 5
 _LOST_ERRORS = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -51,7 +53,7 @@ async def open_postgres(address: Address, *, connections_max: int) -> Postgres:
 
 
 class Postgres:
-    """A pool of connections."""
+    """A small pool of connections; one that failed is not used again. (The driver's own makes tasks for every use.)"""
 
     kind: Kind = "postgresql"
     packet_bytes_max = 64 << 20
@@ -59,25 +61,14 @@ class Postgres:
 
     def __init__(self, address: Address, connections_max: int) -> None:
         self.where = str(address)
-        self._address, self._connections_max = address, connections_max
+        self._address = address
+        self._idle: list[Any] = []
+        self._free = asyncio.Semaphore(connections_max)
+        self._is_closed = False
 
     async def start(self) -> None:
-        address = self._address
-        try:
-            self._pool = await asyncpg.create_pool(
-                host=address.host,
-                port=address.port,
-                user=address.user or "postgres",
-                password=address.password or None,
-                database=address.name,
-                min_size=1,
-                max_size=self._connections_max,
-                timeout=5,
-                server_settings=_SESSION,
-                reset=_left_as_it_is,
-            )
-        except (asyncpg.PostgresError, *_LOST_ERRORS) as cause:
-            raise self._failure(cause) from cause
+        async with self._connection():
+            pass
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -95,10 +86,14 @@ class Postgres:
             yield _Session(connection)
 
     async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
-        bodies, ips, tokens, ref_keys, properties, more_keys = zip(*entries, strict=True)
-        keys = [(key, at) for at, found in enumerate(more_keys) for key in found]
+        keys = [(key, at) for at, entry in enumerate(entries) for key in entry.more_keys]
         values = [
-            *(bodies, ips, tokens, ref_keys, properties, len(entries), now_ms, lane.number),
+            [entry.body for entry in entries],
+            [entry.source_ip for entry in entries],
+            [entry.token for entry in entries],
+            [entry.ref_key for entry in entries],
+            [entry.properties for entry in entries],
+            *(len(entries), now_ms, lane.number),
             [ticket.lane(lane) for ticket in tickets],
             [ticket.producer for ticket in tickets],
             [ticket.seq for ticket in tickets],
@@ -118,15 +113,60 @@ class Postgres:
         return f"{system}/{started}"
 
     async def close(self) -> None:
-        self._pool.terminate()
+        self._is_closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+
+    # -- connections --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        try:
-            async with self._pool.acquire(timeout=5) as connection:
+        async with self._free:
+            if self._is_closed:
+                raise DatabaseLost(self.where, "it was closed here")
+            connection = None
+            try:
+                connection = self._idle.pop() if self._idle else await self._connect()
+                if connection.is_closed():  # while nobody used it
+                    connection = await self._connect()
                 yield connection
-        except (asyncpg.PostgresError, *_LOST_ERRORS) as cause:
-            raise self._failure(cause) from cause
+            except (asyncpg.PostgresError, *_LOST_ERRORS) as cause:
+                failure = self._failure(cause)
+                if isinstance(failure, DatabaseLost):
+                    _forget(connection)
+                    connection = None
+                    for other in self._idle:  # whatever took this one took the others
+                        other.terminate()
+                    self._idle.clear()
+                raise failure from cause
+            except BaseException as cause:  # cancelled, say: the answer may still be on its way
+                if not isinstance(cause, Exception):
+                    _forget(connection)
+                    connection = None
+                raise
+            finally:
+                if connection is not None:
+                    self._keep(connection)
+
+    def _keep(self, connection: Any) -> None:
+        """For whoever comes next."""
+        if self._is_closed:
+            connection.terminate()
+        else:
+            self._idle.append(connection)
+
+    async def _connect(self) -> Any:
+        address = self._address
+        return await asyncpg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user or "postgres",
+            password=address.password or None,
+            database=address.name,
+            timeout=_CONNECT_S,
+            server_settings=_SESSION,
+        )
 
     def _failure(self, cause: BaseException) -> Exception:
         state = getattr(cause, "sqlstate", None)
@@ -154,8 +194,9 @@ class _Session:
         return await _change(self._connection, sql, values)
 
 
-async def _left_as_it_is(connection: Any) -> None:
-    """Nothing is set for a while only, so there is nothing to set back: it would cost a round trip."""
+def _forget(connection: Any) -> None:
+    if connection is not None:
+        connection.terminate()
 
 
 async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:

@@ -26,6 +26,8 @@ class LaneView:
         """Whether the database was asked."""
         self.records = Records(lane, queue.topic, queue.id, store_host)
         self.tail = Tail(self.records.of_entry)
+        self._usual_bytes = 1
+        """Of a record, as the last read found them."""
 
     @property
     def bounds(self) -> Bounds:
@@ -90,12 +92,15 @@ class LaneView:
     ) -> ReadResult:
         """The same, from the table; `offset` is in bounds."""
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
-        rows = await self.rows(database, offset, examined, RECORD_COLUMNS)
+        # By what messages of this lane usually weigh: rows that an answer has no room for are not fetched in vain.
+        fits = max(1, 2 * bytes_max // self._usual_bytes)
+        rows = await self.rows(database, offset, examined if tags_codes else min(examined, fits), RECORD_COLUMNS)
         bounds = self.bounds
         if not rows:  # trimmed while we asked
             return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
         made = self.records.made
         found = [made(*row) for row in _before_hole(rows)]
+        self._usual_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
         return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
 
     async def rows(self, database: Database, offset: int, count: int, columns: str = COLUMNS) -> list[Any]:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+from sparrow.store.sql.rows import Entry
 
 TAIL_BYTES = 16 << 20
-
-
-class Held(NamedTuple):
-    """A message that nobody has read yet."""
-
-    id: int
-    body: bytes
-    source_ip: int
-    store_ms: int
-    properties: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.body) + len(self.properties)
-
+_MESSAGE_BYTES = 512
+"""What a message takes beside its body and properties."""
 
 Record = tuple[bytes, int]
 """A record, and the code of its tags."""
@@ -29,50 +18,57 @@ Record = tuple[bytes, int]
 class Tail:
     """A run of messages without holes. The oldest give way to the newest; records are made when first read."""
 
-    def __init__(self, made: Callable[[Held], Record], bytes_max: int = TAIL_BYTES) -> None:
+    def __init__(self, made: Callable[[int, Entry, int], Record], bytes_max: int = TAIL_BYTES) -> None:
         self._made, self._bytes_max = made, bytes_max
         self.first = 0
         """The offset of the first message held."""
-        self._items: list[Held | Record | None] = []
+        self._items: list[Entry | Record] = []
+        self._times: list[int] = []
+        """When each of them was stored."""
+        self._lots: deque[tuple[int, int]] = deque()
+        """How many messages came together, and their bytes."""
         self._bytes = 0
-        self._dropped = 0
-        """Items at the front of the list that are gone: taken out many at a time."""
 
     @property
     def end(self) -> int:
-        return self.first + len(self._items) - self._dropped
+        return self.first + len(self._items)
 
-    def add(self, messages: Sequence[Held]) -> None:
+    def add(self, offset: int, entries: Sequence[Entry], times: Sequence[int]) -> None:
         """If they do not follow what is held, that is forgotten."""
-        offset = messages[0].id - 1
         if offset != self.end:
             if offset < self.end:
                 return
             self.clear(offset)
-        self._items += messages
-        self._bytes += sum(message.size for message in messages)
-        while self._bytes > self._bytes_max and self.first < self.end - 1:
-            gone = self._items[self._dropped]
-            self._bytes -= gone.size if isinstance(gone, Held) else len(gone[0]) if gone is not None else 0
-            self._items[self._dropped] = None
-            self._dropped += 1
-            self.first += 1
-        if self._dropped > 4096 and self._dropped * 2 > len(self._items):
-            del self._items[: self._dropped]
-            self._dropped = 0
+        size = sum([len(entry.body) + len(entry.properties) for entry in entries]) + len(entries) * _MESSAGE_BYTES
+        self._items += entries
+        self._times += times
+        self._lots.append((len(entries), size))
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """More than is needed now: taking from the front of a list moves the rest of it."""
+        gone = 0
+        while self._bytes > self._bytes_max * 7 // 8 and len(self._lots) > 1:
+            count, size = self._lots.popleft()
+            gone += count
+            self._bytes -= size
+        del self._items[:gone], self._times[:gone]
+        self.first += gone
 
     def clear(self, first: int = 0) -> None:
-        self.first, self._bytes, self._dropped = first, 0, 0
-        self._items.clear()
+        self.first, self._bytes = first, 0
+        for each in (self._items, self._times, self._lots):
+            each.clear()
 
     def records(self, offset: int, count: int) -> list[Record]:
         """Up to `count` of them; `offset` is held."""
-        start = offset - self.first + self._dropped
+        start, items = offset - self.first, self._items
         found: list[Record] = []
-        for at in range(start, min(start + count, len(self._items))):
-            item = self._items[at]
-            if isinstance(item, Held):
-                item = self._items[at] = self._made(item)
-            assert item is not None, "what was dropped lies before the first"
+        for at in range(start, min(start + count, len(items))):
+            item = items[at]
+            if isinstance(item, Entry):
+                item = items[at] = self._made(self.first + at + 1, item, self._times[at])
             found.append(item)
         return found

@@ -22,7 +22,7 @@ from sparrow.store.sql.reading import LaneView
 
 log = logging.getLogger(__name__)
 
-QUICK_S, SLOW_S, ALL_S = 0.02, 0.2, 1.0
+QUICK_S, SLOW_S, ALL_S = 0.02, 0.04, 1.0
 _QUIET_LOOKS = 50
 """Looks that found nothing before they become rarer."""
 _AHEAD_ROWS = 1000

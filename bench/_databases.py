@@ -1,0 +1,168 @@
+"""Databases for benches, and the bare drivers that the SQL store is measured against.
+
+The servers are the ones that the tests start, with room for what a bench puts in; their files lie on the disk of the
+project. A bare driver inserts and selects the same rows in the same form as the store does (hex in the text, arrays,
+bound values, prepared queries), on one connection, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import asyncmy
+import asyncpg
+
+from _harness import ROOT
+from sparrow.store.sql.database import Address, address_of
+from sparrow.store.sql.rows import COLUMNS, RECORD_COLUMNS, Entry
+
+sys.path.append(str(ROOT))
+from tests.support.databases import mariadb_server, postgres_server
+
+KINDS = ("MariaDB", "PostgreSQL", "SQLite")
+
+
+@contextmanager
+def database(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of an empty one."""
+    if kind == "SQLite":
+        yield f"sqlite:///{folder / 'bench.db'}"
+    elif kind == "MariaDB":
+        with mariadb_server(folder, innodb_buffer_pool_size="512M", innodb_log_file_size="256M") as server:
+            yield server.new_database()
+    else:
+        with postgres_server(folder, shared_buffers="512MB", max_wal_size="2GB") as server:
+            yield server.new_database()
+
+
+class Bare(Protocol):
+    """One connection."""
+
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+        """Rows with the ids from `first_id` on, in one statement and one transaction."""
+        ...
+
+    async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
+        """The rows behind an id."""
+        ...
+
+    async def run(self, sql: str) -> None: ...
+
+
+@asynccontextmanager
+async def bare(url: str) -> AsyncIterator[Bare]:
+    address = address_of(url)
+    if address.kind == "sqlite":
+        with ThreadPoolExecutor(1) as thread:
+            yield BareSqlite(address, thread)
+    elif address.kind == "mysql":
+        connection = await asyncmy.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            db=address.name,
+            autocommit=True,
+            stmt_cache_size=10,
+        )
+        await connection.query("SET SESSION sql_mode = 'STRICT_ALL_TABLES,ANSI_QUOTES'")
+        yield BareMySql(connection)
+        connection.close()
+    else:
+        connection = await asyncpg.connect(
+            host=address.host, port=address.port, user=address.user, database=address.name
+        )
+        yield BarePostgres(connection)
+        await connection.close()
+
+
+class BareMySql:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+        rows = ",".join(
+            [
+                f"({first_id + at},X'{entry.body.hex()}',{entry.source_ip},{entry.token},"
+                f"X'{entry.ref_key.hex()}',{store_ms},X'{entry.properties.hex()}')"
+                for at, entry in enumerate(entries)
+            ]
+        )
+        await self.run(f'INSERT INTO "{table}" ({COLUMNS}) VALUES {rows}')
+
+    async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
+        async with self._connection.cursor() as cursor:
+            sql = f'SELECT {RECORD_COLUMNS} FROM "{table}" WHERE id > %s ORDER BY id LIMIT %s'
+            await cursor.execute(sql, (after, count))
+            return await cursor.fetchall()
+
+    async def run(self, sql: str) -> None:
+        async with self._connection.cursor() as cursor:
+            await cursor.execute(sql)
+
+
+class BarePostgres:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+        await self._connection.execute(
+            f'INSERT INTO "{table}" SELECT $1::bigint + u.o - 1, u.body, u.ip, u.token, u.k, $2::bigint, u.props'
+            " FROM unnest($3::bytea[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[])"
+            " WITH ORDINALITY AS u(body, ip, token, k, props, o)",
+            first_id,
+            store_ms,
+            [entry.body for entry in entries],
+            [entry.source_ip for entry in entries],
+            [entry.token for entry in entries],
+            [entry.ref_key for entry in entries],
+            [entry.properties for entry in entries],
+        )
+
+    async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
+        return await self._connection.fetch(
+            f'SELECT {RECORD_COLUMNS} FROM "{table}" WHERE id > $1 ORDER BY id LIMIT $2', after, count
+        )
+
+    async def run(self, sql: str) -> None:
+        await self._connection.execute(sql)
+
+
+class BareSqlite:
+    """In a thread, as every asyncio program has to do it."""
+
+    def __init__(self, address: Address, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+        self._connection = sqlite3.connect(address.name, isolation_level=None, check_same_thread=False)
+        self._connection.executescript(
+            "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = on"
+        )
+
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+        def work() -> None:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(
+                f'INSERT INTO "{table}" VALUES (?, ?, ?, ?, ?, ?, ?)',
+                [
+                    (first_id + at, e.body, e.source_ip, e.token, e.ref_key, store_ms, e.properties)
+                    for at, e in enumerate(entries)
+                ],
+            )
+            self._connection.execute("COMMIT")
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
+        sql = f'SELECT {RECORD_COLUMNS} FROM "{table}" WHERE id > ? ORDER BY id LIMIT ?'
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: self._connection.execute(sql, (after, count)).fetchall()
+        )
+
+    async def run(self, sql: str) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.execute, sql)
