@@ -13,21 +13,15 @@ from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
-from sparrow.broker.pop.pops import Pops
+from sparrow.broker.pop.state import PopState
 from sparrow.broker.sql.delay import SqlDelay
 from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
-from sparrow.model.errors import Refused
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import BrokerStore
-
-
-class NoPops(Refused):
-    def __str__(self) -> str:
-        return "messages of a SQL store cannot be popped: pull them, or use a push consumer"
 
 
 class Part(Protocol):
@@ -53,8 +47,7 @@ class Broker:
     counters: Counters
     delay: Delay | SqlDelay
     transactions: Transactions | SqlTransactions
-    pops_if_any: Pops | None
-    """None where messages cannot be popped: on a database."""
+    pops: PopState
     ranges: SqlResending | None = None
     """Where ranges to be resent are recorded; None: they become references at once."""
     parts: Sequence[Part]
@@ -67,9 +60,3 @@ class Broker:
     @property
     def name(self) -> str:
         return self.settings.name
-
-    @property
-    def pops(self) -> Pops:
-        if self.pops_if_any is None:
-            raise NoPops
-        return self.pops_if_any

@@ -14,7 +14,7 @@ from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.pop.pops import Pops
-from sparrow.broker.pop.revive import Reviving
+from sparrow.broker.pop.revive import Remembering, Reviving
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
 from sparrow.net.address import Address
@@ -58,8 +58,8 @@ async def opened(
         counters=Counters(),
         delay=delay,
         transactions=transactions,
-        pops_if_any=pops,
-        parts=(delay, transactions, reviving),
+        pops=pops,
+        parts=(delay, transactions, Remembering(pops, reviving)),
         started_ms=now_ms(),
         now_ms=now_ms,
     )

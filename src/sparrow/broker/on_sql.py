@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters
@@ -11,10 +12,13 @@ from sparrow.broker.groups import Groups
 from sparrow.broker.hold import Hold
 from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
+from sparrow.broker.pop.revive import Reviving
+from sparrow.broker.pop.sql_pops import SqlPops
 from sparrow.broker.sql.delay import SqlDelay
 from sparrow.broker.sql.leading import Leading
 from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
+from sparrow.broker.sql.upkeep import SqlUpkeep
 from sparrow.broker.topics import Topics
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings, SqlSettings
@@ -49,6 +53,8 @@ async def opened(
     delay = SqlDelay(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
     transactions = SqlTransactions(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
     resending = SqlResending(store, topics, members)
+    pops = SqlPops(store, hold, now_ms=now_ms)
+    reviving = Reviving(pops, store, topics, groups, hold, now_ms=now_ms)
     broker = Broker(
         settings=settings,
         address=address,
@@ -61,7 +67,7 @@ async def opened(
         counters=Counters(),
         delay=delay,
         transactions=transactions,
-        pops_if_any=None,
+        pops=pops,
         ranges=resending,
         parts=(),
         started_ms=now_ms(),
@@ -72,7 +78,8 @@ async def opened(
         broker.number = number
         await topics.on_change()
 
-    broker.parts = (Leading(store, work=(delay.lead, transactions.lead, resending.lead), on_change=numbered),)
+    work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlUpkeep(store).lead)
+    broker.parts = (Leading(store, work=work, on_change=numbered),)
     changes: set[asyncio.Task[None]] = set()
 
     def refreshed() -> None:
@@ -91,5 +98,5 @@ async def opened(
     except BaseException:
         await store.close()
         raise
-    store.on_refresh = refreshed
+    store.on_refresh, store.on_restart = refreshed, pops.forget
     return broker

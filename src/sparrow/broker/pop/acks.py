@@ -29,6 +29,7 @@ class Acknowledging:
         return {Code.ACK_MESSAGE: self.ack, Code.BATCH_ACK_MESSAGE: self.batch_ack}
 
     def ack(self, command: Command, _: Channel) -> bytes | None:
+        self._pops.check()
         request = headers.read(AckMessage, command.ext)
         handle = handles.parse(request.handle)
         queue = Queue(handles.stored_name(request.topic), request.queue_id)
@@ -41,6 +42,7 @@ class Acknowledging:
         return answers.done(command) if is_settled else reply(command, _why(self._broker, queue, request.offset))
 
     def batch_ack(self, command: Command, _: Channel) -> bytes | None:
+        self._pops.check()
         acks = bodies.read(BatchAck, command.body).acks
         asked = settled = 0
         for ack in acks:
@@ -86,8 +88,8 @@ def _moved(broker: Broker, run: Run, before: int) -> None:
     """Write it down; whoever waits for the queue may be next. A group that was sent elsewhere meanwhile stays there."""
     broker.pops.ran(run)
     if run.queue.topic in broker.topics:
-        if broker.store.committed_now(run.group, run.queue) == before:
-            broker.store.commit_now(run.group, run.queue, run.committed)
+        if broker.pops.position(run.group, run.queue) == before:
+            broker.pops.go_on(run.group, run.queue, run.committed)
         broker.hold.wake(run.queue)
 
 
@@ -107,6 +109,7 @@ def _why(broker: Broker, queue: Queue, offset: int) -> Answer:
 
 async def change_invisible(request: ChangeInvisible, broker: Broker, _call: Call) -> InvisibleChanged | Answer:
     """From now on the message is invisible for so long, by a new handle."""
+    broker.pops.check()
     answers.check_invisible(request.invisible_ms, least=0)
     handle = handles.parse(request.handle)
     queue = Queue(handles.stored_name(request.topic), request.queue_id)

@@ -3,23 +3,27 @@
 1. What one pop took from one queue is a lot. It is found by its handle: group, queue, first offset and time of the pop.
 2. A message leaves its lot once: acknowledged, moved to another lot (another invisible time), or revived.
 3. A lot with nothing left in it is gone.
+4. While a lot is being stored elsewhere it is withdrawn: its handle stands for nothing, and it is not settled yet.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
+from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 
+LOTS_MAX = 1_000_000
+"""Pops in flight at a time: half a gigabyte of memory."""
 _SPARE_ENTRIES = 1024
 
 
 class Lot:
     """Some messages of one queue, in flight together."""
 
-    __slots__ = ("due_ms", "group", "invisible_ms", "mask", "number", "pop_ms", "queue", "start")
+    __slots__ = ("due_ms", "group", "invisible_ms", "mask", "number", "pop_ms", "queue", "start", "withdrawn")
 
     def __init__(
         self, group: str, queue: Queue, start: int, *, pop_ms: int, invisible_ms: int, mask: int, number: int = -1
@@ -28,6 +32,8 @@ class Lot:
         self.pop_ms, self.invisible_ms, self.due_ms = pop_ms, invisible_ms, pop_ms + invisible_ms
         self.mask = mask
         """Bit i: message `start + i` is in flight."""
+        self.withdrawn = 0
+        """The same of messages that are being stored elsewhere."""
         self.number = number
         """Where the log speaks of it."""
 
@@ -42,6 +48,11 @@ class Lot:
         """Which bit stands for the offset; 0 if it is not, or no longer, in the lot."""
         place = offset - self.start
         return self.mask & (1 << place) if 0 <= place < self.mask.bit_length() else 0
+
+    def lowest(self) -> int | None:
+        """The first message that is not settled."""
+        unsettled = self.mask | self.withdrawn
+        return self.start + (unsettled & -unsettled).bit_length() - 1 if unsettled else None
 
 
 class InFlight:
@@ -74,6 +85,15 @@ class InFlight:
             self._dues = [(each.due_ms, each.number, each) for each in self._lots.values()]
             heapq.heapify(self._dues)
 
+    def admit(self, lots: Iterable[Lot], *, lots_max: int) -> None:
+        """Make sure that these may be added. Of the same handle there is one lot: it gets what the other has."""
+        if len(self._lots) >= lots_max:
+            raise Busy(f"{len(self._lots)} pops are not acknowledged yet")
+        for lot in lots:
+            same = self._lots.get(lot.key)
+            if same is not None:  # rewound, and popped again within the millisecond
+                lot.mask |= same.mask
+
     def find(self, group: str, queue: Queue, start: int, pop_ms: int) -> Lot | None:
         return self._lots.get((group, queue, start, pop_ms))
 
@@ -87,6 +107,27 @@ class InFlight:
         if not lot.mask and self._lots.get(lot.key) is lot:
             del self._lots[lot.key], self._by_number[lot.number]
         return settled
+
+    def alone(self, lot: Lot, offset: int, *, invisible_ms: int, now_ms: int) -> Lot:
+        """A lot for one message of another, with a handle that nobody has. Neither added nor taken out yet."""
+        assert lot.bit(offset), "only what is in flight can be moved"
+        pop_ms = max(now_ms, lot.pop_ms + 1)
+        while self.find(lot.group, lot.queue, offset, pop_ms) is not None:
+            pop_ms += 1
+        return Lot(lot.group, lot.queue, offset, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=1)
+
+    def withdraw(self, lot: Lot) -> int:
+        """What is left of it is being stored elsewhere: which that is. Acknowledgements find nothing any more."""
+        lot.withdrawn = self.settle(lot, lot.mask)
+        return lot.withdrawn
+
+    def bring_back(self, lot: Lot, mask: int) -> None:
+        """It could not all be stored: these are in flight as before."""
+        assert mask & ~lot.withdrawn == 0, "only what was withdrawn comes back"
+        lot.withdrawn = 0
+        if mask:
+            lot.mask = mask
+            self.add(lot)
 
     def renumber(self, lot: Lot, number: int) -> None:
         """The log speaks of it once more, there."""

@@ -17,14 +17,19 @@ from sparrow.wire.headers import PeekMessage, PollingAsked, PollingCounted, Popp
 
 async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
     """What the group would get next. It stays where it is."""
+    broker.pops.check()
     check_count(request.messages_max)
     await broker.groups.found_or_created(request.group)
     check_reader(broker, request.group, request.topic, request.queue_id)
     room, room_bytes, rest = request.messages_max, ANSWER_BYTES, 0
     records: list[memoryview] = []
-    for queue in Taking(broker).queues(request.topic, request.queue_id):
+    queues = Taking(broker).queues(request.topic, request.queue_id)
+    opening = broker.pops.opening(request.group, queues)
+    if opening is not None:
+        await opening
+    for queue in queues:
         bounds = await broker.store.bounds(queue)
-        at = max(await broker.store.committed(request.group, queue) or 0, bounds.first)
+        at = max(broker.pops.position(request.group, queue) or 0, bounds.first)
         if room > 0 and room_bytes > 0:
             found = await broker.store.read(queue, at, count_max=room, bytes_max=room_bytes)
             found = await resolved(broker.store, found, bytes_max=room_bytes)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sparrow.broker.pop.in_order import InOrder, Run
-from sparrow.broker.pop.inflight import InFlight, Lot
+from sparrow.broker.pop.inflight import LOTS_MAX, InFlight, Lot
 from sparrow.broker.pop.words import REVIVE_PREFIX, Ran, Settled, Taken, Word, draft_of, packed, unpacked, word_of
 from sparrow.broker.topics import Topics
-from sparrow.model.errors import Busy, SparrowError
+from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice
@@ -27,8 +27,6 @@ from sparrow.wire import record
 log = logging.getLogger(__name__)
 
 FROM_MARK = "pop.from"
-LOTS_MAX = 1_000_000
-"""Pops in flight at a time: half a gigabyte of memory."""
 ROLL_AFTER = 200_000
 """A lot whose word lies so many records back is written anew."""
 _LOTS_A_WORD = 1_000
@@ -38,6 +36,9 @@ _HEARD_AT_ONCE = 65_536
 
 class Pops:
     """Everything in flight at a broker, and its words in the log."""
+
+    fetches_max = 1
+    """A disk is slow: what it holds comes in pops of its own."""
 
     def __init__(self, store: LogStore, topics: Topics, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms
@@ -102,16 +103,29 @@ class Pops:
             case None:
                 log.warning("a record among those of pop says nothing", extra={"offset": number})
 
+    # -- how far groups are: what they have committed -----------------------------------------------------------------
+
+    def check(self) -> None:
+        """They are always served here."""
+
+    def is_open(self, group: str, queue: Queue) -> bool:
+        """The log knows it all."""
+        return True
+
+    def opening(self, group: str, queues: Iterable[Queue]) -> None:
+        return None
+
+    def position(self, group: str, queue: Queue) -> int | None:
+        return self._store.committed_now(group, queue)
+
+    def go_on(self, group: str, queue: Queue, offset: int) -> None:
+        self._store.commit_now(group, queue, offset)
+
     # -- in any order -------------------------------------------------------------------------------------------------
 
     def take(self, lots: Sequence[Lot]) -> None:
         """Messages are being handed out: in flight, and in the log, when this returns."""
-        if len(self.in_flight) >= LOTS_MAX:
-            raise Busy(f"{len(self.in_flight)} pops are not acknowledged yet")
-        for lot in lots:
-            same = self.in_flight.find(*lot.key)
-            if same is not None:  # rewound, and popped again within the millisecond: one handle, one lot
-                lot.mask |= same.mask
+        self.in_flight.admit(lots, lots_max=LOTS_MAX)
         first = self._write([_taken(lot) for lot in lots])
         for number, lot in enumerate(lots, first):
             self._put(lot, number)
@@ -127,18 +141,27 @@ class Pops:
         """These need nothing more; which of them still did. Written at the end of this turn."""
         settled = self.in_flight.settle(lot, mask)
         if settled:
-            self._settled[lot] = self._settled.get(lot, 0) | settled
-            self._write_soon()
+            self._write_settled(lot, settled)
         return settled
+
+    def _write_settled(self, lot: Lot, mask: int) -> None:
+        self._settled[lot] = self._settled.get(lot, 0) | mask
+        self._write_soon()
+
+    def withdraw(self, lot: Lot) -> int:
+        return self.in_flight.withdraw(lot)
+
+    def stored(self, lot: Lot, mask: int) -> None:
+        """The copies are in the log before this word on the originals."""
+        left = lot.withdrawn & ~mask
+        self.in_flight.bring_back(lot, left)
+        if mask:
+            self._write_settled(lot, mask)
 
     def move(self, lot: Lot, offset: int, invisible_ms: int) -> Lot:
         """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
+        moved = self.in_flight.alone(lot, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
         bit = lot.bit(offset)
-        assert bit, "only what is in flight can be moved"
-        pop_ms = max(self._now_ms(), lot.pop_ms + 1)
-        while self.in_flight.find(lot.group, lot.queue, offset, pop_ms) is not None:
-            pop_ms += 1
-        moved = Lot(lot.group, lot.queue, offset, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=1)
         number = self._write([_taken(moved), Settled([(lot.number, packed(bit))])])
         self.in_flight.settle(lot, bit)
         self._put(moved, number)

@@ -1,7 +1,7 @@
 """What was not acknowledged in time is stored once more, in the group's retry topic, and popped from there.
 
-The copy is in the log before the word that the original is settled. A crash between the two makes another copy at the
-next start; it loses nothing. What came too often goes to the group's dead letters.
+The copy is stored before the original is settled. A crash between the two makes another copy, or hands the original out
+again; it loses nothing. What came too often goes to the group's dead letters.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sparrow.broker.hold import Hold
 from sparrow.broker.pop.handles import retry_topic
 from sparrow.broker.pop.inflight import Lot
 from sparrow.broker.pop.pops import Pops
+from sparrow.broker.pop.state import PopState
 from sparrow.broker.references import may_hold_references, resolve
 from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX, Topics
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.log import LogStore
-from sparrow.store.spi import Slice
+from sparrow.store.spi import BrokerStore, Placing, Slice, placed
 from sparrow.wire import record
 from sparrow.wire.ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
@@ -38,19 +38,16 @@ ROUND_MAX = 100
 """Lots between two looks at everything else there is to do."""
 
 
-class Reviving:
-    """Watches what is in flight, for as long as the broker runs."""
+class Remembering:
+    """Pops of a log store, for as long as the broker runs: heard again at its start, saved, and revived."""
 
-    def __init__(
-        self, pops: Pops, store: LogStore, topics: Topics, groups: Groups, hold: Hold, *, now_ms: Callable[[], int]
-    ) -> None:
-        self._pops, self._store, self._topics, self._groups, self._hold = pops, store, topics, groups, hold
-        self._now_ms = now_ms
+    def __init__(self, pops: Pops, reviving: Reviving) -> None:
+        self._pops, self._reviving = pops, reviving
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self._pops.load()
-        self._tasks = [asyncio.create_task(self._keep_reviving()), asyncio.create_task(self._keep_saving())]
+        self._tasks = [asyncio.create_task(self._reviving.run()), asyncio.create_task(self._keep_saving())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -69,7 +66,25 @@ class Reviving:
             except SparrowError as error:
                 log.error("the state of pops is not saved", extra={"why": str(error)})
 
-    async def _keep_reviving(self) -> None:
+
+class Reviving:
+    """Watches what is in flight."""
+
+    def __init__(
+        self,
+        pops: PopState,
+        store: BrokerStore,
+        topics: Topics,
+        groups: Groups,
+        hold: Hold,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._pops, self._store, self._topics, self._groups, self._hold = pops, store, topics, groups, hold
+        self._now_ms = now_ms
+
+    async def run(self) -> None:
+        """Until cancelled."""
         while True:
             self._pops.sooner.clear()
             for queue in self._pops.in_order.ended(self._now_ms()):
@@ -101,14 +116,35 @@ class Reviving:
 
     async def _revive(self, lot: Lot) -> None:
         group = self._groups.get(lot.group)
-        if group is not None and lot.queue.topic in self._topics:  # else nobody is left who could want them
-            records = await self._records(lot)
-            alive, dead = await self._targets(lot, group, records)
-            # No waiting from here on: an acknowledgement is either seen by now, or finds the message gone.
-            for offset, raw in records.items():
-                if lot.bit(offset):
-                    self._store_again(lot, group, raw, alive, dead)
-        self._pops.settle(lot, lot.mask)
+        if group is None or lot.queue.topic not in self._topics:  # nobody is left who could want them
+            self._pops.settle(lot, lot.mask)
+            return
+        records = await self._records(lot)
+        alive, dead = await self._targets(lot, group, records)
+        # From here on an acknowledgement is either seen already, or finds the message gone.
+        withdrawn = self._pops.withdraw(lot)
+        stored = withdrawn
+        placings: list[tuple[int, Placing]] = []
+        failures: list[Exception] = []
+        for offset, raw in records.items():
+            bit = withdrawn & 1 << offset - lot.start
+            if bit:
+                stored ^= bit  # what is left is gone from the store, and needs nothing more
+                try:
+                    placings.append((bit, self._store_again(lot, group, raw, alive, dead)))
+                except Exception as error:
+                    failures.append(error)
+        try:
+            for bit, placing in placings:
+                try:
+                    await placed(placing)
+                    stored |= bit
+                except Exception as error:
+                    failures.append(error)
+        finally:
+            self._pops.stored(lot, stored)
+        if failures:
+            raise failures[0]
 
     async def _targets(self, lot: Lot, group: Group, records: dict[int, memoryview]) -> tuple[Topic, Topic | None]:
         topic = lot.queue.topic
@@ -118,7 +154,7 @@ class Reviving:
             return alive, await self._topics.create_for_group(DEAD_PREFIX, group.name)
         return alive, None
 
-    def _store_again(self, lot: Lot, group: Group, raw: memoryview, alive: Topic, dead: Topic | None) -> None:
+    def _store_again(self, lot: Lot, group: Group, raw: memoryview, alive: Topic, dead: Topic | None) -> Placing:
         draft = record.redraft(raw)
         is_dead = draft.reconsume_times >= group.retries_max and dead is not None
         draft.reconsume_times += 1
@@ -126,10 +162,10 @@ class Reviving:
         plain = draft.properties
         try:
             draft.properties = self._words(lot, raw, draft)
-            self._store.append_now(queue, (draft,))
+            return self._store.append_soon(queue, (draft,))
         except Refused:  # no room for what we have to say about it: the message itself is more important
             draft.properties = plain
-            self._store.append_now(queue, (draft,))
+            return self._store.append_soon(queue, (draft,))
 
     def _words(self, lot: Lot, raw: memoryview, draft: Draft) -> bytes:
         said = draft.properties

@@ -18,6 +18,7 @@ from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.store.spi import ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command
@@ -49,7 +50,7 @@ class Popping:
     """Serves pops (200050) and notifications (200054)."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker, self._hold, self._store = broker, broker.hold, broker.store
+        self._broker, self._hold, self._pops = broker, broker.hold, broker.pops
         self._taking = Taking(broker)
         self._dry: set[tuple[object, ...]] = set()
         """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
@@ -59,7 +60,8 @@ class Popping:
 
     # -- pop ----------------------------------------------------------------------------------------------------------
 
-    def pop(self, command: Command, channel: Channel) -> Said:
+    def pop(self, command: Command, channel: Channel, *, is_opened: bool = False) -> Said:
+        self._pops.check()
         request = headers.read(PopMessage, command.ext)
         check_count(request.messages_max)
         check_invisible(request.invisible_ms, least=1)
@@ -71,21 +73,35 @@ class Popping:
             return None  # nobody would get the messages
         if self._is_late(request):
             return nothing(command)
+        opening = None if is_opened else self._taking.opening(request)
+        if opening is not None:
+            return self._once_open(opening, command, channel)
         basket = Basket(request, wanted, self._broker.now_ms())
         cold = self._taking.fill(basket)
         if cold is not None:
-            return self._from_disk(request, wanted, cold, command, channel)
-        frame = self._answer(basket, command)
-        if frame is not None:
-            return frame
-        if basket.is_cut_short or not self._park(request, command, channel, self._popper(request, wanted, command)):
+            return self._from_disk(basket, cold, command, channel)
+        return self._answer(basket, command) or self._wait(basket, command, channel)
+
+    def _wait(self, basket: Basket, command: Command, channel: Channel) -> bytes | None:
+        """There was nothing; it is held, or told so."""
+        request = basket.request
+        look = self._popper(request, basket.wanted, command)
+        if basket.is_cut_short or not self._park(request, command, channel, look):
             self._broker.counters.missed(request.group, request.topic)
             return nothing(command)
         return None
 
     async def _in_new_group(self, group: str, command: Command, channel: Channel) -> bytes | None:
         await self._broker.groups.found_or_created(group)
-        again = self.pop(command, channel) if command.code == Code.POP_MESSAGE else self.notify(command, channel)
+        return await self._again(command, channel, is_opened=False)
+
+    async def _once_open(self, opening: Awaitable[None], command: Command, channel: Channel) -> bytes | None:
+        await opening
+        return await self._again(command, channel, is_opened=True)
+
+    async def _again(self, command: Command, channel: Channel, *, is_opened: bool) -> bytes | None:
+        serve = self.pop if command.code == Code.POP_MESSAGE else self.notify
+        again = serve(command, channel, is_opened=is_opened)
         return again if again is None or isinstance(again, bytes) else await again
 
     def _is_late(self, request: PopMessage | Notification) -> bool:
@@ -101,29 +117,34 @@ class Popping:
         self._broker.counters.pulled(request.group, request.topic, basket.count, size)
         return reply(command, Answer(basket.header(), basket.records, remark="FOUND"))
 
-    async def _from_disk(
-        self, request: PopMessage, wanted: Filter, queue: Queue, command: Command, channel: Channel
-    ) -> bytes | None:
-        """One read from the disk, while nobody else of the group takes from that queue."""
+    async def _from_disk(self, basket: Basket, cold: Queue, command: Command, channel: Channel) -> bytes | None:
+        """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
         await channel.writable()
-        key = request.group, queue
-        if key in self._taking.reading:
+        group, reading = basket.request.group, self._taking.reading
+        if (group, cold) in reading:
             return nothing(command)
-        self._taking.reading.add(key)
+        alone = [(cold, 0)]
+        if self._pops.fetches_max == 1:  # there is no waiting for others: all places are for this queue
+            basket = Basket(basket.request, basket.wanted, basket.now_ms)
+            basket.sources = alone
+        held: list[Queue] = []
+        fetched: dict[Queue, tuple[int, ReadResult]] = {}
+        again: Queue | None = cold
         try:
-            basket = Basket(request, wanted, self._broker.now_ms())
-            at = self._taking.position(basket, queue)
-            found = await self._store.read(queue, at, **self._taking.limits(basket, queue))
-            found = await self._taking.resolved(basket, queue, found)
-            found = self._taking.wanted(basket, queue, found)
-            basket.now_ms = self._broker.now_ms()
-            basket.offsets.pop(queue, None)
-            if self._taking.position(basket, queue) == at:  # else the group was sent elsewhere meanwhile
-                self._taking.put(basket, queue, at, found)
-            return self._answer(basket, command) or nothing(command)
+            while again is not None and again not in fetched and len(held) < self._pops.fetches_max:
+                reading.add((group, again))
+                held.append(again)
+                fetched[again] = await self._taking.fetch(basket, again)
+                basket = basket.emptied(self._broker.now_ms(), fetched)
+                again = self._taking.fill(basket)
+            frame = self._answer(basket, command)
+            if frame is None and (again is not None or basket.sources is alone):
+                return nothing(command)
+            return frame or self._wait(basket, command, channel)
         finally:
-            self._taking.reading.discard(key)
-            self._hold.wake(queue)
+            for queue in held:
+                reading.discard((group, queue))
+                self._hold.wake(queue)
 
     def _popper(self, request: PopMessage, wanted: Filter, command: Command) -> Look:
         key = (
@@ -159,11 +180,15 @@ class Popping:
 
     # -- notification -------------------------------------------------------------------------------------------------
 
-    def notify(self, command: Command, channel: Channel) -> Said:
+    def notify(self, command: Command, channel: Channel, *, is_opened: bool = False) -> Said:
+        self._pops.check()
         request = headers.read(Notification, command.ext)
         if self._broker.groups.get(request.group) is None:
             return self._in_new_group(request.group, command, channel)
         check_reader(self._broker, request.group, request.topic, request.queue_id)
+        opening = None if is_opened else self._taking.opening(request)
+        if opening is not None:
+            return self._once_open(opening, command, channel)
 
         def look(is_over: bool) -> bytes | None:
             has_message = self._has_message(request)
@@ -175,6 +200,7 @@ class Popping:
         return said
 
     def _has_message(self, request: Notification) -> bool:
+        self._pops.check()
         group, taking = request.group, self._taking
         queues = taking.queues(request.topic, request.queue_id)
         if request.in_order:

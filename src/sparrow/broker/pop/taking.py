@@ -1,15 +1,15 @@
 """Filling the basket of one pop from the queues it may read.
 
-1. A queue is read from the group's offset on. The offset moves past what is taken at once, and past what the filter
-   leaves out; only in order it waits for acknowledgements.
+1. A queue is read from the group's position on. That moves past what is taken at once, and past what the filter leaves
+   out; only in order it waits for acknowledgements.
 2. Queues take turns at being the first, within their lane if the topic has lanes (see `lanes` for those). The retry
    topic is the last, and in one pop of five the first: neither old nor new messages starve.
-3. Nothing has happened until `close`: then all that was taken is in the log, and only then offsets move.
+3. Nothing has happened until `close`: then all that was taken is in flight, and only then positions move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from random import randrange
 
 from sparrow.broker.context import Broker
@@ -25,6 +25,7 @@ from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
 from sparrow.wire import record
+from sparrow.wire.headers import Notification, PopMessage
 
 _RETRY_FIRST = 5
 _LOOKS_MAX = 32
@@ -67,16 +68,21 @@ class Taking:
     def fill(self, basket: Basket) -> Queue | None:
         """Take what can be had without the disk; or the first queue that has something, and has it there.
 
-        It is not passed over for others that need no disk: those might never leave it a turn.
+        It is not passed over for others that need no disk: those might never leave it a turn. Nor is a lane, for the
+        one below it, where more than one queue is read from there for a pop.
         """
         request = basket.request
-        for queue, kept in self._sources(basket):
+        self._pops.check()
+        if basket.sources is None:
+            basket.sources = self._sources(basket)
+        is_strict = self._pops.fetches_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
+        for queue, kept in basket.sources:
             basket.kept = kept
             if not self._may_take(basket, queue):
                 continue
             if basket.is_full:
                 basket.rest += self._left(request.group, queue)
-            elif not self._take(basket, queue) and not basket.count:
+            elif not self._take(basket, queue) and (is_strict or not basket.count):
                 return queue
         return None
 
@@ -100,7 +106,9 @@ class Taking:
 
     def _may_take(self, basket: Basket, queue: Queue) -> bool:
         request = basket.request
-        if (request.group, queue) in self.reading:
+        if (request.group, queue) in self.reading and queue not in basket.fetched:
+            return False
+        if not self._pops.is_open(request.group, queue):
             return False
         if not request.in_order:
             return True
@@ -109,17 +117,23 @@ class Taking:
     def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None) -> bool:
         """Of a queue read in order. A group that was sent elsewhere meanwhile is not kept from going there."""
         run = self._pops.in_order.of(group, queue)
-        if run is None or run.committed != self._store.committed_now(group, queue):
+        if run is None or run.committed != self._pops.position(group, queue):
             return False
         return self._pops.in_order.is_blocked(group, queue, now_ms, attempt)
 
     def _left(self, group: str, queue: Queue) -> int:
         first, end = self._store.bounds_now(queue)
-        return max(0, int(end) - max(self._store.committed_now(group, queue) or 0, first))
+        return max(0, int(end) - max(self._pops.position(group, queue) or 0, first))
 
     def _take(self, basket: Basket, queue: Queue) -> bool:
         """False: it lies on the disk, or elsewhere."""
         at = self.position(basket, queue)
+        fetched = basket.fetched.get(queue)
+        if fetched is not None and fetched[0] == at:  # else the group was sent elsewhere meanwhile
+            fitting = basket.fitting(self.wanted(basket, queue, fetched[1]))
+            looked_to = self.put(basket, queue, at, fitting)
+            basket.is_cut_short |= looked_to is not None
+            return True
         for _ in range(_LOOKS_MAX):
             found = self._store.read_now(queue, at, **self.limits(basket, queue))
             if found is None or (may_hold_references(queue.topic) and are_in(found)):
@@ -139,11 +153,13 @@ class Taking:
             "tags_codes": None if is_retried else basket.wanted.tags_codes,
         }
 
-    async def resolved(self, basket: Basket, queue: Queue, found: ReadResult) -> ReadResult:
-        """With messages in place of what only refers to them."""
-        if not may_hold_references(queue.topic):
-            return found
-        return await resolved(self._store, found, bytes_max=basket.room_bytes)
+    async def fetch(self, basket: Basket, queue: Queue) -> tuple[int, ReadResult]:
+        """What `fill` could not have at once: from which offset on, and what there is."""
+        at = self.position(basket, queue)
+        found = await self._store.read(queue, at, **self.limits(basket, queue))
+        if may_hold_references(queue.topic):
+            found = await resolved(self._store, found, bytes_max=basket.room_bytes)
+        return at, found
 
     def wanted(self, basket: Basket, queue: Queue, found: ReadResult) -> ReadResult:
         """What meets the group's condition, if it has one."""
@@ -155,7 +171,7 @@ class Taking:
         request = basket.request
         at = basket.offsets.get(queue)
         if at is None:
-            at = self._store.committed_now(request.group, queue)
+            at = self._pops.position(request.group, queue)
         if at is not None:
             return at
         first, end = self._store.bounds_now(queue)
@@ -193,7 +209,6 @@ class Taking:
         request = basket.request
         retry = handles.NORMAL if queue.topic == request.topic else handles.RETRIED
         start = offsets[0]
-        self._turns.took(request.group, queue, len(offsets))
         if request.in_order:
             basket.runs.append((queue, offsets, next_offset))
         else:
@@ -235,11 +250,13 @@ class Taking:
         request = basket.request
         if basket.lots:
             self._pops.take(basket.lots)
+            for lot in basket.lots:
+                self._turns.took(lot.group, lot.queue, lot.mask.bit_count())
             if (request.group, request.topic) not in self._popped:
                 self._popped.add((request.group, request.topic))
                 self._pops.mark(popped_mark(request.group, request.topic), basket.now_ms)
         for queue, offset in basket.offsets.items():
-            self._store.commit_now(request.group, queue, offset)
+            self._pops.go_on(request.group, queue, offset)
         for queue, offsets, next_offset in basket.runs:
             run = self._pops.in_order.take(
                 request.group,
@@ -250,10 +267,21 @@ class Taking:
                 invisible_ms=request.invisible_ms,
                 attempt=request.attempt_id,
             )
-            self._store.commit_now(request.group, queue, run.committed)
+            self._turns.took(request.group, queue, len(offsets))
+            self._pops.go_on(request.group, queue, run.committed)
             self._pops.ran(run)
             basket.counts += handles.count_entries(queue.id, run.counts)
 
     def has_more(self, group: str, queue: Queue) -> bool:
-        """Whether there is something behind the group's offset."""
-        return queue.topic in self._topics and self._left(group, queue) > 0
+        """Whether there is something behind the group's position."""
+        return queue.topic in self._topics and self._pops.is_open(group, queue) and self._left(group, queue) > 0
+
+    def opening(self, request: PopMessage | Notification) -> Awaitable[None] | None:
+        """To be awaited before anything is taken, if it is not known yet how far the group is."""
+        return self._pops.opening(request.group, self._all_sources(request))
+
+    def _all_sources(self, request: PopMessage | Notification) -> Iterator[Queue]:
+        yield from self.queues(request.topic, request.queue_id)
+        retries = None if request.in_order else self.retry_queue(request.group, request.topic)
+        if retries is not None and retries.topic in self._topics:
+            yield retries

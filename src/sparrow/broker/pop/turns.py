@@ -32,7 +32,7 @@ class _Reader:
 
 class Turns:
     def __init__(self, broker: Broker) -> None:
-        self._store, self._topics = broker.store, broker.topics
+        self._store, self._topics, self._pops = broker.store, broker.topics, broker.pops
         self._starvation_ms = broker.settings.starvation_ms
         self._readers: dict[tuple[str, str], _Reader] = {}
 
@@ -79,13 +79,13 @@ class Turns:
         count = 0
         for queue in self._queues(topic, lane):
             first, end = self._store.bounds_now(queue)
-            count += max(0, end - max(self._store.committed_now(group, queue) or 0, first))
+            count += max(0, end - max(self._pops.position(group, queue) or 0, first))
         return count
 
     def _waits_since(self, group: str, queue: Queue, time_ms: int) -> bool:
         """Whether the group's next message was stored before that."""
         first, end = self._store.bounds_now(queue)
-        at = max(self._store.committed_now(group, queue) or 0, first)
+        at = max(self._pops.position(group, queue) or 0, first)
         if at >= end:
             return False
         found = self._store.read_now(queue, at, count_max=1, bytes_max=1)

@@ -8,18 +8,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from sparrow.broker.delay import Delay
+from sparrow.broker.sql.once import claim, once_of
+from sparrow.broker.topics import RETRY_PREFIX
 from sparrow.broker.waiting import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE
 from sparrow.model.delay import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended
-from sparrow.store.sql.database import Conflict, Session
+from sparrow.store.sql.database import Conflict, Duplicate, Session
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.rows import KEY_BYTES_MAX, entry_from, entry_of
 from sparrow.wire.properties import value_of, with_values
@@ -79,9 +82,19 @@ class SqlDelay:
         key = (value_of(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}
+        once = once_of(queue, draft, "delayed")
 
         async def insert() -> None:
-            await database.change(
+            if once is None:
+                await insert_in(database)
+                return
+            with contextlib.suppress(Duplicate):  # it waits, or has been delivered
+                async with database.transaction() as session:
+                    await claim(session, once, due_ms, at_ms)
+                    await insert_in(session)
+
+        async def insert_in(session: Session) -> None:
+            await session.change(
                 "INSERT INTO hermes_delay (due, topic, queue_id, unique_key, body, source_ip, properties, at)"
                 " VALUES (:due, :topic, :queue_id, :key, :body, :ip, :properties, :at)",
                 queue_id=queue.id,
@@ -92,13 +105,14 @@ class SqlDelay:
             )
 
         async def is_there() -> bool:
-            return bool(
-                await database.rows(
-                    "SELECT id FROM hermes_delay"
-                    " WHERE unique_key = :key AND topic = :topic AND due = :due AND at = :at",
-                    **named,
-                )
+            found = await database.rows(
+                "SELECT id FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due AND at = :at",
+                **named,
             )
+            if found or queue.topic.startswith(RETRY_PREFIX):  # retries of a message all have its key
+                return bool(found)
+            # It may have been delivered while nobody could ask.
+            return bool(await self._store.find_by_key(queue.topic, key.decode(), limit=1, begin_ms=due_ms))
 
         await self._store.insist(insert, is_there)
         # Where it waits has no place of its own that a client could ask for.
@@ -150,6 +164,8 @@ class SqlDelay:
             async def taken(session: Session, ids: str = ids, count: int = len(lot)) -> bool:
                 return await session.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
+            if queue not in self._store.catalogue.lanes:  # another broker may have made its topic a moment ago
+                await self._store.topics()
             if queue not in self._store.catalogue.lanes:  # nobody could ever get it
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
                 await self._store.database.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})")

@@ -23,6 +23,12 @@ LEADER = "leader"
 SEATS_MAX = 64
 _SHARES = 4
 """A lease is renewed after a quarter of its time, and no longer counted on after three."""
+_LOOK_S = 0.5
+"""At the latest: a leader that stops is replaced as soon as somebody looks."""
+_REGISTERED_S = 0.1
+"""Between leading and being known for it to the name servers."""
+_LOOKS = 20
+"""So often, with that pause, a leader that stops looks for another."""
 
 
 class Leading:
@@ -51,7 +57,23 @@ class Leading:
         await self._renew()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
+    async def leave(self) -> None:
+        """Let another lead, if there is one; done when it does, so that clients always find somebody."""
+        await self._let_go()
+        if not self.is_leader:
+            return
+        leases = self._store.leases
+        with contextlib.suppress(SparrowError, Conflict):
+            for _ in range(_LOOKS if await leases.others(_seat()) else 0):
+                await asyncio.sleep(_REGISTERED_S)
+                if await leases.others(LEADER):
+                    await asyncio.sleep(_REGISTERED_S)
+                    return
+
     async def stop(self) -> None:
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -63,7 +85,7 @@ class Leading:
     async def _keep(self) -> None:
         lease_s = self._store.settings.lease_ms / 1000
         while True:
-            await asyncio.sleep(lease_s / _SHARES)
+            await asyncio.sleep(min(lease_s / _SHARES, _LOOK_S))
             try:
                 await self._renew()
             except (SparrowError, Conflict) as cause:
@@ -110,5 +132,5 @@ class Leading:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _seat(number: int) -> str:
-    return f"seat:{number}"
+def _seat(number: int | None = None) -> str:
+    return f"seat:{'' if number is None else number}"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from sparrow.broker.asking import Asking
 from sparrow.broker.halves import CHECK_TIMES, HALF, IMMUNITY
 from sparrow.broker.members import Members
+from sparrow.broker.sql.once import claim, claimed, once_of
 from sparrow.broker.transactions import NotEnded
 from sparrow.broker.waiting import whole_number
 from sparrow.model.errors import SparrowError
@@ -22,7 +23,7 @@ from sparrow.model.priority import Priority
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Appended
-from sparrow.store.sql.database import Conflict, Session
+from sparrow.store.sql.database import Conflict, Duplicate, Session
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.inserting import inserted_counted
 from sparrow.store.sql.names import Lane
@@ -70,6 +71,9 @@ class SqlTransactions:
         seconds = whole_number(value_of(draft.properties, IMMUNITY))
         patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
         at_ms = self._now_ms()
+        once = once_of(queue, draft, "half")
+        if once is not None and (first := await claimed(self._store.database, once)) is not None:
+            return _half_at(first, at_ms)
         # Not tried again when the database goes away: a half that nobody knows of is asked after, like any other.
         number = await inserted_counted(
             self._store.database,
@@ -84,8 +88,13 @@ class SqlTransactions:
             check_at=at_ms + patience_ms,
             state="half",
         )
-        place = PhysicalOffset(number)
-        return Appended(HALF, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)
+        if once is not None:
+            try:
+                await claim(self._store.database, once, number, at_ms)
+            except Duplicate:  # of two that came together, the other was first
+                await self._store.database.change("DELETE FROM hermes_half WHERE id = :id", id=number)
+                number = await claimed(self._store.database, once) or number
+        return _half_at(number, at_ms)
 
     async def end(self, request: EndTransaction) -> Appended | None:
         """Do what the producer says. None: there was nothing to deliver."""
@@ -112,6 +121,8 @@ class SqlTransactions:
             async with self._store.database.transaction() as session:
                 await finished(session)
             return None
+        if Queue(topic, queue_id) not in self._store.catalogue.lanes:  # made on another broker, a moment ago
+            await self._store.topics()
         draft, _ = draft_of(body, source_ip, properties)
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
         draft.prepared_offset = number
@@ -160,3 +171,8 @@ class SqlTransactions:
         message = record.decode(raw, verify_crc=False, expand=False)
         message.queue_offset = QueueOffset(number)
         return message
+
+
+def _half_at(number: int, at_ms: int) -> Appended:
+    place = PhysicalOffset(number)
+    return Appended(HALF, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)

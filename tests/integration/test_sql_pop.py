@@ -1,0 +1,715 @@
+"""Popping from brokers on a database: taking, acknowledging, what comes again, lanes, and leaders that change."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.integration.test_broker_pop import INVISIBLE_MS, Got, Popper, bodies_of
+from tests.support.asking import Clock
+from tests.support.platforms import broker_settings, channel_to, named, send, send_batch, subscribe
+from tests.support.sql_brokers import Crew, crew, leading_of, standing_on, store_of
+from tests.support.waiting import eventually
+
+from sparrow import clock
+from sparrow.broker.pop import sql_pops
+from sparrow.broker.pop.sql_pops import SqlPops
+from sparrow.broker.server import BrokerServer
+from sparrow.client.aio import Admin, Producer
+from sparrow.client.aio.popping import PopConsumer
+from sparrow.model import Message
+from sparrow.model.errors import SparrowError
+from sparrow.model.priority import Priority
+from sparrow.model.queue import Queue, QueueOffset
+from sparrow.model.topic import Group, Topic
+from sparrow.settings import SqlSettings
+from sparrow.wire import bodies, headers
+from sparrow.wire.bodies.pop import Ack, Assignments, BatchAck, QueryAssignment, SetRequestMode, bits_of
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import (
+    CommitOffset,
+    Notification,
+    Notified,
+    PeekMessage,
+    PollingAsked,
+    PollingCounted,
+    PopMessage,
+    Popped,
+)
+
+PARTS = 2
+MIDDLE = (Queue("t", 1), Queue("t", 4))
+"""Where messages without a priority go, of each part."""
+
+
+class SqlPopper(Popper):
+    """The same client; topics have lower-case names here."""
+
+    def pop_header(self, topic: str = "t", **how: object) -> PopMessage:
+        return super().pop_header(topic, **how)
+
+    async def try_pop(self, topic: str = "t", **how: object) -> Command:
+        return await super().try_pop(topic, **how)
+
+    async def pop(self, topic: str = "t", **how: object) -> list[Got]:
+        return await super().pop(topic, **how)
+
+    def got(self, answer: Command, topic: str = "t") -> list[Got]:
+        return super().got(answer, topic)
+
+    async def fill(self, each: int = 10, queues: int = PARTS, topic: str = "t") -> set[bytes]:
+        return await super().fill(each, queues, topic)
+
+    @property
+    def pops(self) -> SqlPops:
+        assert isinstance(self.broker.pops, SqlPops)
+        return self.broker.pops
+
+    def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
+        """What whoever leads next would find, a moment later."""
+        return self.broker.store.committed_now(self.group, queue)
+
+    async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
+        answer = await self.ask(Code.UPDATE_CONSUMER_OFFSET, CommitOffset(self.group, queue.topic, queue.id, offset))
+        assert answer.code == Response.SUCCESS, answer.remark
+
+    async def in_lane(self, priority: Priority, count: int) -> None:
+        said = named(PRIORITY=priority.word).encode()
+        await send_batch(self.channel, "t", [(b"%s-%d" % (priority.word.encode(), n), said) for n in range(count)])
+
+
+@asynccontextmanager
+async def popping_on(url: str, folder: Path):
+    still = Clock()
+    async with BrokerServer(broker_settings(store=url), folder, sql_settings=SqlSettings(), now_ms=still) as server:
+        if "t" not in server.broker.topics:
+            await server.broker.topics.put(Topic(name="t", read_queues=PARTS, write_queues=PARTS))
+        async with channel_to(server.address) as channel:
+            yield SqlPopper(server, channel, still)
+
+
+@pytest.fixture
+async def popper(database_url, tmp_path):
+    async with popping_on(database_url, tmp_path) as popper:
+        yield popper
+
+
+# -- taking and acknowledging -----------------------------------------------------------------------------------------
+
+
+async def test_what_is_popped_and_acknowledged_never_comes_again(popper):
+    every = await popper.fill(each=40)
+    got: list[Got] = []
+    while some := await popper.pop():
+        got += some
+    assert sorted(bodies_of(got)) == sorted(every)
+    await popper.acked(*got)
+    assert [popper.stored_at(queue) for queue in MIDDLE] == [40, 40]
+    await popper.passes(2 * INVISIBLE_MS)
+    assert await popper.pop() == []
+    assert len(popper.pops.in_flight) == 0
+
+
+async def test_the_stored_offset_stays_at_the_first_message_that_is_not_acknowledged(popper):
+    await popper.fill(each=6, queues=1)
+    got = await popper.pop(count=4)
+    assert popper.stored_at() == 0
+    await popper.acked(got[1], got[3])
+    assert popper.stored_at() == 0
+    await popper.acked(got[0])
+    assert popper.stored_at() == 2
+    rest = await popper.pop()
+    await popper.acked(*rest)
+    assert popper.stored_at() == 2
+    await popper.acked(got[2])
+    assert popper.stored_at() == 6
+
+
+async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper):
+    every = await popper.fill(each=5)
+    assert set(bodies_of(await popper.pop())) == every
+    acks = [
+        Ack("G", "t", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, bits_of(range(5)))
+        for lot in popper.pops.in_flight
+    ]
+    answer = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks)))
+    assert (answer.code, len(popper.pops.in_flight)) == (0, 0)
+    assert [popper.stored_at(queue) for queue in MIDDLE] == [5, 5]
+    again = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks[:1])))
+    assert (again.code, "5 of 5" in again.remark) == (Response.NO_MESSAGE, True)
+
+
+async def test_what_is_not_at_hand_is_read_from_the_database(database_url, tmp_path):
+    async with popping_on(database_url, tmp_path) as popper:
+        every = await popper.fill(each=50)
+    async with popping_on(database_url, tmp_path) as popper:
+        assert popper.broker.store.read_now(MIDDLE[0], 0) is None
+        got: list[Got] = []
+        while some := await popper.pop():
+            got += some
+        assert sorted(bodies_of(got)) == sorted(every)
+
+
+async def test_pops_at_the_same_time_get_different_messages_from_the_database(database_url, tmp_path):
+    async with popping_on(database_url, tmp_path) as popper:
+        every = await popper.fill(each=100)
+    async with popping_on(database_url, tmp_path) as popper:
+
+        async def drain() -> list[Got]:
+            mine: list[Got] = []
+            while popper.pops.position("G", MIDDLE[0]) != 100 or popper.pops.position("G", MIDDLE[1]) != 100:
+                mine += await popper.pop(count=7)
+            return mine
+
+        got = list(itertools.chain(*await asyncio.gather(*(drain() for _ in range(5)))))
+        assert sorted(bodies_of(got)) == sorted(every)
+
+
+async def test_the_tags_of_a_pop_leave_messages_out_for_good(popper):
+    for tag in ("a", "b", "a", "b"):
+        await send(popper.channel, "t", tag.encode(), 0, named(TAGS=tag))
+    got = await popper.pop(expression="a", expression_type="TAG")
+    assert bodies_of(got) == [b"a", b"a"]
+    await popper.acked(*got)
+    assert popper.stored_at() in (3, 4)
+    assert await popper.pop(expression="a", expression_type="TAG") == []
+    assert popper.stored_at() == 4
+
+
+# -- what is not acknowledged -----------------------------------------------------------------------------------------
+
+
+async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(popper):
+    await send(popper.channel, "t", b"x", 0, named(TAGS="a", KEYS="k"))
+    (first,) = await popper.pop(invisible_ms=1000)
+    await popper.passes(999)
+    assert await popper.pop() == []
+    await popper.passes(1)
+    (again,) = await popper.comes_again(1)
+    assert (again.body, again.message.reconsume_times, again.message.topic) == (b"x", 1, "t")
+    assert (again.message.tags, again.message.keys, again.topic) == ("a", ["k"], "%RETRY%G_t")
+    assert popper.stored_at() == 1, "there is a copy: the original is settled"
+    assert popper.stored_at(Queue("%RETRY%G_t", 0)) == 0
+    assert (await popper.ack(first))[0] == Response.NO_MESSAGE
+    await popper.acked(again)
+    assert popper.stored_at(Queue("%RETRY%G_t", 0)) == 1
+    await popper.passes(2 * INVISIBLE_MS)
+    assert await popper.pop() == []
+
+
+async def test_only_what_is_missing_of_a_lot_comes_again(popper):
+    await popper.fill(each=10, queues=1)
+    got = await popper.pop(queue_id=1)
+    await popper.acked(*got[:3], *got[4:9])
+    await popper.passes(INVISIBLE_MS)
+    again = await popper.comes_again(2)
+    assert sorted(bodies_of(again)) == [b"0-3", b"0-9"]
+    assert popper.stored_at() == 10
+
+
+async def test_a_waiting_pop_gets_what_comes_again(popper):
+    await send(popper.channel, "t", b"x")
+    await popper.pop(invisible_ms=1000)
+    waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await popper.passes(1000)
+    assert bodies_of(popper.got(await waiting)) == [b"x"]
+
+
+async def test_what_comes_too_often_is_buried(popper):
+    await popper.broker.groups.put(Group(name="G", retries_max=1))
+    await send(popper.channel, "t", b"x", 0)
+    await popper.pop(invisible_ms=10)
+    await popper.passes(10)
+    (again,) = await popper.comes_again(1, invisible_ms=10)
+    assert again.message.reconsume_times == 1
+    await popper.passes(10)
+    await eventually(lambda: popper.broker.store.bounds_now(Queue("%DLQ%G", 0)).end == 1)
+    (dead,) = await popper.stored("%DLQ%G")
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"x", "t")
+    await eventually(lambda: popper.stored_at(Queue("%RETRY%G_t", 0)) == 1)
+    assert await popper.pop() == []
+
+
+async def test_another_invisible_time_comes_with_another_handle(popper):
+    await popper.fill(each=2, queues=1)
+    first, second = await popper.pop(invisible_ms=1000)
+    code, handle = await popper.change(first, 5000)
+    assert code == 0
+    assert (await popper.ack(first))[0] == Response.NO_MESSAGE
+    await popper.acked(second)
+    assert popper.stored_at() == 0, "the other is still in flight"
+    await popper.passes(4999)
+    assert await popper.pop() == []
+    assert await popper.ack(first, handle) == (0, None)
+    assert popper.stored_at() == 2
+    await popper.passes(INVISIBLE_MS)
+    assert await popper.pop() == []
+
+
+async def test_a_message_given_back_comes_again_at_once(popper):
+    await send(popper.channel, "t", b"x")
+    (first,) = await popper.pop()
+    assert (await popper.change(first, 0))[0] == 0
+    await popper.passes(1)
+    (again,) = await popper.comes_again(1)
+    assert (again.body, again.message.reconsume_times) == (b"x", 1)
+
+
+async def test_a_message_that_cannot_be_stored_again_stays_in_flight(popper, monkeypatch):
+    await send(popper.channel, "t", b"x")
+    (first,) = await popper.pop(invisible_ms=10)
+    store = store_of(popper.server)
+    asked: list[Queue] = []
+
+    def away(queue: Queue, *_: object, **__: object) -> None:
+        asked.append(queue)
+        raise SparrowError("the database is away")
+
+    monkeypatch.setattr(store, "append_soon", away)
+    await popper.passes(10)
+    await eventually(lambda: asked)
+    await eventually(lambda: len(popper.pops.in_flight) == 1)
+    assert popper.stored_at() == 0
+    monkeypatch.undo()
+    assert await popper.ack(first) == (0, None)
+    assert popper.stored_at() == 1
+
+
+# -- in order ---------------------------------------------------------------------------------------------------------
+
+
+async def test_in_order_nobody_gets_more_of_a_queue_before_all_is_acknowledged(popper):
+    await popper.fill(each=6, queues=1)
+    how = {"queue_id": 1, "in_order": True, "count": 3}
+    got = await popper.pop(**how)
+    assert bodies_of(got) == [b"0-0", b"0-1", b"0-2"]
+    assert await popper.pop(**how) == []
+    await popper.acked(got[0], got[2])
+    assert (popper.stored_at(), await popper.pop(**how)) == (1, [])
+    await popper.acked(got[1])
+    assert bodies_of(await popper.pop(**how)) == [b"0-3", b"0-4", b"0-5"]
+    assert popper.stored_at() == 3
+
+
+async def test_in_order_what_is_left_comes_again_when_its_time_is_over(popper):
+    await popper.fill(each=3, queues=1)
+    how = {"queue_id": 1, "in_order": True, "invisible_ms": 1000}
+    first = await popper.pop(**how)
+    await popper.acked(first[0])
+    await popper.passes(1000)
+    answer = await popper.try_pop(**how)
+    assert bodies_of(popper.got(answer)) == [b"0-1", b"0-2"]
+    assert headers.read(Popped, answer.ext).order_counts == "0 1 1;0 qo1%1 1;0 qo1%2 1"
+
+
+# -- lanes ------------------------------------------------------------------------------------------------------------
+
+TEN = [*(b"high-%d" % n for n in range(3)), *(b"middle-%d" % n for n in range(4)), *(b"low-%d" % n for n in range(3))]
+
+
+async def filled_lanes(popper: SqlPopper) -> None:
+    for priority, count in ((Priority.LOW, 9), (Priority.MIDDLE, 4), (Priority.HIGH, 3)):
+        await popper.in_lane(priority, count)
+
+
+async def test_a_pop_takes_high_then_middle_then_low_to_fill_its_batch(popper):
+    await filled_lanes(popper)
+    assert bodies_of(await popper.pop(count=10)) == TEN
+
+
+async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(database_url, tmp_path):
+    async with popping_on(database_url, tmp_path) as popper:
+        await filled_lanes(popper)
+    async with popping_on(database_url, tmp_path) as popper:
+        assert bodies_of(await popper.pop(count=10)) == TEN
+        assert bodies_of(await popper.pop(count=10)) == [b"low-%d" % n for n in range(3, 9)]
+
+
+async def test_a_lane_that_starves_gets_its_share(popper):
+    await popper.in_lane(Priority.LOW, 5)
+    popper.clock.now_ms += popper.broker.settings.starvation_ms + 1
+    await popper.in_lane(Priority.HIGH, 100)
+    got = [body.split(b"-")[0] for body in bodies_of(await popper.pop(count=10))]
+    assert (got.count(b"high"), got.count(b"low")) == (9, 1)
+
+
+# -- groups that are sent elsewhere -----------------------------------------------------------------------------------
+
+
+async def test_a_group_that_is_sent_back_gets_messages_again(popper):
+    await popper.fill(each=4, queues=1)
+    await popper.acked(*await popper.pop())
+    assert popper.stored_at() == 4
+    await popper.commit(1)
+    got = await popper.pop()
+    assert bodies_of(got) == [b"0-1", b"0-2", b"0-3"]
+    await popper.acked(*got)
+    assert popper.stored_at() == 4
+
+
+async def test_a_group_that_is_sent_ahead_is_not_held_up_by_what_it_had_in_flight(popper):
+    await popper.fill(each=10, queues=1)
+    old = await popper.pop(count=3)
+    await popper.commit(8)
+    got = await popper.pop()
+    assert bodies_of(got) == [b"0-8", b"0-9"]
+    await popper.acked(*got)
+    assert popper.stored_at() == 10
+    await popper.acked(old[0])
+    assert popper.stored_at() == 10
+
+
+async def test_an_acknowledgement_does_not_call_back_a_group_that_was_sent_ahead(popper):
+    await popper.fill(each=10, queues=1)
+    old = await popper.pop(count=3)
+    await popper.commit(8)
+    await popper.acked(old[0])
+    assert popper.stored_at() == 8
+    assert bodies_of(await popper.pop()) == [b"0-8", b"0-9"]
+
+
+async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobody_back(popper, monkeypatch):
+    await popper.fill(each=10, queues=1)
+    got = await popper.pop(count=4)
+    committing, may_save = store_of(popper.server).committing, asyncio.Event()
+    await committing.flush()
+    save = committing._save
+
+    async def slow(*args: object, **named: object) -> bool:
+        await may_save.wait()
+        return await save(*args, **named)
+
+    monkeypatch.setattr(committing, "_save", slow)
+    await popper.acked(got[0])
+    flushing = asyncio.create_task(committing.flush())
+    await eventually(lambda: not committing._unsaved)
+    committing._known["G", MIDDLE[0]] = QueueOffset(0)  # as somebody finds it in the database
+    popped = asyncio.create_task(popper.pop())
+    await eventually(lambda: popper.pops._loading)
+    may_save.set()
+    assert bodies_of(await popped) == [b"0-%d" % number for number in range(4, 10)], "not what is in flight"
+    await flushing
+    await popper.acked(*got[1:])
+    assert popper.stored_at() == 4
+
+
+async def test_a_topic_that_was_made_again_is_read_from_its_start(popper):
+    await popper.fill(each=5, queues=1)
+    await popper.acked(*await popper.pop())
+    await popper.broker.topics.delete("t")
+    await popper.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
+    await send(popper.channel, "t", b"new")
+    assert bodies_of(await popper.pop()) == [b"new"]
+
+
+async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowledged(popper, monkeypatch):
+    monkeypatch.setattr(sql_pops, "AHEAD_MAX", 5)
+    await popper.fill(each=20, queues=1)
+    first = await popper.pop(count=3)
+    second = await popper.pop(count=3)
+    assert await popper.pop() == []
+    waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000, count=1))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await popper.acked(*second)
+    assert not waiting.done()
+    await popper.acked(*first[:2])
+    assert popper.got(await waiting)[0].body == b"0-6"
+
+
+# -- looking and waiting ----------------------------------------------------------------------------------------------
+
+
+async def test_a_peek_shows_what_comes_next_and_takes_nothing(popper):
+    await popper.fill(each=3, queues=1)
+    await popper.pop(count=1)
+    answer = await popper.ask(Code.PEEK_MESSAGE, PeekMessage("G", "t", -1, 10))
+    assert answer.code == Response.SUCCESS
+    assert b"0-1" in bytes(answer.body)
+    assert b"0-0" not in bytes(answer.body)
+    assert len(await popper.pop()) == 2
+
+
+async def test_a_notification_tells_whether_there_is_something_and_waits_for_it(popper):
+    await popper.pop()
+
+    async def notified(poll_ms: int) -> bool:
+        header = Notification("G", "t", -1, poll_ms, popper.clock())
+        answer = await popper.ask(Code.NOTIFICATION, header, hold_ms=poll_ms)
+        return headers.read(Notified, answer.ext).has_message
+
+    assert await notified(0) is False
+    waiting = asyncio.create_task(notified(8_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await send(popper.channel, "t", b"x")
+    assert await waiting is True
+
+
+async def test_a_pop_of_one_queue_waits_also_when_the_database_had_to_be_asked(popper):
+    await send(popper.channel, "t", b"x")
+    await popper.acked(*await popper.pop(queue_id=1))
+    store = store_of(popper.server)
+    store._views[store.catalogue.lane(MIDDLE[0]).number].forget()
+    assert store.read_now(MIDDLE[0], 1) is None
+    waiting = asyncio.create_task(popper.try_pop(queue_id=1, poll_ms=8_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    await send(popper.channel, "t", b"y")
+    assert bodies_of(popper.got(await waiting)) == [b"y"]
+
+
+async def test_who_pops_is_assigned_all_queues_at_once(popper):
+    await subscribe(popper.channel, "G", t="*")
+    await popper.ask(Code.SET_MESSAGE_REQUEST_MODE, headers.Done(), bodies.write(SetRequestMode("t", "G", mode="POP")))
+    asked = QueryAssignment("t", "G", f"client@{popper.channel.address}")
+    answer = await popper.ask(Code.QUERY_ASSIGNMENT, headers.Done(), bodies.write(asked))
+    (assignment,) = bodies.read(Assignments, bytes(answer.body)).message_queue_assignments or ()
+    assert (assignment.message_queue.queue_id, assignment.mode) == (-1, "POP")
+
+
+async def test_pops_that_wait_are_counted(popper):
+    waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
+    await eventually(lambda: popper.broker.hold.count == 1)
+    answer = await popper.ask(Code.POLLING_INFO, PollingAsked("G", "t", -1))
+    assert headers.read(PollingCounted, answer.ext).count == 1
+    await send(popper.channel, "t", b"x")
+    assert bodies_of(popper.got(await waiting)) == [b"x"]
+
+
+# -- our own client ---------------------------------------------------------------------------------------------------
+
+
+async def test_several_consumers_share_several_queues_without_doubles(database_url, tmp_path):
+    async with standing_on(tmp_path, database_url) as stand:
+        topic = await stand.topic("orders", 3)
+        every = await stand.spread(topic, 3, 60)
+        consumers = [PopConsumer("g", stand.name_servers, invisible_ms=30_000) for _ in range(4)]
+        seen: list[str] = []
+
+        async def work(consumer: PopConsumer) -> None:
+            async with consumer:
+                while len(seen) < len(every):
+                    receipts = await consumer.receive(topic, count_max=7, wait_ms=200)
+                    seen.extend(receipt.message.body.decode() for receipt in receipts)
+                    await consumer.ack(receipts)
+
+        await asyncio.gather(*map(work, consumers))
+        assert sorted(seen) == sorted(every)
+        for queue_id in (1, 4, 7):
+            await stand.commits(60, "g", topic, queue_id)
+
+
+async def test_what_a_consumer_does_not_acknowledge_comes_again_to_another(database_url, tmp_path):
+    async with standing_on(tmp_path, database_url) as stand:
+        await stand.put("t", ["x"])
+        async with (
+            PopConsumer("g", stand.name_servers, invisible_ms=300) as first,
+            PopConsumer("g", stand.name_servers) as second,
+        ):
+            (taken,) = await first.receive("t")
+            (again,) = await second.receive("t", wait_ms=10_000)
+            assert (again.message.body, again.message.reconsume_times) == (b"x", 1)
+            with pytest.raises(SparrowError):
+                await first.ack(taken)
+            kept = await second.postpone(again, 60_000)
+            with pytest.raises(SparrowError):
+                await second.ack(again)
+            await second.ack(kept)
+            await stand.commits(1, "g", "%RETRY%g_t")
+
+
+# -- several brokers --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def two(tmp_path, database_url):
+    async with crew(tmp_path, database_url, 2) as running:
+        async with Admin(running.name_servers) as admin:
+            await admin.create_topic("t", 1)
+        await eventually(lambda: all("t" in server.broker.topics for server in running.brokers))
+        yield running
+
+
+class RealTime(Clock):
+    def __call__(self) -> int:
+        return clock.now_ms()
+
+
+def poppers(running: Crew) -> list[SqlPopper]:
+    return [
+        SqlPopper(server, channel, RealTime())
+        for server, channel in zip(running.brokers, running.channels, strict=True)
+    ]
+
+
+async def take_the_lease_away(running: Crew, of: int) -> None:
+    """As if the leader had been silent for longer than its lease, and the other had asked first."""
+    heir = running.brokers[1 - of]
+    await store_of(heir).database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await leading_of(heir)._renew()
+    await leading_of(running.brokers[of])._renew()
+
+
+async def leads(popper: SqlPopper) -> None:
+    await eventually(lambda: popper.broker.number == 0 and popper.pops._leads)
+
+
+async def test_a_broker_that_does_not_lead_says_so(two):
+    leader, other = poppers(two)
+    await send(leader.channel, "t", b"x")
+    (got,) = await leader.pop()
+    message = got.message
+    for answer in (
+        await other.try_pop(),
+        await other.ask(Code.ACK_MESSAGE, headers.AckMessage("G", "t", 1, got.handle, message.queue_offset)),
+        await other.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("db", []))),
+        await other.ask(
+            Code.CHANGE_MESSAGE_INVISIBLETIME, headers.ChangeInvisible("G", "t", 1, got.handle, message.queue_offset, 9)
+        ),
+        await other.ask(Code.NOTIFICATION, Notification("G", "t", -1, 0, other.clock())),
+        await other.ask(Code.PEEK_MESSAGE, PeekMessage("G", "t", -1, 1)),
+    ):
+        assert (answer.code, "does not lead" in (answer.remark or "")) == (Response.SERVICE_NOT_AVAILABLE, True)
+    await leader.acked(got)
+
+
+async def test_a_new_leader_delivers_what_was_not_acknowledged_and_nothing_else(two):
+    first, second = poppers(two)
+    await send_batch(first.channel, "t", [(b"%d" % n, b"") for n in range(10)])
+    got = await first.pop()
+    assert len(got) == 10
+    await first.acked(*got[:6])
+    await two.brokers[0].stop()
+    await leads(second)
+    again = await second.pop()
+    assert bodies_of(again) == [b"6", b"7", b"8", b"9"]
+    code, _ = await second.ack(got[6])
+    assert code == Response.NO_MESSAGE, "handles of another leader stand for nothing"
+    await second.acked(*again)
+    assert second.stored_at(Queue("t", 1)) == 10
+    assert await second.pop() == []
+
+
+async def test_a_new_leader_goes_on_with_what_came_again(two):
+    first, second = poppers(two)
+    await send(first.channel, "t", b"x")
+    await first.pop(invisible_ms=1)
+    (again,) = await first.comes_again(1)
+    assert again.message.reconsume_times == 1
+    await two.brokers[0].stop()
+    await leads(second)
+    (once_more,) = await second.pop()
+    assert (once_more.body, once_more.message.reconsume_times) == (b"x", 1)
+    await second.acked(once_more)
+    assert await second.pop() == []
+
+
+async def test_in_order_a_new_leader_goes_on_at_the_first_that_is_not_acknowledged(two):
+    first, second = poppers(two)
+    await send_batch(first.channel, "t", [(b"%d" % n, b"") for n in range(5)])
+    got = await first.pop(queue_id=1, in_order=True, count=3)
+    await first.acked(got[0])
+    await two.brokers[0].stop()
+    await leads(second)
+    assert bodies_of(await second.pop(queue_id=1, in_order=True, count=3)) == [b"1", b"2", b"3"]
+
+
+async def test_a_pop_that_waits_at_a_leader_is_told_when_it_leads_no_more(two):
+    first, second = poppers(two)
+    waiting = asyncio.create_task(first.try_pop(poll_ms=8_000))
+    await eventually(lambda: first.broker.hold.count == 1)
+    await take_the_lease_away(two, 0)
+    assert (await waiting).code == Response.SERVICE_NOT_AVAILABLE
+    await leads(second)
+    await send(first.channel, "t", b"x")
+    got = (await second.try_pop(poll_ms=8_000)).code
+    assert got == Response.SUCCESS
+
+
+async def test_a_waiting_pop_gets_what_another_broker_has_stored(two):
+    leader, other = poppers(two)
+    waiting = asyncio.create_task(leader.try_pop(poll_ms=8_000))
+    await eventually(lambda: leader.broker.hold.count == 1)
+    await send(other.channel, "t", b"x")
+    assert bodies_of(leader.got(await waiting)) == [b"x"]
+
+
+async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two):
+    leader, other = poppers(two)
+    await send_batch(leader.channel, "t", [(b"%d" % number, b"") for number in range(5)])
+    await leader.acked(*await leader.pop())
+    await store_of(two.brokers[0]).committing.flush()
+    await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite gives the last numbers again
+    await other.broker.topics.delete("t")
+    await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
+    await send(other.channel, "t", b"new")
+    lane = store_of(two.brokers[1]).catalogue.lane(Queue("t", 1))
+    await eventually(lambda: store_of(two.brokers[0]).catalogue.lanes.get(Queue("t", 1)) == lane)
+    assert bodies_of(await leader.pop()) == [b"new"]
+
+
+async def test_a_consumer_goes_on_at_the_new_leader(two):
+    async with Producer(two.name_servers) as producer:
+        for number in range(8):
+            await producer.send(Message.of("t", b"%d" % number))
+    async with PopConsumer("g", two.name_servers) as consumer:
+        receipts = await consumer.receive("t")
+        assert len(receipts) == 8
+        await consumer.ack(receipts[:5])
+        await two.brokers[0].stop()
+        again: list[bytes] = []
+        async with asyncio.timeout(20):
+            while len(again) < 3:
+                try:
+                    again += [receipt.message.body for receipt in await consumer.receive("t", wait_ms=500)]
+                except SparrowError:  # "not here": the route is asked for again
+                    await consumer.session.refresh(["t"])
+                    await asyncio.sleep(0.01)
+        assert again == [b"5", b"6", b"7"]
+
+
+async def test_nothing_is_lost_while_leaders_change(two):
+    """Whatever a leader forgets, its heir hands out again; in the end everything is acknowledged, once at least."""
+    every = {b"%d" % number for number in range(300)}
+    pair = poppers(two)
+    await send_batch(pair[0].channel, "t", [(body, b"") for body in sorted(every)])
+    acknowledged: set[bytes] = set()
+    turn = itertools.count()
+
+    async def work() -> None:
+        while acknowledged != every:
+            for popper in pair:
+                answer = await popper.try_pop(count=8, invisible_ms=300)
+                for got in popper.got(answer) if answer.code == Response.SUCCESS else ():
+                    if next(turn) % 5 and (await popper.ack(got))[0] == 0:
+                        acknowledged.add(got.body)
+            await asyncio.sleep(0)
+
+    async def change_leaders() -> None:
+        for changes in range(4):
+            enough = min(len(every), (changes + 1) * 60)
+            await eventually(lambda enough=enough: len(acknowledged) >= enough, within_s=30)
+            of = two.numbers.index(0)
+            await take_the_lease_away(two, of)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(change_leaders(), *(work() for _ in range(3)))
+        leader = pair[two.numbers.index(0)]
+        retries = Queue("%RETRY%G_t", 0)
+        while leader.stored_at(Queue("t", 1)) != len(every) or (
+            (leader.stored_at(retries) or 0) != leader.broker.store.bounds_now(retries).end  # there need not be any
+        ):
+            await leader.acked(*await leader.pop())
+            await asyncio.sleep(0.001)
+
+
+async def test_a_database_that_was_started_anew_hands_out_again_what_is_not_acknowledged(popper):
+    await popper.fill(each=4, queues=1)
+    got = await popper.pop()
+    await popper.acked(*got[:2])
+    await store_of(popper.server)._restarted()
+    assert len(popper.pops.in_flight) == 0
+    assert bodies_of(await popper.pop()) == [b"0-2", b"0-3"]
