@@ -18,7 +18,6 @@ from sparrow.broker.context import Broker
 from sparrow.broker.groups import SYSTEM_GROUPS
 from sparrow.broker.members import BROADCASTING
 from sparrow.broker.pop import handles
-from sparrow.broker.pop.taking import popped_mark
 from sparrow.broker.references import reference_to
 from sparrow.broker.subscriptions import Filter
 from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX
@@ -226,7 +225,7 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> Target:
     not, we know whether it ever popped.
     """
     wanted = broker.members.filter_of(group.name, topic.name)
-    pops = wanted is None and await broker.store.mark(popped_mark(group.name, topic.name)) is not None
+    pops = wanted is None and await broker.store.mark(handles.popped_mark(group.name, topic.name)) is not None
     name = handles.retry_topic(group.name, topic.name) if pops else RETRY_PREFIX + group.name
     return Target(group, Queue(name, 0), wanted)
 

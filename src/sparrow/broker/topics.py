@@ -108,7 +108,7 @@ class Topics:
             raise NotPermitted(f"deleting topic {name!r}", "the broker needs it")
         if name in self._known:
             await self._store.delete_topic(name)
-            del self._known[name]
+            self._known.pop(name, None)  # a store that tells of changes may have said so meanwhile
             self._turn()
             await self.on_change()
 

@@ -16,6 +16,7 @@ from sparrow.model.priority import HAS_LANES
 from sparrow.model.queue import Queue
 from sparrow.model.topic import PRIORITY, Topic, checked_topic
 from sparrow.net.serving import Answer, Call, Handler
+from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (
     BrokerQueue,
     DataVersion,
@@ -108,7 +109,11 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
             raise Refused(f"the attribute {key!r} cannot be {value[:80]!r} here: {possible} would do")
         else:
             attributes[key] = value
-    topic = laid_out(msgspec.structs.replace(config.topic(), attributes=attributes), known)
+    wanted = msgspec.structs.replace(config.topic(), attributes=attributes)
+    if known is not None and has_lanes(known) and not isinstance(broker.store, LogStore):
+        # On a database every topic has them, whatever tools say that have never heard of lanes.
+        wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | HAS_LANES)
+    topic = laid_out(wanted, known)
     if has_lanes(topic) and name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
         raise Refused(f"topic {name!r} is a group's own, and those have no lanes")
     if topic.read_queues > QUEUES_MAX:

@@ -74,6 +74,11 @@ def count_entries(queue_id: int, counts: Mapping[int, int]) -> list[str]:
     return [f"{NORMAL} {queue_id} {min(counts.values())}", *by_offset]
 
 
+def popped_mark(group: str, topic: str) -> str:
+    """Says when the group began to pop the topic, at the latest: what is meant for it goes where it pops from."""
+    return f"pop.begun {group} {topic}"
+
+
 def retry_topic(group: str, topic: str) -> str:
     """Where a group's messages of a topic go that were not acknowledged in time."""
     return stored_name(f"{RETRY_PREFIX}{group}_{topic}")

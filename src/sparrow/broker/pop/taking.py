@@ -33,11 +33,6 @@ _LOOKS_MAX = 32
 _FROM_NEWEST = 1
 
 
-def popped_mark(group: str, topic: str) -> str:
-    """Says when the group began to pop the topic, at the latest: what is meant for it goes where it pops from."""
-    return f"pop.begun {group} {topic}"
-
-
 class Taking:
     """Takes messages for a group."""
 
@@ -254,7 +249,7 @@ class Taking:
                 self._turns.took(lot.group, lot.queue, lot.mask.bit_count())
             if (request.group, request.topic) not in self._popped:
                 self._popped.add((request.group, request.topic))
-                self._pops.mark(popped_mark(request.group, request.topic), basket.now_ms)
+                self._pops.mark(handles.popped_mark(request.group, request.topic), basket.now_ms)
         for queue, offset in basket.offsets.items():
             self._pops.go_on(request.group, queue, offset)
         for queue, offsets, next_offset in basket.runs:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 
 from sparrow.broker.members import Members
+from sparrow.broker.pop import handles
 from sparrow.broker.references import reference_to
 from sparrow.broker.subscriptions import Filter
 from sparrow.broker.topics import RETRY_PREFIX, Topics
@@ -96,9 +97,14 @@ class SqlResending:
             async with self._store.database.transaction() as session:
                 await done(session)
             return
-        topic = await self._topics.create_for_group(RETRY_PREFIX, group)
+        topic = await self._topics.create_for_group(RETRY_PREFIX, await self._reads(group, queue.topic, wanted))
         entries = [entry_of(draft, self._store.catalogue.anonymous) for draft in drafts]
         await self._store.append_with(Queue(topic.name, 0), entries, done)
+
+    async def _reads(self, group: str, topic: str, wanted: Filter | None) -> str:
+        """Of which retry topic a group's retries are read: who pops has one for each topic."""
+        pops = wanted is None and await self._store.mark(handles.popped_mark(group, topic)) is not None
+        return handles.retry_topic(group, topic).removeprefix(RETRY_PREFIX) if pops else group
 
     async def _references(self, queue: Queue, each: Range, wanted: Filter | None) -> list[Draft]:
         """For those that retention has left, and the group wants."""

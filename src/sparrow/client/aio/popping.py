@@ -133,7 +133,11 @@ class PopConsumer:
                 in_order=in_order,
                 broker_name=name,
             )
-            receipts = await self._pop(route.masters[name], name, header)
+            try:
+                receipts = await self._pop(route.masters[name], name, header)
+            except Unavailable:
+                await self.session.refresh([topic])  # another may be in its place by now, for whoever asks next
+                raise
             asked += 1
             if receipts or (asked >= len(names) and loop.time() >= deadline):
                 return receipts

@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparrow.model.errors import Refused
+from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.sql.catalogue import Catalogue, insert_new_text
-from sparrow.store.sql.database import Conflict, Database, DatabaseLost, Session
+from sparrow.store.sql.database import Conflict, Database, DatabaseLost, DatabaseRefused, Session
 from sparrow.store.sql.names import Lane, table
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class _Unsaved(NamedTuple):
     offset: QueueOffset
     said_at: float
     is_rewind: bool
+    lane: int
+    """Of the topic as it was: one that is made again has others."""
     is_contested: bool = False
     """The row has seen a newer epoch."""
 
@@ -88,14 +90,14 @@ class Offsets:
 
     def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """What stood there before, as far as this process knows."""
-        self._catalogue.lane(queue)
+        lane = self._catalogue.lane(queue)
         if offset < 0:
             raise Refused(f"{offset} is no offset: they start at 0")
         before = self._known.get((group, queue))
         # Also one that is known already: another broker may have been told something else meanwhile.
         self._known[group, queue] = QueueOffset(offset)
         self._unsaved[group, queue] = _Unsaved(
-            QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before
+            QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before, lane.number
         )
         self._flush_in(FLUSH_S)
         return before
@@ -113,7 +115,7 @@ class Offsets:
     async def _flush_or_again(self) -> None:
         try:
             await self.flush()
-        except (DatabaseLost, Conflict) as cause:
+        except (SparrowError, Conflict) as cause:
             log.warning("offsets could not be saved, trying again", extra={"cause": str(cause)})
             self._flush_in(1)
 
@@ -126,7 +128,7 @@ class Offsets:
             rows = {}
             for key, commit in unsaved.items():
                 lane = self._catalogue.lanes.get(key[1])
-                if lane is not None:  # else its topic is gone, and with it what was committed
+                if lane is not None and lane.number == commit.lane:  # else its topic is gone, and the offset with it
                     rows[_place(lane, key[0])] = key, commit
             fenced: list[tuple[str, Queue]] = []
             try:
@@ -136,8 +138,10 @@ class Offsets:
                             key, commit = rows[place]
                             if not await self._save(session, place, commit, epoch):
                                 fenced.append(key)
-            except BaseException:
+            except BaseException as cause:
                 self._unsaved = {**unsaved, **self._unsaved}
+                if isinstance(cause, DatabaseRefused):  # a topic that another broker has deleted, most likely
+                    await self._catalogue.refresh()
                 raise
             finally:
                 self._saving = {}

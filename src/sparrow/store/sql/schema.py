@@ -68,7 +68,7 @@ _TYPES: dict[Kind, dict[str, str]] = {
         "number": "INTEGER",
         "small": "INTEGER",
         "ip": "INTEGER",
-        "counted": "INTEGER PRIMARY KEY",
+        "counted": "INTEGER PRIMARY KEY AUTOINCREMENT",  # never the number of something deleted
         "counted_big": "INTEGER PRIMARY KEY",
         "name": "TEXT",
         "group": "TEXT",
