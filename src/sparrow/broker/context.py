@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,10 @@ from sparrow.broker.transactions import Transactions
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import BrokerStore
+
+
+async def _nothing_to_hand_over() -> None:
+    pass
 
 
 class Part(Protocol):
@@ -55,6 +59,8 @@ class Broker:
     started_ms: int
     number: int = 0
     """Among the brokers of the same name; 0 is where clients send."""
+    leave: Callable[[], Awaitable[None]] = _nothing_to_hand_over
+    """Done when others do what only this broker did; it serves until then."""
     now_ms: Callable[[], int] = clock.now_ms
 
     @property

@@ -76,10 +76,11 @@ async def opened(
 
     async def numbered(number: int) -> None:
         broker.number = number
-        await topics.on_change()
+        await topics.led(store.epoch)
 
     work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlUpkeep(store).lead)
-    broker.parts = (Leading(store, work=work, on_change=numbered),)
+    leading = Leading(store, work=work, on_change=numbered)
+    broker.parts, broker.leave = (leading,), leading.leave
     changes: set[asyncio.Task[None]] = set()
 
     def refreshed() -> None:

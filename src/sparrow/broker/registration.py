@@ -35,6 +35,7 @@ class Registration:
         self._unreachable: set[Address] = set()
         self._telling: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._has_left = False
 
     async def start(self) -> None:
         """Register now, and from now on."""
@@ -55,6 +56,8 @@ class Registration:
 
     async def register(self) -> None:
         """Tell all name servers what there is; returns when those that answer have."""
+        if self._has_left:  # its topics may change until the very end
+            return
         # RocketMQ's compressed form has no place for flags, and routes must say which topics have lanes.
         is_compressed = not any(topic.sys_flag for topic in self._broker.topics)
         body = write_registration(self._body(), is_compressed=is_compressed)
@@ -95,6 +98,7 @@ class Registration:
 
     async def stop(self) -> None:
         """Take this broker out of the routes."""
+        self._has_left = True
         if self._task is not None:
             self._task.cancel()
         header = UnregisterBroker(

@@ -320,7 +320,9 @@ class Sending:
     ) -> bytes | None:
         """Once the store has it. Without a `queue`, where it lies is where it was sent."""
         appended = await placing
-        said = self._answer(request, command, channel, queue or appended.queue, appended, properties)
+        if queue is None or appended.queue.topic == queue.topic:  # a repeat may have chosen another queue
+            queue = appended.queue
+        said = self._answer(request, command, channel, queue, appended, properties)
         return said if isinstance(said, bytes) or said is None else await said
 
     def _sent(

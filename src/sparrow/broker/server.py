@@ -94,6 +94,7 @@ class BrokerServer:
         """Tell the name servers, refuse what is new, finish what is in hand, answer who waits, close the store."""
         if self._scan is not None:
             self._scan.cancel()
+        await self.broker.leave()
         await self._registration.stop()
         self._listener.stop_accepting()
         self.broker.hold.release_all()

@@ -41,6 +41,8 @@ class Topics:
         self._keeps_system = keeps_system
         self._known: dict[str, Topic] = {}
         self.version = DataVersion(0, now_ms())
+        self.term: int | None = None
+        """Where brokers take turns in leading: the how-manieth. Name servers heed none of an earlier one."""
         self.on_change: Callable[[], Awaitable[None]] = _nobody
         """Awaited after every change, so that whoever made it can count on the name servers knowing."""
         self._creating = asyncio.Lock()
@@ -63,6 +65,12 @@ class Topics:
         self._known = known
         self._turn()
         return True
+
+    async def led(self, term: int) -> None:
+        """Who leads has changed."""
+        self.term = term
+        self._turn()
+        await self.on_change()
 
     async def told(self) -> None:
         """Whoever listens has heard of the topics as they are."""
@@ -136,7 +144,7 @@ class Topics:
         return self[name]
 
     def _turn(self) -> None:
-        self.version = DataVersion(self.version.counter + 1, self._now_ms())
+        self.version = DataVersion(self.version.counter + 1, self._now_ms(), self.term)
 
 
 async def _nobody() -> None:

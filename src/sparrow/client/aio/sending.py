@@ -62,8 +62,15 @@ RETRIED = frozenset(
 SAME_BROKER_PAUSE_MS = 50
 """Before a broker is asked again that has just failed; it grows with each attempt."""
 
+NO_MASTER_PAUSE_MS = 100
+"""Before a route is asked for again that leads to no master."""
+
 TOPICS_MAX = 4096
 """Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""
+
+
+class NoMaster(Unavailable):
+    """There are queues, and nobody who takes messages for them."""
 
 
 class Parcel(NamedTuple):
@@ -104,9 +111,11 @@ class Sender:
         found = None if is_fresh else self.route_now(topic)
         if found is None:
             checked_topic(topic)
+            # One that is known and leads to no master will not do: another broker may have taken over by now.
+            is_fresh |= self._session.route_now(topic, for_sends=True) is not None
             found = await self._session.route(topic, is_fresh=is_fresh, template_queues=self._template_queues)
         if not found.write_queues:
-            raise Unavailable(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+            raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         return found
 
     def _choose(self, topic: str, queues: Sequence[BrokerQueue], now_ms: int, last_broker: str | None) -> BrokerQueue:
@@ -144,7 +153,13 @@ class Sender:
         failure: SparrowError | None = None
         tried: list[str] = []
         while len(tried) < self._attempts and (failure is None or loop.time() < deadline):
-            route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
+            try:
+                route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
+            except NoMaster:  # while one of several takes over from another
+                if loop.time() + NO_MASTER_PAUSE_MS / 1000 >= deadline:
+                    raise
+                await asyncio.sleep(NO_MASTER_PAUSE_MS / 1000)
+                continue
             last_broker = tried[-1] if tried else None
             target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), last_broker)
             if target.broker_name == last_broker:

@@ -19,6 +19,7 @@ import asyncmy
 from asyncmy import errors
 from asyncmy.constants import CLIENT
 
+from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.database import (
     Address,
     Conflict,
@@ -37,11 +38,15 @@ from sparrow.store.sql.rows import Entry
 
 _DUPLICATE, _NO_PARTITION = 1062, 1526
 _CONFLICTS = frozenset({1205, 1213})
+_GONE = frozenset({1048, 1146})
+"""No lane gave a number, or its table is not there: the topic was deleted, perhaps made anew."""
 _LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
 _FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ANSI_QUOTES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00',"
-    " innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, sql_notes = OFF",
+    " innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, sql_notes = OFF"
+    # Who stands still amid a transaction must not keep a lane locked for good. Only MariaDB has such a limit.
+    " /*M!100300 , idle_write_transaction_timeout = 5 */",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
 _NAMED = re.compile(r"%\((\w+)\)s")
@@ -120,8 +125,10 @@ class MySql:
                     found = await cursor.fetchall()
                     while await cursor.nextset():
                         found = found or await cursor.fetchall()
-            except BaseException:
+            except BaseException as cause:
                 await _rolled_back(connection)
+                if isinstance(cause, errors.MySQLError) and cause.args and cause.args[0] in _GONE:
+                    raise UnknownTopic(lane.topic) from cause
                 raise
         base_id, store_ms = found[0]
         return Placed(int(base_id), int(store_ms), lane.number)
@@ -259,7 +266,8 @@ def append_text(lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket],
     """The whole transaction."""
     number, count = lane.number, len(entries)
     start = (
-        "START TRANSACTION;"
+        # None of what an earlier append on this connection has left behind: the lane may be gone.
+        "SET @b=NULL,@t=NULL;START TRANSACTION;"
         f"UPDATE hermes_lane SET next_id=next_id+{count},last_ts=GREATEST(last_ts,{now_ms}) WHERE lane={number};"
         f"SELECT next_id-{count},last_ts INTO @b,@t FROM hermes_lane WHERE lane={number};"
     )

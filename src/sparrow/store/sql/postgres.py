@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.database import (
     Address,
     Conflict,
@@ -103,7 +104,12 @@ class Postgres:
         if keys:
             values += [[key for key, _ in keys], [at for _, at in keys]]
         async with self._connection() as connection:
-            found = await connection.fetch(_append_text(lane, has_keys=bool(keys)), *values)
+            try:
+                found = await connection.fetch(_append_text(lane, has_keys=bool(keys)), *values)
+            except asyncpg.UndefinedTableError as cause:
+                raise UnknownTopic(lane.topic) from cause
+        if not found:  # no lane gave a number: the topic was deleted, perhaps made anew
+            raise UnknownTopic(lane.topic)
         return Placed(found[0][0], found[0][1], lane.number)
 
     async def identity(self) -> str:

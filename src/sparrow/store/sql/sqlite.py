@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.database import (
     Address,
     Conflict,
@@ -89,11 +90,14 @@ class Sqlite:
         connection = self._writer
         connection.execute("BEGIN IMMEDIATE")
         try:
-            ((base_id, store_ms),) = connection.execute(
+            found = connection.execute(
                 "UPDATE hermes_lane SET next_id = next_id + ?, last_ts = MAX(last_ts, ?) WHERE lane = ?"
                 " RETURNING next_id - ?, last_ts",
                 (len(entries), now_ms, lane.number, len(entries)),
             ).fetchall()
+            if not found:  # the topic was deleted, perhaps made anew
+                raise UnknownTopic(lane.topic)
+            base_id, store_ms = found[0]
             connection.executemany(
                 "INSERT INTO hermes_batch VALUES (?, ?, ?, ?, ?, ?)",
                 [(t.lane(lane), t.producer, t.seq, base_id + t.offset(lane), t.size, store_ms) for t in tickets],

@@ -1,0 +1,440 @@
+"""Three brokers on one MariaDB, killed or frozen under load: what was acknowledged is delivered, nobody starts over.
+
+Two producers and two consumers of one group come by way of the name server. Besides, each broker has a producer that
+knows only this one, and a reader that begins there and goes to the next broker when it dies. Each reader has a group of
+its own and commits what it has read: how far a group is may fall back by what was committed in the last moment before
+a kill, and by no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.support.databases import mariadb_server
+from tests.support.platforms import channel_to, named, pull, send_header
+from tests.support.processes import BrokerProcess
+from tests.support.sql_brokers import NAME
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import Admin, Consumer, Producer
+from sparrow.model.errors import SparrowError
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.priority import LANES
+from sparrow.naming.server import NameServer
+from sparrow.net import Address, Channel
+from sparrow.settings import NamingSettings
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
+
+TOPIC, GROUP = "orders", "billing"
+PARTS = 2
+QUEUES = PARTS * LANES
+BROKERS = 3
+LEASE_MS = 1_000
+GAP_S = LEASE_MS / 1000 + 1
+"""The longest that nobody may be sent to by way of the name server after a kill."""
+SEND_MS = 2_000
+"""How long a send may take."""
+FORGIVEN_S = 1.0
+"""Commits reach the database ten times a second; on a busy machine a little later."""
+WORDS = ("high", "middle", "low")
+
+
+class Place(NamedTuple):
+    queue_id: int
+    offset: int
+
+
+@dataclass
+class History:
+    """What everybody did and saw."""
+
+    acknowledged: dict[bytes, tuple[int, Place | None]] = field(default_factory=dict)
+    """When it was sent in its producer's order, and where it is said to lie."""
+    stored: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When each producer was told so."""
+    seen: dict[str, list[tuple[Place, bytes]]] = field(default_factory=lambda: defaultdict(list))
+    """By each group, in order."""
+    committed: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
+    """By each reader and queue: when it was told that an offset was taken."""
+    blows: list[float] = field(default_factory=list)
+    """When a broker was hurt."""
+    is_over: bool = False
+
+    def surely_committed(self, group: str, queue_id: int) -> int:
+        """What must have reached the database: not what was committed just now, or just before a broker was hurt."""
+        # An answer may be read a moment after who gave it was hurt.
+        spans = [(blow - FORGIVEN_S, blow + FORGIVEN_S / 4) for blow in (*self.blows, time.monotonic())]
+        return max(
+            (
+                offset
+                for when, offset in self.committed[group, queue_id]
+                if not any(start < when <= end for start, end in spans)
+            ),
+            default=0,
+        )
+
+
+class Broker(BrokerProcess):
+    """One of them; it is replaced within a second."""
+
+    def __init__(self, folder: Path, name_servers: str, url: str) -> None:
+        super().__init__(NAME, folder, name_servers, store=url)
+        self._environment |= {"SPARROW_SQL__LEASE_MS": str(LEASE_MS)}
+        self.is_up = False
+
+    @property
+    def address(self) -> Address:
+        return Address("127.0.0.1", self._port)
+
+    async def start(self) -> None:
+        await super().start()
+        self.is_up = True
+
+    async def kill(self) -> None:
+        self.is_up = False
+        await super().kill()
+
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+async def produce_by_name_server(history: History, name: str, name_servers: str) -> None:
+    async with Producer(name_servers, timeout_ms=SEND_MS, retries=20) as producer:
+        number = 0
+        while not history.is_over:
+            body = f"{name} {number}".encode()
+            number += 1
+            try:
+                result = await producer.send(Message.of(TOPIC, body, priority=WORDS[number % LANES]))
+            except SparrowError:  # perhaps it is there, perhaps not
+                await asyncio.sleep(0.01)
+                continue
+            history.acknowledged[body] = number, Place(result.queue_id, result.queue_offset)
+            history.stored[name].append(time.monotonic())
+
+
+async def produce_at(history: History, name: str, broker: Broker) -> None:
+    """Each message until it is stored: repeats are known by their number, so its place says where it lies."""
+    number = 0
+    while not history.is_over:
+        with contextlib.suppress(SparrowError):
+            async with channel_to(broker.address) as channel:
+                while not history.is_over:
+                    body = f"{name} {number}".encode()
+                    words = named(__PID=name, __SEQ=str(number), UNIQ_KEY=body.hex(), PRIORITY=WORDS[number % LANES])
+                    header = send_header(TOPIC, number % PARTS, words)
+                    answer = await channel.request(Code.SEND_MESSAGE_V2, header, body, timeout_ms=3_000)
+                    if answer.code != Response.SUCCESS:
+                        break
+                    sent = headers.read(headers.Sent, answer.ext)
+                    history.acknowledged[body] = number, Place(sent.queue_id, sent.queue_offset)
+                    history.stored[name].append(time.monotonic())
+                    number += 1
+        await asyncio.sleep(0.02)
+
+
+# -- consumers --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def consuming(history: History, name_servers: str) -> AsyncIterator[None]:
+    async def handle(message: StoredMessage) -> None:
+        history.seen[GROUP].append((Place(message.queue_id, message.queue_offset), message.body))
+
+    async with Consumer(GROUP, name_servers, commit_interval_ms=200) as consumer:
+        await consumer.subscribe(TOPIC)
+        await consumer.start(handle, orderly=True)
+        yield
+
+
+class Reader:
+    """Reads every queue of the topic, from any broker that lives."""
+
+    def __init__(self, history: History, brokers: Sequence[Broker], at: int) -> None:
+        self._history, self._brokers, self._at = history, brokers, at
+        self.group = f"reader-{at}"
+        self.positions = [0] * QUEUES
+
+    async def run(self) -> None:
+        while True:
+            broker = self._brokers[self._at % BROKERS]
+            with contextlib.suppress(SparrowError):
+                async with channel_to(broker.address) as channel:
+                    await asyncio.gather(*(self._read(channel, queue_id) for queue_id in range(QUEUES)))
+            self._at += 1
+            await asyncio.sleep(0.02)
+
+    async def _read(self, channel: Channel, queue_id: int) -> None:
+        while True:
+            answer = await pull(channel, TOPIC, queue_id, self.positions[queue_id], group=self.group, hold_ms=1_000)
+            places = [Place(message.queue_id, message.queue_offset) for message in answer.messages]
+            expected = range(self.positions[queue_id], self.positions[queue_id] + len(places))
+            assert places == [Place(queue_id, offset) for offset in expected], "a queue has a hole, or goes back"
+            self._history.seen[self.group] += zip(places, answer.bodies, strict=True)
+            if not places:
+                continue
+            self.positions[queue_id] += len(places)
+            header = CommitOffset(self.group, TOPIC, queue_id, self.positions[queue_id])
+            taken = await channel.request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=3_000)
+            if taken.code == Response.SUCCESS:
+                self._history.committed[self.group, queue_id].append((time.monotonic(), self.positions[queue_id]))
+
+
+async def watch_progress(history: History, brokers: Sequence[Broker], groups: Sequence[str]) -> None:
+    """Asks all the time, of anybody, how far the groups are."""
+    rng = random.Random(0)
+    while True:
+        broker = rng.choice([broker for broker in brokers if broker.is_up])
+        with contextlib.suppress(SparrowError):
+            async with channel_to(broker.address) as channel:
+                for group in groups:
+                    for queue_id in range(QUEUES):
+                        await assert_progress(history, channel, group, queue_id)
+        await asyncio.sleep(0.05)
+
+
+async def assert_progress(history: History, channel: Channel, group: str, queue_id: int) -> None:
+    least = history.surely_committed(group, queue_id)
+    header = QueryOffset(group, TOPIC, queue_id, False)
+    answer = await channel.request(Code.QUERY_CONSUMER_OFFSET, header, timeout_ms=3_000)
+    if answer.code not in (Response.SUCCESS, Response.QUERY_NOT_FOUND):
+        return  # it cannot say just now
+    found = headers.read(OffsetFound, answer.ext).offset if answer.code == Response.SUCCESS else 0
+    who = f"{group} in queue {queue_id}"
+    assert found >= least, f"{who} was at {least} for sure, and is at {found} says {channel.address}"
+
+
+# -- checking ---------------------------------------------------------------------------------------------------------
+
+
+def assert_right(history: History, log: dict[Place, bytes]) -> None:
+    """What the topic holds against what everybody was told and saw."""
+    for body, (_, place) in history.acknowledged.items():
+        assert place is not None
+        assert log.get(place) == body, f"at {place} lies {log.get(place)!r}, and {body!r} was said to"
+    for group, seen in history.seen.items():
+        missing = history.acknowledged.keys() - {body for _, body in seen}
+        assert not missing, f"{group} never got {len(missing)} messages, {min(missing)!r} for one"
+        wrong = [(place, body) for place, body in seen if log.get(place) != body]
+        assert not wrong, f"{group} saw what is not there: {wrong[:3]}"
+        assert_first_sights_in_order(group, seen)
+    twice = [body for body, count in Counter(log.values()).items() if count > 1 and body.startswith(b"direct")]
+    assert not twice, f"stored twice, though it was known which are repeats: {twice[:3]}"
+    per_producer: dict[tuple[bytes, int], list[int]] = defaultdict(list)
+    for place, body in sorted(log.items()):
+        if body in history.acknowledged:
+            per_producer[body.rpartition(b" ")[0], place.queue_id].append(history.acknowledged[body][0])
+    for (name, queue_id), numbers in per_producer.items():
+        firsts = list(dict.fromkeys(numbers))
+        assert firsts == sorted(firsts), f"what {name!r} sent one after the other is out of order in queue {queue_id}"
+
+
+def assert_first_sights_in_order(group: str, seen: Sequence[tuple[Place, bytes]]) -> None:
+    highest: dict[int, int] = {}
+    known: set[Place] = set()
+    for place, _ in seen:
+        if place not in known:
+            known.add(place)
+            assert place.offset > highest.get(place.queue_id, -1), f"{group} first saw {place} after a later one"
+            highest[place.queue_id] = place.offset
+
+
+def gaps_after(blows: Sequence[float], history: History, names: Sequence[str]) -> list[float]:
+    """Of each blow, until the next: the longest that none of these was told that a message is stored."""
+    times = sorted(when for name in names for when in history.stored[name])
+    found = []
+    for blow, until in pairwise([*blows, blows[-1] + 30]):
+        around = [when for when in times if blow - 0.5 < when < until]
+        found.append(max((after - before for before, after in pairwise(around)), default=30.0))
+    return found
+
+
+async def everything(channel: Channel) -> dict[Place, bytes]:
+    found: dict[Place, bytes] = {}
+    for queue_id in range(QUEUES):
+        header = headers.AskQueue(TOPIC, queue_id)
+        answer = await channel.request(Code.GET_MAX_OFFSET, header, timeout_ms=10_000)
+        end, offset = headers.read(OffsetFound, answer.ext).offset, 0
+        while offset < end:
+            messages = (await pull(channel, TOPIC, queue_id, offset, count=1_000)).messages
+            assert messages, f"queue {queue_id} has nothing at {offset}, and should end at {end}"
+            found |= {Place(queue_id, message.queue_offset): message.body for message in messages}
+            offset += len(messages)
+    return found
+
+
+# -- the test ---------------------------------------------------------------------------------------------------------
+
+
+async def running_all(works: Sequence[Coroutine[Any, Any, None]], meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Until `meanwhile` is done; whatever one of the others finds wrong ends it at once."""
+    tasks = [asyncio.create_task(work) for work in works]
+    main = asyncio.ensure_future(meanwhile())
+    waiting = {main, *tasks}
+    try:
+        while not main.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in (main, *tasks):
+            task.cancel()
+        await asyncio.gather(main, *tasks, return_exceptions=True)
+
+
+async def number_0(name_servers: str) -> str | None:
+    """The address of whoever leads, as the name server knows it."""
+    async with Admin(name_servers) as admin:
+        for cluster in (await admin.clusters()).values():
+            return cluster.masters.get(NAME)
+    return None
+
+
+class Stage(NamedTuple):
+    """Three brokers, a name server, and everybody who uses them."""
+
+    name_servers: str
+    brokers: Sequence[Broker]
+    history: History
+
+    async def leader(self, otherwise: Broker) -> Broker:
+        address = await number_0(self.name_servers)
+        return next((broker for broker in self.brokers if str(broker.address) == address), otherwise)
+
+
+@asynccontextmanager
+async def staged(folder: Path) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(mariadb_server()).new_database()
+        name_server = NameServer(NamingSettings(port=0), kv_path=folder / "naming.json")
+        await name_server.start()
+        stack.push_async_callback(name_server.stop)
+        name_servers = str(name_server.address)
+        brokers = [Broker(folder / f"broker-{at}", name_servers, url) for at in range(BROKERS)]
+        for broker in brokers:
+            await broker.start()
+            stack.push_async_callback(broker.stop)
+        async with Admin(name_servers) as admin:
+            await admin.create_topic(TOPIC, PARTS)
+        for broker in brokers:
+            async with channel_to(broker.address) as channel:
+                await knows_the_topic(channel)
+        yield Stage(name_servers, brokers, History())
+
+
+async def knows_the_topic(channel: Channel) -> None:
+    async with asyncio.timeout(5):
+        while (await channel.request(Code.GET_TOPIC_CONFIG, headers.AskTopic(TOPIC))).code != Response.SUCCESS:
+            await asyncio.sleep(0.02)
+
+
+async def under_load(stage: Stage, hurting: Callable[[], Awaitable[None]], *, gap_s: float) -> None:
+    """What is wrong with the brokers while they are hurt, and afterwards."""
+    history, brokers = stage.history, stage.brokers
+    readers = [Reader(history, brokers, at) for at in range(BROKERS)]
+    by_name = [f"named-{at}" for at in range(2)]
+    direct = [f"direct-{at}" for at in range(BROKERS)]
+
+    async def hurt_and_settle() -> None:
+        await hurting()
+        await asyncio.sleep(LEASE_MS / 1000 * 2)
+        history.is_over = True
+        await asyncio.sleep(0.1)
+        everybody = [GROUP, *(reader.group for reader in readers)]
+
+        def is_seen() -> bool:
+            wanted = history.acknowledged.keys()
+            return all(wanted <= {body for _, body in history.seen[group]} for group in everybody)
+
+        with contextlib.suppress(AssertionError):  # what is missing is said below
+            await eventually(is_seen, within_s=40)
+
+    async with consuming(history, stage.name_servers), consuming(history, stage.name_servers):
+        await running_all(
+            [
+                *(produce_by_name_server(history, name, stage.name_servers) for name in by_name),
+                *(produce_at(history, name, broker) for name, broker in zip(direct, brokers, strict=True)),
+                *(reader.run() for reader in readers),
+                watch_progress(history, brokers, [reader.group for reader in readers]),
+            ],
+            hurt_and_settle,
+        )
+    async with channel_to(brokers[0].address) as channel:
+        log = await everything(channel)
+    delivered = history.seen[GROUP]
+    gaps, direct_gaps = gaps_after(history.blows, history, by_name), gaps_after(history.blows, history, direct)
+    print(
+        f"{len(history.blows)} times; {len(history.acknowledged)} acknowledged, {len(log)} stored;"
+        f" {GROUP} got {len(delivered)}, {len(delivered) - len({place for place, _ in delivered})} of them repeats;"
+        f" longest gap {max(gaps):.2f} s through the name server, {max(direct_gaps):.2f} s to any broker;"
+        f" gaps {' '.join(f'{gap:.2f}' for gap in gaps)}"
+    )
+    assert_right(history, log)
+    assert len(history.acknowledged) > 200, "too little was sent for this to mean anything"
+    assert max(gaps) < gap_s, f"nobody was stored to for {max(gaps):.2f} s, {gap_s} s are allowed"
+
+
+def seeded() -> random.Random:
+    seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"SPARROW_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.timeout(1_800)
+async def test_brokers_killed_in_turn_lose_nothing_acknowledged_and_no_groups_progress(
+    tmp_path: Path, scale: str
+) -> None:
+    rng = seeded()
+    seconds, kills_min = (120, 20) if scale == "full" else (10, 3)
+    async with staged(tmp_path) as stage:
+
+        async def kill_in_turn() -> None:
+            begun, turn = time.monotonic(), 0
+            while time.monotonic() - begun < seconds or turn < kills_min:
+                await asyncio.sleep(rng.uniform(1.5, 3))
+                target = stage.brokers[turn % BROKERS]
+                if turn % 2 == 0:  # every other time the leader, whose turn it may not be
+                    target = await stage.leader(target)
+                turn += 1
+                await target.kill()
+                stage.history.blows.append(time.monotonic())
+                await asyncio.sleep(rng.choice((0, 0.3, 2.5)))
+                await target.start()
+
+        await under_load(stage, kill_in_turn, gap_s=GAP_S)
+
+
+@pytest.mark.timeout(1_800)
+async def test_a_leader_that_stands_still_and_wakes_up_again_changes_nothing(tmp_path: Path, scale: str) -> None:
+    """It still believes that it leads, and has commits in hand that others have left behind."""
+    rng = seeded()
+    async with staged(tmp_path) as stage:
+
+        async def freeze_leaders() -> None:
+            for turn in range(20 if scale == "full" else 2):
+                await asyncio.sleep(rng.uniform(1.5, 3))
+                target = await stage.leader(stage.brokers[turn % BROKERS])
+                target.is_up = False
+                target.signal(signal.SIGSTOP)
+                stage.history.blows.append(time.monotonic())
+                await asyncio.sleep(rng.uniform(1.5, 4) * LEASE_MS / 1000)
+                target.signal(signal.SIGCONT)
+                target.is_up = True
+
+        # Connections to it do not break: senders find out by waiting in vain.
+        await under_load(stage, freeze_leaders, gap_s=GAP_S + SEND_MS / 1000)

@@ -1,0 +1,717 @@
+"""A broker whose messages are in a database, over the wire: everything a client may do, on each of the databases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.asking import Asking, Clock, asking
+from tests.support.consuming import Inbox, Stand, texts
+from tests.support.databases import Server, mariadb_server, postgres_server
+from tests.support.platforms import channel_to, named, pull, send, send_header, sent, try_pull, try_send
+from tests.support.sql_brokers import standing_on, store_of
+from tests.support.waiting import eventually
+
+from sparrow import clock
+from sparrow.client.aio import Admin, Consumer, Producer
+from sparrow.client.retry import Bury, Later
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.outcome import Outcome
+from sparrow.model.priority import Priority, queue_id_of
+from sparrow.model.queue import Queue
+from sparrow.net import Channel
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import AskQueue, EndTransaction, OffsetFound, SendBack
+
+ROOT = Path(__file__).parents[2]
+NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in NOT_ON_SQL]
+MIDDLE = 1
+"""The queue of a topic of one part that messages without a priority go to."""
+COMMIT, ROLL_BACK = 8, 12
+PRODUCER = "7F00000112345678ABCDEF01"
+QUICK_MS = 10
+"""Between commits: the tests wait for them."""
+
+
+@pytest.fixture
+async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
+    async with standing_on(tmp_path, database_url) as running:
+        yield running
+
+
+async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
+    """What is in the database."""
+    return [tuple(row) for row in await store_of(stand.platform.broker).database.rows(sql)]
+
+
+async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
+    """All that is in a queue."""
+    answer = await channel.request(Code.GET_MAX_OFFSET, AskQueue(topic, queue_id), timeout_ms=10_000)
+    assert answer.code == Response.SUCCESS, answer.remark
+    end, bodies = headers.read(OffsetFound, answer.ext).offset, []
+    while len(bodies) < end:
+        found = await pull(channel, topic, queue_id, len(bodies))
+        assert found.messages, f"queue {queue_id} ends at {len(bodies)}, not at {end}"
+        bodies += found.bodies
+    return bodies
+
+
+@asynccontextmanager
+async def reading(stand: Stand, inbox: Inbox, topic: str = "t", **options: object) -> AsyncIterator[Consumer]:
+    how = {name: options.pop(name) for name in ("orderly", "workers") if name in options}
+    words = [str(options.pop(name)) for name in ("expression",) if name in options]
+    kind = {"expression_type": options.pop("expression_type")} if "expression_type" in options else {}
+    options = {"commit_interval_ms": QUICK_MS, **options}
+    async with Consumer("readers", stand.name_servers, **options) as consumer:  # type: ignore[arg-type]
+        await consumer.subscribe(topic, *words, **kind)  # type: ignore[arg-type]
+        await consumer.start(inbox, **how)  # type: ignore[arg-type]
+        yield consumer
+
+
+# -- examples ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_on_a_database(example: Path, tmp_path: Path, database_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"SPARROW_TEST_STORE": database_url},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Task exception was never retrieved" not in done.stderr, done.stderr
+
+
+# -- sending and reading ----------------------------------------------------------------------------------------------
+
+
+async def test_messages_sent_one_by_one_in_batches_and_gathered_all_arrive_once(stand: Stand) -> None:
+    async with Producer(stand.name_servers) as producer:
+        one = await producer.send(Message.of("t", "one"))
+        some = await producer.send_batch([Message.of("t", f"batch-{n}") for n in range(10)])
+    async with Producer(stand.name_servers, linger_ms=2) as gathering:
+        many = await asyncio.gather(*(gathering.send(Message.of("t", f"many-{n}")) for n in range(300)))
+    offsets = [result.queue_offset for result in (one, *some, *many)]
+    assert {result.queue_id for result in (one, *some, *many)} == {MIDDLE}
+    assert sorted(offsets) == list(range(311)), "every one has a place of its own, and none is left out"
+    assert [result.queue_offset for result in some] == list(range(1, 11))
+    inbox = Inbox()
+    async with reading(stand, inbox):
+        await eventually(lambda: len(inbox.messages) >= 311)
+        await stand.commits(311, "readers", "t", MIDDLE)
+    assert sorted(inbox.texts) == sorted(
+        ["one", *(f"batch-{n}" for n in range(10)), *(f"many-{n}" for n in range(300))]
+    )
+    by_place = {message.queue_offset: message for message in inbox.messages}
+    assert by_place[one.queue_offset].unique_key == one.message_id
+
+
+async def test_a_message_comes_back_as_it_was_sent(stand: Stand) -> None:
+    body = bytes(range(256)) * 3
+    words = {"colour": "grün", "empty-ish": " ", "with": "colon: and\nline"}
+    async with Producer(stand.name_servers, compress_above_bytes=None) as producer:
+        await producer.send(Message.of("t", body, tags="a", keys=["k1", "k2"], **words))
+        await producer.send(Message.of("t", b""))
+        await producer.send(Message.of("t", b"x" * 3_000_000))
+    found = (await pull(stand.channel, "t", MIDDLE, count=1)).messages[0]
+    assert (found.body, found.tags, found.keys) == (body, "a", ["k1", "k2"])
+    assert {name: found.properties[name] for name in words} == words
+    assert (found.born_host.ip, found.born_host.port > 0) == (bytes([127, 0, 0, 1]), True)
+    assert abs(found.store_ms - clock.now_ms()) < 60_000
+    assert (await pull(stand.channel, "t", MIDDLE, 1, count=1)).bodies == [b""]
+    assert (await pull(stand.channel, "t", MIDDLE, 2, count=1)).bodies == [b"x" * 3_000_000]
+
+
+async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
+    await stand.topic("jobs", 2)
+    for part in range(2):
+        for priority in Priority:
+            body = f"{priority.word} of {part}".encode()
+            result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.word))
+            assert (result.queue_id, result.queue_offset) == (queue_id_of(part, priority), 0)
+            (message,) = (await pull(stand.channel, "jobs", result.queue_id)).messages
+            assert (message.queue_id, message.body) == (result.queue_id, body)
+            table = f"msg_{priority.word}_jobs" + (f"${part}" if part else "")
+            assert [(row[0], bytes(row[1])) for row in await rows(stand, f'SELECT id, body FROM "{table}"')] == [
+                (1, body)
+            ]  # type: ignore[call-overload]
+    answer = await try_send(stand.channel, "jobs", b"x", 0, named(PRIORITY="urgent"))
+    assert (answer.code, "urgent" in answer.remark) == (Response.MESSAGE_ILLEGAL, True)
+    async with Consumer("workers", stand.name_servers) as consumer:
+        await consumer.subscribe("jobs")
+        taken = await consumer.poll(6, timeout_ms=5_000)
+        while len(taken) < 6:
+            taken += await consumer.poll(6, timeout_ms=5_000)
+    assert sorted(texts(taken)) == sorted(f"{priority.word} of {part}" for part in range(2) for priority in Priority)
+
+
+async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
+    for number in range(20):
+        waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, hold_ms=10_000))
+        await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
+        begun = time.monotonic()
+        await send(stand.channel, "t", str(number).encode())
+        answer = await waiting
+        assert answer.code == Response.SUCCESS, answer.remark
+        assert time.monotonic() - begun < 1
+
+
+async def test_a_pull_that_waits_in_vain_is_answered_in_its_time(stand: Stand) -> None:
+    begun = time.monotonic()
+    answer = await try_pull(stand.channel, "t", MIDDLE, 0, hold_ms=300)
+    assert answer.code == Response.PULL_NOT_FOUND
+    assert 0.3 <= time.monotonic() - begun < 2
+
+
+async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: Stand) -> None:
+    async with Producer(stand.name_servers) as producer, Admin(stand.name_servers) as admin:
+        first = await producer.send(Message.of("t", "first", keys=["order-1", "person-7"]))
+        await producer.send(Message.of("t", "second", keys="order-2", priority="high"))
+        await producer.send(Message.of("t", "third", keys=["order-3", "person-7"], priority="low"))
+        assert texts(await admin.find_by_key("t", "order-1")) == ["first"]
+        assert texts(await admin.find_by_key("t", "person-7")) == ["first", "third"]
+        assert texts(await admin.find_by_key("t", "order-2")) == ["second"]
+        assert await admin.find_by_key("t", "Order-1") == [], "keys are compared byte by byte"
+        assert (await admin.message(first.message_id, topic="t")).body == b"first"
+        assert (await admin.message(first.offset_id)).body == b"first"
+        bounds = await admin.topic_bounds("t")
+        assert sorted(bound.end for bound in bounds.values()) == [1, 1, 1]
+
+
+async def test_tags_and_conditions_choose_messages(stand: Stand) -> None:
+    async with Producer(stand.name_servers) as producer:
+        for number in range(40):
+            tag = "even" if number % 2 == 0 else "odd"
+            await producer.send(Message.of("t", str(number), tags=tag, euros=str(number)))
+    inbox = Inbox()
+    async with reading(stand, inbox, expression="even"):
+        await stand.commits(40, "readers", "t", MIDDLE)
+    assert sorted(inbox.texts, key=int) == [str(number) for number in range(0, 40, 2)]
+    async with Consumer("by-price", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
+        inbox = Inbox()
+        await consumer.subscribe("t", "euros BETWEEN 10 AND 12 OR TAGS = 'odd' AND euros > 36", expression_type="SQL92")
+        await consumer.start(inbox)
+        await stand.commits(40, "by-price", "t", MIDDLE)
+    assert sorted(inbox.texts, key=int) == ["10", "11", "12", "37", "39"]
+
+
+async def test_messages_of_a_queue_come_in_order_and_to_one_of_two_at_a_time(stand: Stand) -> None:
+    await stand.topic("ordered", 2)
+    for part in range(2):
+        await stand.put("ordered", [f"{part}-{n}" for n in range(30)], part)
+    inbox = Inbox()
+    async with reading(stand, inbox, "ordered", orderly=True), Consumer("readers", stand.name_servers) as second:
+        await second.subscribe("ordered")
+        other = Inbox()
+        await second.start(other, orderly=True)
+        await eventually(lambda: len(inbox.messages) + len(other.messages) >= 60, within_s=20)
+    for part in range(2):
+        mine = [text for text in inbox.texts if text.startswith(f"{part}-")]
+        theirs = [text for text in other.texts if text.startswith(f"{part}-")]
+        expected = [f"{part}-{n}" for n in range(30)]
+        assert sorted(mine + theirs) == sorted(expected)
+        assert mine == [text for text in expected if text in mine]
+        assert theirs == [text for text in expected if text in theirs]
+
+
+# -- what does not succeed at once ------------------------------------------------------------------------------------
+
+
+async def test_a_message_comes_again_and_is_buried_when_nobody_wants_it(stand: Stand) -> None:
+    tried: list[tuple[bytes, int]] = []
+
+    async def handle(message: StoredMessage) -> None:
+        tried.append((message.body, message.reconsume_times))
+        if message.body == b"later" and not message.reconsume_times:
+            raise Later(1)
+        if message.body == b"never":
+            raise Bury
+
+    async with reading(stand, handle), Admin(stand.name_servers) as admin:  # type: ignore[arg-type]
+        begun = time.monotonic()
+        async with Producer(stand.name_servers) as producer:
+            await producer.send(Message.of("t", "later", keys="k"))
+            await producer.send(Message.of("t", "never"))
+        await eventually(lambda: (b"later", 1) in tried)
+        assert 1 <= time.monotonic() - begun < 6
+        async with asyncio.timeout(5):
+            while not (letters := await admin.dead_letters("readers")):
+                await asyncio.sleep(0.05)
+        assert texts(letters) == ["never"]
+        assert sorted(tried) == [(b"later", 0), (b"later", 1), (b"never", 0)]
+
+
+async def test_retries_come_after_growing_delays_and_end_in_the_dead_letters(tmp_path: Path, database_url: str) -> None:
+    """With a clock that jumps: 10 s, then 30 s, and after the last one it is buried."""
+    now = Clock(clock.now_ms())
+    async with asking(tmp_path, now, store=database_url) as desk:
+        retry = Queue("%RETRY%g", 0)
+        await desk.subscribe("g", t="*")
+        # Of an idempotent producer, at that: its retries are no repeats.
+        result = await desk.send(Queue("t", 0), b"unlucky", __PID=PRODUCER, __SEQ="1")
+        place = int(result.message_id[-16:], 16)
+        for times, delay_ms in enumerate((10_000, 30_000)):
+            await desk.done(Code.CONSUMER_SEND_MSG_BACK, SendBack(place, "g", 0, reconsume_times_max=2))
+            now.now_ms += delay_ms - 1_000
+            await asyncio.sleep(0.2)
+            assert await everything(desk.channel, retry.topic, 0) == [b"unlucky"] * times, "it came early"
+            now.now_ms += 1_000
+            found = await comes(desk, retry, times)
+            assert (found.reconsume_times, found.body, found.queue_offset) == (times + 1, b"unlucky", times)
+            place = found.physical_offset
+        await desk.done(Code.CONSUMER_SEND_MSG_BACK, SendBack(place, "g", 0, reconsume_times_max=2))
+        assert (await comes(desk, Queue("%DLQ%g", 0), 0)).body == b"unlucky"
+
+
+async def comes(desk: Asking, queue: Queue, offset: int) -> StoredMessage:
+    """The message at a place, once it is there."""
+    async with asyncio.timeout(5):
+        while not (found := (await pull(desk.channel, queue.topic, queue.id, offset, hold_ms=1_000)).messages):
+            pass
+    return found[0]
+
+
+async def test_messages_for_later_come_when_they_are_due_and_can_be_taken_back(stand: Stand) -> None:
+    inbox = Inbox()
+    async with reading(stand, inbox), Producer(stand.name_servers) as producer:
+        begun_ms = clock.now_ms()
+        await producer.send(Message.of("t", "level 1"), delay_level=1)
+        await producer.send(Message.of("t", "in 400 ms"), deliver_after_ms=400)
+        await producer.send(Message.of("t", "urgent in 500 ms", priority="high"), deliver_after_ms=500)
+        late = await producer.send(Message.of("t", "taken back"), deliver_at=begun_ms + 1_500)
+        assert late.recall_handle is not None
+        assert await producer.recall(late) == late.message_id
+        with pytest.raises(SparrowError, match=r"too late|delivered"):
+            await producer.recall(late)
+        last = await producer.send(Message.of("t", "last"), deliver_at=begun_ms + 2_000)
+        await eventually(lambda: "last" in inbox.texts)
+    assert sorted(inbox.texts) == ["in 400 ms", "last", "level 1", "urgent in 500 ms"]
+    due_ms = {"in 400 ms": 400, "urgent in 500 ms": 500, "level 1": 1_000, "last": 2_000}
+    for message in inbox.messages:
+        late_ms = message.store_ms - begun_ms - due_ms[message.body.decode()]
+        assert 0 <= late_ms < 1_000, f"{message.body!r} came {late_ms} ms late"
+        assert message.queue_id == (0 if b"urgent" in message.body else MIDDLE)
+    assert last.recall_handle is not None
+    assert await rows(stand, "SELECT id FROM hermes_delay") == []
+
+
+async def test_a_message_too_far_off_is_refused(stand: Stand) -> None:
+    async with Producer(stand.name_servers) as producer:
+        with pytest.raises(SparrowError, match="horizon"):
+            await producer.send(Message.of("t", "x"), deliver_after_ms=400 * 24 * 3_600_000)
+
+
+async def test_resent_messages_come_once_more_to_the_group_that_asked(stand: Stand) -> None:
+    await stand.put("t", [f"order-{n}" for n in range(6)])
+    inbox = Inbox()
+    async with reading(stand, inbox), Admin(stand.name_servers) as admin:
+        await stand.commits(6, "readers", "t", MIDDLE)
+        resent = await admin.resend("t", group="readers", begin=2, end=4, queue_id=MIDDLE)
+        assert resent.count == 3
+        await eventually(lambda: len(inbox.messages) == 9)
+    again = inbox.messages[6:]
+    assert sorted(texts(again)) == ["order-2", "order-3", "order-4"]
+    assert {message.properties["RESENT"] for message in again} == {"true"}
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_transaction_is_seen_when_it_is_committed_and_never_when_it_is_rolled_back(stand: Stand) -> None:
+    inbox = Inbox()
+    async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
+        async with producer.transaction(Message.of("t", "paid", keys="order-1")) as begun:
+            assert len(await rows(stand, "SELECT id FROM hermes_half")) == 1
+            assert inbox.messages == []
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message.of("t", "not paid")):
+                raise ZeroDivisionError
+        await eventually(lambda: inbox.texts == ["paid"])
+        assert inbox.messages[0].unique_key == begun.message_id
+        assert await rows(stand, "SELECT id FROM hermes_half") == []
+        await producer.send(Message.of("t", "after it"))
+        await eventually(lambda: inbox.texts == ["paid", "after it"])
+
+
+IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 100}
+
+
+async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_url: str) -> None:
+    asked: list[bytes] = []
+
+    async def check(message: StoredMessage) -> Outcome:
+        asked.append(message.body)
+        if message.body == b"undone":
+            return Outcome.ROLLBACK
+        return Outcome.UNKNOWN if asked.count(message.body) == 1 else Outcome.COMMIT
+
+    async with standing_on(tmp_path, database_url, **IMPATIENT) as stand:
+        inbox = Inbox()
+        async with (
+            reading(stand, inbox),
+            Producer(stand.name_servers, group="shop", transaction_listener=check) as producer,
+        ):
+            for message in (Message.of("t", "done", priority="low"), Message.of("t", "undone")):
+                await producer.send_in_transaction(message, lambda _: Outcome.UNKNOWN)
+            await eventually(lambda: inbox.texts == ["done"])
+            assert inbox.messages[0].queue_id == 2
+            await eventually(lambda: b"undone" in asked and b"done" in asked)
+            async with asyncio.timeout(5):
+                while await rows(stand, "SELECT id FROM hermes_half"):
+                    await asyncio.sleep(0.02)
+
+
+async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp_path: Path, database_url: str) -> None:
+    async with standing_on(tmp_path, database_url, **IMPATIENT | {"transaction_timeout_ms": 500}) as stand:
+        async with Producer(stand.name_servers, group="shop") as gone:
+            await gone.begin_transaction(Message.of("t", "orphan"))
+
+        async def check(_: StoredMessage) -> Outcome:
+            return Outcome.COMMIT
+
+        async with Producer(stand.name_servers, group="shop", transaction_listener=check) as heir:
+            await heir.send(Message.of("t", "hello"))
+            async with asyncio.timeout(5):
+                while await everything(stand.channel) != [b"hello", b"orphan"]:
+                    await asyncio.sleep(0.02)
+
+
+async def test_a_transaction_nobody_answers_for_is_given_up_and_never_seen(tmp_path: Path, database_url: str) -> None:
+    async with standing_on(tmp_path, database_url, **IMPATIENT, transaction_checks_max=2) as stand:
+        async with Producer(stand.name_servers, group="shop") as producer:
+            await producer.begin_transaction(Message.of("t", "forgotten"))
+        async with asyncio.timeout(5):
+            while [row[0] for row in await rows(stand, "SELECT state FROM hermes_half")] != ["given_up"]:
+                await asyncio.sleep(0.02)
+        assert await everything(stand.channel) == []
+
+
+async def test_a_stranger_cannot_end_a_transaction(stand: Stand) -> None:
+    words = named(TRAN_MSG="true", PGROUP="p", UNIQ_KEY="A1")
+    half = sent(await try_send(stand.channel, "t", b"paid", 0, words, sys_flag=4, group="p"))
+    place = int(half.message_id[-16:], 16)
+    for group, offset in (("thief", place), ("p", place + 1)):
+        word = EndTransaction(group, half.queue_offset, offset, COMMIT, "id")
+        answer = await stand.channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)
+        assert answer.code != Response.SUCCESS
+    assert await everything(stand.channel) == []
+    word = EndTransaction("p", half.queue_offset, place, COMMIT, "id")
+    assert (await stand.channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == Response.SUCCESS
+    assert await everything(stand.channel) == [b"paid"]
+
+
+# -- repeats ----------------------------------------------------------------------------------------------------------
+
+
+def ticket(number: int) -> str:
+    return named(__PID=PRODUCER, __SEQ=str(number), UNIQ_KEY=f"{PRODUCER}{number:08X}")
+
+
+async def test_a_repeat_is_stored_once_on_any_queue_at_any_time_and_after_a_restart(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with standing_on(tmp_path, database_url) as stand:
+        await stand.topic("wide", 2)
+        first = await send(stand.channel, "wide", b"once", 0, ticket(1))
+        again = await send(stand.channel, "wide", b"once", 1, ticket(1))
+        assert (again.queue_id, again.queue_offset) == (first.queue_id, first.queue_offset)
+        together = await asyncio.gather(*(send(stand.channel, "wide", b"2", n % 2, ticket(2)) for n in range(20)))
+        assert len({(answer.queue_id, answer.queue_offset) for answer in together}) == 1
+    async with standing_on(tmp_path, database_url) as stand:
+        again = await send(stand.channel, "wide", b"once", 0, ticket(1))
+        assert (again.queue_id, again.queue_offset) == (first.queue_id, first.queue_offset)
+        await send(stand.channel, "wide", b"3", 0, ticket(3))
+        found = await everything(stand.channel, "wide", 1) + await everything(stand.channel, "wide", 4)
+        assert sorted(found) == [b"2", b"3", b"once"]
+
+
+@pytest.mark.parametrize("kind", ["delayed", "half"])
+async def test_a_repeat_of_what_waits_is_delivered_once(stand: Stand, kind: str) -> None:
+    words = ticket(1) + (named(TIMER_DELAY_MS="200") if kind == "delayed" else named(TRAN_MSG="true", PGROUP="p"))
+    flag = 0 if kind == "delayed" else 4
+    answers = [sent(await try_send(stand.channel, "t", b"once", 0, words, sys_flag=flag, group="p")) for _ in range(3)]
+    if kind == "half":
+        for half in answers:
+            word = EndTransaction("p", half.queue_offset, int(half.message_id[-16:], 16), COMMIT, "id")
+            assert (await stand.channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == 0
+    async with asyncio.timeout(5):
+        while await rows(stand, "SELECT id FROM hermes_delay") or await rows(stand, "SELECT id FROM hermes_half"):
+            await asyncio.sleep(0.02)
+    assert await everything(stand.channel) == [b"once"]
+
+
+# -- restarts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_keeps_everything(tmp_path: Path, database_url: str) -> None:
+    async with standing_on(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
+        await stand.topic("wide", 3)
+        await stand.put("t", ["a", "b", "c"])
+        await stand.put("wide", ["x"], 2)
+        inbox = Inbox()
+        async with reading(stand, inbox):
+            await stand.commits(3, "readers", "t", MIDDLE)
+        async with Producer(stand.name_servers, group="shop") as producer:
+            await producer.send(Message.of("t", "delayed"), deliver_after_ms=2_000)
+            half = await producer.begin_transaction(Message.of("t", "half"))
+        topics, groups = sorted(await admin.topics()), sorted(await admin.groups())
+        tables = await rows(stand, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
+    async with standing_on(tmp_path, database_url) as stand, Admin(stand.name_servers) as admin:
+        assert sorted(await admin.topics()) == topics
+        assert sorted(await admin.groups()) == groups
+        kept = await rows(stand, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
+        assert kept == tables
+        assert await everything(stand.channel, "wide", queue_id_of(2, Priority.MIDDLE)) == [b"x"]
+        assert await stand.committed("readers", "t", MIDDLE) == 3
+        inbox = Inbox()
+        async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
+            await producer.end_transaction(half, Outcome.COMMIT)
+            await eventually(lambda: sorted(inbox.texts) == ["delayed", "half"])
+        assert sorted(await everything(stand.channel)) == [b"a", b"b", b"c", b"delayed", b"half"]
+
+
+async def test_a_stop_answers_the_sends_in_hand_and_loses_nothing_acknowledged(
+    tmp_path: Path, database_url: str
+) -> None:
+    acknowledged: list[bytes] = []
+    async with standing_on(tmp_path, database_url) as stand, channel_to(stand.platform.address) as channel:
+
+        async def produce(who: int) -> None:
+            for number in range(1_000_000):
+                body = f"{who}-{number}".encode()
+                try:
+                    answer = await try_send(channel, "t", body)
+                except SparrowError:
+                    return
+                if answer.code != Response.SUCCESS:
+                    return
+                acknowledged.append(body)
+
+        producing = [asyncio.create_task(produce(who)) for who in range(8)]
+        await eventually(lambda: len(acknowledged) > 50)
+        begun = time.monotonic()
+        await stand.platform.broker.stop()
+        assert time.monotonic() - begun < 5
+        await asyncio.wait_for(asyncio.gather(*producing), 5)
+        await stand.platform.broker.start()  # the platform stops it once more
+    async with standing_on(tmp_path, database_url) as stand:
+        found = await everything(stand.channel)
+    assert len(found) == len(set(found)), "stored twice"
+    assert set(acknowledged) <= set(found), "acknowledged, and lost"
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Orders", "lower-case letters"),
+        ("orderS", "lower-case letters"),
+        ("_orders", "start with a letter or digit"),
+        ("o" * 41, "it has 41 characters, 40 are allowed on a SQL store"),
+    ],
+)
+async def test_a_topic_whose_name_no_table_may_have_is_refused_and_nothing_is_made(
+    stand: Stand, name: str, sentence: str
+) -> None:
+    before = await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic")
+    answer = await try_send(stand.channel, name, b"x")
+    assert answer.code != Response.SUCCESS
+    assert sentence in answer.remark
+    async with Admin(stand.name_servers) as admin, Producer(stand.name_servers) as producer:
+        with pytest.raises(SparrowError, match=sentence):
+            await admin.create_topic(name, 1)
+        with pytest.raises(SparrowError, match=sentence):
+            await producer.send(Message.of(name, "x"))
+        assert name not in await admin.topics()
+    assert await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic") == before
+
+
+async def test_names_at_the_edge_work(stand: Stand) -> None:
+    for name in ("a", "0", "o" * 40, "a-b_c", "select"):
+        await stand.topic(name, 2)
+        result = await send(stand.channel, name, name.encode(), 1, named(KEYS=name))
+        assert await everything(stand.channel, name, result.queue_id) == [name.encode()]
+        async with Admin(stand.name_servers) as admin:
+            assert texts(await admin.find_by_key(name, name)) == [name]
+
+
+async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
+    """Names of groups are values, not tables: case counts, and both have progress of their own."""
+    await stand.put("t", ["a", "b", "c"])
+    for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
+        header = headers.CommitOffset(group, "t", MIDDLE, at)
+        assert (await stand.channel.request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)).code == 0
+    await store_of(stand.platform.broker).committing.flush()
+    for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
+        assert await stand.committed(group, "t", MIDDLE) == at
+
+
+async def test_a_message_that_is_too_large_is_refused(stand: Stand) -> None:
+    answer = await try_send(stand.channel, "t", bytes(5 << 20))
+    assert answer.code == Response.MESSAGE_ILLEGAL, answer.remark
+    assert "4194304" in answer.remark
+    assert await everything(stand.channel) == []
+    async with Producer(stand.name_servers, message_bytes_max=8 << 20, compress_above_bytes=None) as producer:
+        with pytest.raises(Refused):
+            await producer.send(Message.of("t", bytes(5 << 20)))
+        assert (await producer.send(Message.of("t", b"small"))).queue_offset == 0
+
+
+async def test_a_topic_can_be_made_again_by_somebody_who_knows_nothing_of_lanes(stand: Stand) -> None:
+    """As RocketMQ's tools do: to say the same again changes nothing."""
+    await stand.put("t", ["a"])
+    async with Admin(stand.name_servers) as admin:
+        await admin.create_topic("t", 1)
+        await admin.create_topic("t", 2)
+    assert await everything(stand.channel) == [b"a"]
+    await send(stand.channel, "t", b"b", 1)
+    assert await everything(stand.channel, "t", queue_id_of(1, Priority.MIDDLE)) == [b"b"]
+
+
+# -- the database goes away -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["mariadb", "postgresql"])
+def server(request: pytest.FixtureRequest):
+    """One of our own, for it is killed."""
+    with (mariadb_server if request.param == "mariadb" else postgres_server)() as running:
+        yield running
+
+
+async def killed(server: Server) -> None:
+    await asyncio.to_thread(server.kill)
+
+
+async def test_a_send_waits_for_a_database_that_comes_back_in_time(tmp_path: Path, server: Server) -> None:
+    async with standing_on(tmp_path, server.new_database(), wait_ms=20_000) as stand:
+        await send(stand.channel, "t", b"before")
+        await killed(server)
+        sending = [
+            asyncio.create_task(slow_send(stand.channel, b"during")),
+            asyncio.create_task(slow_send(stand.channel, b"repeated", ticket(1))),
+            asyncio.create_task(slow_send(stand.channel, b"later", named(TIMER_DELAY_MS="10"))),
+        ]
+        done, _ = await asyncio.wait(sending, timeout=0.5)
+        assert not done
+        await asyncio.to_thread(server.start)
+        for answer in await asyncio.gather(*sending):
+            assert answer.code == Response.SUCCESS, answer.remark
+        async with asyncio.timeout(10):
+            while len(await everything(stand.channel)) < 4:
+                await asyncio.sleep(0.05)
+        found = await everything(stand.channel)
+        assert sorted(found) == [b"before", b"during", b"later", b"repeated"]
+        assert found[0] == b"before"
+
+
+async def slow_send(channel: Channel, body: bytes, words: str = "") -> Command:
+    """With all the time it may take."""
+    return await channel.request(Code.SEND_MESSAGE_V2, send_header("t", 0, words), body, timeout_ms=40_000)
+
+
+async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_on_when_it_is_back(
+    tmp_path: Path, server: Server
+) -> None:
+    async with standing_on(tmp_path, server.new_database(), wait_ms=1_000) as stand:
+        await send(stand.channel, "t", b"before")
+        await killed(server)
+        for words in ("", named(TIMER_DELAY_MS="10"), named(TRAN_MSG="true", PGROUP="p")):
+            begun = time.monotonic()
+            answer = await slow_send(stand.channel, b"lost", words)
+            assert answer.code != Response.SUCCESS
+            assert "the database" in answer.remark
+            assert "cannot be reached" in answer.remark
+            assert time.monotonic() - begun < 8, "wait_ms, and the time it takes to connect"
+        assert server.url.partition("@")[2] in answer.remark
+        await asyncio.to_thread(server.start)
+        async with asyncio.timeout(20):
+            while (await slow_send(stand.channel, b"after")).code != Response.SUCCESS:
+                await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, 2, hold_ms=5_000))
+        await send(stand.channel, "t", b"woken")
+        assert (await waiting).code == Response.SUCCESS
+        assert await everything(stand.channel) == [b"before", b"after", b"woken"]
+        await eventually(lambda: stand.platform.broker.broker.number == 0)
+
+
+async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothing(
+    tmp_path: Path, server: Server, scale: str
+) -> None:
+    acknowledged: dict[bytes, int] = {}
+    async with standing_on(tmp_path, server.new_database(), wait_ms=30_000) as stand:
+        is_over = False
+
+        async def produce(who: int) -> None:
+            number = 0
+            while not is_over:
+                body = f"{who}-{number}".encode()
+                words = named(__PID=f"{PRODUCER[:-1]}{who}", __SEQ=str(number), UNIQ_KEY=body.hex()) if who % 2 else ""
+                answer = await slow_send(stand.channel, body, words)
+                assert answer.code == Response.SUCCESS, answer.remark
+                acknowledged[body] = headers.read(headers.Sent, answer.ext).queue_offset
+                number += 1
+
+        producing = [asyncio.create_task(produce(who)) for who in range(6)]
+        inbox = Inbox()
+        async with reading(stand, inbox):
+            for _ in range(10 if scale == "full" else 2):
+                count = len(acknowledged)
+                await eventually(lambda count=count: len(acknowledged) > count + 100, within_s=30)
+                await killed(server)
+                await asyncio.sleep(0.3)
+                await asyncio.to_thread(server.start)
+            count = len(acknowledged)
+            await eventually(lambda: len(acknowledged) > count + 100, within_s=30)
+            is_over = True
+            await asyncio.gather(*producing)
+            await eventually(lambda: acknowledged.keys() <= {m.body for m in inbox.messages}, within_s=20)
+        found = await everything(stand.channel)
+    print(f"{len(acknowledged)} acknowledged, {len(found)} stored, {len(inbox.messages)} delivered")
+    assert len(found) == len(set(found)), "stored twice"
+    assert {body: found.index(body) for body in list(acknowledged)[:500]} == dict(list(acknowledged.items())[:500])
+    assert set(found) == set(acknowledged), "every send was answered, so nothing else is there"
+
+
+async def test_a_broker_stops_though_its_database_is_away(tmp_path: Path, server: Server) -> None:
+    async with standing_on(tmp_path, server.new_database(), wait_ms=500) as stand:
+        await stand.put("t", ["a"])
+        header = headers.CommitOffset("g", "t", MIDDLE, 1)
+        await stand.channel.request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
+        await killed(server)
+        sending = asyncio.create_task(slow_send(stand.channel, b"lost"))
+        await asyncio.sleep(0)
+        begun = time.monotonic()
+        await stand.platform.broker.stop()
+        assert time.monotonic() - begun < 15
+        with pytest.raises((SparrowError, AssertionError)):
+            answer = await sending
+            assert answer.code == Response.SUCCESS
+        await asyncio.to_thread(server.start)
+        await stand.platform.broker.start()
+
+
+async def test_a_broker_whose_database_is_away_does_not_start_and_says_why(tmp_path: Path, server: Server) -> None:
+    url = server.new_database()
+    await killed(server)
+    with pytest.raises(SparrowError, match="cannot be reached"):
+        async with standing_on(tmp_path, url):
+            pass

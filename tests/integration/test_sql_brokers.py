@@ -1,0 +1,482 @@
+"""Several brokers on one database: who leads, what each sees of the others, and what happens when one falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Inbox
+from tests.support.platforms import named, pull, pulled, send, send_batch, sent, try_pull, try_send
+from tests.support.sql_brokers import NAME, Crew, crew, leading_of, store_of
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import Admin, Consumer, Producer
+from sparrow.model.message import Message
+from sparrow.model.queue import Queue
+from sparrow.net import Channel
+from sparrow.store.sql.database import DatabaseLost
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import AskQueue, CommitOffset, EndTransaction, OffsetFound, QueryOffset, Recall
+
+MIDDLE = 1
+"""The queue of a topic of one part that messages without a priority go to."""
+COMMIT = 8
+
+
+@pytest.fixture
+async def two(tmp_path: Path, database_url: str):
+    async with crew(tmp_path, database_url, 2) as running:
+        async with Admin(running.name_servers) as admin:
+            await admin.create_topic("t", 1)
+        await known_everywhere(running, "t")
+        yield running
+
+
+async def known_everywhere(running: Crew, topic: str, *, within_s: float = 2.0) -> None:
+    await eventually(lambda: all(topic in server.broker.topics for server in running.brokers), within_s=within_s)
+
+
+async def committed(running: Crew, at: int, group: str, queue_id: int = MIDDLE) -> int | None:
+    """What one of them answers."""
+    answer = await running.channels[at].request(
+        Code.QUERY_CONSUMER_OFFSET, QueryOffset(group, "t", queue_id, False), timeout_ms=5_000
+    )
+    return headers.read(OffsetFound, answer.ext).offset if answer.code == Response.SUCCESS else None
+
+
+async def commit(running: Crew, at: int, group: str, offset: int, queue_id: int = MIDDLE) -> None:
+    header = CommitOffset(group, "t", queue_id, offset)
+    answer = await running.channels[at].request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
+    assert answer.code == Response.SUCCESS, answer.remark
+
+
+async def reads(running: Crew, at: int, offset: int | None, group: str = "g", *, within_s: float = 2.0) -> None:
+    """Returns once that broker says so."""
+    async with asyncio.timeout(within_s):
+        while await committed(running, at, group) != offset:
+            await asyncio.sleep(0.01)
+
+
+async def take_the_lease_away(running: Crew, of: int) -> None:
+    """As if the leader had been silent for longer than its lease, and another had asked first."""
+    heir = store_of(running.brokers[1 - of])
+    await heir.database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await leading_of(running.brokers[1 - of])._renew()
+
+
+def silence(running: Crew, at: int) -> None:
+    """Its lease is not renewed any more, though it lives on: how a broker looks that has been frozen."""
+    task = leading_of(running.brokers[at])._task
+    assert task is not None
+    task.cancel()
+
+
+async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
+    """All that is in a queue: its end is asked for first, since pulls may be a second behind what others stored."""
+    answer = await channel.request(Code.GET_MAX_OFFSET, AskQueue(topic, queue_id), timeout_ms=5_000)
+    assert answer.code == Response.SUCCESS, answer.remark
+    end, bodies = headers.read(OffsetFound, answer.ext).offset, []
+    while len(bodies) < end:
+        found = await pull(channel, topic, queue_id, len(bodies))
+        assert found.messages, f"queue {queue_id} ends at {len(bodies)}, not at {end}"
+        bodies += found.bodies
+    return bodies
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+async def test_one_is_number_0_and_the_others_have_numbers_of_their_own(tmp_path: Path, database_url: str) -> None:
+    async with crew(tmp_path, database_url, 3) as running:
+        assert sorted(running.numbers) == [0, 1, 2]
+        members = await running.masters()
+        assert members == {server.broker.number: str(server.address) for server in running.brokers}
+
+
+async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: Path, database_url: str) -> None:
+    async with crew(tmp_path, database_url, 3) as running:
+        before = store_of(running.brokers[1]).epoch
+        begun = time.monotonic()
+        await running.brokers[0].stop()
+        await eventually(lambda: 0 in running.numbers[1:], within_s=5)
+        assert time.monotonic() - begun < 1.5
+        new = running.brokers[1 + running.numbers[1:].index(0)]
+        assert store_of(new).epoch == before + 1
+        await eventually(lambda: {store_of(server).epoch for server in running.brokers[1:]} == {before + 1})
+        assert (await running.masters())[0] == str(new.address)
+        assert str(running.brokers[0].address) not in (await running.masters()).values()
+
+
+async def test_a_leader_that_falls_silent_is_replaced_and_takes_a_lesser_number(two: Crew) -> None:
+    silence(two, 0)
+    await eventually(lambda: two.brokers[1].broker.number == 0, within_s=3)
+    leading = leading_of(two.brokers[0])
+    await leading._renew()
+    assert two.brokers[0].broker.number > 0
+    assert not leading._running, "it delivers and asks no more"
+    assert (await two.masters())[0] == str(two.brokers[1].address)
+
+
+async def test_a_broker_that_wakes_up_with_an_old_lease_does_not_take_the_leader_out_of_the_routes(two: Crew) -> None:
+    silence(two, 0)
+    async with asyncio.timeout(3):
+        while (await two.masters()).get(0) != str(two.brokers[1].address):
+            await asyncio.sleep(0.01)
+    await two.brokers[0]._registration.register()  # what it does every 30 s, still in the belief that it leads
+    await leading_of(two.brokers[0])._renew()
+    assert (await two.masters()).get(0) == str(two.brokers[1].address)
+
+
+async def test_a_stopped_broker_stays_out_of_the_routes(tmp_path: Path, database_url: str) -> None:
+    """Though it hears of a topic while it stops."""
+    async with crew(tmp_path, database_url, 2) as running:
+        leaving = running.brokers[1]
+        await leaving._registration.stop()
+        await leaving.broker.topics.told()
+        assert str(leaving.address) not in (await running.masters()).values()
+
+
+# -- topics and groups ------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_made_on_one_is_known_on_the_others(tmp_path: Path, database_url: str) -> None:
+    async with crew(tmp_path, database_url, 3) as running:
+        for at, channel in enumerate(running.channels):
+            await send(channel, f"made-on-{at}", b"first")
+        for at in range(3):
+            await known_everywhere(running, f"made-on-{at}")
+        for at in range(3):
+            for channel in running.channels:
+                assert await everything(channel, f"made-on-{at}") == [b"first"]
+
+
+async def test_first_messages_sent_to_all_at_once_make_one_topic(tmp_path: Path, database_url: str) -> None:
+    async with crew(tmp_path, database_url, 3) as running:
+        answers = await asyncio.gather(
+            *(send(channel, "t", f"{at}-{n}".encode()) for at, channel in enumerate(running.channels) for n in range(5))
+        )
+        assert sorted(answer.queue_offset for answer in answers) == list(range(15))
+        found = await everything(running.channels[0])
+        assert sorted(found) == sorted(f"{at}-{n}".encode() for at in range(3) for n in range(5))
+
+
+async def test_topics_made_one_after_the_other_never_vanish_again(two: Crew) -> None:
+    """While both read again what there is, once a second and with every topic."""
+    for number in range(25):
+        at, topic = number % 2, f"topic-{number}"
+        await send(two.channels[at], topic, b"first")
+        for _ in range(3):
+            answer = await pull(two.channels[at], topic, MIDDLE)
+            assert answer.bodies == [b"first"]
+
+
+async def test_a_deleted_topic_is_refused_by_the_others_with_a_sentence(two: Crew) -> None:
+    await send(two.channels[1], "t", b"before")
+    await two.brokers[0].broker.topics.delete("t")
+    answer = await try_send(two.channels[1], "t", b"after")
+    assert answer.code != Response.SUCCESS
+    assert "t" in (answer.remark or "")
+    await eventually(lambda: "t" not in two.brokers[1].broker.topics, within_s=2)
+
+
+async def test_a_topic_deleted_and_made_again_elsewhere_loses_nothing_that_is_acknowledged(two: Crew) -> None:
+    await send(two.channels[1], "other", b"x")
+    for number in range(20):
+        await send(two.channels[1], "t", f"old-{number}".encode())
+    await two.brokers[0].broker.topics.delete("t")
+    await send(two.channels[0], "t", b"new")
+    kept = [b"new"]
+    for number in range(20):
+        body = f"sent-{number}".encode()
+        if (await try_send(two.channels[1], "t", body)).code == Response.SUCCESS:
+            kept.append(body)
+        await asyncio.sleep(0.1)
+    assert len(kept) > 1, "within a second it knows the new one"
+    assert sorted(await everything(two.channels[0])) == sorted(kept)
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew) -> None:
+    waits = []
+    for number in range(20):
+        waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, hold_ms=10_000))
+        await eventually(lambda: two.brokers[1].broker.hold.count == 1)
+        await send(two.channels[0], "t", str(number).encode())
+        begun = time.monotonic()
+        answer = pulled(await waiting)
+        if answer.code == Response.PULL_RETRY_IMMEDIATELY:
+            answer = await pull(two.channels[1], "t", MIDDLE, number)
+        waits.append(time.monotonic() - begun)
+        assert answer.bodies == [str(number).encode()]
+    print("woken within ms:", [round(wait * 1000) for wait in sorted(waits)])
+    assert statistics.median(waits) < 0.1
+    assert max(waits) < 2, "none was forgotten"
+
+
+async def test_a_pull_that_waits_is_woken_though_somebody_else_saw_the_message_first(two: Crew) -> None:
+    """Whatever makes a broker look: another reader, a question for the end of the queue, the look at everything."""
+    for number in range(60):
+        waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, hold_ms=10_000))
+        await eventually(lambda: two.brokers[1].broker.hold.count == 1)
+        await send(two.channels[0], "t", str(number).encode())
+        assert len(await everything(two.channels[1])) == number + 1
+        begun = time.monotonic()
+        await waiting
+        assert time.monotonic() - begun < 2, f"message {number} woke nobody"
+
+
+async def test_messages_sent_to_all_are_read_everywhere_in_one_order(two: Crew) -> None:
+    async def produce(at: int) -> None:
+        for number in range(20):
+            await send_batch(two.channels[at], "t", [(f"{at}-{number}-{n}".encode(), b"") for n in range(5)])
+
+    await asyncio.gather(produce(0), produce(1))
+    found = [await everything(channel) for channel in two.channels]
+    assert found[0] == found[1]
+    assert len(found[0]) == 200
+    for at in (0, 1):
+        mine = [body for body in found[0] if body.startswith(b"%d-" % at)]
+        assert mine == [f"{at}-{number}-{n}".encode() for number in range(20) for n in range(5)]
+
+
+async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_others_from_appending(
+    two: Crew, database: str
+) -> None:
+    if database == "sqlite":
+        pytest.skip("it has no server that could end a transaction of somebody who stands still")
+    await send(two.channels[1], "t", b"before")
+    store = store_of(two.brokers[0])
+    lane = store.catalogue.lane(Queue("t", MIDDLE))
+    answer = None
+    with contextlib.suppress(DatabaseLost):  # who stood still finds its connection gone
+        async with store.database.transaction() as session:
+            await session.change("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
+            answer = await try_send(two.channels[1], "t", b"after")
+    assert answer is not None
+    assert answer.code == Response.SUCCESS, answer.remark
+    assert await everything(two.channels[1]) == [b"before", b"after"]
+
+
+async def test_a_repeat_that_comes_to_another_broker_is_stored_once(two: Crew) -> None:
+    words = named(__PID="7F00000112345678ABCDEF01", __SEQ="1", UNIQ_KEY="A1")
+    first = await send(two.channels[0], "t", b"once", 0, words)
+    again = await send(two.channels[1], "t", b"once", 0, words)
+    assert (again.queue_id, again.queue_offset) == (first.queue_id, first.queue_offset)
+    both = await asyncio.gather(
+        *(
+            send(channel, "t", b"at once", 0, named(__PID="7F00000112345678ABCDEF01", __SEQ="2", UNIQ_KEY="A2"))
+            for channel in two.channels * 5
+        )
+    )
+    assert len({answer.queue_offset for answer in both}) == 1
+    assert await everything(two.channels[0]) == [b"once", b"at once"]
+
+
+async def test_a_message_is_found_by_its_ids_on_any_of_them(two: Crew) -> None:
+    result = await send(two.channels[0], "t", b"wanted", 0, named(KEYS="k"))
+    place = int(result.message_id.split(",")[0][-16:], 16)
+    for channel in two.channels:
+        answer = await channel.request(Code.VIEW_MESSAGE_BY_ID, headers.ViewMessage(place), timeout_ms=5_000)
+        assert answer.code == Response.SUCCESS, answer.remark
+        query = headers.QueryMessage("t", "k", 10, 0, 1 << 62)
+        answer = await channel.request(Code.QUERY_MESSAGE, query, timeout_ms=5_000)
+        assert answer.code == Response.SUCCESS, answer.remark
+        assert b"wanted" in bytes(answer.body)
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_commit_on_one_is_read_on_the_other(two: Crew) -> None:
+    await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
+    await commit(two, 0, "g", 4)
+    assert await committed(two, 0, "g") == 4, "its own is read at once"
+    await reads(two, 1, 4)
+    await commit(two, 1, "g", 7)
+    await reads(two, 0, 7)
+
+
+async def test_a_commit_counts_though_the_same_was_said_before_the_group_was_set_back_elsewhere(two: Crew) -> None:
+    await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
+    await commit(two, 0, "g", 7)
+    await reads(two, 1, 7)
+    await commit(two, 1, "g", 2)  # an operator sets it back
+    await reads(two, 0, 2)
+    await commit(two, 1, "g", 3)
+    await asyncio.sleep(0.3)
+    await commit(two, 0, "g", 2)
+    await reads(two, 1, 2)
+    await commit(two, 1, "g", 5)
+    await asyncio.sleep(0.3)
+    await pull(two.channels[0], "t", MIDDLE, 2, group="g", commit=2)
+    await reads(two, 1, 2)
+
+
+async def test_what_a_broker_committed_before_it_was_frozen_does_not_set_the_group_back(two: Crew) -> None:
+    await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
+    await commit(two, 0, "g", 1)
+    await reads(two, 1, 1)
+    silence(two, 0)
+    committing = store_of(two.brokers[0]).committing
+    async with committing._flush_lock:  # nothing of it reaches the database
+        await commit(two, 0, "g", 3)
+        await take_the_lease_away(two, of=0)
+        await commit(two, 1, "g", 9)
+        await store_of(two.brokers[1]).committing.flush()
+    await committing.flush()
+    await asyncio.sleep(0.2)
+    assert await committed(two, 1, "g") == 9
+
+
+async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) -> None:
+    """Of a broker that does not know yet who leads: it hears of it within a quarter of the lease."""
+    await send_batch(two.channels[0], "t", [(b"x", b"")] * 10)
+    await commit(two, 0, "g", 1)
+    await reads(two, 1, 1)
+    silence(two, 0)
+    await take_the_lease_away(two, of=0)
+    await commit(two, 1, "g", 2)
+    await reads(two, 1, 2)
+    await asyncio.sleep(0.2)
+    await commit(two, 0, "g", 6)
+    await store_of(two.brokers[0]).committing.flush()
+    await leading_of(two.brokers[0])._renew()
+    await commit(two, 0, "g", 6)
+    await reads(two, 1, 6)
+
+
+async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> None:
+    async with Producer(two.name_servers) as producer:
+        for number in range(20):
+            await producer.send(Message.of("t", str(number)))
+    async with Consumer("g", two.name_servers, commit_interval_ms=50) as consumer:
+        await consumer.subscribe("t")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        await eventually(lambda: len(inbox.messages) == 20)
+    await reads(two, 1, 20)
+    await two.brokers[0].stop()
+    await eventually(lambda: two.brokers[1].broker.number == 0, within_s=3)
+    async with Consumer("g", two.name_servers) as consumer:
+        await consumer.subscribe("t")
+        await send(two.channels[1], "t", b"20")
+        assert [message.body for message in await consumer.poll(timeout_ms=5_000)] == [b"20"]
+
+
+# -- messages that wait -----------------------------------------------------------------------------------------------
+
+
+async def test_a_delayed_message_that_a_lesser_broker_took_is_delivered(two: Crew) -> None:
+    assert two.numbers == [0, 1]
+    begun = time.monotonic()
+    await send(two.channels[1], "t", b"later", 0, named(DELAY="1"))
+    await try_pull(two.channels[1], "t", MIDDLE, 0, hold_ms=10_000)
+    passed = time.monotonic() - begun
+    assert await everything(two.channels[1]) == [b"later"]
+    assert 1 <= passed < 2
+
+
+async def test_a_delayed_message_of_a_topic_the_leader_has_not_heard_of_is_delivered(two: Crew) -> None:
+    for number in range(5):
+        topic = f"new-{number}"
+        due_ms = int(time.time() * 1000) + 80
+        await send(two.channels[1], topic, b"soon", 0, named(TIMER_DELIVER_MS=str(due_ms)))
+        deadline = time.monotonic() + 5
+        while not (found := await everything(two.channels[1], topic)):
+            assert time.monotonic() < deadline, f"the message of {topic} never came"
+            await asyncio.sleep(0.02)
+        assert found == [b"soon"]
+
+
+async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> None:
+    due_ms = int(time.time() * 1000) + 60_000
+    words = named(TIMER_DELIVER_MS=str(due_ms), UNIQ_KEY="A1")
+    result = await send(two.channels[1], "t", b"never", 0, words)
+    assert result.recall_handle is not None
+    recall = Recall("t", result.recall_handle)
+    answer = await two.channels[0].request(Code.RECALL_MESSAGE, recall, timeout_ms=5_000)
+    assert answer.code == Response.SUCCESS, answer.remark
+    found = await store_of(two.brokers[0]).database.rows("SELECT COUNT(*) FROM hermes_delay")
+    assert found[0][0] == 0
+    answer = await two.channels[1].request(Code.RECALL_MESSAGE, recall, timeout_ms=5_000)
+    assert answer.code != Response.SUCCESS
+
+
+async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
+    lead = two.brokers[0].broker.delay.lead, two.brokers[1].broker.delay.lead
+    other = asyncio.create_task(lead[1]())  # type: ignore[arg-type]
+    due_ms = int(time.time() * 1000) + 300
+    await asyncio.gather(
+        *(
+            send(two.channels[n % 2], "t", str(n).encode(), 0, named(TIMER_DELIVER_MS=str(due_ms + n)))
+            for n in range(100)
+        )
+    )
+    store = store_of(two.brokers[0])
+    async with asyncio.timeout(10):
+        while (await store.database.rows("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
+            await asyncio.sleep(0.05)
+    other.cancel()
+    assert sorted(await everything(two.channels[0])) == sorted(str(n).encode() for n in range(100))
+
+
+async def half(running: Crew, at: int, topic: str, body: bytes) -> EndTransaction:
+    """Begun there; and the word that commits it."""
+    words = named(TRAN_MSG="true", PGROUP="p", UNIQ_KEY=body.hex().upper())
+    result = sent(await try_send(running.channels[at], topic, body, 0, words, sys_flag=4, group="p"))
+    return EndTransaction("p", result.queue_offset, int(result.message_id[-16:], 16), COMMIT, "id")
+
+
+async def test_a_transaction_begun_on_one_is_ended_on_another(two: Crew) -> None:
+    word = await half(two, 1, "t", b"paid")
+    assert await everything(two.channels[0]) == []
+    answer = await two.channels[0].request(Code.END_TRANSACTION, word, timeout_ms=5_000)
+    assert answer.code == Response.SUCCESS, answer.remark
+    for channel in two.channels:
+        assert await everything(channel) == [b"paid"]
+    for channel in two.channels:  # said again, nothing happens
+        assert (await channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == Response.SUCCESS
+    assert await everything(two.channels[0]) == [b"paid"]
+
+
+async def test_a_transaction_on_a_topic_the_other_has_not_heard_of_is_ended_there(two: Crew) -> None:
+    for number in range(5):
+        word = await half(two, 1, f"new-{number}", b"paid")
+        answer = await two.channels[0].request(Code.END_TRANSACTION, word, timeout_ms=5_000)
+        assert answer.code == Response.SUCCESS, answer.remark
+        assert await everything(two.channels[1], f"new-{number}") == [b"paid"]
+
+
+async def test_two_words_on_one_transaction_at_the_same_time_deliver_it_once(two: Crew) -> None:
+    for number in range(10):
+        word = await half(two, 0, "t", str(number).encode())
+        await asyncio.gather(
+            *(channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000) for channel in two.channels * 3)
+        )
+    assert await everything(two.channels[0]) == [str(number).encode() for number in range(10)]
+
+
+async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Crew) -> None:
+    async with (
+        Producer(two.name_servers, timeout_ms=8_000, retries=50) as producer,
+        Consumer("g", two.name_servers, commit_interval_ms=100) as consumer,
+    ):
+        await consumer.subscribe("t")
+        inbox = Inbox()
+        await consumer.start(inbox)
+        for number in range(10):
+            await producer.send(Message.of("t", str(number)))
+        stopping = asyncio.create_task(two.brokers[0].stop())
+        for number in range(10, 40):
+            await producer.send(Message.of("t", str(number)))
+        await stopping
+        await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
+        assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalogue.lanes
+        assert two.brokers[1].broker.name == NAME

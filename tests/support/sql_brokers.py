@@ -1,0 +1,120 @@
+"""Brokers on one database, with one name server: in this process, so that a test can look inside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from tests.support.consuming import Stand
+from tests.support.platforms import broker_settings, channel_to
+
+from sparrow.broker.server import BrokerServer
+from sparrow.broker.sql.leading import Leading
+from sparrow.cli.platform import Platform
+from sparrow.client.aio import Admin
+from sparrow.naming.server import NameServer
+from sparrow.net import Channel
+from sparrow.settings import NamingSettings, SqlSettings
+from sparrow.store.sql.engine import SqlStore
+
+NAME = "db"
+"""Of all brokers: in routes they are one."""
+LEASE_MS = 1_000
+
+
+@asynccontextmanager
+async def standing_on(folder: Path, url: str, *, wait_ms: int = 5_000, **settings: object) -> AsyncIterator[Stand]:
+    """A name server and a broker on a database, with the topic `t` of one part."""
+    async with Platform(
+        folder,
+        naming=NamingSettings(port=0),
+        broker=broker_settings(store=url, **settings),
+        sql=SqlSettings(wait_ms=wait_ms),
+    ) as platform:
+        async with channel_to(platform.address) as channel:
+            stand = Stand(platform, channel)
+            if "t" not in platform.broker.broker.topics:
+                await stand.topic("t")
+            yield stand
+
+
+def store_of(server: BrokerServer) -> SqlStore:
+    store = server.broker.store
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def leading_of(server: BrokerServer) -> Leading:
+    (part,) = server.broker.parts
+    assert isinstance(part, Leading)
+    return part
+
+
+class Crew:
+    """Several brokers on one database."""
+
+    def __init__(
+        self, stack: AsyncExitStack, url: str, folder: Path, lease_ms: int, settings: dict[str, object]
+    ) -> None:
+        self._stack, self._url, self._folder, self._lease_ms, self._settings = stack, url, folder, lease_ms, settings
+        self.brokers: list[BrokerServer] = []
+        self.channels: list[Channel] = []
+
+    async def begin(self) -> None:
+        self.name_server = NameServer(NamingSettings(port=0), kv_path=self._folder / "naming.json")
+        await self.name_server.start()
+        self._stack.push_async_callback(self.name_server.stop)
+        self.name_servers = str(self.name_server.address)
+
+    async def join(self) -> BrokerServer:
+        """One more."""
+        settings = broker_settings(name=NAME, store=self._url, name_servers=self.name_servers, **self._settings)
+        server = BrokerServer(settings, self._folder, sql_settings=SqlSettings(lease_ms=self._lease_ms))
+        await self._stack.enter_async_context(_running(server))
+        self.brokers.append(server)
+        self.channels.append(await self._stack.enter_async_context(channel_to(server.address)))
+        return server
+
+    @property
+    def numbers(self) -> list[int]:
+        return [server.broker.number for server in self.brokers]
+
+    async def masters(self) -> dict[int, str]:
+        """What the name server says: number to address."""
+        async with Admin(self.name_servers) as admin:
+            for cluster in (await admin.clusters()).values():
+                if NAME in cluster.brokers:
+                    return dict(cluster.brokers[NAME])
+        return {}
+
+
+@asynccontextmanager
+async def _running(server: BrokerServer) -> AsyncIterator[BrokerServer]:
+    """Stopped when left, unless the test has done so."""
+    await server.start()
+    stop, is_stopped = server.stop, False
+
+    async def once() -> None:
+        nonlocal is_stopped
+        if not is_stopped:
+            is_stopped = True
+            await stop()
+
+    server.stop = once  # type: ignore[method-assign]
+    try:
+        yield server
+    finally:
+        await once()
+
+
+@asynccontextmanager
+async def crew(
+    folder: Path, url: str, count: int = 2, *, lease_ms: int = LEASE_MS, **settings: object
+) -> AsyncIterator[Crew]:
+    async with AsyncExitStack() as stack:
+        found = Crew(stack, url, folder, lease_ms, settings)
+        await found.begin()
+        for _ in range(count):
+            await found.join()
+        yield found
