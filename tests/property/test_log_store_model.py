@@ -107,6 +107,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         self.home = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.path = self.home / "store-0"
         self.lives = 0
+        self.said_again_to = 0
         self.now_ms = 1_700_000_000_000
         self.loop = asyncio.new_event_loop()
         self.model = Model()
@@ -238,6 +239,8 @@ class LogStoreMachine(RuleBasedStateMachine):
         first = self.store.first
         self.run(self.store.trim())
         assert self.store.first >= first
+        if self.store.first > first:
+            self.said_again_to = self.store.written
         self.model.first = self.store.first
         oldest_ms = self.now_ms - HOUR_MS
         young = [written for written in self.model.log if written.data and written.store_ms > oldest_ms]
@@ -320,7 +323,8 @@ class LogStoreMachine(RuleBasedStateMachine):
                 written.end
                 for written in self.model.log
                 # Cutting off a topic's deletion: see test_engine.py.
-                if max(self.model.first, last_gone) <= written.end and (written.made or written.data)
+                # Nor is cut what retention has said again: what it stands for is nowhere else any more.
+                if max(self.model.first, last_gone, self.said_again_to) <= written.end and (written.made or written.data)
             }
         )
         if not ends:

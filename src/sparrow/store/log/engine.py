@@ -384,7 +384,10 @@ class LogStore:
         return self._log.raw(physical_offset, length_max)
 
     def truncate(self, end: int) -> None:
-        """Cut the log at the end of a record; every view follows. Takes its time; not for the event loop."""
+        """Cut the log at the end of a record; every view follows. Takes its time; not for the event loop.
+
+        Whoever cuts must not cut off what retention has said again since: it is the only word on that state.
+        """
         with self._keeper.paused(), self._warmer.paused(), self._writer.lock:
             if not self._log.first <= end <= self._log.written:
                 raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
