@@ -1,4 +1,4 @@
-"""What Hermes was for, on both stores: urgent messages first, and a stretch of the past once more, for one group alone."""
+"""What Hermes was for, on both stores: urgent messages first, and some of the past once more, for one group alone."""
 
 import tempfile
 

@@ -318,13 +318,14 @@ class LogStoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         last_gone = max((written.end for written in self.model.log if written.gone), default=0)
+        lowest = max(self.model.first, last_gone, self.said_again_to)
         ends = sorted(
             {
                 written.end
                 for written in self.model.log
                 # Cutting off a topic's deletion: see test_engine.py.
                 # Nor is cut what retention has said again: what it stands for is nowhere else any more.
-                if max(self.model.first, last_gone, self.said_again_to) <= written.end and (written.made or written.data)
+                if lowest <= written.end and (written.made or written.data)
             }
         )
         if not ends:
