@@ -6,7 +6,6 @@ server has the whole of it before it takes the lane's lock.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from binascii import hexlify
@@ -34,6 +33,7 @@ from sparrow.store.sql.database import (
     formatted,
 )
 from sparrow.store.sql.names import Lane, table
+from sparrow.store.sql.pool import Driver, Pool, PoolSession
 from sparrow.store.sql.rows import Entry
 
 _DUPLICATE, _NO_PARTITION = 1062, 1526
@@ -70,16 +70,17 @@ async def open_mysql(address: Address, *, connections_max: int) -> MySql:
 
 
 class MySql:
-    """A small pool of connections; one that failed is not used again."""
+    """A server of theirs."""
 
     kind: Kind = "mysql"
 
     def __init__(self, address: Address, connections_max: int) -> None:
         self.where = str(address)
         self._address = address
-        self._idle: list[Any] = []
-        self._free = asyncio.Semaphore(connections_max)
-        self._is_closed = False
+        raises = (errors.MySQLError, OSError, EOFError, TimeoutError)
+        driver = Driver(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
+        self._pool = Pool(self.where, connections_max, driver)
+        self.rows, self.change = self._pool.rows, self._pool.change
         self._started_at = 0
         self.packet_bytes_max = 0
         self.shows_before_durable = True
@@ -95,20 +96,12 @@ class MySql:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
-        async with self._connection() as connection:
-            return await _rows(connection, sql, values)
-
-    async def change(self, sql: str, **values: Values) -> int:
-        async with self._connection() as connection:
-            return await _change(connection, sql, values)
-
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_Session]:
-        async with self._connection() as connection:
+    async def transaction(self) -> AsyncIterator[PoolSession]:
+        async with self._pool.connection() as connection:
             await connection.begin()
             try:
-                yield _Session(connection)
+                yield self._pool.session(connection)
                 await connection.commit()
             except BaseException:
                 await _rolled_back(connection)
@@ -118,7 +111,7 @@ class MySql:
         text = append_text(lane, entries, tickets, now_ms)
         if self._is_mariadb and len(entries) < _COMPOUND_ROWS:
             text = b"BEGIN NOT ATOMIC %b; END" % text
-        async with self._connection() as connection:
+        async with self._pool.connection() as connection:
             try:
                 async with connection.cursor() as cursor:
                     await cursor.execute(text)
@@ -142,50 +135,9 @@ class MySql:
         return f"{server_id}/{self._started_at}"
 
     async def close(self) -> None:
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._pool.close()
 
     # -- connections --------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        async with self._free:
-            if self._is_closed:
-                raise DatabaseLost(self.where, "it was closed here")
-            connection = None
-            try:
-                connection = self._idle.pop() if self._idle else await self._connect()
-                yield connection
-            except (errors.MySQLError, OSError, EOFError, TimeoutError) as cause:
-                failure = self._failure(cause)
-                if isinstance(failure, DatabaseLost):
-                    self._forget(connection)
-                    connection = None
-                    for other in self._idle:  # whatever took this one took the others
-                        other.close()
-                    self._idle.clear()
-                raise failure from cause
-            except BaseException as cause:  # cancelled, say: the answer may still be on its way
-                if not isinstance(cause, Exception):
-                    self._forget(connection)
-                    connection = None
-                raise
-            finally:
-                if connection is not None:
-                    self._keep(connection)
-
-    def _forget(self, connection: Any) -> None:
-        if connection is not None:
-            connection.close()
-
-    def _keep(self, connection: Any) -> None:
-        """For whoever comes next."""
-        if self._is_closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
     async def _connect(self) -> Any:
         address = self._address
@@ -218,17 +170,12 @@ class MySql:
         return DatabaseRefused(self.where, str(cause))
 
 
-class _Session:
-    """The statements of one transaction."""
+def _close(connection: Any) -> None:
+    connection.close()
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
-        return await _rows(self._connection, sql, values)
-
-    async def change(self, sql: str, **values: Values) -> int:
-        return await _change(self._connection, sql, values)
+def _is_open(connection: Any) -> bool:
+    return bool(connection.connected)
 
 
 async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -25,6 +24,7 @@ from sparrow.store.sql.database import (
     numbered,
 )
 from sparrow.store.sql.names import Lane, table
+from sparrow.store.sql.pool import Driver, Pool, PoolSession
 from sparrow.store.sql.rows import Entry
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
@@ -54,7 +54,7 @@ async def open_postgres(address: Address, *, connections_max: int) -> Postgres:
 
 
 class Postgres:
-    """A small pool of connections; one that failed is not used again. (The driver's own makes tasks for every use.)"""
+    """A server of its. (The driver's own pool makes tasks for every use.)"""
 
     kind: Kind = "postgresql"
     packet_bytes_max = 64 << 20
@@ -63,28 +63,21 @@ class Postgres:
     def __init__(self, address: Address, connections_max: int) -> None:
         self.where = str(address)
         self._address = address
-        self._idle: list[Any] = []
-        self._free = asyncio.Semaphore(connections_max)
-        self._is_closed = False
+        raises = (asyncpg.PostgresError, *_LOST_ERRORS)
+        driver = Driver(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
+        self._pool = Pool(self.where, connections_max, driver)
+        self.rows, self.change = self._pool.rows, self._pool.change
 
     async def start(self) -> None:
-        async with self._connection():
+        async with self._pool.connection():
             pass
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
-        async with self._connection() as connection:
-            return await _rows(connection, sql, values)
-
-    async def change(self, sql: str, **values: Values) -> int:
-        async with self._connection() as connection:
-            return await _change(connection, sql, values)
-
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[_Session]:
-        async with self._connection() as connection, connection.transaction():
-            yield _Session(connection)
+    async def transaction(self) -> AsyncIterator[PoolSession]:
+        async with self._pool.connection() as connection, connection.transaction():
+            yield self._pool.session(connection)
 
     async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
         keys = [(key, at) for at, entry in enumerate(entries) for key in entry.more_keys]
@@ -103,7 +96,7 @@ class Postgres:
         ]
         if keys:
             values += [[key for key, _ in keys], [at for _, at in keys]]
-        async with self._connection() as connection:
+        async with self._pool.connection() as connection:
             try:
                 found = await connection.fetch(_append_text(lane, has_keys=bool(keys)), *values)
             except asyncpg.UndefinedTableError as cause:
@@ -119,48 +112,9 @@ class Postgres:
         return f"{system}/{started}"
 
     async def close(self) -> None:
-        self._is_closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.terminate()
+        self._pool.close()
 
     # -- connections --------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        async with self._free:
-            if self._is_closed:
-                raise DatabaseLost(self.where, "it was closed here")
-            connection = None
-            try:
-                connection = self._idle.pop() if self._idle else await self._connect()
-                if connection.is_closed():  # while nobody used it
-                    connection = await self._connect()
-                yield connection
-            except (asyncpg.PostgresError, *_LOST_ERRORS) as cause:
-                failure = self._failure(cause)
-                if isinstance(failure, DatabaseLost):
-                    _forget(connection)
-                    connection = None
-                    for other in self._idle:  # whatever took this one took the others
-                        other.terminate()
-                    self._idle.clear()
-                raise failure from cause
-            except BaseException as cause:  # cancelled, say: the answer may still be on its way
-                if not isinstance(cause, Exception):
-                    _forget(connection)
-                    connection = None
-                raise
-            finally:
-                if connection is not None:
-                    self._keep(connection)
-
-    def _keep(self, connection: Any) -> None:
-        """For whoever comes next."""
-        if self._is_closed:
-            connection.terminate()
-        else:
-            self._idle.append(connection)
 
     async def _connect(self) -> Any:
         address = self._address
@@ -187,22 +141,12 @@ class Postgres:
         return DatabaseRefused(self.where, str(cause))
 
 
-class _Session:
-    """The statements of one transaction."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
-        return await _rows(self._connection, sql, values)
-
-    async def change(self, sql: str, **values: Values) -> int:
-        return await _change(self._connection, sql, values)
+def _close(connection: Any) -> None:
+    connection.terminate()
 
 
-def _forget(connection: Any) -> None:
-    if connection is not None:
-        connection.terminate()
+def _is_open(connection: Any) -> bool:
+    return not connection.is_closed()
 
 
 async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:
