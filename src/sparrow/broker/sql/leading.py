@@ -27,6 +27,7 @@ _LOOK_S = 0.5
 """At the latest: a leader that stops is replaced as soon as somebody looks."""
 _REGISTERED_S = 0.1
 """Between leading and being known for it to the name servers."""
+_AGAIN_S = 1.0
 _LOOKS = 20
 """So often, with that pause, a leader that stops looks for another."""
 
@@ -90,6 +91,8 @@ class Leading:
                 await self._renew()
             except (SparrowError, Conflict) as cause:
                 log.warning("the lease could not be renewed", extra={"cause": str(cause)})
+            except Exception as mistake:  # ours: but who does not renew must also hear that it has lost the lease
+                log.error("the lease could not be renewed", exc_info=mistake)
             passed_s = asyncio.get_running_loop().time() - self._held_at
             if self._running and passed_s > lease_s * (_SHARES - 1) / _SHARES:
                 log.warning("the lease may have been lost: another broker leads from now on")
@@ -103,7 +106,7 @@ class Leading:
             self._held_at = begun
             if not self._running:
                 log.info("this broker leads", extra={"epoch": epoch})
-                self._running = [asyncio.get_running_loop().create_task(work()) for work in self._work]
+                self._running = [asyncio.get_running_loop().create_task(_on_and_on(work)) for work in self._work]
             await self._become(0)
             return
         await self._step_down()
@@ -130,6 +133,16 @@ class Leading:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _on_and_on(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A mistake of ours in one piece of work must not end it for as long as this broker leads."""
+    while True:
+        try:
+            await work()
+        except Exception as mistake:
+            log.error("the leader's work failed, and begins again", exc_info=mistake)
+            await asyncio.sleep(_AGAIN_S)
 
 
 def _seat(number: int | None = None) -> str:

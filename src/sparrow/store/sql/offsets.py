@@ -115,8 +115,13 @@ class Offsets:
     async def _flush_or_again(self) -> None:
         try:
             await self.flush()
-        except (SparrowError, Conflict) as cause:
-            log.warning("offsets could not be saved, trying again", extra={"cause": str(cause)})
+        except Exception as cause:
+            ours = not isinstance(cause, (SparrowError, Conflict))
+            log.warning(
+                "offsets could not be saved, trying again",
+                extra={"cause": str(cause)},
+                exc_info=cause if ours else None,
+            )
             self._flush_in(1)
 
     async def flush(self) -> None:
@@ -253,7 +258,7 @@ class Offsets:
 
     def forget(self) -> None:
         """What was read from a server that may have lost it."""
-        self._known = {key: unsaved.offset for key, unsaved in self._unsaved.items()}
+        self._known = {key: unsaved.offset for key, unsaved in {**self._saving, **self._unsaved}.items()}
 
     async def close(self) -> None:
         if self._work:

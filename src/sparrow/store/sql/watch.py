@@ -127,6 +127,9 @@ class Watch:
                     log.warning("the database does not answer", extra={"cause": str(cause)})
                 is_lost = True
                 quiet = _QUIET_LOOKS
+            except Exception as mistake:  # ours: whoever waits must not wait for ever
+                log.error("the database could not be looked at", exc_info=mistake)
+                quiet = _QUIET_LOOKS
 
     async def _check_server(self) -> None:
         identity = await self._database.identity()
