@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Unpack
 
 from sparrow import clock
-from sparrow.model.errors import Busy, Closed, Refused, TooLarge, UnknownTopic
+from sparrow.model.errors import Busy, Closed, Refused, SparrowError, TooLarge, UnknownTopic
 from sparrow.model.message import LOOPBACK, Draft, Host
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.token import Token
@@ -165,7 +165,10 @@ class SqlStore:
             elif (failure := future.exception()) is not None:
                 appended.set_exception(failure)
             else:
-                appended.set_result(self._appended(future.result(), len(entries)))
+                try:
+                    appended.set_result(self._appended(future.result(), len(entries)))
+                except SparrowError as gone:
+                    appended.set_exception(gone)
 
         placed.add_done_callback(done)
         return appended
@@ -217,6 +220,8 @@ class SqlStore:
         return await self.append_soon(queue, drafts)
 
     def _appended(self, placed: Placed, count: int) -> Appended:
+        if placed.lane not in self.catalogue.by_number:  # deleted while the answer was on its way
+            raise UnknownTopic(f"of lane {placed.lane}")
         lane, queue = self.catalogue.by_number[placed.lane]
         first = lane.place(placed.base_id)
         places = [PhysicalOffset(place) for place in range(first, first + count)]
@@ -265,7 +270,7 @@ class SqlStore:
         lane = self.catalogue.lanes.get(queue)
         if lane is None:
             return AtEnd(_NOTHING) if offset == 0 else Moved(QueueOffset(0), _NOTHING)
-        return self._views[lane.number].read(offset, **limits)
+        return self._view_of(lane, queue).read(offset, **limits)
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
         found = self.read_now(queue, offset, **limits)
@@ -287,13 +292,13 @@ class SqlStore:
     def bounds_now(self, queue: Queue) -> Bounds:
         """As far as is known here: what others append is seen within a second."""
         lane = self.catalogue.lanes.get(queue)
-        return self._views[lane.number].bounds if lane is not None else _NOTHING
+        return self._view_of(lane, queue).bounds if lane is not None else _NOTHING
 
     async def bounds(self, queue: Queue) -> Bounds:
         lane = self.catalogue.lanes.get(queue)
         if lane is None:
             return _NOTHING
-        view = self._views[lane.number]
+        view = self._view_of(lane, queue)
         await self._watch.look([view])
         return view.bounds
 
@@ -412,12 +417,19 @@ class SqlStore:
         if queue not in self.catalogue.lanes and queue.topic in self.catalogue.topics:
             count = self.catalogue.topics[queue.topic].read_queues
             raise Refused(f"topic {queue.topic!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
-        return self._views[self.catalogue.lane(queue).number]
+        return self._view_of(self.catalogue.lane(queue), queue)
+
+    def _view_of(self, lane: Lane, queue: Queue) -> LaneView:
+        """Of a lane that is known: it may have become so a moment ago."""
+        view = self._views.get(lane.number)
+        if view is None:
+            view = self._views[lane.number] = LaneView(lane, queue, self._store_host)
+        return view
 
     async def _refresh(self) -> None:
         await self.catalogue.refresh()
-        await self.tokens()
         self._see_lanes()
+        await self.tokens()
         self.on_refresh()
 
     def _see_lanes(self) -> None:
@@ -426,7 +438,7 @@ class SqlStore:
             del self._views[number]
             self._writers.pop(number, None)
         for number in lanes.keys() - self._views.keys():
-            self._views[number] = LaneView(*lanes[number], self._store_host)
+            self._view_of(*lanes[number])
 
     async def _restarted(self) -> None:
         for view in self._views.values():
