@@ -378,3 +378,16 @@ def _copy_template(daemon: Path, create: Sequence[str], data: Path, *, owner: st
             _run(*_guarded(owner), *(word.format(data=half_made) for word in create))
             half_made.rename(template)
     _run("cp", "-a", str(template), str(data))
+
+
+def prepare() -> None:
+    """Install what is missing before any test's time runs; where that is not allowed, say how it is done."""
+    try:
+        _program("mariadbd", "MariaDB")
+        _program("postgres", "PostgreSQL")
+    except NoServer as missing:
+        print(missing)
+
+
+if __name__ == "__main__":
+    prepare()
