@@ -60,6 +60,8 @@ def database_servers():
                 try:
                     started[name] = stack.enter_context(starters[name]())
                 except NoServer as missing:
+                    if os.environ.get("CI"):  # there, a test that was left out would hide a gap
+                        raise
                     pytest.skip(str(missing))
             return started[name]
 

@@ -22,9 +22,18 @@ import numpy.typing as npt
 
 from sparrow.broker import waiting
 from sparrow.broker.timers import Ints, Timers
-from sparrow.broker.waiting import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, reference_of, whole_number
+from sparrow.broker.waiting import (
+    CANCELLED,
+    DUE,
+    ROLLED_FROM,
+    SOURCES,
+    TIMER_SOURCE,
+    is_due,
+    reference_of,
+    whole_number,
+)
 from sparrow.model.delay import DELAY_LEVELS_MS
-from sparrow.model.errors import IllegalMessage, Refused, SparrowError
+from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
@@ -93,17 +102,9 @@ class Delay:
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> Appended | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        now_ms = self._now_ms()
         cancelled = value_of(draft.properties, CANCELLED.encode())
-        if due_ms <= now_ms:
-            if cancelled is not None:
-                raise IllegalMessage("it would cancel a message that is delivered already")
+        if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
-        if due_ms - now_ms > self._horizon_ms:
-            raise IllegalMessage(
-                f"a delay of {due_ms - now_ms} ms is beyond the horizon of {self._horizon_ms} ms:"
-                " raise that, or send later"
-            )
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
             return self._cancel(cancelled if "+" in cancelled else f"{queue.topic}+{cancelled}", due_ms)
         self._keep_mark_below(due_ms)

@@ -15,7 +15,7 @@ import numpy as np
 from sparrow.broker.timers import Ints
 from sparrow.broker.topics import TIMER_TOPIC
 from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from sparrow.model.errors import ProtocolError
+from sparrow.model.errors import IllegalMessage, ProtocolError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Bounds, Queue
 from sparrow.store.log import LogStore
@@ -198,3 +198,16 @@ def _encoded(properties: bytes, name: str) -> bytes | None:
     except ProtocolError:
         return None
     return None if value is None else value.encode()
+
+
+def is_due(due_ms: int, now_ms: int, *, horizon_ms: int, cancels: bool) -> bool:
+    """Whether a message need not wait; `IllegalMessage` for one that may not, or that comes too late to cancel."""
+    if due_ms <= now_ms:
+        if cancels:
+            raise IllegalMessage("it would cancel a message that is delivered already")
+        return True
+    if due_ms - now_ms > horizon_ms:
+        raise IllegalMessage(
+            f"a delay of {due_ms - now_ms} ms is beyond the horizon of {horizon_ms} ms: raise that, or send later"
+        )
+    return False

@@ -16,7 +16,7 @@ from typing import Any
 from sparrow.broker.delay import Delay
 from sparrow.broker.sql.once import claim, once_of
 from sparrow.broker.topics import RETRY_PREFIX
-from sparrow.broker.waiting import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE
+from sparrow.broker.waiting import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, is_due
 from sparrow.model.delay import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
@@ -51,17 +51,9 @@ class SqlDelay:
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[Appended] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        now_ms = self._now_ms()
         cancelled = value_of(draft.properties, CANCELLED.encode())
-        if due_ms <= now_ms:
-            if cancelled is not None:
-                raise IllegalMessage("it would cancel a message that is delivered already")
+        if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
-        if due_ms - now_ms > self._horizon_ms:
-            raise IllegalMessage(
-                f"a delay of {due_ms - now_ms} ms is beyond the horizon of {self._horizon_ms} ms:"
-                " raise that, or send later"
-            )
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
             _, _, key = cancelled.rpartition("+")
             return asyncio.ensure_future(self._cancelled(queue.topic, key, due_ms))

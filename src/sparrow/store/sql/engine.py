@@ -166,7 +166,7 @@ class SqlStore:
                 appended.set_exception(failure)
             else:
                 try:
-                    appended.set_result(self._appended(future.result(), len(entries)))
+                    appended.set_result(self._appended(future.result(), len(entries), queue.topic))
                 except SparrowError as gone:
                     appended.set_exception(gone)
 
@@ -196,7 +196,7 @@ class SqlStore:
                 await asyncio.sleep(random.uniform(0.005, 0.05))
             else:
                 self._stored(view.lane, placed, entries)
-                return self._appended(placed, len(entries))
+                return self._appended(placed, len(entries), queue.topic)
 
     async def insist(self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
@@ -219,9 +219,9 @@ class SqlStore:
             raise Refused("a batch without messages cannot be appended")
         return await self.append_soon(queue, drafts)
 
-    def _appended(self, placed: Placed, count: int) -> Appended:
+    def _appended(self, placed: Placed, count: int, topic: str) -> Appended:
         if placed.lane not in self.catalogue.by_number:  # deleted while the answer was on its way
-            raise UnknownTopic(f"of lane {placed.lane}")
+            raise UnknownTopic(topic)
         lane, queue = self.catalogue.by_number[placed.lane]
         first = lane.place(placed.base_id)
         places = [PhysicalOffset(place) for place in range(first, first + count)]

@@ -6,7 +6,7 @@
    killed in between leaves work for the next time, and nothing else.
 3. Nobody waits for retention: no statement touches many rows, and DDL gives way (see `partitions`).
 
-Whoever holds the lease `maint` calls `trim` now and then. Should two do it at a time, no harm is done.
+The broker that leads calls `trim` now and then. Should two do it at a time, no harm is done.
 """
 
 from __future__ import annotations
