@@ -35,7 +35,8 @@ SOCKET_PATH_MAX = 103
 START_S = 60.0
 STOP_S = 30.0
 INSTALL = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
-INSTALL_WORDS = ("install", "-y", "-qq", "--no-install-recommends", "mariadb-server", "postgresql")
+INSTALL_WORDS = ("install", "-y", "-qq", "--no-install-recommends")
+PACKAGES = ("mariadb-server", "postgresql")
 # Below the ports that systems give to outgoing connections: one of those could sit on ours while the server is down.
 PORTS = range(20_000, 30_000)
 # The environment of every program here: none of the caller's PG* or MYSQL_* may lead it elsewhere.
@@ -67,10 +68,9 @@ _LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="database-launcher")
 class NoServer(Exception):
     """The server's programs are not on this machine and cannot be put there from here."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"no {name} server found; as root, run: apt-get update && {' '.join((INSTALL[0], *INSTALL_WORDS))}"
-        )
+    def __init__(self, name: str, packages: Sequence[str] = PACKAGES) -> None:
+        words = " ".join((INSTALL[0], *INSTALL_WORDS, *packages))
+        super().__init__(f"no {name} server found; as root, run: apt-get update && {words}")
 
 
 @dataclass(eq=False)
@@ -238,19 +238,19 @@ def _running(server: Server) -> Iterator[Server]:
 # -- programs ---------------------------------------------------------------------------------------------------------
 
 
-def _program(name: str, server: str) -> Path:
-    """Installs the servers if this is allowed and they are missing."""
+def _program(name: str, server: str, packages: Sequence[str] = PACKAGES) -> Path:
+    """Installs the packages if this is allowed and the program is missing."""
     if (found := _find(name)) is not None:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NoServer(server)
+        raise NoServer(server, packages)
     with _locked(_home()):
         if (found := _find(name)) is None:  # another process may have installed it while we waited
             _run(*INSTALL, "update", "-qq", env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
-            _run(*INSTALL, *INSTALL_WORDS, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
+            _run(*INSTALL, *INSTALL_WORDS, *packages, env=ENVIRONMENT | {"DEBIAN_FRONTEND": "noninteractive"})
             found = _find(name)
     if found is None:
-        raise NoServer(server)
+        raise NoServer(server, packages)
     return found
 
 

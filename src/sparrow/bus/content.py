@@ -1,0 +1,46 @@
+"""The `Content` column: headers and payload as one JSON text, `{"Headers": {...}, "Value": ...}`."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+
+_NULL = b"null"
+
+
+class _Content(msgspec.Struct):
+    Headers: dict[str, str | None]
+    Value: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Content)
+
+
+def content_of(headers: dict[str, str | None], body: bytes) -> str:
+    """`body` is JSON already, or empty for null."""
+    return _encoder.encode(_Content(headers, msgspec.Raw(body or _NULL))).decode()
+
+
+def read_content(content: str) -> tuple[dict[str, str | None], bytes]:
+    """Headers and body; the body of null is empty."""
+    found = _decoder.decode(content)
+    body = bytes(found.Value)
+    return found.Headers, b"" if body == _NULL else body
+
+
+def unreadable(body: bytes, media_type: str = "application/octet-stream") -> bytes:
+    """Stands in `Value` for a body that is not JSON: nothing of it is lost."""
+    return _encoder.encode(f"data:{media_type};base64,{base64.b64encode(body).decode()}")
+
+
+def why_not_json(body: bytes) -> str | None:
+    """None for JSON, which the empty body is too."""
+    if not body:
+        return None
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"the body is not JSON: {error}"
+    return None

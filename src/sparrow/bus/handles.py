@@ -1,0 +1,141 @@
+"""Whatever an application holds its transaction by, as one way to run a statement in it.
+
+A handle is checked before anything is written: an event that would be committed by itself is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Table, event
+from sqlalchemy.orm import Session
+
+from sparrow.bus.errors import NotInTransaction
+from sparrow.bus.sql.dialect import KINDS, Kind
+from sparrow.bus.sql.outbox import Run
+from sparrow.model.errors import Refused
+
+_WRITTEN = "sparrow bus"
+"""In a connection's `info`: something was published in the transaction under way."""
+_KINDS_BY_MODULE: dict[str, Kind] = {
+    "sqlite3": "sqlite",
+    "pysqlite3": "sqlite",
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "pg8000": "postgresql",
+    "pymysql": "mysql",
+    "MySQLdb": "mysql",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+
+
+class Handle(NamedTuple):
+    kind: Kind
+    paramstyle: str
+    run: Run
+
+
+def on_sqlalchemy(
+    handle: Session | Connection, *, allow_autocommit: bool, wake: Callable[[], None], table: Table | None
+) -> Handle:
+    connection = handle if isinstance(handle, Connection) else _connection_of(handle, table)
+    if not allow_autocommit:
+        _refuse_autocommit(connection.connection.dbapi_connection, type(handle).__name__)
+    _wake_on_commit(connection, wake)
+
+    def run(statement: str, values: Sequence[Any]) -> int:
+        return connection.exec_driver_sql(statement, tuple(values)).rowcount
+
+    return Handle(KINDS[connection.dialect.name], connection.dialect.paramstyle, run)
+
+
+def on_dbapi(connection: Any, *, allow_autocommit: bool) -> Handle:
+    """A connection of a driver, by PEP 249. There is no way to hear of its commit: the relay finds the event when it
+    looks next."""
+    name = type(connection).__module__.partition(".")[0]
+    if name not in _KINDS_BY_MODULE:
+        raise Refused(
+            f"a connection of {name!r} is not known here; give a SQLAlchemy Session or Connection, or a connection of "
+            f"{', '.join(sorted(_KINDS_BY_MODULE))}"
+        )
+    if not allow_autocommit:
+        _refuse_autocommit(connection, f"the {name} connection")
+    paramstyle = str(sys.modules[name].paramstyle) if name != "mysql" else "format"
+
+    def run(statement: str, values: Sequence[Any]) -> int:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statement, tuple(values))
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    return Handle(_KINDS_BY_MODULE[name], paramstyle, run)
+
+
+def on_django(using: str, *, allow_autocommit: bool, wake: Callable[[], None]) -> Handle:
+    from django.db import connections, transaction
+
+    connection = connections[using]
+    if not connection.in_atomic_block and not allow_autocommit and connection.get_autocommit():
+        raise NotInTransaction(
+            f"Django's connection {using!r}", "commits every statement by itself", "publish inside transaction.atomic()"
+        )
+    transaction.on_commit(wake, using=using)
+
+    def run(statement: str, values: Sequence[Any]) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, list(values))
+            return int(cursor.rowcount)
+
+    return Handle(KINDS[connection.vendor], "format", run)
+
+
+def _connection_of(session: Session, table: Table | None) -> Connection:
+    if session.bind is None and table is not None:  # several binds: the one that has our tables
+        return session.connection(bind_arguments={"clause": table})
+    return session.connection()
+
+
+def _refuse_autocommit(connection: Any, what: str) -> None:
+    if _commits_by_itself(connection):
+        raise NotInTransaction(
+            what,
+            "commits every statement by itself (autocommit)",
+            "begin a transaction first, or say allow_autocommit=True if losing the event in a crash is acceptable",
+        )
+
+
+def _commits_by_itself(connection: Any) -> bool:
+    """Asks the driver: SQLAlchemy's own `in_transaction()` is true under AUTOCOMMIT too."""
+    driver = getattr(connection, "driver_connection", connection)
+    if isinstance(getattr(driver, "in_transaction", None), bool):  # sqlite3, aiosqlite
+        if getattr(driver, "autocommit", None) is True:  # Python 3.12
+            return True
+        return driver.isolation_level is None and not driver.in_transaction
+    if str(getattr(connection, "isolation_level", "")).lower() == "autocommit":  # SQLAlchemy's asyncpg
+        return True
+    if callable(getattr(driver, "get_autocommit", None)):  # MySQL's drivers
+        in_transaction = bool(getattr(driver, "server_status", 0) & 1)
+        return bool(driver.get_autocommit()) and not in_transaction
+    if getattr(driver, "autocommit", False) is True:  # psycopg: an explicit BEGIN is a transaction all the same
+        info = getattr(driver, "info", None)
+        return info is None or int(info.transaction_status) == 0
+    return False
+
+
+def _wake_on_commit(connection: Connection, wake: Callable[[], None]) -> None:
+    """The relay looks at once when this transaction is committed. It also hears of other commits, which is harmless:
+    nothing is sent on its word."""
+    connection.info[_WRITTEN] = wake
+    if not event.contains(connection.engine, "commit", _committed):
+        event.listen(connection.engine, "commit", _committed)
+
+
+def _committed(connection: Connection) -> None:
+    wake = connection.info.pop(_WRITTEN, None)
+    if wake is not None:
+        wake()

@@ -1,0 +1,89 @@
+"""What the bus counts and tells: numbers for metrics, and a word for every change of state."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from sparrow.bus.states import Status
+
+log = logging.getLogger(__name__)
+
+Side = Literal["published", "received"]
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class StateChange(NamedTuple):
+    side: Side
+    message_id: int
+    status: Status
+
+
+class FailedInfo(NamedTuple):
+    """What `on_failed` is told when a message enters Failed."""
+
+    side: Side
+    message_id: int
+    """Of the row in Published or Received."""
+    name: str
+    group: str | None
+    headers: dict[str, str | None]
+    content: str
+    error: str
+    retries: int
+    rounds: int
+
+
+class Durations:
+    """A histogram: how many lasted how long."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Probe:
+    """Counts since the start of this process; `docs/event-bus.md` lists the names."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()
+        """By the metric's name; labels in braces: `bus_handled_total{result="ok"}`."""
+        self.send_seconds, self.handle_seconds, self.end_to_end_seconds = Durations(), Durations(), Durations()
+        self.on_state: list[Callable[[StateChange], None]] = []
+        self.on_failed: list[Callable[[FailedInfo], None]] = []
+        self._lock = threading.Lock()  # blocking publishers count from their own threads
+
+    def count(self, name: str, by: int = 1, **labels: str) -> None:
+        inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
+        with self._lock:
+            self.totals[f"{name}{{{inside}}}" if inside else name] += by
+
+    def changed(self, side: Side, message_id: int, *statuses: Status) -> None:
+        for status in statuses if self.on_state else ():
+            for hear in self.on_state:
+                try:
+                    hear(StateChange(side, message_id, status))
+                except Exception:
+                    log.exception("a state hook failed")
+
+    def failed(self, info: FailedInfo) -> None:
+        """Errors of a callback are logged and counted; they change nothing."""
+        self.count("bus_failed_total", side=info.side)
+        for call in self.on_failed:
+            try:
+                call(info)
+            except Exception:
+                self.count("bus_callback_errors_total")
+                log.exception("on_failed failed", extra={"message": info.message_id})

@@ -1,0 +1,98 @@
+"""What can be set about a bus. Every field has the default of the requirement; units are in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import time
+from pathlib import Path
+from typing import Literal
+
+from sparrow.bus.payload import Naming
+from sparrow.bus.retry import MODERN, Retry
+from sparrow.bus.states import SUCCEEDED_WORDS
+from sparrow.model.errors import SettingsError
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusSettings:
+    app: str = "app"
+    """Names the default group: `cap.queue.<app>`."""
+    version: str = "v1"
+    """Stored with every row and part of every group's name: two versions of an application do not share messages."""
+    default_group: str | None = None
+    group_prefix: str | None = None
+    topic_prefix: str | None = None
+
+    schema: str = "cap"
+    """Where the tables are on PostgreSQL."""
+    table_prefix: str = "cap"
+    """What stands before their names on MySQL, MariaDB and SQLite."""
+    create_tables: bool = True
+    strict_tables: bool = False
+    """Exactly three tables: repeats are remembered only while the message is."""
+    succeeded_word: Literal["Successed", "Succeeded"] = "Successed"
+    status_writes: Literal["full", "compact"] = "full"
+    """compact: Enqueued and Processing are not written to the wide tables; listings work them out from Queue."""
+
+    retry: Retry = field(default_factory=Retry)
+    """For sends, and for handlers that have none of their own."""
+    reenqueue_interval_s: float | None = 180.0
+    """How often what has failed gets a new round; None: never."""
+    succeeded_kept_s: float = DAY_S
+    failed_kept_s: float = 15 * DAY_S
+    inbox_kept_s: float = 7 * DAY_S
+    clean_interval_s: float = 3_600.0
+    clean_batch: int = 1_000
+    clean_pause_s: float = 1.0
+    clean_between: tuple[time, time] | None = None
+    """Only in these hours of the day, UTC; may pass midnight."""
+    archive: Path | None = None
+    """A folder: what is cleaned up is written there first, as Parquet."""
+
+    lease_s: float = 60.0
+    crashes_max: int = 5
+    """A message whose workers were lost so often is Failed: it may be what kills them."""
+    relay_batch: int = 200
+    send_timeout_s: float = 10.0
+    breaker: bool = False
+    """While the broker cannot be reached, attempts do not count; one is made every second. Better on in production."""
+    concurrency: int = 4
+    """Handlers of a group that run at once, unless its subscriptions say."""
+    consumers: int = 1
+    """Memberships in each group, in this process."""
+    broker_prefetch: int = 500
+    poll_min_s: float = 0.02
+    poll_max_s: float = 1.0
+    stop_timeout_s: float = 30.0
+
+    naming: Naming | None = None
+    """pascal: fields travel as .NET spells them."""
+    allow_autocommit: bool = False
+    own_transactions: bool = True
+    """Whether an event may be published without naming a transaction: the bus then makes a short one."""
+    relays: bool = True
+    """Whether this process sends what is published."""
+    executes: bool = True
+    """Whether this process receives, and runs handlers."""
+
+    def space(self, kind: str) -> str:
+        """Where the tables are: a schema, or a prefix."""
+        return self.schema if kind == "postgresql" else self.table_prefix
+
+    def __post_init__(self) -> None:
+        if self.succeeded_word not in SUCCEEDED_WORDS:
+            raise SettingsError("succeeded_word", self.succeeded_word, "the bus", " or ".join(SUCCEEDED_WORDS))
+        if self.lease_s < 4 * self.poll_min_s or self.lease_s <= 0:
+            raise SettingsError("lease_s", self.lease_s, "the bus", "some seconds, 60 by default,")
+        for name in ("relay_batch", "concurrency", "consumers", "broker_prefetch", "clean_batch", "crashes_max"):
+            if getattr(self, name) < 1:
+                raise SettingsError(name, getattr(self, name), "the bus", "1 or more")
+
+
+def modern(**changes: object) -> BusSettings:
+    """What CAP does today in place of what the requirement says: three attempts at once, one a minute, fifty in all,
+    no rounds, cleaning every five minutes."""
+    defaults: dict[str, object] = {"retry": MODERN, "reenqueue_interval_s": None, "clean_interval_s": 300.0}
+    return BusSettings(**{**defaults, **changes})  # type: ignore[arg-type]

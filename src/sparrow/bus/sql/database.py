@@ -1,0 +1,244 @@
+"""Running statements in transactions of their own, on a blocking or an asyncio engine alike.
+
+What is run is a function of a connection. It may be run again from the start: when the database says that another
+transaction was in the way, nothing of it has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from sparrow.bus.sql.dialect import Kind, kind_of
+from sparrow.model.errors import SettingsError
+
+T = TypeVar("T")
+
+TRIES = 8
+_PAUSE_S = 0.01
+BUSY_TIMEOUT_S = 30.0
+POOL_SIZE = 10
+POOL_OVERFLOW = 30
+
+_BLOCKING_DRIVERS: dict[Kind, tuple[str, str, str]] = {
+    "mysql": ("pymysql", "pymysql", "mysql"),
+    "postgresql": ("psycopg", "psycopg", "postgres"),
+    "sqlite": ("pysqlite", "sqlite3", "bus"),
+}
+_ASYNCIO_DRIVERS: dict[Kind, tuple[str, str, str]] = {
+    "mysql": ("asyncmy", "asyncmy", "mysql"),
+    "postgresql": ("asyncpg", "asyncpg", "postgres"),
+    "sqlite": ("aiosqlite", "aiosqlite", "bus"),
+}
+
+# MySQL: deadlock, lock wait timeout, and MariaDB's "record has changed since last read".
+_CONFLICT_CODES = {1213, 1205, 1020}
+_CONFLICT_STATES = {"40001", "40P01", "55P03"}
+
+
+class Conflict(Exception):
+    """Another transaction was in the way: nothing was done, do the whole of it again."""
+
+
+class Database:
+    """The engines of one database. From a URL both kinds can be made; a ready engine is the only one of its kind."""
+
+    def __init__(self, database: str | URL | Engine | AsyncEngine) -> None:
+        self._url: URL | None = None
+        self._engine: Engine | None = None
+        self._async_engine: AsyncEngine | None = None
+        self._owned: list[Engine | AsyncEngine] = []
+        if isinstance(database, Engine):
+            self._engine = database
+        elif isinstance(database, AsyncEngine):
+            self._async_engine = database
+        else:
+            self._url = make_url(database)
+        url = database.url if isinstance(database, (Engine, AsyncEngine)) else make_url(database)
+        self.where = url.render_as_string(hide_password=True)
+        self.kind: Kind = kind_of(url.get_backend_name())
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __str__(self) -> str:
+        return self.where
+
+    # -- engines ------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_asyncio(self) -> bool:
+        return self._async_engine is not None or self._url is not None
+
+    @property
+    def has_blocking(self) -> bool:
+        return self._engine is not None or self._url is not None
+
+    @property
+    def engine(self) -> Engine:
+        """For blocking handlers and callers."""
+        if self._engine is None:
+            if self._url is None:
+                raise SettingsError(
+                    "database", str(self), "the bus", "a URL, from which both kinds of engine can be made, or an Engine"
+                )
+            self._engine = _blocking(self._url, self.kind)
+            self._owned.append(self._engine)
+        return self._engine
+
+    @property
+    def async_engine(self) -> AsyncEngine:
+        """For asyncio handlers and callers."""
+        if self._async_engine is None:
+            if self._url is None:
+                raise SettingsError(
+                    "database", str(self), "the bus", "a URL, from which both kinds can be made, or an AsyncEngine"
+                )
+            self._async_engine = _asyncio(self._url, self.kind)
+            self._owned.append(self._async_engine)
+        return self._async_engine
+
+    @property
+    def works_in_threads(self) -> bool:
+        """Whether our own work runs on the blocking engine: SQLite has no other way, and this one is shorter."""
+        return self._async_engine is None and (self._engine is not None or self.kind == "sqlite")
+
+    @property
+    def paramstyle(self) -> str:
+        """Of the engine that our own work runs on."""
+        return (self.engine if self.works_in_threads else self.async_engine).dialect.paramstyle
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """In a transaction of its own, committed at the end."""
+        if self.works_in_threads:
+            if self._threads is None:
+                # SQLite has one writer: more threads would only wait for each other.
+                count = 2 if self.kind == "sqlite" else POOL_SIZE
+                self._threads = ThreadPoolExecutor(count, thread_name_prefix="bus-sql")
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, work)
+        for attempt in range(1, TRIES + 1):
+            try:
+                async with self.async_engine.connect() as connection:
+                    connection = await connection.execution_options(**self._isolation)
+                    async with connection.begin():
+                        return await connection.run_sync(work)
+            except (Conflict, DBAPIError) as error:
+                if attempt == TRIES or not is_conflict(error):
+                    raise
+            await asyncio.sleep(_pause_s(attempt))
+        raise AssertionError("unreachable")
+
+    def run_blocking(self, work: Callable[[Connection], T]) -> T:
+        for attempt in range(1, TRIES + 1):
+            try:
+                with self.engine.connect() as connection:
+                    connection = connection.execution_options(**self._isolation)
+                    with connection.begin():
+                        return work(connection)
+            except (Conflict, DBAPIError) as error:
+                if attempt == TRIES or not is_conflict(error):
+                    raise
+            time.sleep(_pause_s(attempt))
+        raise AssertionError("unreachable")
+
+    @property
+    def _isolation(self) -> dict[str, Any]:
+        # At REPEATABLE READ our claims would lock gaps, and deadlock with the callers' inserts.
+        return {"isolation_level": "READ COMMITTED"} if self.kind == "mysql" else {}
+
+    async def close(self) -> None:
+        """Close what was made here; an engine that was given is its owner's."""
+        if self._threads is not None:
+            await asyncio.to_thread(self._threads.shutdown)
+            self._threads = None
+        for engine in self._owned:
+            if isinstance(engine, AsyncEngine):
+                await engine.dispose()
+            else:
+                await asyncio.to_thread(engine.dispose)
+        if self._url is not None:
+            self._engine = self._async_engine = None
+        self._owned.clear()
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the same transaction may well succeed when it is tried again."""
+    if isinstance(error, Conflict):
+        return True
+    original = getattr(error, "orig", None) or error
+    if getattr(original, "sqlstate", None) in _CONFLICT_STATES:
+        return True
+    code = original.args[0] if original.args else None
+    return code in _CONFLICT_CODES or "database is locked" in str(original)
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether it is the database that went away, and not a statement that is wrong."""
+    if isinstance(error, (ConnectionError, TimeoutError, OSError)):
+        return True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, (InterfaceError, OperationalError)) and not is_conflict(error)
+
+
+def _pause_s(attempt: int) -> float:
+    return random.uniform(0.5, 1.5) * _PAUSE_S * float(2**attempt)
+
+
+def _with_driver(url: URL, drivers: tuple[str, str, str], kind: Kind) -> URL:
+    driver, _, extra = drivers
+    backend = "mysql" if kind == "mysql" else url.get_backend_name()
+    try:
+        url.set(drivername=f"{backend}+{driver}").get_dialect().import_dbapi()
+    except ImportError as error:
+        raise SettingsError(
+            "database", url.render_as_string(), "the bus", f"pip install 'sparrowmq[{extra}]', which has {driver},"
+        ) from error
+    return url.set(drivername=f"{backend}+{driver}")
+
+
+def _blocking(url: URL, kind: Kind) -> Engine:
+    dialect = url.get_dialect()
+    if "+" not in url.drivername or dialect.is_async:
+        url = _with_driver(url, _BLOCKING_DRIVERS[kind], kind)
+    if kind != "sqlite":
+        return create_engine(url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    prepare_sqlite(engine)
+    return engine
+
+
+def _asyncio(url: URL, kind: Kind) -> AsyncEngine:
+    if "+" not in url.drivername or not url.get_dialect().is_async:
+        url = _with_driver(url, _ASYNCIO_DRIVERS[kind], kind)
+    if kind != "sqlite":
+        return create_async_engine(url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_pre_ping=True)
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+    prepare_sqlite(engine.sync_engine)
+    return engine
+
+
+def prepare_sqlite(engine: Engine) -> None:
+    """A write-ahead log, and transactions that take the write lock when they begin.
+
+    A transaction that reads first and writes later would be refused, at once, if another one wrote in between."""
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # the driver would begin by itself, and late
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=NORMAL")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,165 @@
+"""How three databases say the same thing.
+
+A statement is written once: `?` for values, `"Name"` for identifiers. `Sql.text` turns it into what a driver reads.
+All times are the database's own, in UTC: the clocks of the hosts that share it need not agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Literal
+
+from sqlalchemy import Connection, CursorResult
+
+from sparrow.bus.states import Status
+from sparrow.model.errors import SettingsError
+
+Kind = Literal["mysql", "postgresql", "sqlite"]
+KINDS: dict[str, Kind] = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "sqlite": "sqlite"}
+
+SUPPORTED = "mysql, mariadb, postgresql or sqlite"
+_SQLITE_TIME = "%Y-%m-%dT%H:%M:%f"  # its clock has milliseconds; six digits all the same, so that texts compare
+
+
+@dataclass
+class Clock:
+    """The database's clock, moved by so much. Only tests move it."""
+
+    shift_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TableNames:
+    """Quoted, ready for a statement."""
+
+    published: str
+    received: str
+    queue: str
+    inbox: str
+    lock: str
+
+    @classmethod
+    def of(cls, kind: Kind, space: str) -> TableNames:
+        """`space` is a schema where there are schemas, else a prefix that ends in a dot inside the name."""
+        if '"' in space or "`" in space:
+            raise SettingsError("schema or table_prefix", space, "the bus", "a name without quotes")
+        names = ("published", "received", "queue", "inbox", "lock")
+        if kind == "postgresql":
+            return cls(*(f'"{space}"."{name}"' for name in names))
+        return cls(*(f'"{space}.{name}"' for name in names))
+
+
+@dataclass(frozen=True)
+class Sql:
+    """One database's way of speaking, and where our tables are in it."""
+
+    kind: Kind
+    paramstyle: str
+    names: TableNames
+    clock: Clock = field(default_factory=Clock)
+    skips_locked: bool = True
+    """Whether a claim may step over rows that another worker is just claiming; MySQL 5.7 cannot."""
+    succeeded_word: str = Status.SUCCESSED.value
+    writes_steps: bool = True
+    """Whether Enqueued and Processing are written to the wide tables."""
+    is_strict: bool = False
+    """Three tables and no more: repeats are known by Received itself, as long as the row lives."""
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def text(self, statement: str) -> str:
+        return _in_style(statement, self.paramstyle, self.kind == "mysql")
+
+    def run(self, db: Connection, statement: str, *values: Any) -> CursorResult[Any]:
+        return db.exec_driver_sql(_in_style(statement, self.paramstyle, self.kind == "mysql"), values)
+
+    def rows(self, db: Connection, statement: str, *values: Any) -> list[Any]:
+        """What it finds, or returns."""
+        return list(self.run(db, statement, *values).all())
+
+    def change(self, db: Connection, statement: str, *values: Any) -> int:
+        """How many rows it touched."""
+        return self.run(db, statement, *values).rowcount
+
+    def word(self, status: Status) -> str:
+        return self.succeeded_word if status is Status.SUCCESSED else status.value
+
+    # -- fragments ----------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> str:
+        shift = self.clock.shift_s
+        if self.kind == "postgresql":
+            return "now()" if not shift else f"(now() + {shift!r} * interval '1 second')"
+        if self.kind == "mysql":
+            return "UTC_TIMESTAMP(6)" if not shift else f"(UTC_TIMESTAMP(6) + INTERVAL {int(shift * 1e6)} MICROSECOND)"
+        moved = "" if not shift else f", '{shift:+.3f} seconds'"
+        return f"(strftime('{_SQLITE_TIME}', 'now'{moved}) || '000')"
+
+    def plus(self, moment: str) -> str:
+        """A column or `now`, and as many seconds as the value `span` makes."""
+        if self.kind == "postgresql":
+            return f"({moment} + ? * interval '1 second')"
+        if self.kind == "mysql":
+            return f"({moment} + INTERVAL ? MICROSECOND)"
+        return f"(strftime('{_SQLITE_TIME}', {moment}, ?) || '000')"
+
+    def span(self, seconds: float) -> float | int | str:
+        if self.kind == "postgresql":
+            return float(seconds)
+        if self.kind == "mysql":
+            return round(seconds * 1_000_000)
+        return f"{seconds:+.3f} seconds"
+
+    def among(self, column: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+        """A condition, and the values it needs. PostgreSQL gets an array, so that the statement is the same for any
+        number of them and is prepared once."""
+        if self.kind == "postgresql":
+            return f"{column} = ANY(?)", (list(values),)
+        return f"{column} IN ({','.join('?' * len(values))})", values
+
+    @property
+    def locking(self) -> str:
+        """Behind a SELECT whose rows are about to be changed."""
+        if self.kind == "sqlite":
+            return ""
+        return " FOR UPDATE SKIP LOCKED" if self.skips_locked else " FOR UPDATE"
+
+    def to_time(self, moment: datetime) -> Any:
+        """A moment, as a value of a statement."""
+        moment = moment.astimezone(UTC)
+        if self.kind == "postgresql":
+            return moment
+        if self.kind == "mysql":
+            return moment.replace(tzinfo=None)
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+    def from_time(self, value: Any) -> datetime:
+        """What a time column held."""
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        assert isinstance(moment, datetime)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def kind_of(dialect_name: str) -> Kind:
+    if dialect_name not in KINDS:
+        raise SettingsError("database", dialect_name, "the bus", SUPPORTED)
+    return KINDS[dialect_name]
+
+
+@lru_cache(2048)
+def _in_style(statement: str, paramstyle: str, is_mysql: bool) -> str:
+    if is_mysql:
+        statement = statement.replace('"', "`")
+    if paramstyle == "qmark":
+        return statement
+    if paramstyle in ("format", "pyformat"):
+        return statement.replace("%", "%%").replace("?", "%s")
+    mark = "$" if paramstyle == "numeric_dollar" else ":"
+    if paramstyle not in ("numeric_dollar", "numeric"):
+        raise SettingsError("paramstyle", paramstyle, "the driver", "qmark, format, pyformat or numeric")
+    first, *rest = statement.split("?")
+    return first + "".join(f"{mark}{number}{piece}" for number, piece in enumerate(rest, 1))

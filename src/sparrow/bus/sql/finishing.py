@@ -1,0 +1,190 @@
+"""How a claimed message ends: Successed, back to Scheduled, or Failed. Each change asks whether the claim still holds.
+
+`succeed` in the transaction of a handler is the fence: when the lease has passed to another worker it raises, the
+transaction is rolled back, and so a message has its effect once, however often it was handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from sparrow.bus.errors import LeaseLost
+from sparrow.bus.retry import Again
+from sparrow.bus.sql.claims import Claim, table_of
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.states import Status
+
+ERROR_CHARS = 4_000
+
+
+def succeed(db: Connection, sql: Sql, side: int, claim: Claim, kept_s: float) -> None:
+    """T4 for one message. Raises `LeaseLost`."""
+    table, queue, word = table_of(sql, side), sql.names.queue, sql.word(Status.SUCCESSED)
+    expires = sql.plus(sql.now)
+    if sql.kind == "postgresql":  # both in one round trip
+        done = sql.change(
+            db,
+            f'WITH gone AS (DELETE FROM {queue} WHERE "MessageType" = ? AND "MessageId" = ? AND "LockToken" = ?'
+            f' RETURNING "MessageId") UPDATE {table} SET "StatusName" = ?, "ExpiresAt" = {expires}'
+            ' FROM gone WHERE "Id" = gone."MessageId"',
+            side,
+            claim.message_id,
+            claim.token,
+            word,
+            sql.span(kept_s),
+        )
+        if done != 1:
+            raise LeaseLost(claim.message_id)
+        return
+    _leave(db, sql, side, claim)
+    sql.change(
+        db,
+        f'UPDATE {table} SET "StatusName" = ?, "ExpiresAt" = {expires} WHERE "Id" = ?',
+        word,
+        sql.span(kept_s),
+        claim.message_id,
+    )
+
+
+def succeed_all(db: Connection, sql: Sql, side: int, claims: Sequence[Claim], kept_s: float) -> None:
+    """T4 for messages claimed together. Raises `LeaseLost`, with nothing to keep, when one of them is not ours."""
+    if not claims:
+        return
+    owner, numbers = claims[0].owner, [claim.message_id for claim in claims]
+    assert all(claim.owner == owner for claim in claims), "one claim, one owner"
+    where, values = sql.among('"MessageId"', numbers)
+    gone = sql.change(
+        db,
+        f'DELETE FROM {sql.names.queue} WHERE "MessageType" = ? AND "LockedBy" = ? AND {where}',
+        side,
+        owner,
+        *values,
+    )
+    if gone != len(numbers):
+        raise LeaseLost(numbers[0])
+    where, values = sql.among('"Id"', numbers)
+    sql.change(
+        db,
+        f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "ExpiresAt" = {sql.plus(sql.now)} WHERE {where}',
+        sql.word(Status.SUCCESSED),
+        sql.span(kept_s),
+        *values,
+    )
+
+
+def still_ours(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> list[Claim]:
+    """Those whose lease has not passed to another worker."""
+    where, values = sql.among('"MessageId"', [claim.message_id for claim in claims])
+    rows = sql.rows(
+        db,
+        f'SELECT "MessageId", "LockedBy" FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}',
+        side,
+        *values,
+    )
+    held = {(row[0], row[1]) for row in rows}
+    return [claim for claim in claims if (claim.message_id, claim.owner) in held]
+
+
+def try_again(
+    db: Connection,
+    sql: Sql,
+    side: int,
+    claim: Claim,
+    again: Again,
+    error: str,
+    *,
+    counts: bool = True,
+    keeps_place: bool = True,
+) -> None:
+    """T5: back to Scheduled. Without `counts` the attempt is not one; without its place later ones may overtake."""
+    base = sql.now if again.base == "now" else f'(SELECT "Added" FROM {table_of(sql, side)} WHERE "Id" = ?)'
+    base_values: tuple[Any, ...] = () if again.base == "now" else (claim.message_id,)
+    due = sql.plus(base)
+    key = "" if keeps_place else ', "OrderKey" = NULL'
+    done = sql.change(
+        db,
+        f'UPDATE {sql.names.queue} SET "LockedBy" = NULL, "NextAt" = {due}{key}'
+        ' WHERE "MessageType" = ? AND "MessageId" = ? AND "LockToken" = ?',
+        *base_values,
+        sql.span(again.seconds),
+        side,
+        claim.message_id,
+        claim.token,
+    )
+    if done != 1:
+        raise LeaseLost(claim.message_id)
+    sql.change(
+        db,
+        f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ? WHERE "Id" = ?',
+        Status.SCHEDULED.value,
+        int(counts),
+        error[:ERROR_CHARS],
+        claim.message_id,
+    )
+
+
+def give_up(
+    db: Connection,
+    sql: Sql,
+    side: int,
+    claim: Claim,
+    error: str,
+    kept_s: float,
+    *,
+    counts: bool = True,
+    parks: bool = False,
+    content: str | None = None,
+) -> None:
+    """T6, T9: Failed. `parks`: no later round picks it up by itself. `content`: what is stored from now on."""
+    _leave(db, sql, side, claim)
+    expires = sql.plus('"Added"')
+    sql.change(
+        db,
+        f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ?, "Parked" = ?,'
+        f' "Content" = COALESCE(?, "Content"), "ExpiresAt" = {expires} WHERE "Id" = ?',
+        Status.FAILED.value,
+        int(counts),
+        error[:ERROR_CHARS],
+        int(parks),
+        content,
+        sql.span(kept_s),
+        claim.message_id,
+    )
+
+
+def hand_back(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> None:
+    """T10: what was claimed and not begun, or was interrupted, is anybody's again. Those lost meanwhile are left."""
+    ours = still_ours(db, sql, side, claims) if claims else []
+    if not ours:
+        return
+    numbers = [claim.message_id for claim in ours]
+    where, values = sql.among('"MessageId"', numbers)
+    by_us, owners = sql.among('"LockedBy"', list({claim.owner for claim in ours}))
+    sql.change(
+        db,
+        f'UPDATE {sql.names.queue} SET "LockedBy" = NULL, "NextAt" = {sql.now}'
+        f' WHERE "MessageType" = ? AND {where} AND {by_us}',
+        side,
+        *values,
+        *owners,
+    )
+    if sql.writes_steps:
+        where, values = sql.among('"Id"', numbers)
+        sql.change(
+            db, f'UPDATE {table_of(sql, side)} SET "StatusName" = ? WHERE {where}', Status.SCHEDULED.value, *values
+        )
+
+
+def _leave(db: Connection, sql: Sql, side: int, claim: Claim) -> None:
+    gone = sql.change(
+        db,
+        f'DELETE FROM {sql.names.queue} WHERE "MessageType" = ? AND "MessageId" = ? AND "LockToken" = ?',
+        side,
+        claim.message_id,
+        claim.token,
+    )
+    if gone != 1:
+        raise LeaseLost(claim.message_id)

@@ -1,0 +1,1 @@
+"""How events travel: one small file a broker behind one Protocol (`spi`)."""

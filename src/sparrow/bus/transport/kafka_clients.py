@@ -1,0 +1,107 @@
+"""What every client of Kafka here shares: its errors as ours, and an end that does not wait for lost servers.
+
+This is the only place that knows private parts of aiokafka, as they are in 0.14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
+from aiokafka.admin import AIOKafkaAdminClient
+
+from sparrow.model.errors import (
+    Closed,
+    ConnectionLost,
+    IllegalMessage,
+    IllegalName,
+    NotPermitted,
+    RequestTimeout,
+    UnknownTopic,
+)
+
+CLOSE_TIMEOUT_S = 3.0
+
+_NOT_PERMITTED = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+    errors.AuthenticationFailedError,
+    errors.SaslAuthenticationFailed,
+)
+_TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.RecordTooLargeError)
+
+
+@contextmanager
+def our_errors(address: str, what: str, timeout_s: float, *, topic: str = "") -> Iterator[None]:
+    """The library's many errors as ours, sorted by who must act."""
+    try:
+        yield
+    except (errors.CommitFailedError, errors.IllegalStateError):
+        raise
+    except (TimeoutError, errors.KafkaTimeoutError) as error:
+        raise RequestTimeout(address, what, int(timeout_s * 1000)) from error
+    except errors.ConsumerStoppedError as error:
+        raise Closed("this membership") from error
+    except _NOT_PERMITTED as error:
+        raise NotPermitted(what, str(error)) from error
+    except _TOO_LARGE as error:
+        raise IllegalMessage(f"{what} is larger than Kafka takes: {error}") from error
+    except errors.InvalidTopicError as error:
+        raise IllegalName("topic", topic, str(error)) from error
+    except errors.UnknownTopicOrPartitionError as error:
+        raise UnknownTopic(topic) from error
+    except (errors.KafkaError, OSError) as error:
+        raise ConnectionLost(address, str(error) or type(error).__name__) from error
+
+
+async def stop_producer(producer: AIOKafkaProducer, *, keep_trying: bool) -> None:
+    """What is under way is waited for if `keep_trying`; else it fails at once."""
+    if not keep_trying or not await _ends(producer.stop()):
+        producer._message_accumulator.fail_all(errors.ProducerClosed())
+        await _ends(producer.stop())
+        await _drop(producer._sender.sender_task)
+        await _ends(producer.client.close())
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """It leaves its group, if the server still listens."""
+    if await _ends(consumer.stop()):
+        return
+    # It stops stopping at the first of its own tasks that fails, and waits for the server without end.
+    fetcher, coordinator = consumer._fetcher, consumer._coordinator
+    if fetcher is not None:
+        await _drop(fetcher._fetch_task, *fetcher._pending_tasks)
+    if coordinator is not None:
+        tasks = (coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task)
+        await _drop(*tasks)
+    await _ends(consumer._client.close())
+
+
+async def stop_admin(admin: AIOKafkaAdminClient) -> None:
+    await _ends(admin._client.close())
+
+
+async def _ends(ending: Awaitable[None]) -> bool:
+    """Whether it ended well, and in time."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await ending
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return False  # of one of the library's own tasks
+    except Exception:
+        return False
+    return True
+
+
+async def _drop(*tasks: asyncio.Task[Any] | None) -> None:
+    running = [task for task in tasks if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running, timeout=CLOSE_TIMEOUT_S) if running else None

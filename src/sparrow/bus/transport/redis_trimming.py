@@ -1,0 +1,77 @@
+"""Keeping Redis streams short: Redis keeps every entry for ever, and CAP never removes one.
+
+1. What any group of a stream has still to read or to acknowledge stays. That holds too for a group that listens with a
+   wildcard and has not discovered this stream yet: such groups are on record in `WILDCARDS`.
+2. A stream without any group is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from sparrow.bus.names import matches
+
+WILDCARDS = "sparrow:bus:wildcards"
+"""A hash: `["group","pattern"]` → since when, in milliseconds of the server's clock."""
+
+
+class Trim(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be removed from a stream."""
+
+    by_slowest_group: bool = True
+    """Remove what every group has acknowledged. Readers without a group are not asked."""
+    length_max: int | None = None
+    """Keep about so many entries, read or not; None: no such limit."""
+    every: int = 1_000
+    """So many acknowledgements on a stream between two looks at its groups."""
+
+
+SLOWEST_GROUP = Trim()
+
+
+def wildcard_field(group: str, pattern: str) -> str:
+    return msgspec.json.encode([group, pattern]).decode()
+
+
+async def trim_to_slowest(client: Redis, stream: str, *, is_exact: bool = False) -> int:
+    """How many entries went. Not exact means whole blocks of entries only, which is much cheaper for the server."""
+    groups = await client.xinfo_groups(stream)
+    # In this order: who goes on record after the groups were read starts later than anything that could go now.
+    missing = _expected_groups(stream, await client.hkeys(WILDCARDS)) - {_text(group["name"]) for group in groups}
+    if not groups or missing:
+        return 0
+    floors = [await _needs_from(client, stream, group) for group in groups]
+    removed: int = await client.xtrim(stream, minid=_id_text(min(floors)), approximate=not is_exact)
+    return removed
+
+
+def _expected_groups(stream: str, fields: Iterable[bytes | str]) -> set[str]:
+    wanted = (msgspec.json.decode(field, type=tuple[str, str]) for field in fields)
+    return {group for group, pattern in wanted if matches(pattern, stream)}
+
+
+async def _needs_from(client: Redis, stream: str, group: dict[str, Any]) -> tuple[int, int]:
+    """The first entry that the group may still ask for."""
+    if group["pending"]:
+        pending = await client.xpending(stream, _text(group["name"]))
+        if pending["min"] is not None:
+            return _id(pending["min"])
+    milliseconds, sequence = _id(group["last-delivered-id"])
+    return (milliseconds, sequence + 1)
+
+
+def _id(value: bytes | str) -> tuple[int, int]:
+    milliseconds, sequence = _text(value).split("-")
+    return int(milliseconds), int(sequence)
+
+
+def _id_text(value: tuple[int, int]) -> str:
+    return f"{value[0]}-{value[1]}"
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

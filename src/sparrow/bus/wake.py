@@ -1,0 +1,58 @@
+"""Telling loops in other threads that there is something to do. A word that is missed costs one poll, no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+
+class Wake:
+    def __init__(self) -> None:
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """From any thread."""
+        with self._lock:
+            waiting = list(self._waiting)
+        for loop, event in waiting:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:  # that loop has ended
+                with self._lock:
+                    self._waiting.discard((loop, event))
+
+    def listener(self) -> Waker:
+        return Waker(self)
+
+    def join(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        with self._lock:
+            self._waiting.add((loop, event))
+
+    def leave(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+        with self._lock:
+            self._waiting.discard((loop, event))
+
+
+class Waker:
+    """One loop's ear."""
+
+    def __init__(self, wake: Wake) -> None:
+        self._wake = wake
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        wake.join(self._loop, self._event)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Until somebody calls, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._event.clear()
+        return True
+
+    def close(self) -> None:
+        self._wake.leave(self._loop, self._event)

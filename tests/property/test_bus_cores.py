@@ -1,0 +1,172 @@
+"""Patterns agree with a plain definition, payloads and spans come back as they went, and retries end."""
+
+import dataclasses
+import json
+import re
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pydantic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrow.bus.errors import RetryAfter, Undecodable
+from sparrow.bus.headers import read_time_span, time_span_text
+from sparrow.bus.names import as_regex, is_pattern, matches, specificity
+from sparrow.bus.payload import decoder, encode
+from sparrow.bus.retry import NEVER, Again, Delays, Retry, exponential, fixed, quartic
+
+# Few words, so that they meet; one that a regular expression would take for something else.
+words = st.sampled_from(["a", "b", "a-b", "a+", ""])
+names = st.lists(words, min_size=1, max_size=7).map(".".join)
+patterns = st.lists(words | st.sampled_from("*#*#"), min_size=1, max_size=6).map(".".join)
+
+
+def takes(pattern: list[str], name: list[str]) -> bool:
+    """The definition, word by word."""
+    if not pattern:
+        return not name
+    first, *rest = pattern
+    if first == "#":
+        return any(takes(rest, name[count:]) for count in range(len(name) + 1))
+    return bool(name) and first in ("*", name[0]) and takes(rest, name[1:])
+
+
+@given(pattern=patterns, name=names)
+def test_a_pattern_takes_what_the_definition_says(pattern, name):
+    expected = takes(pattern.split("."), name.split("."))
+    assert matches(pattern, name) == expected
+    assert (re.match(as_regex(pattern), name) is not None) == expected
+
+
+@given(pattern=patterns, name=names)
+def test_a_pattern_made_wider_takes_as_much_and_sorts_later(pattern, name):
+    for index, word in enumerate(split := pattern.split(".")):
+        if word == "#":
+            continue
+        wider = ".".join([*split[:index], "#" if word == "*" else "*", *split[index + 1 :]])
+        assert matches(wider, name) or not matches(pattern, name)
+        # A `*` beside a `#` that becomes one more `#` may take the same names as before, but never fewer.
+        assert specificity(pattern)[:-1] <= specificity(wider)[:-1]
+
+
+@given(name=names)
+def test_a_name_takes_itself_only(name):
+    assert matches(name, name)
+    assert not is_pattern(name)
+    assert not matches(name, name + ".a")
+
+
+# -- payloads --------------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | finite | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+decimals = st.decimals(allow_nan=False, allow_infinity=False)
+spans = st.timedeltas(timedelta(days=-100_000), timedelta(days=100_000))
+namings = st.sampled_from([None, "pascal", "camel"])
+
+
+@dataclasses.dataclass
+class Line:
+    article_id: UUID
+    unit_price: Decimal
+    free_text: str
+
+
+class Order(pydantic.BaseModel):
+    order_id: int
+    created_at: datetime
+    raw_lines: list[Line]
+    by_name: dict[str, Line]
+    signature_bytes: bytes
+    some_ratio: float
+    maybe_note: str | None = None
+
+
+class Shipped(msgspec.Struct):
+    took_time: timedelta
+    all_lines: tuple[Line, ...]
+    the_last: Line | None
+    raw_bytes: bytes
+    anything: Any
+
+
+lines = st.builds(Line, st.uuids(), decimals, texts)
+moments = st.datetimes(datetime(1900, 1, 1), timezones=st.just(UTC))
+orders = st.builds(
+    Order,
+    order_id=st.integers(-(2**63), 2**63 - 1),
+    created_at=moments,
+    raw_lines=st.lists(lines, max_size=3),
+    by_name=st.dictionaries(texts, lines, max_size=3),
+    signature_bytes=st.binary(max_size=20),
+    some_ratio=finite,
+    maybe_note=st.none() | texts,
+)
+shipments = st.builds(Shipped, spans, st.lists(lines, max_size=3).map(tuple), st.none() | lines, st.binary(), texts)
+
+
+@given(value=plain, naming=namings)
+def test_plain_values_are_plain_json(value, naming):
+    body = encode("t", value, naming=naming)
+    assert decoder(Any, naming=naming)(body) == value
+    if value is not None:
+        assert json.loads(body) == value
+
+
+@given(value=lines | orders | shipments, naming=namings)
+def test_models_come_back_as_they_went(value, naming):
+    body = encode("t", value, naming=naming)
+    again = decoder(type(value), naming=naming)(body)
+    assert again == value
+    assert type(again) is type(value)
+
+
+@given(value=decimals, naming=namings)
+def test_no_digit_of_a_decimal_is_lost(value, naming):
+    again = decoder(Line, naming=naming)(encode("t", Line(UUID(int=0), value, ""), naming=naming)).unit_price
+    assert again.as_tuple() == value.as_tuple()
+
+
+@given(body=st.binary(max_size=40))
+def test_any_body_is_read_or_undecodable(body):
+    for annotation in (Any, dict, Line, Order, Shipped):
+        for naming in (None, "pascal"):
+            with suppress(Undecodable):
+                decoder(annotation, naming=naming)(body)
+
+
+@given(span=spans)
+def test_spans_come_back_as_they_went(span):
+    assert read_time_span(time_span_text(span)) == span
+
+
+# -- retries ---------------------------------------------------------------------------------------------------------
+
+backoffs = st.one_of(
+    st.just(quartic),
+    st.floats(0, 1e6).map(fixed),
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=5).map(lambda pauses: Delays(tuple(pauses))),
+    st.builds(exponential, st.floats(0.001, 100), factor=st.floats(1, 10), max_s=st.floats(1, 1e5)),
+)
+retries = st.builds(Retry, max=st.integers(1, 60), backoff=backoffs, at_once=st.integers(0, 5))
+chances = st.floats(0, 1, exclude_max=True)
+
+
+@given(retry=retries, error=st.sampled_from([ValueError("no"), RetryAfter(5)]), chance=chances)
+def test_attempts_end_at_the_maximum_and_not_before(retry, error, chance):
+    failures = 1
+    while (answer := retry.after(error, failures, chance)) is not NEVER:
+        assert isinstance(answer, Again)
+        assert answer.seconds >= 0
+        failures += 1
+    assert failures == retry.max

@@ -1,0 +1,84 @@
+"""Real Redis and NATS servers: private, on loopback, durable, and gone when the process that started them is.
+
+    with redis_server() as server:
+        transport = RedisTransport(server.url)
+
+They can be killed and come back on their ports, with their data, as the other servers of the tests do.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.databases import _free_port, _guarded, _private_folder, _program, _running
+from tests.support.message_brokers import LOOK_TIMEOUT_S, PACKAGES, MessageBroker
+
+
+@dataclass(eq=False)
+class SpeakingServer(MessageBroker):
+    """A server that is up once it says this; before, it may listen already and refuse every command."""
+
+    says: bytes = b""
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), LOOK_TIMEOUT_S) as connection:
+                connection.settimeout(LOOK_TIMEOUT_S)
+                connection.sendall(self.greeting)
+                return connection.recv(4_096).startswith(self.says)
+        except OSError:
+            return False
+
+
+@contextmanager
+def redis_server(folder: Path | None = None, **settings: object) -> Iterator[MessageBroker]:
+    """Every write is on disk before it is answered. `settings` are the server's own, with `_` for `-`."""
+    daemon = _program("redis-server", "Redis", PACKAGES)
+    port = _free_port()
+    with _private_folder(folder, owner=None) as private:
+        wanted = {
+            "bind": "127.0.0.1",
+            "port": port,
+            "dir": private,
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            "daemonize": "no",
+        }
+        settled = {f"--{name.replace('_', '-')}": str(value) for name, value in (wanted | settings).items()}
+        options = [word for setting in settled.items() for word in setting]
+        server = SpeakingServer(
+            f"redis://127.0.0.1:{port}",
+            private,
+            (*_guarded(None), str(daemon), *options),
+            (),
+            signal.SIGKILL,
+            port=port,
+            greeting=b"PING\r\n",
+            says=b"+PONG",
+        )
+        yield from _running(server)
+
+
+@contextmanager
+def nats_server(folder: Path | None = None) -> Iterator[MessageBroker]:
+    """With JetStream, which keeps its streams in the server's folder."""
+    daemon = _program("nats-server", "NATS", PACKAGES)
+    port = _free_port()
+    with _private_folder(folder, owner=None) as private:
+        options = ("--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", str(private / "data"))
+        server = SpeakingServer(
+            f"nats://127.0.0.1:{port}",
+            private,
+            (*_guarded(None), str(daemon), *options),
+            (),
+            signal.SIGKILL,
+            port=port,
+            says=b"INFO ",
+        )
+        yield from _running(server)

@@ -1,0 +1,84 @@
+"""Headers are read as .NET CAP writes them, and the answer is what the handler says."""
+
+import copy
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from sparrow.bus.headers import Headers, read_sent_at, read_time_span, sent_at_text, time_span_text
+
+
+def test_headers_are_known_by_name():
+    headers = Headers(
+        {"cap-msg-id": "7", "cap-msg-name": "a", "cap-msg-group": "g.v1", "cap-corr-id": "3", "cap-corr-seq": "2"}
+    )
+    assert (headers.id, headers.name, headers.group) == ("7", "a", "g.v1")
+    assert (headers.correlation_id, headers.correlation_sequence) == ("3", 2)
+
+
+def test_what_is_missing_or_null_has_a_reading():
+    headers = Headers({"cap-msg-id": "7", "cap-callback-name": None, "cap-corr-seq": "x"})
+    assert (headers.name, headers.group, headers.key, headers.tenant, headers.sent_at) == ("", None, None, None, None)
+    assert (headers.correlation_id, headers.correlation_sequence, headers.answer_to) == ("7", 0, None)
+
+
+def test_our_key_is_looked_for_before_that_of_kafka():
+    assert Headers({"cap-kafka-key": "k"}).key == "k"
+    assert Headers({"cap-kafka-key": "k", "sp-key": "ours"}).key == "ours"
+
+
+def test_a_handler_steers_its_answer():
+    headers = Headers({"cap-callback-name": "a.done"})
+    assert headers.answer_to == "a.done"
+    headers.rewrite_callback("b.done")
+    headers.add_response("region", "north")
+    assert (headers.answer_to, headers.response) == ("b.done", {"region": "north"})
+    headers.remove_callback()
+    assert headers.answer_to is None
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda headers: pickle.loads(pickle.dumps(headers))])
+def test_a_copy_keeps_the_answer(copied):
+    headers = Headers({"cap-callback-name": "a"})
+    headers.rewrite_callback("b")
+    assert copied(headers) == headers
+    assert copied(headers).answer_to == "b"
+
+
+def test_two_headers_do_not_share_their_answers():
+    Headers().add_response("a", "b")
+    assert Headers().response == {}
+
+
+def test_the_time_of_sending_is_written_in_utc_as_cap_writes_it():
+    moment = datetime(2026, 5, 1, 14, 3, 9, tzinfo=timezone(timedelta(hours=2)))
+    assert sent_at_text(moment) == "05/01/2026 12:03:09"
+    assert read_sent_at("05/01/2026 12:03:09") == moment
+
+
+def test_the_time_of_sending_may_be_iso_or_nonsense():
+    assert read_sent_at("2026-05-01T12:03:09") == datetime(2026, 5, 1, 12, 3, 9, tzinfo=UTC)
+    assert read_sent_at("2026-05-01T12:03:09+02:00") == datetime(2026, 5, 1, 10, 3, 9, tzinfo=UTC)
+    assert read_sent_at("yesterday") is None
+    assert Headers({"cap-senttime": "05/01/2026 12:03:09"}).sent_at == datetime(2026, 5, 1, 12, 3, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (timedelta(0), "00:00:00"),
+        (timedelta(minutes=5, seconds=3), "00:05:03"),
+        (timedelta(days=2, hours=3, microseconds=5), "2.03:00:00.0000050"),
+        (timedelta(seconds=-1.5), "-00:00:01.5000000"),
+    ],
+)
+def test_spans_are_those_of_dotnet(span, text):
+    assert time_span_text(span) == text
+    assert read_time_span(text) == span
+
+
+def test_a_span_may_have_fewer_digits_or_more_than_we_can_keep():
+    assert read_time_span("00:00:01.5") == timedelta(seconds=1.5)
+    assert read_time_span("00:00:00.0000019") == timedelta(microseconds=1)
+    assert read_time_span("5 minutes") is None

@@ -1,0 +1,124 @@
+"""Wildcards are those of AMQP, the narrowest pattern comes first, and names have limits."""
+
+import re
+
+import pytest
+
+from sparrow.bus.names import (
+    as_regex,
+    checked_event_name,
+    checked_topic,
+    is_pattern,
+    matches,
+    specificity,
+    wire_group,
+    wire_name,
+)
+from sparrow.model.errors import IllegalName
+
+TAKEN = [
+    ("order.created", "order.created"),
+    ("order.*", "order.created"),
+    ("order.*", "order.half-done_2"),
+    ("*.created", "order.created"),
+    ("order.#", "order"),
+    ("order.#", "order.a.b.c"),
+    ("#", "order"),
+    ("#", "a.b.c"),
+    ("#.created", "created"),
+    ("#.created", "a.b.created"),
+    ("a.#.z", "a.z"),
+    ("a.#.z", "a.z.z"),
+    ("a.#.b.#.c", "a.x.b.b.c"),
+    ("#.*", "a"),
+    ("*.#.*", "a.b"),
+]
+NOT_TAKEN = [
+    ("order.created", "order.Created"),
+    ("order.created", "order.created.now"),
+    ("order.*", "order"),
+    ("order.*", "order.a.b"),
+    ("order.#", "orders"),
+    ("#.created", "recreated"),
+    ("a.#.z", "a.z.y"),
+    ("*.#.*", "a"),
+    ("a.b", "axb"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "name"), TAKEN)
+def test_a_pattern_takes_a_name_and_so_does_its_regex(pattern, name):
+    assert matches(pattern, name)
+    assert re.match(as_regex(pattern), name)
+
+
+@pytest.mark.parametrize(("pattern", "name"), NOT_TAKEN)
+def test_a_pattern_leaves_other_names_and_so_does_its_regex(pattern, name):
+    assert not matches(pattern, name)
+    assert not re.match(as_regex(pattern), name)
+
+
+def test_many_wildcards_on_a_long_name_take_no_time():
+    # Trying every way to spread 100 words over 30 wildcards would not end in this life.
+    assert not matches(".".join(["#", "a"] * 30) + ".b", ".".join(["a"] * 100))
+
+
+def test_only_whole_words_are_wildcards():
+    assert [is_pattern(name) for name in ("a.*", "#", "a*", "a.b#", "a.b")] == [True, True, False, False, False]
+
+
+def test_the_narrower_pattern_comes_first():
+    wide_to_narrow = ["#", "*.#", "*.*", "order.#", "order.*.#", "order.*", "order.*.item", "order.created"]
+    assert sorted(wide_to_narrow, key=specificity) == [*reversed(wide_to_narrow)]
+
+
+def test_patterns_that_take_the_same_names_are_equally_specific_but_for_their_text():
+    assert specificity("#.*.#")[:-1] == specificity("*.#")[:-1]
+
+
+def test_the_unnamed_group_is_called_after_the_application():
+    assert wire_group(None, app="Orders", prefix=None, version="v1") == "cap.queue.orders.v1"
+    assert wire_group("billing", app="Orders", prefix="north", version="v2") == "north.billing.v2"
+
+
+def test_a_prefix_goes_before_the_name():
+    assert (wire_name("order.created", "shop"), wire_name("order.created", None)) == (
+        "shop.order.created",
+        "order.created",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("", "empty"),
+        ("a" * 201, "201 characters"),
+        ("order.*", "subscriptions only"),
+        ("order#1", "subscriptions only"),
+        ("order created", "blanks"),
+        ("order\n", "blanks"),
+        ("order\x00", "blanks"),
+        ("order\ud800", "blanks"),
+        (".created", "empty"),
+        ("order..created", "empty"),
+    ],
+)
+def test_what_cannot_be_published_says_why(name, rule):
+    with pytest.raises(IllegalName, match=rule):
+        checked_event_name(name)
+
+
+def test_a_legal_name_comes_back():
+    assert checked_event_name("a" * 200) == "a" * 200
+    assert checked_event_name("订单.created-2_x") == "订单.created-2_x"
+
+
+def test_a_subscription_may_hold_wildcards_but_only_as_words():
+    assert checked_topic("order.*.#") == "order.*.#"
+    with pytest.raises(IllegalName, match="whole word"):
+        checked_topic("order.cre*")
+
+
+def test_a_group_that_does_not_fit_its_column_is_refused():
+    with pytest.raises(IllegalName, match="200 are allowed"):
+        wire_group("g" * 198, app="a", prefix=None, version="v1")
