@@ -278,11 +278,16 @@ async def test_a_record_that_is_too_large_does_not_fail_its_neighbours(
 
 
 async def test_without_leave_to_make_topics_a_missing_one_is_a_failed_attempt(
-    server: MessageBroker, topic: str
+    server: MessageBroker, transport: KafkaTransport, topic: str, group: str
 ) -> None:
-    careful = KafkaTransport(server.url, **(FAST | {"request_timeout_s": 1}), allow_auto_create=False)
+    careful = KafkaTransport(server.url, **FAST, allow_auto_create=False)
+    listening = await careful.listen(group, [topic], prefetch=10)  # it may come yet
     (result,) = await careful.send([event(topic, 1)])
-    assert isinstance(result, UnknownTopic | Unavailable)
+    assert isinstance(result, UnknownTopic)
+    assert await transport.send([event(topic, 2)]) == [None]
+    assert await careful.send([event(topic, 3)]) == [None]
+    assert set(ids(await receive(listening, 2))) == {"2", "3"}
+    await listening.close()
     await careful.close()
 
 

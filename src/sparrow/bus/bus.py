@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -30,9 +30,11 @@ from sparrow.bus.binding import bound, bound_to
 from sparrow.bus.calling import Provider
 from sparrow.bus.declaring import Options
 from sparrow.bus.errors import NotInTransaction
+from sparrow.bus.filters import as_filter
 from sparrow.bus.handles import Handle, on_dbapi, on_django, on_sqlalchemy
 from sparrow.bus.ids import IdMaker
 from sparrow.bus.probe import FailedInfo, Probe, StateChange
+from sparrow.bus.publisher import Publisher
 from sparrow.bus.publishing import Drafting, Outgoing, as_outgoing, write, write_many
 from sparrow.bus.requests import Requests
 from sparrow.bus.settings import BusSettings
@@ -65,13 +67,15 @@ class EventBus:
         settings: BusSettings | None = None,
         *,
         providers: Mapping[Any, Provider] | None = None,
+        filters: Sequence[Any] = (),
         on_failed: Callable[[FailedInfo], None] | None = None,
         on_state: Callable[[StateChange], None] | None = None,
         **options: Any,
     ) -> None:
         """Connects to nothing yet. `database`: a URL, or an engine of your own; from a URL both blocking and asyncio
         handlers can be served. `broker`: a URL or a transport. `options` are the fields of `BusSettings`. `providers`
-        make what handlers ask for by type. `on_failed` is told of every message that enters Failed."""
+        make what handlers ask for by type. `filters` run around every handler. `on_failed` is told of every message
+        that enters Failed."""
         self.settings = replace(settings or BusSettings(), **options)
         self.registry = Registry()
         self.database = Database(database)
@@ -99,6 +103,7 @@ class EventBus:
         self.shared = Shared(
             self.settings, self.database, sql, transport, self.registry, ids, drafting, Probe(), tracing
         )
+        self.shared.filters = tuple(as_filter(each) for each in filters)
         if on_failed is not None:
             self.shared.probe.on_failed.append(on_failed)
         if on_state is not None:
@@ -219,11 +224,23 @@ class EventBus:
         finally:
             self.shared.sql = sql
 
-    def install(self, app: Any) -> None:
-        """Start and stop with a FastAPI, Starlette or Flask application, and let its views have `bus.publisher`."""
+    def install(self, app: Any, **options: Any) -> None:
+        """Start and stop with an application of FastAPI, Starlette, Flask or Django, and let its views have a
+        `Publisher`. What can be said besides is told by `sparrow.bus.integrations`, for each of them."""
         from sparrow.bus.integrations import install
 
-        install(self, app)
+        install(self, app, **options)
+
+    @property
+    def publisher(self) -> Publisher:
+        """Publishes in what `bind` has bound, else in short transactions. With FastAPI: `Depends(bus.publisher)`."""
+        return Publisher(self)
+
+    def publisher_for(self, session: Any) -> Callable[..., Awaitable[Publisher]]:
+        """For FastAPI: `Depends(bus.publisher_for(get_session))` publishes in the request's session, of either kind."""
+        from sparrow.bus.integrations.fastapi import publisher_for
+
+        return publisher_for(self, session)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 

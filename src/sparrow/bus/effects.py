@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sparrow.bus.calling import Plan
+from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.sql.database import Database
 
 Finish = Callable[[Connection], None]
@@ -38,7 +40,7 @@ class Effect(Protocol):
     async def commit(self, finish: Finish) -> None: ...
 
     async def abandon(self) -> None:
-        """Nothing of it happened. Called at every end, also after `commit`."""
+        """Nothing of it happened. Called unless `commit` has returned."""
         ...
 
 
@@ -60,6 +62,7 @@ class AsyncEffect:
             session.flush()
             finish(session.connection())
             session.commit()
+            session.close()
 
         await self._session.run_sync(work)
 
@@ -82,13 +85,14 @@ class BlockingEffect:
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # submit, not run_in_executor: what was cancelled here may still be running there, and owns the session
         self._calling = _submit(self._pool, functools.partial(function, *args, **kwargs))
-        return await asyncio.wrap_future(self._calling)
+        return _plain(await asyncio.wrap_future(self._calling), function)
 
     async def commit(self, finish: Finish) -> None:
         def work() -> None:
             self._session.flush()
             finish(self._session.connection())
             self._session.commit()
+            self._session.close()
 
         await in_pool(self._pool, work)
 
@@ -113,7 +117,7 @@ class NoEffect:
         if self._is_async:
             return await function(*args, **kwargs)
         assert self._pool is not None
-        return await in_pool(self._pool, functools.partial(function, *args, **kwargs))
+        return _plain(await in_pool(self._pool, functools.partial(function, *args, **kwargs)), function)
 
     async def commit(self, finish: Finish) -> None:
         await self._database.run(finish)
@@ -127,6 +131,17 @@ class ProcessEffect(NoEffect):
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._pool is not None
         return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+
+
+def _plain(result: Any, function: Callable[..., Any]) -> Any:
+    """What a blocking handler returned. An awaitable means that nothing has run yet: that is no success."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise SubscriptionError(
+            f"{function!r} looks like a plain function and returned a coroutine: wrap async handlers in async functions"
+        )
+    return result
 
 
 async def in_pool(pool: Pool, function: Callable[[], Any]) -> Any:

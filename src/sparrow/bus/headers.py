@@ -70,7 +70,7 @@ class Headers(dict[str, str | None]):
     @property
     def correlation_sequence(self) -> int:
         text = self.get(CORRELATION_SEQUENCE) or "0"
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isdecimal() and len(text) < 20 else 0
 
     @property
     def key(self) -> str | None:
@@ -131,11 +131,14 @@ def read_time_span(text: str) -> timedelta | None:
     found = _TIME_SPAN.fullmatch(text)
     if found is None:
         return None
-    span = timedelta(
-        days=int(found["days"] or 0),
-        hours=int(found["h"]),
-        minutes=int(found["m"]),
-        seconds=int(found["s"]),
-        microseconds=int((found["f"] or "0").ljust(7, "0")) // 10,
-    )
+    try:
+        span = timedelta(
+            days=int(found["days"] or 0),
+            hours=int(found["h"]),
+            minutes=int(found["m"]),
+            seconds=int(found["s"]),
+            microseconds=int((found["f"] or "0").ljust(7, "0")) // 10,
+        )
+    except (OverflowError, ValueError):
+        return None
     return -span if found["minus"] else span

@@ -24,6 +24,10 @@ class Delays:
 
     seconds: Sequence[float]
 
+    def __post_init__(self) -> None:
+        if not self.seconds:
+            raise ValueError("Delays needs at least one pause")
+
     def after(self, retry: int) -> float:
         return self.seconds[min(retry, len(self.seconds)) - 1]
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
+from sparrow.bus.filters import Filter
 from sparrow.bus.ids import IdMaker
 from sparrow.bus.probe import Probe
 from sparrow.bus.publishing import Drafting
@@ -43,6 +44,8 @@ class Shared:
     drafting: Drafting
     probe: Probe
     tracing: Tracing
+    filters: tuple[Filter, ...] = ()
+    """Around every handler, before its own."""
     to_send: Wake = field(default_factory=Wake)
     to_execute: Wake = field(default_factory=Wake)
     instance: str = field(default_factory=instance_name)

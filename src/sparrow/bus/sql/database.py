@@ -25,8 +25,20 @@ T = TypeVar("T")
 TRIES = 8
 _PAUSE_S = 0.01
 BUSY_TIMEOUT_S = 30.0
-POOL_SIZE = 10
-POOL_OVERFLOW = 30
+POOL_SIZE = 40
+"""Connections are opened when they are needed, and kept: a pool that closes what is over its size opens all the time."""
+THREADS = 10
+
+# Of the engines that are made here. At REPEATABLE READ our claims would lock gaps, and deadlock with the callers'
+# inserts. A transaction that was committed needs no ROLLBACK when its connection is put back, and one that was not is
+# rolled back by SQLAlchemy itself. No ping before each use: what a lost connection broke is done again.
+_OURS: dict[str, Any] = {
+    "pool_size": POOL_SIZE,
+    "max_overflow": POOL_SIZE,
+    "pool_use_lifo": True,
+    "pool_reset_on_return": None,
+    "isolation_level": "READ COMMITTED",
+}
 
 _BLOCKING_DRIVERS: dict[Kind, tuple[str, str, str]] = {
     "mysql": ("pymysql", "pymysql", "mysql"),
@@ -121,17 +133,17 @@ class Database:
         if self.works_in_threads:
             if self._threads is None:
                 # SQLite has one writer: more threads would only wait for each other.
-                count = 2 if self.kind == "sqlite" else POOL_SIZE
+                count = 2 if self.kind == "sqlite" else THREADS
                 self._threads = ThreadPoolExecutor(count, thread_name_prefix="bus-sql")
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, work)
         for attempt in range(1, TRIES + 1):
             try:
                 async with self.async_engine.connect() as connection:
-                    connection = await connection.execution_options(**self._isolation)
-                    async with connection.begin():
-                        return await connection.run_sync(work)
+                    if self._isolation:
+                        connection = await connection.execution_options(**self._isolation)
+                    return await connection.run_sync(_committed, work)
             except (Conflict, DBAPIError) as error:
-                if attempt == TRIES or not is_conflict(error):
+                if attempt == TRIES or not is_passing(error):
                     raise
             await asyncio.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
@@ -140,19 +152,19 @@ class Database:
         for attempt in range(1, TRIES + 1):
             try:
                 with self.engine.connect() as connection:
-                    connection = connection.execution_options(**self._isolation)
-                    with connection.begin():
-                        return work(connection)
+                    if self._isolation:
+                        connection = connection.execution_options(**self._isolation)
+                    return _committed(connection, work)
             except (Conflict, DBAPIError) as error:
-                if attempt == TRIES or not is_conflict(error):
+                if attempt == TRIES or not is_passing(error):
                     raise
             time.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
 
     @property
     def _isolation(self) -> dict[str, Any]:
-        # At REPEATABLE READ our claims would lock gaps, and deadlock with the callers' inserts.
-        return {"isolation_level": "READ COMMITTED"} if self.kind == "mysql" else {}
+        """For engines that were given, whose connections may be at REPEATABLE READ; ours are as they should be."""
+        return {"isolation_level": "READ COMMITTED"} if self.kind == "mysql" and self._url is None else {}
 
     async def close(self) -> None:
         """Close what was made here; an engine that was given is its owner's."""
@@ -178,6 +190,16 @@ def is_conflict(error: BaseException) -> bool:
         return True
     code = original.args[0] if original.args else None
     return code in _CONFLICT_CODES or "database is locked" in str(original)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it is worth another try at once: a conflict, or a connection that was lost, perhaps long ago."""
+    return is_conflict(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
+
+
+def _committed(connection: Connection, work: Callable[[Connection], T]) -> T:
+    with connection.begin():
+        return work(connection)
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -210,7 +232,7 @@ def _blocking(url: URL, kind: Kind) -> Engine:
     if "+" not in url.drivername or dialect.is_async:
         url = _with_driver(url, _BLOCKING_DRIVERS[kind], kind)
     if kind != "sqlite":
-        return create_engine(url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_pre_ping=True)
+        return create_engine(url, **_OURS)
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
     prepare_sqlite(engine)
     return engine
@@ -220,7 +242,7 @@ def _asyncio(url: URL, kind: Kind) -> AsyncEngine:
     if "+" not in url.drivername or not url.get_dialect().is_async:
         url = _with_driver(url, _ASYNCIO_DRIVERS[kind], kind)
     if kind != "sqlite":
-        return create_async_engine(url, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_pre_ping=True)
+        return create_async_engine(url, **_OURS)
     engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
     prepare_sqlite(engine.sync_engine)
     return engine

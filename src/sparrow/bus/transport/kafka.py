@@ -30,7 +30,7 @@ from sparrow.bus.names import is_pattern
 from sparrow.bus.transport.kafka_clients import our_errors, stop_admin, stop_producer
 from sparrow.bus.transport.kafka_listening import KafkaListening
 from sparrow.bus.transport.spi import Envelope, HeaderBuilder
-from sparrow.model.errors import IllegalMessage, IllegalName, UnknownTopic
+from sparrow.model.errors import IllegalName, Unavailable, UnknownTopic
 
 TOPIC_CHARS_MAX = 249
 BATCH_BYTES_MAX = 128 << 10
@@ -93,14 +93,15 @@ class KafkaTransport:
         if pending:
             await asyncio.wait(pending, timeout=max(0, deadline - time.monotonic()))
         results = [self._result(*pair) for pair in zip(envelopes, handed_over, strict=True)]
-        if any(result is not None and not isinstance(result, IllegalMessage | IllegalName) for result in results):
+        if any(isinstance(result, Unavailable) for result in results):
             # It would go on trying without end. A new one sends again what may have arrived; receivers drop it by id.
             await self._abandon(producer)
         return results
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> KafkaListening:
         for refusal in (await self._make_topics({name for name in names if not is_pattern(name)})).values():
-            raise refusal
+            if not isinstance(refusal, UnknownTopic):  # one that others make is read as soon as it is there
+                raise refusal
         consumer = AIOKafkaConsumer(
             **self._options,
             group_id=group,
@@ -190,7 +191,7 @@ class KafkaTransport:
     async def _make_topics(self, names: Collection[str]) -> dict[str, Exception]:
         """Makes those that are missing; says which are refused, and why."""
         missing = set(names) - self._known
-        if not missing or not self._allow_auto_create:
+        if not missing:
             return {}
         admin = AIOKafkaAdminClient(**self._options)
         try:
@@ -198,11 +199,12 @@ class KafkaTransport:
                 async with asyncio.timeout(self._timeout_s):
                     await admin.start()
                     missing -= set(await admin.list_topics())
-                    answer = await admin.create_topics([self._new_topic(name) for name in missing]) if missing else None
+                    new = [self._new_topic(name) for name in missing if self._allow_auto_create]
+                    answer = await admin.create_topics(new) if new else None
         finally:
             await stop_admin(admin)
         outcomes = {} if answer is None else {topic: (code, why) for topic, code, why in answer.topic_errors}
-        refused: dict[str, Exception] = {}
+        refused: dict[str, Exception] = {name: UnknownTopic(name) for name in missing - outcomes.keys()}
         for name, (code, why) in outcomes.items():
             if code in (0, errors.TopicAlreadyExistsError.errno):
                 continue

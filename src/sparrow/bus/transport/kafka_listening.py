@@ -93,13 +93,12 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
     async def receive(self, count_max: int) -> Sequence[Delivery]:
         while not self._is_closed:
             with our_errors(self._address, "a fetch", self._timeout_s):
-                found = await self._consumer.getmany(
-                    timeout_ms=int(self._silence_s * 1000), max_records=min(count_max, self._prefetch)
-                )
-                if not found:
+                found = await self._fetch(min(count_max, self._prefetch))
+                if found is None:
                     async with asyncio.timeout(self._timeout_s):
                         await self._consumer.topics()  # fails if nobody is there
-            deliveries = [delivery for records in found.values() for delivery in map(self._taken, records) if delivery]
+                    continue
+            deliveries = [delivery for delivery in map(self._taken, found) if delivery is not None]
             if deliveries:
                 return deliveries
         raise Closed("this membership")
@@ -137,7 +136,17 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
         self._tracks.clear()  # in this protocol every move takes all partitions from all members first
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._tracks.clear()
+        """Nothing to do: a track begins with its first record."""
+
+    async def _fetch(self, count_max: int) -> list[ConsumerRecord] | None:
+        """None after a silence."""
+        try:
+            # The library's own limit does not count while partitions are being shared out.
+            async with asyncio.timeout(2 * self._silence_s):
+                found = await self._consumer.getmany(timeout_ms=int(self._silence_s * 1000), max_records=count_max)
+        except TimeoutError:
+            return None
+        return [record for records in found.values() for record in records] or None
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         try:

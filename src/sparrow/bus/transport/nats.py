@@ -27,7 +27,7 @@ from nats.js import errors as refusals
 from sparrow.bus.names import matches
 from sparrow.bus.transport import nats_subjects as subjects
 from sparrow.bus.transport.nats_admin import NOT_IN_STREAM, JetStreamAdmin, JetStreamError
-from sparrow.bus.transport.nats_connection import MESSAGE_ID, NatsConnection
+from sparrow.bus.transport.nats_connection import CLOSE_S, MESSAGE_ID, NatsConnection
 from sparrow.bus.transport.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
 from sparrow.model.errors import ConnectionLost, Unavailable
 
@@ -172,16 +172,21 @@ class NatsListening:
     async def close(self) -> None:
         try:
             with self._connection.told():
-                if not self._connection.is_lost:
-                    # First no more is pushed to us, then what we have goes back: in this order it cannot return to us.
-                    await asyncio.gather(*(each.drain() for each in self._subscriptions.values()))  # type: ignore[no-untyped-call]
-                    for msg in [*self._held.values(), *(msg for _, msg in self._ready)]:
-                        await msg.nak()
-                    await self._connection.client.flush()
+                async with asyncio.timeout(CLOSE_S):  # the client would wait for ever for a connection that just broke
+                    await self._hand_back()
         except Unavailable as lost:
             log.info("left a NATS group without a word", extra={"group": self._group, "why": str(lost)})
         finally:
             await self._connection.close()
+
+    async def _hand_back(self) -> None:
+        if self._connection.is_lost:
+            return
+        # First no more is pushed to us, then what we have goes back: in this order it cannot return to us.
+        await asyncio.gather(*(each.drain() for each in self._subscriptions.values()))  # type: ignore[no-untyped-call]
+        for msg in [*self._held.values(), *(msg for _, msg in self._ready)]:
+            await msg.nak()
+        await self._connection.client.flush()
 
     # -- messages -------------------------------------------------------------------------------------------------
 

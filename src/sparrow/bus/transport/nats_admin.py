@@ -1,16 +1,14 @@
 """Streams and durable consumers of JetStream: found, made, or extended, never made smaller.
 
-JetStream has no "change it if it is still as I read it". So a change is read back, and who relies on a stream looks at
-it again from time to time: another service may have written an older list, and CAP's services write only their own
-subjects. Nothing is lost meanwhile: JetStream refuses what no stream takes, and the sender tries again.
+Our services change a stream one after the other (`nats_lock`). CAP's do not wait, and write only their own subjects. So
+who relies on a stream looks at it again from time to time. Nothing is lost meanwhile: JetStream refuses what no stream
+takes, and the sender tries again.
 
 The server's own JSON is changed, not a copy in a client's types: a field the client does not know survives.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -18,12 +16,11 @@ from typing import Any, NamedTuple
 import msgspec
 from nats.aio.client import Client
 
+from sparrow.bus.transport.nats_lock import locked
 from sparrow.bus.transport.nats_subjects import covers, with_subjects
-from sparrow.model.errors import Busy, IllegalName
+from sparrow.model.errors import IllegalName
 
-_TRIES = 20
-_PAUSE_MAX_S = 0.05
-_STREAM_UNKNOWN, _CONSUMER_UNKNOWN, _STREAM_EXISTS, _SUBJECTS_TAKEN = 10059, 10014, 10058, 10065
+_STREAM_UNKNOWN, _CONSUMER_UNKNOWN, _SUBJECTS_TAKEN = 10059, 10014, 10065
 NOT_IN_STREAM = 10093
 _ACK_WAIT_NS = 30 * 1_000_000_000
 
@@ -51,25 +48,27 @@ class JetStreamAdmin:
 
     async def ensure_stream(self, name: str, subjects: Sequence[str]) -> str:
         """The stream that takes these subjects: `name`, or the one of another name that already does."""
-        for attempt in range(_TRIES):
-            if attempt > 1:  # others are at it: no longer in step with them
-                await asyncio.sleep(random.uniform(0, _PAUSE_MAX_S))
-            config = await self._stream_config(name)
-            try:
-                if config is None:
-                    new = {"name": name, "subjects": with_subjects((), subjects), "storage": self._storage}
-                    await self._ask(f"STREAM.CREATE.{name}", new | {"retention": "limits", "num_replicas": 1})
-                    continue
+        config = await self._stream_config(name)
+        if config is None or with_subjects(config.get("subjects", ()), subjects) != config.get("subjects"):
+            async with locked(self._connection, self._ask, name, timeout_s=self._timeout_s):
+                return await self._extend_stream(name, subjects)
+        return name
+
+    async def _extend_stream(self, name: str, subjects: Sequence[str]) -> str:
+        config = await self._stream_config(name)
+        try:
+            if config is None:
+                new = {"name": name, "subjects": with_subjects((), subjects), "storage": self._storage}
+                await self._ask(f"STREAM.CREATE.{name}", new | {"retention": "limits", "num_replicas": 1})
+            else:
                 wanted = with_subjects(config.get("subjects", ()), subjects)
-                if wanted == config.get("subjects"):
-                    return name
-                await self._ask(f"STREAM.UPDATE.{name}", config | {"subjects": wanted})
-            except JetStreamError as refusal:
-                if refusal.code == _SUBJECTS_TAKEN and (other := await self._stream_of(subjects)) is not None:
-                    return other
-                if refusal.code != _STREAM_EXISTS:
-                    raise
-        raise Busy(f"other services keep changing the subjects of the NATS stream {name!r}")
+                if wanted != config.get("subjects"):
+                    await self._ask(f"STREAM.UPDATE.{name}", config | {"subjects": wanted})
+        except JetStreamError as refusal:
+            if refusal.code != _SUBJECTS_TAKEN or (other := await self._stream_of(subjects)) is None:
+                raise
+            return other
+        return name
 
     async def ensure_consumer(
         self, stream: str, durable: str, *, subject: str | None, queue: str, since: str | None = None

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 MESSAGE_ID = "Nats-Msg-Id"
 UNACKNOWLEDGED_MAX = 4_000
 PING_EVERY_S = 10
+CLOSE_S = 5.0
 
 
 class NatsConnection:
@@ -109,8 +110,9 @@ class NatsConnection:
 
     async def close(self) -> None:
         try:
-            await self.client.close()
-        except (fails.Error, OSError) as cause:
+            async with asyncio.timeout(CLOSE_S):
+                await self.client.close()
+        except (fails.Error, OSError, TimeoutError) as cause:
             log.debug("a connection to NATS ended badly", extra={"address": self.address, "why": str(cause)})
 
     async def _closed(self) -> None:

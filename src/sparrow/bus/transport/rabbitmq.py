@@ -26,7 +26,7 @@ from yarl import URL
 from sparrow.bus.transport.rabbitmq_connections import DeclarationRefused, close_connection, our_errors
 from sparrow.bus.transport.rabbitmq_listening import RabbitListening
 from sparrow.bus.transport.spi import Envelope, HeaderBuilder
-from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, TooLarge, Unavailable
+from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, RequestTimeout, TooLarge, Unavailable
 
 EXCHANGE = "cap.default.router"
 CAP_MESSAGE_TTL_MS = 864_000_000
@@ -108,16 +108,16 @@ class RabbitTransport:
         publishing = await self._connected()
         # All are written at once and confirmed as RabbitMQ likes; the tasks write in the order in which they start.
         results = await asyncio.gather(*(self._publish(publishing, envelope) for envelope in envelopes))
-        if any(isinstance(result, Unavailable) and not isinstance(result, Unroutable) for result in results):
+        was_refused = any(isinstance(result, IllegalMessage) for result in results)
+        if was_refused and publishing.channel.is_closed and len(envelopes) > 1:
+            # RabbitMQ closes the channel on a message it does not take, and all behind it fail with it.
+            results = [
+                await self._send_alone(envelope) if isinstance(result, IllegalMessage | ConnectionLost) else result
+                for envelope, result in zip(envelopes, results, strict=True)
+            ]
+        elif any(isinstance(result, ConnectionLost | RequestTimeout) for result in results):
             await self._forget(publishing)
-        if len(envelopes) == 1 or not any(isinstance(result, IllegalMessage) for result in results):
-            return results
-        # One that RabbitMQ does not take closes the channel, and all behind it fail with it: alone, each says its own.
-        await self._forget(publishing)
-        return [
-            (await self.send([envelope]))[0] if isinstance(result, IllegalMessage | ConnectionLost) else result
-            for envelope, result in zip(envelopes, results, strict=True)
-        ]
+        return results
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> RabbitListening:
         # A connection of its own: RabbitMQ stops reading from one that publishes too fast, acknowledgements included.
@@ -142,6 +142,12 @@ class RabbitTransport:
     async def close(self) -> None:
         if self._publishing is not None:
             await self._forget(self._publishing)
+
+    async def _send_alone(self, envelope: Envelope) -> Exception | None:
+        try:
+            return await self._publish(await self._connected(), envelope)
+        except Exception as error:
+            return error
 
     async def _publish(self, publishing: _Publishing, envelope: Envelope) -> Exception | None:
         try:

@@ -1,0 +1,314 @@
+"""The event bus against the database under it: MariaDB, PostgreSQL (started here) and SQLite.
+
+What is compared takes turns in one run; ratios are medians over the rounds, of what was measured side by side.
+
+1. A transaction that writes one business row and publishes one event, against the same transaction with a bare INSERT
+   of the Published row instead. Blocking drivers; asyncio ones beside them.
+2. `publish_many(1000)` against a bare bulk insert of the same Published rows.
+3. The relay: committed events to a Sparrow broker, one worker.
+4. The executor: a handler that writes one row in its own session, one worker.
+5. The same two with 10^4 to 10^6 finished rows in the wide tables, 10^7 with SPARROW_SCALE=huge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import uvloop
+from broker import broker
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from _databases import KINDS, database
+from _harness import Row, folder_on_disk, is_smoke, report
+from sparrow.bus import EventBus, Headers, Outgoing
+from sparrow.bus.headers import ID, NAME
+from sparrow.bus.sql.outbox import NewEvent
+from sparrow.bus.transport.spi import Delivery, Envelope
+
+SMOKE = is_smoke()
+ROUNDS = 3 if SMOKE else 15
+SINGLES = 20 if SMOKE else 200
+BULK = 100 if SMOKE else 1_000
+RELAYED = 400 if SMOKE else 20_000
+HANDLED = 200 if SMOKE else 6_000
+HANDLERS = 16
+TABLE_ROWS = (0, 1_000) if SMOKE else tuple(int(float(n)) for n in os.environ.get("SPARROW_BENCH_ROWS", "1e4,1e5,1e6").split(","))
+if os.environ.get("SPARROW_SCALE") == "huge":
+    TABLE_ROWS += (10_000_000,)
+ORDER = {"order": 4711, "customer": "Ada Lovelace", "lines": [{"sku": "A-1", "count": 2}, {"sku": "B-2", "count": 1}]}
+CREATE = "CREATE TABLE business (id BIGINT NOT NULL, what VARCHAR(100) NOT NULL)"
+WRITE = text("INSERT INTO business (id, what) VALUES (:id, :what)")
+
+
+def bus_on(url: str, broker: Any = "memory://", **options: Any) -> EventBus:
+    return EventBus(url, broker, app="bench", concurrency=HANDLERS, clean_interval_s=1e6, **options)
+
+
+# -- publishing ------------------------------------------------------------------------------------------------------
+
+
+def bare_statement(bus: EventBus, paramstyle: str) -> str:
+    sql = bus.shared.sql_for(bus.database.kind, paramstyle)
+    return sql.text(
+        f'INSERT INTO {sql.names.published} ("Id", "Version", "Name", "Content", "Added", "StatusName", "OrderKey")'
+        f" VALUES (?, ?, ?, ?, {sql.now}, ?, ?)"
+    )
+
+
+def row_of(event: NewEvent) -> tuple[Any, ...]:
+    return (event.id, "v1", event.name, event.content, "Scheduled", None)
+
+
+def publishing(bus: EventBus) -> tuple[float, float]:
+    """Seconds for one transaction: with a bare INSERT, with `publish`."""
+    drafting, engine = bus.shared.drafting, bus.database.engine
+    statement = bare_statement(bus, engine.dialect.paramstyle)
+
+    def bare() -> None:
+        event = drafting.draft(Outgoing("bench.published", ORDER))
+        with Session(engine) as session, session.begin():
+            session.execute(WRITE, {"id": event.id, "what": "bare"})
+            session.connection().exec_driver_sql(statement, row_of(event))
+
+    def published() -> None:
+        with Session(engine) as session, session.begin():
+            session.execute(WRITE, {"id": 1, "what": "published"})
+            bus.publish("bench.published", ORDER, session=session)
+
+    return side_by_side(bare, published, SINGLES)
+
+
+def side_by_side(first: Callable[[], None], second: Callable[[], None], count: int) -> tuple[float, float]:
+    """Medians of seconds, taking turns one by one: whatever the machine does, it does to both."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(count):
+        for work, taken in zip((first, second), times, strict=True):
+            began = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - began)
+    return median(times[0]), median(times[1])
+
+
+async def publishing_async(bus: EventBus) -> tuple[float, float]:
+    drafting, engine = bus.shared.drafting, bus.database.async_engine
+    statement = bare_statement(bus, engine.dialect.paramstyle)
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(SINGLES):
+        began = time.perf_counter()
+        event = drafting.draft(Outgoing("bench.published", ORDER))
+        async with AsyncSession(engine) as session, session.begin():
+            await session.execute(WRITE, {"id": event.id, "what": "bare"})
+            await (await session.connection()).exec_driver_sql(statement, row_of(event))
+        between = time.perf_counter()
+        async with AsyncSession(engine) as session, session.begin():
+            await session.execute(WRITE, {"id": 1, "what": "published"})
+            await bus.publish_async("bench.published", ORDER, session=session)
+        times[0].append(between - began)
+        times[1].append(time.perf_counter() - between)
+    return median(times[0]), median(times[1])
+
+
+def publishing_many(bus: EventBus) -> tuple[float, float]:
+    """Seconds for a transaction of many rows. The bare one is SQLAlchemy's own bulk insert of the same rows."""
+    drafting, engine = bus.shared.drafting, bus.database.engine
+    table = bus.metadata().tables[f"{bus.settings.space(bus.database.kind)}.published"]
+    events = [Outgoing("bench.published", ORDER)] * BULK
+    sql = bus.shared.sql_for(bus.database.kind, engine.dialect.paramstyle)
+
+    def bare() -> None:
+        from datetime import UTC, datetime
+
+        now = sql.to_time(datetime.now(UTC))
+        drafts = [drafting.draft(event) for event in events]
+        rows = [
+            {"Id": d.id, "Version": "v1", "Name": d.name, "Content": d.content, "Added": now, "StatusName": "Scheduled"}
+            for d in drafts
+        ]
+        with Session(engine) as session, session.begin():
+            session.execute(table.insert(), rows)
+
+    def published() -> None:
+        with Session(engine) as session, session.begin():
+            bus.publish_many(events, session=session)
+
+    return side_by_side(bare, published, ROUNDS)
+
+
+# -- the relay and the executor --------------------------------------------------------------------------------------
+
+
+def empty_queue(bus: EventBus) -> None:
+    """What the measurements before left open is closed."""
+
+    def work(db: Connection) -> None:
+        names, sql = bus.shared.sql.names, bus.shared.sql_of(db)
+        sql.change(db, f"DELETE FROM {names.queue}")
+        sql.change(db, f'DELETE FROM {names.published} WHERE "StatusName" <> ?', "Successed")
+
+    bus.database.run_blocking(work)
+
+
+async def relaying(bus: EventBus) -> float:
+    """Events a second, from the start of a worker to the last row marked."""
+    for first in range(0, RELAYED, 1000):
+        size = min(1000, RELAYED - first)
+        await bus.publish_many_async([Outgoing("bench.relayed", ORDER)] * size)
+    async with timed_until(bus, "bus_sent_total", RELAYED) as took:
+        pass
+    return RELAYED / took()
+
+
+class Waiting:
+    """A transport whose group has a number of deliveries waiting: what a broker would give, without one."""
+
+    def __init__(self, group_of: str, count: int) -> None:
+        self._left, self._name = count, group_of
+        self._numbers = iter(range(time.time_ns(), time.time_ns() + count + 1))
+
+    def check_name(self, name: str) -> None: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def send(self, envelopes: list[Envelope]) -> list[Exception | None]:
+        return [None] * len(envelopes)
+
+    async def listen(self, group: str, names: object, *, prefetch: int) -> Waiting:
+        return self
+
+    async def receive(self, count_max: int) -> list[Delivery]:
+        if not self._left:
+            await asyncio.Event().wait()
+        count = min(self._left, count_max)
+        self._left -= count
+        return [
+            Delivery(name=self._name, headers={ID: str(next(self._numbers)), NAME: self._name}, body=b'{"order":4711}')
+            for _ in range(count)
+        ]
+
+    async def acknowledge(self, deliveries: object) -> None: ...
+
+    async def give_back(self, deliveries: object) -> None: ...
+
+
+async def executing(url: str, **options: Any) -> float:
+    """Messages a second, from Received to Successed, with a handler that writes a row."""
+    store = bus_on(url, Waiting("bench.handled", HANDLED), executes=True, **options)
+    store.add_subscription("bench.handled", _writes_a_row, group="bench")
+    # First they are all stored; an executor of another process would find them like this.
+    await store.prepare()
+    store.check()
+    from sparrow.bus.receiver import Receiver
+
+    receiver = asyncio.create_task(Receiver(store.shared, "bench.v1", ("bench.handled",)).run())
+    while store.shared.probe.totals["bus_received_total"] < HANDLED:
+        await asyncio.sleep(0.01)
+    receiver.cancel()
+    await asyncio.gather(receiver, return_exceptions=True)
+    async with timed_until(store, 'bus_handled_total{result="ok"}', HANDLED) as took:
+        pass
+    return HANDLED / took()
+
+
+async def _writes_a_row(order: dict[str, Any], headers: Headers, session: AsyncSession) -> None:
+    await session.execute(WRITE, {"id": order["order"], "what": headers.id})
+
+
+@contextlib.asynccontextmanager
+async def timed_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Callable[[], float]]:
+    before = bus.shared.probe.totals[name]
+    began = time.perf_counter()
+    ended = 0.0
+    async with bus:
+        while bus.shared.probe.totals[name] - before < count:
+            await asyncio.sleep(0.002)
+        ended = time.perf_counter()
+    yield lambda: ended - began
+
+
+def fill(bus: EventBus, count: int) -> None:
+    """Finished rows, as they stay for a day."""
+
+    def work(db: Connection) -> None:
+        sql, names = bus.shared.sql_of(db), bus.shared.sql.names
+        have = int(sql.rows(db, f"SELECT COUNT(*) FROM {names.published}")[0][0])
+        content = '{"Headers":{"cap-msg-id":"1"},"Value":' + str(ORDER).replace("'", '"') + "}"
+        for first in range(have, count, 1000):
+            size = min(1000, count - first)
+            for table, extra, more in ((names.published, "", ()), (names.received, ', "Group", "MsgId"', ("g", "m"))):
+                marks = "".join(", ?" for _ in more)
+                row = f"(?, 'bench.old', ?, {sql.now}, {sql.plus(sql.now)}, 'Successed'{marks})"
+                values = [v for n in range(size) for v in (first + n + 1, content, sql.span(86_400), *more)]
+                if sql.kind == "sqlite":
+                    for n in range(size):
+                        width = 3 + len(more)
+                        sql.change(db, _filling(table, extra, row), *values[n * width : (n + 1) * width])
+                else:
+                    sql.change(db, _filling(table, extra, ", ".join([row] * size)), *values)
+
+    if count:
+        bus.database.run_blocking(work)
+
+
+def _filling(table: str, extra: str, rows: str) -> str:
+    return f'INSERT INTO {table} ("Id", "Name", "Content", "Added", "ExpiresAt", "StatusName"{extra}) VALUES {rows}'
+
+
+# -- all of it -------------------------------------------------------------------------------------------------------
+
+
+async def measure(kind: str, url: str, name_server: str) -> list[Row]:
+    rows: list[Row] = []
+    bus = bus_on(url, relays=False)
+    bus.prepare_blocking()
+    bus.database.run_blocking(lambda db: db.exec_driver_sql(CREATE))
+    bare_s, ours_s = await asyncio.to_thread(publishing, bus)
+    rows.append(Row(f"{kind}: publish in a transaction / bare INSERT", bare_s / ours_s, "ratio", 0.6))
+    rows.append(Row(f"{kind}: a transaction that publishes", ours_s * 1e6, "µs"))
+    bare_s, ours_s = await publishing_async(bus)
+    rows.append(Row(f"{kind}: publish_async / bare INSERT", bare_s / ours_s, "ratio", 0.6))
+    bare_s, ours_s = await asyncio.to_thread(publishing_many, bus)
+    rows.append(Row(f"{kind}: publish_many({BULK}) / bare bulk insert", bare_s / ours_s, "ratio", 0.7))
+    rows.append(Row(f"{kind}: publish_many({BULK})", BULK / ours_s, "events/s"))
+    await bus.database.close()
+    costs: list[tuple[float, float]] = []
+    for count in TABLE_ROWS:
+        bus = bus_on(url, f"sparrow://{name_server}")
+        await asyncio.to_thread(fill, bus, count)
+        await asyncio.to_thread(empty_queue, bus)
+        relay = await relaying(bus)
+        executor = await executing(url)
+        costs.append((relay, executor))
+        goals = (5_000, 1_500) if count == TABLE_ROWS[0] and kind != "SQLite" else (None, None)
+        rows.append(Row(f"{kind}: relay, {count:,} old rows", relay, "events/s", goals[0]))
+        rows.append(Row(f"{kind}: executor, {count:,} old rows", executor, "events/s", goals[1]))
+    rows.append(Row(f"{kind}: relay, most / fewest old rows", costs[-1][0] / costs[0][0], "ratio", 0.8))
+    rows.append(Row(f"{kind}: executor, most / fewest old rows", costs[-1][1] / costs[0][1], "ratio", 0.8))
+    return rows
+
+
+def main() -> None:
+    rows: list[Row] = []
+    only = os.environ.get("SPARROW_BENCH_ONLY", "").split(",")
+    with folder_on_disk() as folder, broker(folder / "broker") as (_, _, name_servers):
+        folder.chmod(0o755)  # PostgreSQL runs as a user of its own
+        for kind in KINDS:
+            if only != [""] and kind not in only:
+                continue
+            with database(kind, Path(folder)) as url:
+                rows += uvloop.run(measure(kind, url, name_servers))
+    report("bus", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Flask: the bus starts with the first request, views have a `publisher`, and `flask bus worker` is a worker.
+
+```python
+from sparrow.bus.integrations.flask import publisher
+
+bus = EventBus("postgresql://localhost/shop", "sparrow://127.0.0.1:9876", app="shop")
+bus.install(app, session=db.session)
+
+@app.post("/orders")
+def create() -> str:
+    db.session.add(order)
+    publisher.publish("order.created", order)
+    db.session.commit()
+    return "thanks"
+```
+
+Handlers run inside an application context, each message in one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import click
+from flask import Flask, current_app, g
+from flask.cli import AppGroup
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from werkzeug.local import LocalProxy
+
+from sparrow.bus.filters import Context, Next
+from sparrow.bus.integrations.embedding import FirstRequest
+from sparrow.bus.integrations.working import run_worker
+from sparrow.bus.publisher import Publisher
+from sparrow.model.errors import Refused
+
+if TYPE_CHECKING:
+    from sparrow.bus.bus import EventBus
+
+SessionOf = scoped_session[Any] | Callable[[], Session]
+_EXTENSION = "sparrow-bus"
+_IN_G = "_sparrow_publisher"
+
+
+class Installed(NamedTuple):
+    bus: EventBus
+    session: SessionOf | None
+
+
+def install(bus: EventBus, app: Flask, *, session: SessionOf | None = None, start: bool = True) -> None:
+    """`session`: where the session of a request comes from: a scoped_session (`db.session`), or a function that gives
+    the one the view uses. Without it an event is published in a short transaction of its own.
+
+    `start=False`: this process only publishes; `flask bus worker` sends and handles."""
+    if isinstance(session, sessionmaker):
+        raise Refused(
+            "a sessionmaker makes another session each time, whose transaction nobody would commit: "
+            "give a scoped_session, or a function that returns the session of the request"
+        )
+    app.extensions[_EXTENSION] = Installed(bus, session)
+    first_request = FirstRequest(bus, start=start)
+    app.before_request(first_request)
+
+    async def in_app_context(ctx: Context, call_next: Next) -> None:
+        with app.app_context():
+            await call_next(ctx)
+
+    bus.shared.filters = (in_app_context, *bus.shared.filters)
+    commands = AppGroup("bus", help="The event bus.")
+
+    @commands.command("worker")
+    def worker() -> None:
+        """Send what is published and run the handlers, until stopped."""
+        run_worker(bus, click.echo)
+
+    app.cli.add_command(commands)
+
+
+def _current() -> Publisher:
+    """One for each request."""
+    found: Publisher | None = g.get(_IN_G)
+    if found is None:
+        installed: Installed | None = current_app.extensions.get(_EXTENSION)
+        if installed is None:
+            raise Refused(f"the Flask application {current_app.name!r} has no bus: call `bus.install(app)`")
+        session: Any = installed.session
+        if session is not None and not isinstance(session, scoped_session):
+            session = session()
+        found = Publisher(installed.bus, session=session)
+        setattr(g, _IN_G, found)
+    return found
+
+
+publisher = cast(Publisher, LocalProxy(_current))
+"""Of the application and the request at hand."""

@@ -1,0 +1,69 @@
+"""One service at a time changes a stream.
+
+JetStream cannot be told "change it if it is still as I read it", and its server (seen with 2.9) mishandles two changes
+at the same moment: a stream then lists subjects that it does not take, or a removed one goes on acknowledging. So a
+change is made under a lock: a message on a subject of its own that may be stored only while there is none. It goes when
+its owner removes it, or by its age when the owner has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from nats import errors as fails
+from nats.aio.client import Client
+
+from sparrow.model.errors import Busy
+
+LOCKS = "SPARROW_LOCKS"
+SUBJECT = "$SPARROW.lock"
+HELD_S_MAX = 10
+"""Far more than reading and writing the settings of a stream takes."""
+_PAUSE_MAX_S = 0.05
+_ONLY_IF_NONE = {"Nats-Expected-Last-Subject-Sequence": "0"}
+
+Ask = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
+"""Asks JetStream's administration."""
+
+
+@asynccontextmanager
+async def locked(connection: Client, ask: Ask, stream: str, *, timeout_s: float) -> AsyncIterator[None]:
+    sequence = await _take(connection, ask, stream, timeout_s)
+    try:
+        yield
+    finally:
+        await ask(f"STREAM.MSG.DELETE.{LOCKS}", {"seq": sequence, "no_erase": True})
+
+
+async def _take(connection: Client, ask: Ask, stream: str, timeout_s: float) -> int:
+    deadline = asyncio.get_running_loop().time() + HELD_S_MAX + timeout_s
+    while asyncio.get_running_loop().time() < deadline:
+        try:
+            reply = await connection.request(f"{SUBJECT}.{stream}", timeout=timeout_s, headers=_ONLY_IF_NONE)
+        except fails.NoRespondersError:
+            await ask(f"STREAM.CREATE.{LOCKS}", _stream_of_locks())
+            continue
+        answer: dict[str, Any] = msgspec.json.decode(reply.data)
+        if "error" not in answer:
+            sequence: int = answer["seq"]
+            return sequence
+        await asyncio.sleep(random.uniform(0, _PAUSE_MAX_S))
+    raise Busy(f"other services keep changing the NATS stream {stream!r}")
+
+
+def _stream_of_locks() -> dict[str, Any]:
+    return {
+        "name": LOCKS,
+        "subjects": [f"{SUBJECT}.*"],
+        "storage": "memory",  # a lock that dies with the server has nothing to protect any more
+        "retention": "limits",
+        "num_replicas": 1,
+        "max_age": HELD_S_MAX * 1_000_000_000,
+        "max_msgs_per_subject": 1,
+        "duplicate_window": 1_000_000_000,
+    }

@@ -1,0 +1,224 @@
+"""Workers of the bus in processes of their own, and what they did: to the tables, and to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, text
+from tests.fault import bus_worker
+from tests.fault.bus_worker import TOPIC, Job
+from tests.support.processes import ENVIRONMENT
+from tests.support.waiting import wait_until
+
+from sparrow.bus import EventBus
+from sparrow.bus import headers as h
+from sparrow.bus.transport.sparrow import SparrowTransport
+from sparrow.bus.transport.sparrow_forms import topic_of
+from sparrow.bus.transport.spi import Envelope
+from sparrow.client import Admin
+
+PATIENCE_S = 60.0
+EFFECTS = {
+    "sqlite": "id INTEGER PRIMARY KEY AUTOINCREMENT",
+    "mysql": "id bigint AUTO_INCREMENT PRIMARY KEY",
+    "postgresql": "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+}
+
+
+class Crew:
+    """Hires workers, and kills them."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._numbers = itertools.count()
+        self._pids: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            word, one, other = line.decode().split()
+            (self._pids if word == "started" else self._ended)[int(one)] = int(other)
+
+    def hire(self, job: Job) -> int:
+        """Its process id; it may take a moment until it works."""
+        assert self._process.stdin is not None
+        number = next(self._numbers)
+        self._process.stdin.write(b"%d %s\n" % (number, msgspec.json.encode(job)))
+        self._process.stdin.flush()
+        wait_until(lambda: number in self._pids)
+        return self._pids[number]
+
+    def end(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+        assert pid not in self._ended, f"worker {pid} ended by itself: {self._ended[pid]}"
+        os.kill(pid, number)
+        assert self.status(pid) == (-number if number == signal.SIGKILL else 0)
+
+    def status(self, pid: int, *, within_s: float = PATIENCE_S) -> int:
+        """Once it has ended."""
+        wait_until(lambda: pid in self._ended, within_s=within_s)
+        return self._ended[pid]
+
+    def check(self) -> None:
+        """Nobody ended but by a kill or as asked."""
+        assert set(self._ended.values()) <= {0, -signal.SIGKILL}, self._ended
+
+
+@contextmanager
+def crew() -> Iterator[Crew]:
+    """Ready when entered; when left, all are killed."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(bus_worker.__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    try:
+        yield Crew(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+class Effect(NamedTuple):
+    message: str
+    n: int
+    key: str
+    group: str
+
+
+class Tables:
+    """A database as a test sees it, and a bus on it that only publishes."""
+
+    def __init__(self, url: str, broker: str) -> None:
+        self.url, self.broker = url, broker
+        self.bus = EventBus(url, SparrowTransport(broker), app="fault")
+        self.bus.prepare_blocking()
+        columns = "message varchar(64) NOT NULL, n int NOT NULL, order_key varchar(64) NOT NULL, grp varchar(200)"
+        self.run(lambda db: db.execute(text(f"CREATE TABLE effects ({EFFECTS[self.bus.database.kind]}, {columns})")))
+
+    def run(self, work: Any) -> Any:
+        return self.bus.database.run_blocking(work)
+
+    def publish(self, first: int, count: int, *, keys: int = 0) -> None:
+        """Numbered events, in one transaction."""
+        self.bus.publish_many([self._event(number, keys) for number in range(first, first + count)])
+
+    @staticmethod
+    def _event(number: int, keys: int) -> tuple[Any, ...]:
+        if not keys:
+            return TOPIC, {"n": number}
+        key = f"key-{number % keys}"
+        return TOPIC, {"n": number, "key": key}, key
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def count(self, condition: str, table: str = "queue", **values: Any) -> int:
+        name = getattr(self._sql.names, table)
+
+        def work(db: Connection) -> int:
+            return int(self._sql.rows(db, f"SELECT COUNT(*) FROM {name} WHERE {condition}")[0][0])
+
+        return int(self.run(work))
+
+    def open_count(self) -> int:
+        return self.count("1 = 1")
+
+    def unsent_count(self) -> int:
+        return self.count('"MessageType" = 0')
+
+    def successed(self, table: str) -> int:
+        return self.count("\"StatusName\" = 'Successed'", table)
+
+    def effects(self) -> list[Effect]:
+        """In the order they were written."""
+        found = self.run(
+            lambda db: db.execute(text("SELECT message, n, order_key, grp FROM effects ORDER BY id")).all()
+        )
+        return [Effect(*row) for row in found]
+
+    def effect_count(self) -> int:
+        return int(self.run(lambda db: db.execute(text("SELECT COUNT(*) FROM effects")).scalar_one()))
+
+    @property
+    def _sql(self) -> Any:
+        # Blocking drivers mark values in their own way; none of these statements has any.
+        return self.bus.shared.sql_for(self.bus.database.kind, self.bus.database.engine.dialect.paramstyle)
+
+    def close(self) -> None:
+        asyncio.run(self.bus.database.close())
+
+
+def deliver_twice(broker: str, first: int, count: int) -> None:
+    """As relays do that died before they could mark what they had sent."""
+
+    async def deliver() -> None:
+        transport = SparrowTransport(broker)
+        envelopes = [
+            Envelope(
+                name=TOPIC,
+                headers={h.ID: str(number + 1), h.NAME: TOPIC},
+                body=msgspec.json.encode({"n": number}),
+                added=datetime.now(UTC),
+            )
+            for number in range(first, first + count)
+        ]
+        try:
+            await transport.open()
+            for _ in range(2):
+                outcomes = await transport.send(envelopes)
+                assert not any(outcomes), outcomes
+        finally:
+            await transport.close()
+
+    asyncio.run(deliver())
+
+
+class Sent(NamedTuple):
+    """A message that lies in the broker."""
+
+    queue: int
+    offset: int
+    id: str
+    value: dict[str, Any]
+
+
+def sent_messages(broker: str) -> list[Sent]:
+    """All that the broker stored of the topic, repeats too, queue by queue in its order."""
+
+    async def read() -> list[Sent]:
+        transport = SparrowTransport(broker)
+        found: list[Sent] = []
+        try:
+            await transport.open()
+            listening = await transport.listen(f"readers-{random.getrandbits(40)}", [TOPIC], prefetch=1000)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(found) < count:
+                    deliveries = await listening.receive(1000)
+                    for one in deliveries:
+                        message = one.ticket[1]
+                        said = msgspec.json.decode(one.body)
+                        found.append(Sent(message.queue_id, message.queue_offset, one.headers[h.ID] or "", said))
+                    await listening.acknowledge(deliveries)
+        finally:
+            await transport.close()
+        return sorted(found)
+
+    with Admin(broker) as admin:
+        count = sum(bounds.end - bounds.first for bounds in admin.topic_bounds(topic_of(TOPIC)).values())
+    return asyncio.run(read())

@@ -1,0 +1,135 @@
+"""Where a worker of the bus can be killed: between any two steps of a message's way, and inside each transaction.
+
+The product knows nothing of this: what it calls is wrapped here, in a child process, and the wrapper kills it.
+
+| step | points |
+| --- | --- |
+| relay | claimed, half_sent, sent, marking, marked |
+| receiver | delivered, storing, stored, acknowledged |
+| executor | taken, handled, ending, ended |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sparrow.bus import EventBus
+from sparrow.bus import receiver as receiver_module
+from sparrow.bus import relay as relay_module
+from sparrow.bus.effects import AsyncEffect
+from sparrow.bus.executor import Executor
+from sparrow.bus.relay import Relay
+from sparrow.bus.transport.spi import Delivery, Envelope, Listening, Transport
+
+POINTS = (
+    "claimed",  # Processing, and nothing sent
+    "half_sent",
+    "sent",  # the broker has it, the table does not say so
+    "marking",  # marked, not committed
+    "marked",
+    "delivered",  # in hand, not stored
+    "storing",  # stored, not committed
+    "stored",  # committed, the broker does not know
+    "acknowledged",
+    "taken",  # Processing, the handler not called
+    "handled",  # its rows written, the message not ended
+    "ending",  # all written, not committed
+    "ended",
+)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(bus: EventBus, point: str) -> None:
+    """The process kills itself the first time it comes there."""
+    assert point in POINTS, point
+    transport = bus.shared.transport
+    if point in ("claimed", "half_sent", "sent"):
+        _arm_send(transport, point)
+    elif point in ("stored", "acknowledged"):
+        _arm_listen(transport, point)
+    elif point == "marking":
+        _replace(relay_module, "succeed_all", lambda real: _after(real, lambda _db, _sql, _side, claims, _s: claims))
+    elif point == "storing":
+        _replace(receiver_module, "store", lambda real: _after(real))
+    elif point == "delivered":
+        _replace(receiver_module, "store", lambda real: _before(real))
+    elif point == "marked":
+        _replace(Relay, "_mark_sent", lambda real: _after_async(real, lambda _self, claims: claims))
+    elif point == "taken":
+        _replace(Executor, "_call", lambda real: _before(real))
+    elif point == "handled":
+        _replace(AsyncEffect, "commit", lambda real: _before(real))
+    elif point == "ending":
+        _replace(Executor, "_finish", lambda real: _after(real))
+    else:
+        _replace(AsyncEffect, "commit", lambda real: _after_async(real))
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _replace(owner: Any, name: str, wrapped: Callable[[Any], Any]) -> None:
+    setattr(owner, name, wrapped(getattr(owner, name)))
+
+
+def _before(_: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: die()
+
+
+def _after(real: Callable[..., Any], if_: Callable[..., Any] = _always) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        if if_(*args, **kwargs):
+            die()
+        return result
+
+    return wrapper
+
+
+def _after_async(real: Callable[..., Any], if_: Callable[..., Any] = _always) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = await real(*args, **kwargs)
+        if if_(*args, **kwargs):
+            die()
+        return result
+
+    return wrapper
+
+
+def _arm_send(transport: Transport, point: str) -> None:
+    real = transport.send
+
+    async def send(envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
+        if point != "claimed":
+            outcomes = await real(envelopes if point == "sent" else envelopes[: max(1, len(envelopes) // 2)])
+            if any(error is not None for error in outcomes):
+                return await real(envelopes)  # not there yet: the broker is not reached
+        die()
+        raise AssertionError("unreachable")
+
+    transport.send = send  # type: ignore[method-assign]
+
+
+def _arm_listen(transport: Transport, point: str) -> None:
+    real = transport.listen
+
+    async def listen(group: str, names: Sequence[str], *, prefetch: int) -> Listening:
+        listening = await real(group, names, prefetch=prefetch)
+        acknowledge_it = listening.acknowledge
+
+        async def acknowledge(deliveries: Sequence[Delivery]) -> None:
+            if point == "acknowledged":
+                await acknowledge_it(deliveries)
+            die()
+
+        listening.acknowledge = acknowledge  # type: ignore[method-assign]
+        return listening
+
+    transport.listen = listen  # type: ignore[method-assign]

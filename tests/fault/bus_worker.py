@@ -1,0 +1,226 @@
+"""The children of the bus's fault tests: workers that share tables and a broker, and are killed.
+
+Run as a program it reads jobs, a JSON line each, from its standard input, and forks a worker for each of them: an
+interpreter takes longer to start than a worker is given to live. It writes
+
+    started NUMBER PID
+    ended PID STATUS
+
+and when its input ends, it kills all that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import random
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+
+# The drivers too: before the forks, not after each.
+import aiosqlite  # noqa: F401
+import asyncmy  # noqa: F401
+import asyncpg  # noqa: F401
+import msgspec
+import psycopg  # noqa: F401
+import pymysql  # noqa: F401
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from tests.fault.bus_points import arm
+
+from sparrow.bus import EventBus, Headers, Retry, fixed
+from sparrow.bus.transport.sparrow import SparrowTransport
+from sparrow.bus.transport.spi import Envelope, Transport
+from sparrow.bus.upkeep import Upkeep
+from sparrow.model.errors import Unavailable
+
+TOPIC = "things"
+REAP_S = 0.01
+QUICK = Retry(max=15, backoff=fixed(0.05))
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What a worker is to be."""
+
+    database: str
+    broker: str
+    """Name servers."""
+    seed: int = 0
+    settings: dict[str, Any] = {}
+    """Those of `BusSettings`."""
+    skips_locked: bool = True
+    """False: as if the database could not."""
+    sends_fail: float = 0.0
+    """The chance of a send to be refused."""
+    handlers_fail: float = 0.0
+    outlive: float = 0.0
+    """The chance of a handler to take longer than its lease; such workers renew none."""
+    runs: str = ""
+    """A file to note each call of a handler in."""
+    dies_at: str | None = None
+    """One of `bus_points.POINTS`."""
+    clock_off_s: float = 0.0
+    service: str = ""
+    """A program, and the name of a function in it that makes a bus of a database and a broker: "path:name". Without
+    it: one that writes a row for each event."""
+
+
+class PossiblyWithoutSkipping(EventBus):
+    skips_locked = True
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if not self.skips_locked:
+            self.shared.sql = replace(self.shared.sql, skips_locked=False)
+
+
+# -- one worker -------------------------------------------------------------------------------------------------------
+
+
+async def work(job: Job) -> None:
+    """Until it is killed, or asked to end."""
+    if job.clock_off_s:
+        put_clock_off(job.clock_off_s)
+    transport = SparrowTransport(job.broker, commit_interval_ms=200)
+    bus = writing_rows(job, transport) if not job.service else loaded(job.service)(job.database, transport)
+    bus.settings = bus.shared.settings = replace(bus.settings, **job.settings)
+    if job.dies_at is not None:
+        arm(bus, job.dies_at)
+    if job.sends_fail:
+        refuse_some(transport, random.Random(job.seed), job.sends_fail)
+    if job.outlive:
+        Upkeep.heartbeat = no_heartbeat  # type: ignore[method-assign]
+    leave = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
+    async with bus:
+        await leave.wait()
+
+
+def writing_rows(job: Job, transport: Transport) -> EventBus:
+    """Each event leaves a row in `effects`; a handler that ran twice would leave two."""
+    bus = PossiblyWithoutSkipping(job.database, transport, app="fault", retry=QUICK)
+    bus.skips_locked = job.skips_locked
+    rng = random.Random(job.seed)
+    lease_s = job.settings.get("lease_s", bus.settings.lease_s)
+    keeps_others_out = bus.database.kind == "sqlite"  # an open transaction does: nobody could take its lease
+    runs = os.open(job.runs, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if job.runs else None
+
+    @bus.subscribe(TOPIC)
+    async def write_row(value: dict[str, Any], headers: Headers, session: AsyncSession) -> None:
+        if runs is not None:
+            os.write(runs, f"{value['n']}\n".encode())
+        late = rng.random()
+        if late < (job.outlive if keeps_others_out else job.outlive / 2):
+            await asyncio.sleep(lease_s * 1.5)
+        await session.execute(
+            text("INSERT INTO effects (message, n, order_key, grp) VALUES (:id, :n, :key, :grp)"),
+            {"id": headers.id, "n": value["n"], "key": value.get("key", ""), "grp": headers["cap-msg-group"]},
+        )
+        if job.outlive / 2 <= late < job.outlive and not keeps_others_out:
+            await asyncio.sleep(lease_s * 1.5)
+        if rng.random() < job.handlers_fail:
+            raise OSError("by lot")
+
+    return bus
+
+
+def loaded(service: str) -> Any:
+    path, _, name = service.rpartition(":")
+    spec = importlib.util.spec_from_file_location("service", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def refuse_some(transport: SparrowTransport, rng: random.Random, chance: float) -> None:
+    real = transport.send
+
+    async def send(envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
+        refused = [rng.random() < chance for _ in envelopes]
+        outcomes = iter(await real([one for one, no in zip(envelopes, refused, strict=True) if not no]))
+        return [Unavailable("by lot") if no else next(outcomes) for no in refused]
+
+    transport.send = send  # type: ignore[method-assign]
+
+
+async def no_heartbeat(_: Upkeep) -> None: ...
+
+
+def put_clock_off(seconds: float) -> None:
+    """What this process takes for the time of day is wrong; the database's clock is not."""
+    real_s, real_ns = time.time, time.time_ns
+    time.time = lambda: real_s() + seconds
+    time.time_ns = lambda: real_ns() + int(seconds * 1e9)
+
+    class Kind(type(datetime)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, datetime)
+
+    class Off(datetime, metaclass=Kind):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(seconds=seconds)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sparrow.") and getattr(module, "datetime", None) is datetime:
+            module.datetime = Off  # type: ignore[attr-defined]
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    children: set[int] = set()
+    rest = b""
+    while True:
+        if select.select([0], [], [], REAP_S)[0]:
+            data = os.read(0, 65536)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                number, _, said = line.partition(b" ")
+                pid = fork(msgspec.json.decode(said, type=Job))
+                children.add(pid)
+                print("started", number.decode(), pid, flush=True)
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                children.discard(pid)
+                print("ended", pid, os.waitstatus_to_exitcode(status), flush=True)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def fork(job: Job) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    status = 1
+    try:
+        asyncio.run(work(job))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    main()

@@ -1,0 +1,192 @@
+"""The bus under kills: nothing committed is lost, no effect is doubled, and messages with one key keep their order.
+
+Each test runs on PostgreSQL, on MariaDB, on a MariaDB that cannot skip locked rows, and on SQLite, with a real broker,
+and workers in processes of their own. It prints what it reached.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pytest
+from tests.fault.bus_crew import Crew, Sent, Tables, crew, deliver_twice, sent_messages
+from tests.fault.bus_worker import Job
+from tests.support.waiting import wait_until
+
+from sparrow.testing import RunningPlatform
+
+pytestmark = pytest.mark.timeout(600)
+
+WORKERS = 4
+BATCH = 40
+LEASE_S = 1.0
+"""For tests that kill: what a dead worker held is due again after it."""
+CALM_LEASE_S = 60.0
+POLLING = {"poll_max_s": 0.1}
+CRASHES_MAX = 1_000
+"""Our workers die of us, not of a message."""
+DONE_S = 120.0
+
+
+class Place(NamedTuple):
+    """Where a test runs, and with whom."""
+
+    tables: Tables
+    crew: Crew
+    name: str
+    seed: int
+
+    def job(self, number: int, **more: Any) -> Job:
+        settings = {"lease_s": LEASE_S, "relay_batch": BATCH, "crashes_max": CRASHES_MAX, **POLLING}
+        return Job(
+            database=self.tables.url,
+            broker=self.tables.broker,
+            skips_locked=self.name != "mariadb-lease-only",
+            seed=self.seed + number,
+            settings=settings | more.pop("settings", {}),
+            **more,
+        )
+
+    def say(self, **numbers: object) -> None:
+        print(f"{self.name}, seed {self.seed}:", ", ".join(f"{name} {value}" for name, value in numbers.items()))
+
+
+@pytest.fixture(params=["postgresql", "mariadb", "mariadb-lease-only", "sqlite"])
+def tables_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def database(tables_name: str) -> str:
+    return tables_name.removesuffix("-lease-only")
+
+
+@pytest.fixture
+def place(tables_name: str, database_url: str, platform: RunningPlatform) -> Iterator[Place]:
+    tables = Tables(database_url, platform.name_servers)
+    try:
+        with crew() as workers:
+            yield Place(tables, workers, tables_name, random.SystemRandom().randrange(1 << 32))
+            workers.check()
+    finally:
+        tables.close()
+
+
+Scale = Literal["smoke", "full"]
+ONLY_RELAY = {"executes": False}
+ONLY_EXECUTOR = {"relays": False}
+
+
+def shares(total: int, count: int) -> list[int]:
+    """The total, in so many parts."""
+    return [total * (part + 1) // count - total * part // count for part in range(count)]
+
+
+# -- relays -----------------------------------------------------------------------------------------------------------
+
+
+def test_relays_that_live_send_each_message_once(place: Place, scale: Scale) -> None:
+    count = 4_000 if scale == "full" else 400
+    for number in range(WORKERS):
+        place.crew.hire(place.job(number, settings=ONLY_RELAY | {"lease_s": CALM_LEASE_S}))
+    for first in range(0, count, 100):
+        place.tables.publish(first, 100)
+    wait_until(lambda: place.tables.open_count() == 0, within_s=DONE_S)
+    sent = sent_messages(place.tables.broker)
+    place.say(sent=len(sent), duplicates=len(sent) - count)
+    assert sorted(one.value["n"] for one in sent) == list(range(count))
+    assert len({one.id for one in sent}) == count
+    assert place.tables.successed("published") == count
+
+
+def test_killed_relays_lose_nothing_and_repeat_at_most_a_batch_each(place: Place, scale: Scale) -> None:
+    count, kills = (8_000, 12) if scale == "full" else (800, 4)
+    rng = random.Random(place.seed)
+    living = [place.crew.hire(place.job(number, settings=ONLY_RELAY)) for number in range(WORKERS)]
+    published = 0
+    for number, share in enumerate(shares(count, kills)):
+        place.tables.publish(published, share)
+        published += share
+        left = rng.randrange(1, share)
+        wait_until(lambda left=left: place.tables.unsent_count() <= left, within_s=DONE_S)
+        place.crew.end(living.pop(rng.randrange(len(living))))
+        living.append(place.crew.hire(place.job(WORKERS + number, settings=ONLY_RELAY)))
+    wait_until(lambda: place.tables.open_count() == 0, within_s=DONE_S)
+    sent = sent_messages(place.tables.broker)
+    numbers = {one.value["n"] for one in sent}
+    duplicates = len(sent) - len(numbers)
+    place.say(kills=kills, lost=count - len(numbers), duplicates=duplicates, bound=kills * BATCH)
+    assert numbers == set(range(count))
+    assert len({one.id for one in sent}) == count, "a repeat has the id of the first"
+    assert duplicates <= kills * BATCH
+    assert place.tables.successed("published") == count
+
+
+# -- executors --------------------------------------------------------------------------------------------------------
+
+
+def test_killed_and_late_executors_have_each_effect_once(place: Place, scale: Scale, tmp_path: Path) -> None:
+    count, kills = (1_500, 10) if scale == "full" else (150, 3)
+    rng = random.Random(place.seed)
+    runs = tmp_path / "runs"
+
+    def job(number: int) -> Job:
+        return place.job(number, settings=ONLY_EXECUTOR, outlive=0.02, runs=str(runs))
+
+    living = [place.crew.hire(job(number)) for number in range(WORKERS)]
+    sent = 0
+    for number, share in enumerate(shares(count, kills)):
+        deliver_twice(place.tables.broker, sent, share)
+        sent += share
+        wanted = sent - rng.randrange(1, share)
+        wait_until(lambda wanted=wanted: place.tables.effect_count() >= wanted, within_s=DONE_S)
+        place.crew.end(living.pop(rng.randrange(len(living))))
+        living.append(place.crew.hire(job(WORKERS + number)))
+    wait_until(lambda: place.tables.successed("received") == count and place.tables.open_count() == 0, within_s=DONE_S)
+    delivered = sent_messages(place.tables.broker)
+    effects = place.tables.effects()
+    handled = len(runs.read_text().splitlines())
+    place.say(kills=kills, delivered=len(delivered), effects=len(effects), handler_runs=handled)
+    assert len(delivered) == 2 * count
+    assert Counter(effect.n for effect in effects) == Counter(range(count))
+    assert place.tables.count("1 = 1", "received") == count
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_with_one_key_keep_their_order(place: Place, scale: Scale) -> None:
+    count, keys = (1_500, 50) if scale == "full" else (200, 20)
+    for number in range(WORKERS):
+        place.crew.hire(place.job(number, sends_fail=0.05, handlers_fail=0.05, settings={"lease_s": CALM_LEASE_S}))
+    for first in range(0, count, 50):
+        place.tables.publish(first, 50, keys=keys)
+    wait_until(lambda: place.tables.successed("received") == count and place.tables.open_count() == 0, within_s=DONE_S)
+    sent = sent_messages(place.tables.broker)
+    queues = defaultdict(set)
+    for one in sent:
+        queues[one.value["key"]].add(one.queue)
+    effects = place.tables.effects()
+    sent_wrong = out_of_order((one.value["key"], one.value["n"]) for one in firsts(sent))
+    handled_wrong = out_of_order((effect.key, effect.n) for effect in effects)
+    place.say(sends=len(sent), effects=len(effects), sent_out_of_order=sent_wrong, handled_out_of_order=handled_wrong)
+    assert {len(each) for each in queues.values()} == {1}
+    assert Counter(effect.n for effect in effects) == Counter(range(count))
+    assert (sent_wrong, handled_wrong) == (0, 0)
+
+
+def firsts(sent: list[Sent]) -> list[Sent]:
+    seen: set[str] = set()
+    return [one for one in sent if one.id not in seen and not seen.add(one.id)]  # type: ignore[func-returns-value]
+
+
+def out_of_order(keyed: Iterable[tuple[str, int]]) -> int:
+    by_key = defaultdict(list)
+    for key, number in keyed:
+        by_key[key].append(number)
+    return sum(before > after for numbers in by_key.values() for before, after in pairwise(numbers))

@@ -1,0 +1,51 @@
+"""Buses on every database, with a broker in memory: quick to poll, and stopped when the test is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from sparrow.bus import EventBus
+from sparrow.bus.transport.memory import MemoryBroker, MemoryTransport
+
+QUICK: dict[str, Any] = {
+    "app": "shop",
+    "poll_min_s": 0.005,
+    "poll_max_s": 0.05,
+    "stop_timeout_s": 5.0,
+    "reenqueue_interval_s": None,  # the clock of these tests jumps: rounds come where a test asks for them
+}
+
+MakeBus = Callable[..., EventBus]
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    return MemoryBroker()
+
+
+@pytest.fixture
+async def make_bus(database_url: str, broker: MemoryBroker) -> AsyncIterator[MakeBus]:
+    """Makes buses on this test's database and broker; options are those of the bus."""
+    made: list[EventBus] = []
+
+    def make(**options: Any) -> EventBus:
+        options = QUICK | options
+        database = options.pop("database", database_url)
+        bus = EventBus(database, MemoryTransport(options.pop("broker", broker)), **options)
+        made.append(bus)
+        return bus
+
+    yield make
+    await asyncio.gather(*(bus.stop() for bus in made))
+
+
+@pytest.fixture
+async def bus(make_bus: MakeBus) -> EventBus:
+    """With its tables, and not started: what is published stays where it is."""
+    bus = make_bus()
+    await bus.prepare()
+    return bus

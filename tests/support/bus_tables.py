@@ -1,0 +1,112 @@
+"""Reading and changing the tables of a bus, past the bus."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, inspect
+
+from sparrow.bus import EventBus
+
+TIMES = ("Added", "ExpiresAt", "NextAt", "SeenAt", "LastLockTime")
+EFFECTS = "effects"
+"""A table of the application: what handlers write."""
+
+
+async def rows(bus: EventBus, table: str) -> list[dict[str, Any]]:
+    """All rows of `published`, `received`, `queue`, `inbox` or `lock`, by the first column; times as datetimes."""
+    return await bus.database.run(lambda db: read(db, bus, table))
+
+
+def read(db: Connection, bus: EventBus, table: str) -> list[dict[str, Any]]:
+    sql = bus.shared.sql_of(db)
+    result = sql.run(db, f"SELECT * FROM {getattr(sql.names, table)} ORDER BY 1")
+    names = list(result.keys())
+    found = [dict(zip(names, row, strict=True)) for row in result]
+    for row in found:
+        for name in TIMES:
+            if row.get(name) is not None:
+                row[name] = sql.from_time(row[name])
+    return found
+
+
+async def row(bus: EventBus, table: str, number: int | None = None) -> dict[str, Any]:
+    """The only one, or the one with this Id."""
+    found = [each for each in await rows(bus, table) if number is None or each["Id"] == number]
+    assert len(found) == 1, f"{len(found)} rows in {table}"
+    return found[0]
+
+
+async def counts(bus: EventBus) -> tuple[int, int, int]:
+    """How many rows Published, Received and Queue have."""
+    published, received, queue = [await rows(bus, table) for table in ("published", "received", "queue")]
+    return len(published), len(received), len(queue)
+
+
+async def change(bus: EventBus, statement: str, *values: Any) -> int:
+    """`{published}` and the like stand for the tables."""
+    names = vars(bus.shared.sql.names)
+    return await bus.database.run(lambda db: bus.shared.sql.change(db, statement.format(**names), *values))
+
+
+async def set_time(bus: EventBus, table: str, column: str, moment: datetime | None, number: int) -> None:
+    value = None if moment is None else bus.shared.sql.to_time(moment)
+    await change(bus, f'UPDATE {{{table}}} SET "{column}" = ? WHERE "Id" = ?', value, number)
+
+
+async def make_effects(bus: EventBus) -> None:
+    await bus.database.run(
+        lambda db: db.exec_driver_sql(f"CREATE TABLE {EFFECTS} (what VARCHAR(100) NOT NULL)").close()
+    )
+
+
+async def effects(bus: EventBus) -> list[str]:
+    """What handlers have written and committed."""
+
+    def read_them(db: Connection) -> list[str]:
+        return sorted(found[0] for found in db.exec_driver_sql(f"SELECT what FROM {EFFECTS}"))
+
+    return await bus.database.run(read_them)
+
+
+async def table_names(bus: EventBus) -> set[str]:
+    """All tables in the database, those of a schema as schema.table."""
+
+    def read_them(db: Connection) -> set[str]:
+        looking = inspect(db)
+        if db.dialect.name != "postgresql":
+            return set(looking.get_table_names())
+        schemas = [name for name in looking.get_schema_names() if name != "information_schema"]
+        return {f"{schema}.{name}" for schema in schemas for name in looking.get_table_names(schema=schema)}
+
+    return await bus.database.run(read_them)
+
+
+async def shape(bus: EventBus) -> dict[str, Any]:
+    """What the database says of every table: columns, keys and indexes; where they are does not count."""
+    meta = bus.metadata()
+
+    def read_it(db: Connection) -> dict[str, Any]:
+        looking = inspect(db)
+        found: dict[str, Any] = {}
+        for table in meta.sorted_tables:
+            at: dict[str, Any] = {"schema": table.schema}
+            space = bus.settings.space(bus.database.kind)
+            found[table.name.rpartition(".")[2]] = {
+                "columns": [
+                    (column["name"], str(column["type"]), column["nullable"], str(column["default"]))
+                    for column in looking.get_columns(table.name, **at)
+                ],
+                "key": looking.get_pk_constraint(table.name, **at)["constrained_columns"],
+                "indexes": sorted(
+                    (str(index["name"]).replace(space, ""), index["column_names"], bool(index["unique"]))
+                    for index in looking.get_indexes(table.name, **at)
+                ),
+                "unique": sorted(
+                    unique["column_names"] for unique in looking.get_unique_constraints(table.name, **at)
+                ),
+            }
+        return found
+
+    return await bus.database.run(read_it)
