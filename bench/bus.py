@@ -22,13 +22,13 @@ from statistics import median
 from typing import Any
 
 import uvloop
-from broker import broker
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from _databases import KINDS, database
 from _harness import Row, folder_on_disk, is_smoke, report
+from broker import broker
 from sparrow.bus import EventBus, Headers, Outgoing
 from sparrow.bus.headers import ID, NAME
 from sparrow.bus.sql.outbox import NewEvent
@@ -41,7 +41,11 @@ BULK = 100 if SMOKE else 1_000
 RELAYED = 400 if SMOKE else 20_000
 HANDLED = 200 if SMOKE else 6_000
 HANDLERS = 16
-TABLE_ROWS = (0, 1_000) if SMOKE else tuple(int(float(n)) for n in os.environ.get("SPARROW_BENCH_ROWS", "1e4,1e5,1e6").split(","))
+TABLE_ROWS = (
+    (0, 1_000)
+    if SMOKE
+    else tuple(int(float(n)) for n in os.environ.get("SPARROW_BENCH_ROWS", "1e4,1e5,1e6").split(","))
+)
 if os.environ.get("SPARROW_SCALE") == "huge":
     TABLE_ROWS += (10_000_000,)
 ORDER = {"order": 4711, "customer": "Ada Lovelace", "lines": [{"sku": "A-1", "count": 2}, {"sku": "B-2", "count": 1}]}
@@ -237,31 +241,39 @@ async def timed_until(bus: EventBus, name: str, count: int) -> AsyncIterator[Cal
 
 
 def fill(bus: EventBus, count: int) -> None:
-    """Finished rows, as they stay for a day."""
+    """Finished rows, as they stay for a day: a thousand of them, then each step doubles what is there."""
+    content = '{"Headers":{"cap-msg-id":"1"},"Value":' + str(ORDER).replace("'", '"') + "}"
+    first_s = (("published", "", ""), ("received", ', "Group", "MsgId"', ", 'g', 'm'"))
 
-    def work(db: Connection) -> None:
-        sql, names = bus.shared.sql_of(db), bus.shared.sql.names
-        have = int(sql.rows(db, f"SELECT COUNT(*) FROM {names.published}")[0][0])
-        content = '{"Headers":{"cap-msg-id":"1"},"Value":' + str(ORDER).replace("'", '"') + "}"
-        for first in range(have, count, 1000):
-            size = min(1000, count - first)
-            for table, extra, more in ((names.published, "", ()), (names.received, ', "Group", "MsgId"', ("g", "m"))):
-                marks = "".join(", ?" for _ in more)
-                row = f"(?, 'bench.old', ?, {sql.now}, {sql.plus(sql.now)}, 'Successed'{marks})"
-                values = [v for n in range(size) for v in (first + n + 1, content, sql.span(86_400), *more)]
-                if sql.kind == "sqlite":
-                    for n in range(size):
-                        width = 3 + len(more)
-                        sql.change(db, _filling(table, extra, row), *values[n * width : (n + 1) * width])
-                else:
-                    sql.change(db, _filling(table, extra, ", ".join([row] * size)), *values)
+    def begin(db: Connection) -> None:
+        sql = bus.shared.sql_of(db)
+        for table, columns, values in first_s:
+            row = f"(?, 'bench.old', ?, {sql.now}, {sql.plus(sql.now)}, 'Successed'{values})"
+            for number in range(1, 1001):
+                statement = f"INSERT INTO {getattr(sql.names, table)} ({_COLUMNS}{columns}) VALUES {row}"
+                sql.change(db, statement, number, content, sql.span(86_400))
 
-    if count:
-        bus.database.run_blocking(work)
+    def double(db: Connection, have: int) -> None:
+        sql = bus.shared.sql_of(db)
+        for table, columns, _ in first_s:
+            name = getattr(sql.names, table)
+            sql.change(
+                db,
+                f"INSERT INTO {name} ({_COLUMNS}{columns}) SELECT {have} + {_COLUMNS}{columns} FROM {name}"
+                f' WHERE "Id" <= {min(have, count - have)}',
+            )
+
+    have = int(bus.database.run_blocking(lambda db: bus.shared.sql_of(db).rows(db, _HAVE.format(bus=bus))[0][0]) or 0)
+    if count and not have:
+        bus.database.run_blocking(begin)
+        have = 1000
+    while have < count:
+        bus.database.run_blocking(lambda db, have=have: double(db, have))
+        have = min(2 * have, count)
 
 
-def _filling(table: str, extra: str, rows: str) -> str:
-    return f'INSERT INTO {table} ("Id", "Name", "Content", "Added", "ExpiresAt", "StatusName"{extra}) VALUES {rows}'
+_COLUMNS = '"Id", "Name", "Content", "Added", "ExpiresAt", "StatusName"'
+_HAVE = 'SELECT MAX("Id") FROM {bus.shared.sql.names.received} WHERE "Name" = \'bench.old\''
 
 
 # -- all of it -------------------------------------------------------------------------------------------------------

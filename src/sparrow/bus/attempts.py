@@ -149,7 +149,7 @@ class Attempts:
 
         async def innermost(ctx: Context) -> Any:
             args, kwargs = subscription.plan.arguments(ctx.payload, headers, event, effect.handle, cancel)
-            return await effect.call(subscription.handler, args, kwargs)
+            return await effect.call(ctx.handler or subscription.handler, args, kwargs)
 
         try:
             await effect.begin()

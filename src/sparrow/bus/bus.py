@@ -19,10 +19,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from sqlalchemy import URL, Connection, Engine, MetaData
+from sqlalchemy import URL, Connection, Engine, MetaData, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
@@ -33,6 +34,7 @@ from sparrow.bus.errors import NotInTransaction
 from sparrow.bus.filters import as_filter
 from sparrow.bus.handles import Handle, on_dbapi, on_django, on_sqlalchemy
 from sparrow.bus.ids import IdMaker
+from sparrow.bus.operations import BlockingOperations, Operations
 from sparrow.bus.probe import FailedInfo, Probe, StateChange
 from sparrow.bus.publisher import Publisher
 from sparrow.bus.publishing import Drafting, Outgoing, as_outgoing, write, write_many
@@ -46,6 +48,7 @@ from sparrow.bus.sql.outbox import NewEvent
 from sparrow.bus.sql.tables import metadata
 from sparrow.bus.sql.waiting import count_due
 from sparrow.bus.states import Status
+from sparrow.bus.stored import Where
 from sparrow.bus.subscriptions import Registry, Router
 from sparrow.bus.threads import LoopThread
 from sparrow.bus.tracing import Tracing
@@ -231,7 +234,7 @@ class EventBus:
 
         install(self, app, **options)
 
-    @property
+    @cached_property  # always the same one: FastAPI's dependency_overrides find it by what it is
     def publisher(self) -> Publisher:
         """Publishes in what `bind` has bound, else in short transactions. With FastAPI: `Depends(bus.publisher)`."""
         return Publisher(self)
@@ -264,8 +267,8 @@ class EventBus:
 
         The transaction is the one of `session` (SQLAlchemy's Session or Connection), of `connection` (a driver's, by
         PEP 249), of Django's `using`, or the one bound by `bus.bind`; with none of them, a short one of its own."""
-        event = Outgoing(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
-        return self._publish(session, connection, using, [event], self._write)[0]
+        new = Outgoing(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
+        return self._publish(session, connection, using, [new], self._write)[0]
 
     async def publish_async(
         self,
@@ -282,8 +285,8 @@ class EventBus:
         tenant: str | None = None,
     ) -> int:
         """The same inside SQLAlchemy's AsyncSession or AsyncConnection."""
-        event = Outgoing(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
-        return (await self._publish_async(session, [event], self._write))[0]
+        new = Outgoing(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
+        return (await self._publish_async(session, [new], self._write))[0]
 
     def publish_many(
         self,
@@ -294,16 +297,32 @@ class EventBus:
         using: str | None = None,
     ) -> list[int]:
         """Many at once, in a few statements: `Outgoing`s, or tuples of name, payload and key."""
-        return self._publish(session, connection, using, [as_outgoing(event) for event in events], self._write_many)
+        return self._publish(session, connection, using, [as_outgoing(each) for each in events], self._write_many)
 
     async def publish_many_async(
         self, events: Iterable[Outgoing | tuple[Any, ...]], *, session: AsyncSession | AsyncConnection | None = None
     ) -> list[int]:
-        return await self._publish_async(session, [as_outgoing(event) for event in events], self._write_many)
+        return await self._publish_async(session, [as_outgoing(each) for each in events], self._write_many)
 
     def bind(self, session: Any) -> AbstractContextManager[None]:
         """Inside the block, publishing without a session belongs to this one."""
         return bound_to(session)
+
+    def collect(self, session: Session | AsyncSession) -> None:
+        """From now on publish what mapped objects of this session carry in a list `events`, when they are flushed.
+
+        The entries are what `publish_many` takes; the list is emptied."""
+
+        def before_flush(inner: Session, *_: Any) -> None:
+            for instance in [*inner.new, *inner.dirty, *inner.deleted]:
+                waiting = getattr(instance, "events", None)
+                if isinstance(waiting, list) and waiting:
+                    events, waiting[:] = list(waiting), []
+                    self.publish_many(events, session=inner)
+
+        event.listen(
+            session.sync_session if isinstance(session, AsyncSession) else session, "before_flush", before_flush
+        )
 
     def _publish(
         self,
@@ -415,6 +434,33 @@ class EventBus:
         """Publish an event and wait for what its handler returns, as `answer` says; `NoAnswer` when nothing comes."""
         return await self._requests.ask(name, value, timeout_s=timeout, answer=answer, **more)
 
+    # -- operating ----------------------------------------------------------------------------------------------------
+
+    @property
+    def operations(self) -> Operations:
+        """Look at stored messages, and requeue, re-execute, cancel, delete or park them."""
+        return Operations(self.shared)
+
+    @property
+    def blocking_operations(self) -> BlockingOperations:
+        """The same without an event loop."""
+        return BlockingOperations(self.shared)
+
+    def cancel(self, *ids: int) -> None:
+        """Never send what is Scheduled or Delayed; `IllegalTransition`, and no change, if one of them is not (any
+        more)."""
+        self.blocking_operations.cancel(*ids)
+
+    async def cancel_async(self, *ids: int) -> None:
+        await self.operations.cancel(*ids)
+
+    def requeue(self, *ids: int, where: Where | None = None) -> int:
+        """Send once more what has failed, or any closed message by its number; how many it were."""
+        return self.blocking_operations.requeue(*ids, where=where).count
+
+    async def requeue_async(self, *ids: int, where: Where | None = None) -> int:
+        return (await self.operations.requeue(*ids, where=where)).count
+
     # -- tests and tools ----------------------------------------------------------------------------------------------
 
     def metadata(self) -> MetaData:
@@ -435,7 +481,7 @@ class EventBus:
                 shared.to_execute()
                 await worker.relay.drain()
                 busy = await self.database.run(lambda db: count_due(db, shared.sql))
-                quiet = quiet + 1 if not busy and is_idle() else 0
+                quiet = quiet + 1 if not (busy or worker.is_joining) and is_idle() else 0
                 await asyncio.sleep(_DRAIN_POLL_S)
 
     def advance(self, seconds: float) -> None:

@@ -29,6 +29,7 @@ class Context:
     """May be replaced before the handler runs."""
     subscription: Subscription | None = None
     handler: Callable[..., Any] | None = None
+    """May be replaced before it is called: by one that is called in its stead, with the same arguments."""
     result: Any = None
     """What the handler returned; may be replaced after it ran."""
     error: Exception | None = None

@@ -12,6 +12,7 @@ log = logging.getLogger(__name__)
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
 _HEALTHY_S = 10.0
+_SETTLED_S = 1.0
 
 
 class Supervised:
@@ -19,15 +20,17 @@ class Supervised:
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self.name = name
-        self.last_error: BaseException | None = None
-        """Why it is not at work just now; None: it is."""
+        self._error: BaseException | None = None
+        """Of the last time that it failed."""
+        self._began: float | None = None
+        """None: it rests after a failure."""
         self._work = work
         self._task = asyncio.create_task(self._run(), name=name)
 
     async def _run(self) -> None:
         pause_s = PAUSE_MIN_S
         while True:
-            began = time.monotonic()
+            self._began = began = time.monotonic()
             try:
                 await self._work()
                 return
@@ -37,17 +40,20 @@ class Supervised:
                 if time.monotonic() - began > _HEALTHY_S:
                     pause_s = PAUSE_MIN_S
                 # The first one with where it came from; the same again would only fill the log.
-                is_new = self.last_error is None or str(self.last_error) != str(error)
-                self.last_error = error
+                is_new = self._error is None or str(self._error) != str(error)
+                self._error, self._began = error, None
                 log.warning(
                     "%s begins again", self.name, extra={"error": str(error), "pause_s": pause_s}, exc_info=is_new
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
-    def well(self) -> None:
-        """Said by the work when it got something done."""
-        self.last_error = None
+    @property
+    def problem(self) -> BaseException | None:
+        """Why it is not at work just now; None: it is, and has been for a moment."""
+        if self._began is not None and time.monotonic() - self._began > _SETTLED_S:
+            return None
+        return self._error
 
     async def stop(self) -> None:
         self._task.cancel()

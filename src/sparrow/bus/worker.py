@@ -65,9 +65,18 @@ class Worker:
         await self._arrange()
         await asyncio.gather(*(receiver.is_listening.wait() for receiver in self.receivers[group]))
 
+    @property
+    def is_joining(self) -> bool:
+        """Whether a group is not heard by the broker yet, and nothing is known to be in its way."""
+        return any(
+            not receiver.is_listening.is_set() and self._tasks[f"bus receiver {group} {number}"].problem is None
+            for group, receivers in self.receivers.items()
+            for number, receiver in enumerate(receivers)
+        )
+
     def problems(self) -> dict[str, str]:
         """What is not at work just now, and why: for a readiness check."""
-        return {name: str(task.last_error) for name, task in self._tasks.items() if task.last_error is not None}
+        return {name: str(task.problem) for name, task in self._tasks.items() if task.problem is not None}
 
     def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks[name] = Supervised(name, work)

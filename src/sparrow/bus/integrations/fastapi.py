@@ -40,13 +40,11 @@ def install(bus: EventBus, app: Starlette, *, start: bool = True) -> None:
     @asynccontextmanager
     async def lifespan(served: Any) -> AsyncIterator[Any]:
         async with inner(served) as state:
-            if not start:
-                await bus.prepare()
+            try:
+                await (bus.start() if start else bus.prepare())
                 yield state
+            finally:
                 await bus.stop()
-                return
-            async with bus:
-                yield state
 
     app.router.lifespan_context = lifespan
     app.state.bus = bus

@@ -57,6 +57,8 @@ def install(bus: EventBus, app: Flask, *, session: SessionOf | None = None, star
             "a sessionmaker makes another session each time, whose transaction nobody would commit: "
             "give a scoped_session, or a function that returns the session of the request"
         )
+    if _EXTENSION in app.extensions:
+        raise Refused(f"the Flask application {app.name!r} has a bus already")
     app.extensions[_EXTENSION] = Installed(bus, session)
     first_request = FirstRequest(bus, start=start)
     app.before_request(first_request)

@@ -1,15 +1,13 @@
-"""Looking at stored messages, and counting them.
+"""Finding stored messages.
 
 1. Pages go by number, newest first: page 1,000 costs what the first one does.
-2. What is open is found through Queue, what has failed or was cancelled through the index on what has not succeeded. So
-   neither lists of these nor counts grow with the messages that have succeeded, which are nearly all.
-3. How many have succeeded is not counted: it is taken from the database's own estimate of the table's size.
+2. What is open is found through Queue, what has failed or was cancelled through the index on what has not succeeded:
+   these lists cost the same however many messages have succeeded.
+3. No column but the state has an index: a name or a piece of content is looked for from the newest message back.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -21,35 +19,18 @@ from sparrow.bus.probe import Side
 from sparrow.bus.sql.claims import table_of
 from sparrow.bus.sql.dialect import Sql
 from sparrow.bus.sql.outbox import PUBLISH, SUBSCRIBE
-from sparrow.bus.states import OPEN, SUCCEEDED_WORDS, Status
-from sparrow.bus.stored import (
-    OPEN_WORD,
-    Backlog,
-    Failures,
-    SideStats,
-    StoredEvent,
-    Total,
-    Where,
-    parts_of,
-)
+from sparrow.bus.states import SUCCEEDED_WORDS, Status
+from sparrow.bus.stored import OPEN_WORD, StoredEvent, Where, parts_of
 
-COUNTED_MAX = 10_000
-"""Up to here the rows of a table are counted one by one."""
-ERRORS_MAX = 1_000
-_ERROR_CHARS = 200
 _NUMBERS: dict[Side, int] = {"published": PUBLISH, "received": SUBSCRIBE}
 _SUCCEEDED = ", ".join(f"'{word}'" for word in SUCCEEDED_WORDS)
-_NOT_SUCCEEDED = f'm."StatusName" NOT IN ({_SUCCEEDED})'
+NOT_SUCCEEDED = f'm."StatusName" NOT IN ({_SUCCEEDED})'
 """Word for word the condition of the index: SQLite uses a partial index for nothing else."""
-_DIGITS = re.compile(r"\d+")
 
 
 def number_of(side: Side) -> int:
     """Queue.MessageType."""
     return _NUMBERS[side]
-
-
-# -- finding ---------------------------------------------------------------------------------------------------------
 
 
 class Selection(NamedTuple):
@@ -85,7 +66,7 @@ def selection(sql: Sql, side: int, where: Where) -> Selection:
     elif isinstance(status, Status):
         # "+ 0": else MySQL walks the whole table by its primary key, hoping to meet a few of the rare ones soon.
         tables, number, has_queue = f"{table} m", 'm."Id" + 0', False
-        conditions += [f"m.\"StatusName\" = '{status.value}'", _NOT_SUCCEEDED]
+        conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED]
     else:
         tables = f'{table} m LEFT JOIN {queue} q ON q."MessageType" = {side} AND q."MessageId" = m."Id"'
         number, has_queue = 'm."Id"', True
@@ -164,7 +145,9 @@ def _columns(side: Side, has_queue: bool) -> str:
 
 
 def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
-    number, version, name, content, retries, added, expires, word, key, rounds, error, parked, *queue, group, known = row
+    number, version, name, content, retries, added, expires, word, key, rounds, error, parked, *queue, group, known = (
+        row
+    )
     due_at, held_by = queue
     headers, value = parts_of(content)
     return StoredEvent(
@@ -183,7 +166,7 @@ def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
         rounds=rounds,
         error=error,
         parked=bool(parked),
-        message_id=known if side == "received" else headers.get(h.ID) or str(number),
+        message_id=message_id if side == "received" else headers.get(h.ID) or str(number),
         due_at=None if due_at is None else sql.from_time(due_at),
         held_by=held_by,
     )
@@ -202,142 +185,3 @@ def _as_number(text: str) -> int:
 
 def _in_utc(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-# -- counting --------------------------------------------------------------------------------------------------------
-
-
-def stats(db: Connection, sql: Sql, side: Side) -> SideStats:
-    """Costs what the open and failed messages cost, whatever else is in the table."""
-    by_status, parked = _by_status(db, sql, side)
-    return SideStats(
-        side=side,
-        by_status=by_status,
-        parked=parked,
-        rows=_rows(db, sql, table_of(sql, number_of(side))),
-        oldest_open_s=oldest_open_s(db, sql, side),
-        groups=tuple(backlog(db, sql, side)),
-    )
-
-
-def backlog(db: Connection, sql: Sql, side: Side, *, by_name: bool = False) -> list[Backlog]:
-    """Open work by group, from Queue alone; by topic too it takes a look at every open message."""
-    number, queue = number_of(side), sql.names.queue
-    waits = f'q."LockedBy" IS NULL AND q."NextAt" <= {sql.now}'
-    tables, names = f"{queue} q", "q.\"Group\", ''"
-    if by_name:
-        tables, names = f'{queue} q JOIN {table_of(sql, number)} m ON m."Id" = q."MessageId"', 'q."Group", m."Name"'
-    rows = sql.rows(
-        db,
-        f'SELECT {names}, COUNT(*), COUNT(q."LockedBy"), SUM(CASE WHEN {waits} THEN 1 ELSE 0 END),'
-        f' MIN(CASE WHEN {waits} THEN q."NextAt" END), {sql.now} FROM {tables}'
-        f' WHERE q."MessageType" = {number} GROUP BY {names if by_name else names.partition(",")[0]}',
-    )
-    found = [
-        Backlog(
-            side=side,
-            group=group,
-            name=name if by_name else None,
-            open=all_open,
-            held=held,
-            due=int(due),
-            lag_s=0.0 if waiting is None else _seconds(sql, waiting, now),
-        )
-        for group, name, all_open, held, due, waiting, now in rows
-    ]
-    return sorted(found, key=lambda each: (-each.open, each.group, each.name or ""))
-
-
-def oldest_open_s(db: Connection, sql: Sql, side: Side) -> float:
-    """By number, which grows with time: one look into an index, not a sort. Those that shall wait are passed over."""
-    number = number_of(side)
-    rows = sql.rows(
-        db,
-        f'SELECT m."Added", {sql.now} FROM {sql.names.queue} q CROSS JOIN {table_of(sql, number)} m'
-        f' WHERE q."MessageType" = {number} AND m."Id" = q."MessageId" AND m."StatusName" <> \'Delayed\''
-        ' ORDER BY q."MessageId" LIMIT 1',
-    )
-    return _seconds(sql, rows[0][0], rows[0][1]) if rows else 0.0
-
-
-def failures(db: Connection, sql: Sql, side: Side) -> list[Failures]:
-    """What has failed, by kind of error, the most frequent first."""
-    group = 'm."Group"' if side == "received" else "''"
-    error = f"SUBSTR(m.\"LastError\", 1, {_ERROR_CHARS})"
-    grouping = f'{error}, m."Name"' + (', m."Group"' if side == "received" else "")
-    rows = sql.rows(
-        db,
-        f'SELECT {error}, m."Name", {group}, COUNT(*), SUM(m."Parked"), MIN(m."Added"), MAX(m."Added"), MAX(m."Id")'
-        f" FROM {table_of(sql, number_of(side))} m WHERE m.\"StatusName\" = 'Failed' AND {_NOT_SUCCEEDED}"
-        f" GROUP BY {grouping} ORDER BY COUNT(*) DESC LIMIT {ERRORS_MAX}",
-    )
-    alike: dict[str, list[Any]] = {}
-    for row in rows:
-        alike.setdefault(_DIGITS.sub("…", row[0] or ""), []).append(row)
-    found = [_failures(sql, side, shape, members) for shape, members in alike.items()]
-    return sorted(found, key=lambda each: (-each.count, each.error))
-
-
-def _failures(sql: Sql, side: Side, error: str, rows: Sequence[Any]) -> Failures:
-    return Failures(
-        side=side,
-        error=error,
-        count=sum(row[3] for row in rows),
-        parked=sum(int(row[4]) for row in rows),
-        names=tuple(sorted({row[1] for row in rows})),
-        groups=tuple(sorted({row[2] for row in rows if row[2]})),
-        first_added=min(sql.from_time(row[5]) for row in rows),
-        last_added=max(sql.from_time(row[6]) for row in rows),
-        last_id=max(row[7] for row in rows),
-    )
-
-
-def _by_status(db: Connection, sql: Sql, side: Side) -> tuple[dict[str, int], int]:
-    number = number_of(side)
-    table = table_of(sql, number)
-    found = {status.value: 0 for status in Status if status is not Status.SUCCESSED}
-    rows = sql.rows(db, f'SELECT m."StatusName", COUNT(*) FROM {table} m WHERE {_NOT_SUCCEEDED} GROUP BY m."StatusName"')
-    for word, how_many in rows:
-        found[Status.of(word).value] += how_many
-    # What is held is Processing, also where that is not written down: a few rows at any time.
-    held = sql.rows(
-        db,
-        f'SELECT m."StatusName", COUNT(*) FROM {sql.names.queue} q JOIN {table} m ON m."Id" = q."MessageId"'
-        f' WHERE q."MessageType" = {number} AND q."LockedBy" IS NOT NULL GROUP BY m."StatusName"',
-    )
-    for word, how_many in held:
-        if Status.of(word) in OPEN:
-            found[Status.of(word).value] -= how_many
-            found[Status.PROCESSING.value] += how_many
-    parked = sql.rows(
-        db, f"SELECT COUNT(*) FROM {table} m WHERE m.\"StatusName\" = 'Failed' AND {_NOT_SUCCEEDED} AND m.\"Parked\" = 1"
-    )
-    return found, int(parked[0][0])
-
-
-def _rows(db: Connection, sql: Sql, table: str) -> Total:
-    """Exactly while they are few; then what the database keeps for its planner."""
-    counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {COUNTED_MAX}) some")[0][0])
-    if counted < COUNTED_MAX:
-        return Total(counted)
-    return Total(max(_estimated(db, sql, table), counted), is_exact=False)
-
-
-def _estimated(db: Connection, sql: Sql, table: str) -> int:
-    if sql.kind == "postgresql":
-        rows = sql.rows(db, "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = CAST(CAST(? AS text) AS regclass)", table)
-    elif sql.kind == "mysql":
-        rows = sql.rows(
-            db,
-            "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?",
-            table.strip('"'),
-        )
-    else:
-        if not sql.rows(db, "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"):
-            return 0  # nobody has run ANALYZE
-        rows = sql.rows(db, "SELECT MAX(CAST(stat AS INTEGER)) FROM sqlite_stat1 WHERE tbl = ?", table.strip('"'))
-    return int(rows[0][0] or 0) if rows else 0
-
-
-def _seconds(sql: Sql, earlier: Any, later: Any) -> float:
-    return max(0.0, (sql.from_time(later) - sql.from_time(earlier)).total_seconds())

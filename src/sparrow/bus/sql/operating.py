@@ -1,8 +1,8 @@
 """What operators do to stored messages: each one a small transaction, and never against a worker.
 
 Every function takes numbers, changes those of them for which the step is legal, and says which these were. Where a
-message is open, its row in Queue is locked first and the message after it, as workers do it; where it is closed there is
-no such row, and the message is locked. So an operator and a worker never wait for each other in a circle, and of two
+message is open, its row in Queue is locked first and the message after it, as workers do it; where it is closed there
+is no such row, and the message is locked. So an operator and a worker never wait for each other in a circle, and of two
 operators the second one finds the work done.
 """
 
@@ -23,7 +23,7 @@ _WAITING_WORDS = (Status.SCHEDULED.value, Status.DELAYED.value)
 
 def requeue(db: Connection, sql: Sql, side: int, numbers: Sequence[int]) -> list[int]:
     """T7, and the same for what has succeeded or was cancelled: Enqueued, with all attempts before it, due now."""
-    found = _closed(db, sql, side, numbers, _CLOSED_WORDS)
+    found = _in_state(db, sql, side, numbers, _CLOSED_WORDS)
     enqueue(db, sql, side, found)
     return found
 
@@ -76,7 +76,7 @@ def delete(db: Connection, sql: Sql, side: int, numbers: Sequence[int], *, force
         if free:  # a worker that lost its lease finds no row to finish, and rolls back
             _leave_queue(db, sql, side, free)
         numbers = [number for number in numbers if number not in held]
-    found = _closed(db, sql, side, numbers, None if force else _CLOSED_WORDS)
+    found = _in_state(db, sql, side, numbers, None if force else _CLOSED_WORDS)
     if found:
         where, values = sql.among('"Id"', found)
         sql.change(db, f"DELETE FROM {table_of(sql, side)} WHERE {where}", *values)
@@ -85,16 +85,14 @@ def delete(db: Connection, sql: Sql, side: int, numbers: Sequence[int], *, force
 
 def park(db: Connection, sql: Sql, side: int, numbers: Sequence[int], *, parks: bool = True) -> list[int]:
     """Failed ones: no round picks them up any more, or again."""
-    found = _closed(db, sql, side, numbers, (Status.FAILED.value,))
+    found = _in_state(db, sql, side, numbers, (Status.FAILED.value,))
     if found:
         where, values = sql.among('"Id"', found)
         sql.change(db, f'UPDATE {table_of(sql, side)} SET "Parked" = ? WHERE {where}', int(parks), *values)
     return found
 
 
-def _closed(
-    db: Connection, sql: Sql, side: int, numbers: Sequence[int], words: tuple[str, ...] | None
-) -> list[int]:
+def _in_state(db: Connection, sql: Sql, side: int, numbers: Sequence[int], words: tuple[str, ...] | None) -> list[int]:
     """Those in one of these states, locked; None: in any."""
     if not numbers:
         return []
@@ -117,7 +115,7 @@ def _waiting(db: Connection, sql: Sql, side: int, numbers: Sequence[int], words:
         side,
         *values,
     )
-    return _closed(db, sql, side, [row[0] for row in rows], words)
+    return _in_state(db, sql, side, [row[0] for row in rows], words)
 
 
 def _leave_queue(db: Connection, sql: Sql, side: int, numbers: Sequence[int]) -> None:

@@ -59,6 +59,7 @@ class MemoryBroker:
         self._kept: dict[str, deque[_Kept]] = {}
         self._groups: dict[str, _Group] = {}
         self._bells: set[_Bell] = set()
+        self._listenings: set[MemoryListening] = set()
         self._is_down = False
         self._withholds = False
 
@@ -162,6 +163,19 @@ class MemoryBroker:
             group.put_back(items)
             self._ring()
 
+    def enter(self, listening: MemoryListening) -> None:
+        with self._lock:
+            self._listenings.add(listening)
+
+    def leave(self, listening: MemoryListening) -> None:
+        with self._lock:
+            self._listenings.discard(listening)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way to those who listen just now."""
+        with self._lock:
+            return not any(listening.is_owed for listening in self._listenings)
+
     # -- waking who waits ---------------------------------------------------------------------------------------------
 
     def bell(self) -> _Bell:
@@ -204,6 +218,15 @@ class MemoryListening:
         self._in_hand: dict[int, Envelope] = {}
         self._bell = broker.bell()
         self._is_closed = False
+        broker.enter(self)
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether something waits for it, or is in its hand."""
+        if self._in_hand:
+            return True
+        lines = self._group.lines.items()
+        return any(line and any(matches(own, name) for own in self._names) for name, line in lines)
 
     async def receive(self, count_max: int) -> list[Delivery]:
         """No more than `prefetch` are in hand at any time: with so many it waits for an acknowledgement."""
@@ -241,6 +264,7 @@ class MemoryListening:
         self._is_closed = True
         self._bell.ring()
         self._broker.take_down(self._bell)
+        self._broker.leave(self)
         self._put_back(list(self._in_hand))
 
 
@@ -278,6 +302,9 @@ class MemoryTransport:
 
     async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> MemoryListening:
         return MemoryListening(self.broker, self.broker.join(group, names), names, prefetch=prefetch)
+
+    def is_idle(self) -> bool:
+        return self.broker.is_idle()
 
     async def close(self) -> None:
         """Nothing: the broker stays for others."""

@@ -15,7 +15,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from nats import errors as fails
@@ -150,7 +151,7 @@ class NatsListening:
             if self._connection.is_lost:
                 raise ConnectionLost(self._connection.address, "it went away")
             if time.monotonic() >= self._look_at:
-                with self._connection.told():
+                with self._connection.told(), _cancellable():
                     await self._look()
             self._news.clear()
             if found := self._take(count_max):
@@ -273,3 +274,15 @@ class NatsListening:
         self._subscriptions[stream, consumer.durable] = await self._connection.client.subscribe(
             consumer.deliver_subject, queue, cb=arrive
         )
+
+
+@contextmanager
+def _cancellable() -> Iterator[None]:
+    """Up to Python 3.11 `asyncio.wait_for`, which the client of NATS uses, forgets a cancellation that meets an answer:
+    who cancelled us would wait for ever."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    yield
+    if task.cancelling() > before:
+        raise asyncio.CancelledError

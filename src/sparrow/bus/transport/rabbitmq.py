@@ -19,8 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aio_pika
-from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
+from aio_pika.abc import AbstractConnection
+from aiormq.channel import Channel
 from aiormq.exceptions import DeliveryError, PublishError
+from pamqp.commands import Basic
 from yarl import URL
 
 from sparrow.bus.transport.rabbitmq_connections import DeclarationRefused, close_connection, our_errors
@@ -63,8 +65,7 @@ class NotConfirmed(Unavailable):
 
 class _Publishing(NamedTuple):
     connection: AbstractConnection
-    channel: AbstractChannel
-    exchange: AbstractExchange
+    channel: Channel
     header_bytes_max: int
 
 
@@ -152,15 +153,18 @@ class RabbitTransport:
     async def _publish(self, publishing: _Publishing, envelope: Envelope) -> Exception | None:
         try:
             _check_headers(envelope, publishing.header_bytes_max)
-            message = aio_pika.Message(
-                envelope.body,
-                headers=dict(envelope.headers),
-                message_id=envelope.id,
-                delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            properties = Basic.Properties(
+                headers=dict(envelope.headers), message_id=envelope.id, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
             )
             with our_errors(self.address, f"event {envelope.name!r}", self._confirm_timeout_s):
-                await publishing.exchange.publish(
-                    message, envelope.name, mandatory=self._mandatory, timeout=self._confirm_timeout_s
+                await publishing.channel.basic_publish(
+                    envelope.body,
+                    exchange=self.exchange,
+                    routing_key=envelope.name,
+                    properties=properties,
+                    mandatory=self._mandatory,
+                    timeout=self._confirm_timeout_s,
+                    wait=False,  # for the socket; the confirm is waited for
                 )
         except PublishError:
             return Unroutable(envelope.name, self.exchange)
@@ -183,12 +187,14 @@ class RabbitTransport:
                 with our_errors(self.address, f"the exchange {self.exchange!r}", self._connect_timeout_s):
                     async with asyncio.timeout(self._connect_timeout_s):
                         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-                        exchange = await channel.declare_exchange(self.exchange, "topic", durable=True)
-                        tuned = (await channel.get_underlay_channel()).connection.connection_tune
+                        await channel.declare_exchange(self.exchange, "topic", durable=True)
+                        below = await channel.get_underlay_channel()
+                        assert isinstance(below, Channel)
             except BaseException:
                 await close_connection(connection)
                 raise
-            self._publishing = _Publishing(connection, channel, exchange, tuned.frame_max - _OTHER_PROPERTIES_BYTES)
+            header_bytes_max = below.connection.connection_tune.frame_max - _OTHER_PROPERTIES_BYTES
+            self._publishing = _Publishing(connection, below, header_bytes_max)
             return self._publishing
 
     async def _connect(self) -> AbstractConnection:

@@ -94,6 +94,9 @@ class Transport(Protocol):
 def with_foreign_headers(delivery: Delivery, fallback_id: str, build: HeaderBuilder | None = None) -> Delivery:
     """The delivery, with the headers that a message needs: those of CAP, of `build`, or what the broker knows of it."""
     headers = delivery.headers
+    if not headers.get(h.ID) and (old := _as_cap_2(delivery.body)) is not None:
+        delivery.body = old.Content.encode()
+        headers = headers | {h.ID: old.Id, h.CALLBACK: old.CallbackName}
     if not headers.get(h.ID) and build is not None:
         headers = headers | build(delivery)
     if not headers.get(h.ID):
@@ -102,3 +105,24 @@ def with_foreign_headers(delivery: Delivery, fallback_id: str, build: HeaderBuil
         headers = headers | {h.NAME: delivery.name}
     delivery.headers = headers
     return delivery
+
+
+class _Cap2(msgspec.Struct, forbid_unknown_fields=True):
+    """What CAP 2 sent: everything in the body, the payload as text in it."""
+
+    Id: str
+    Timestamp: str
+    Content: str
+    CallbackName: str | None = None
+
+
+_cap_2 = msgspec.json.Decoder(_Cap2)
+
+
+def _as_cap_2(body: bytes) -> _Cap2 | None:
+    if not body.startswith(b"{") or b'"Timestamp"' not in body:
+        return None
+    try:
+        return _cap_2.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

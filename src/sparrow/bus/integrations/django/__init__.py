@@ -1,0 +1,45 @@
+"""Django: an application with the tables as a migration, pages of the admin, and `manage.py bus_worker`.
+
+```python
+INSTALLED_APPS = [..., "sparrow.bus.integrations.django"]
+SPARROW_BUS = {"broker": "sparrow://127.0.0.1:9876", "app": "shop"}     # what EventBus takes; or "shop.bus:bus"
+SPARROW_BUS_USING = "default"                                           # the database that has the tables
+```
+
+```python
+from sparrow.bus.integrations.django import bus, publisher
+
+@transaction.atomic
+def create(request):
+    Order.objects.create(...)
+    publisher.publish("order.created", {"number": 7})
+```
+
+Events are plain inserts on Django's own connection, inside `atomic()`; outside of it they are refused. Handlers stand
+in the `events` module of any installed application, which is imported at start. What a handler does through Django's
+models has a transaction of its own: it happens at least once, so let it bear a repeat, or ask for `session: Session`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparrow.bus.bus import EventBus
+    from sparrow.bus.publisher import Publisher
+
+    bus: EventBus
+    """What the settings name or describe."""
+    publisher: Publisher
+    """Publishes in the transaction of the database the settings name."""
+
+__all__ = ["bus", "publisher"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Late: importing this package reads no settings.
+    from sparrow.bus.integrations.django import configured
+
+    return configured.bus() if name == "bus" else configured.publisher()

@@ -1,0 +1,41 @@
+"""Pages to look at what was published and received. Nothing can be changed there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+
+from sparrow.bus.integrations.django import configured
+from sparrow.bus.integrations.django.models import Published, Received
+
+
+class _RowAdmin(admin.ModelAdmin):  # type: ignore[misc]
+    list_display: tuple[str, ...] = ("id", "name", "status", "retries", "added", "expires_at")
+    list_filter: tuple[str, ...] = ("status",)
+    search_fields = ("=id", "name__startswith")
+    ordering = ("-id",)
+    show_full_result_count = False  # the tables may be long, and nobody needs to know how long
+
+    def get_queryset(self, request: Any) -> QuerySet[Any]:
+        return super().get_queryset(request).using(configured.using())
+
+    def has_add_permission(self, request: Any, *args: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return False
+
+
+@admin.register(Published)
+class PublishedAdmin(_RowAdmin):
+    pass
+
+
+@admin.register(Received)
+class ReceivedAdmin(_RowAdmin):
+    list_display = ("id", "name", "group", "status", "retries", "added", "expires_at")

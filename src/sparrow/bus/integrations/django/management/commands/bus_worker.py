@@ -1,0 +1,28 @@
+"""`manage.py bus_worker`"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from sparrow.bus.errors import TablesMissing
+from sparrow.bus.integrations.django import configured
+from sparrow.bus.integrations.django.embedding import with_fresh_connections
+from sparrow.bus.integrations.working import run_worker
+
+
+class Command(BaseCommand):  # type: ignore[misc]
+    help = "Send what is published and run the handlers, until stopped."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        bus = configured.bus()
+        with_fresh_connections(bus)
+        try:
+            run_worker(bus, self.say)
+        except TablesMissing as error:
+            raise CommandError(f"{error.where} has no tables of the bus: run `manage.py migrate`") from error
+
+    def say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()

@@ -1,0 +1,36 @@
+"""The tables, by the same statements that `sparrow bus ddl` prints, in the one database that has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import migrations
+
+from sparrow.bus.integrations.django import configured
+from sparrow.bus.sql.tables import ddl, metadata
+
+
+def create(apps: Any, schema_editor: Any) -> None:
+    if schema_editor.connection.alias == configured.using():
+        strict = configured.bus().settings.strict_tables
+        for statement in ddl(configured.kind(), configured.space(), strict=strict).split(";\n"):
+            if statement.strip():
+                schema_editor.execute(statement, params=None)
+
+
+def drop(apps: Any, schema_editor: Any) -> None:
+    if schema_editor.connection.alias == configured.using():
+        strict = configured.bus().settings.strict_tables
+        for table in metadata(configured.kind(), configured.space(), strict=strict).sorted_tables:
+            quoted = ".".join(schema_editor.quote_name(part) for part in (table.schema, table.name) if part)
+            schema_editor.execute(f"DROP TABLE {quoted}", params=None)
+
+
+class Migration(migrations.Migration):  # type: ignore[misc]
+    initial = True
+    operations = [  # noqa: RUF012
+        migrations.RunPython(create, drop),
+        # Django knows of the models, and has nothing to make for them.
+        migrations.CreateModel("Published", fields=[], options={"managed": False}),
+        migrations.CreateModel("Received", fields=[], options={"managed": False}),
+    ]
