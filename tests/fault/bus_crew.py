@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,13 @@ from sparrow.bus.transport.spi import Envelope
 from sparrow.client import Admin
 
 PATIENCE_S = 60.0
+BATCH = 40
+LEASE_S = 1.0
+"""For tests that kill: what a dead worker held is due again after it."""
+CALM_LEASE_S = 60.0
+POLL_MAX_S = 0.1
+CRASHES_MAX = 1_000
+"""Our workers die of us, not of a message."""
 EFFECTS = {
     "sqlite": "id INTEGER PRIMARY KEY AUTOINCREMENT",
     "mysql": "id bigint AUTO_INCREMENT PRIMARY KEY",
@@ -164,6 +173,49 @@ class Tables:
         asyncio.run(self.bus.database.close())
 
 
+class Place(NamedTuple):
+    """Where a test runs, and with whom."""
+
+    name: str
+    tables: Tables
+    crew: Crew
+    seed: int
+
+    def job(self, number: int, **more: Any) -> Job:
+        """For a worker; no two of a test have the same number."""
+        settings = {"lease_s": LEASE_S, "relay_batch": BATCH, "crashes_max": CRASHES_MAX, "poll_max_s": POLL_MAX_S}
+        return Job(
+            database=self.tables.url,
+            broker=self.tables.broker,
+            skips_locked=self.name != "mariadb-lease-only",
+            seed=self.seed + number,
+            settings=settings | more.pop("settings", {}),
+            **more,
+        )
+
+    def say(self, **numbers: object) -> None:
+        print(f"{self.name}, seed {self.seed}:", ", ".join(f"{name} {value}" for name, value in numbers.items()))
+
+
+@contextmanager
+def placed(name: str, url: str, broker: str) -> Iterator[Place]:
+    tables = Tables(url, broker)
+    try:
+        with crew() as workers:
+            yield Place(name, tables, workers, random.SystemRandom().randrange(1 << 32))
+            workers.check()
+    finally:
+        tables.close()
+
+
+def shares(total: int, count: int) -> list[int]:
+    """The total, in so many parts."""
+    return [total * (part + 1) // count - total * part // count for part in range(count)]
+
+
+# -- the broker -------------------------------------------------------------------------------------------------------
+
+
 def deliver_twice(broker: str, first: int, count: int) -> None:
     """As relays do that died before they could mark what they had sent."""
 
@@ -198,6 +250,10 @@ class Sent(NamedTuple):
     value: dict[str, Any]
 
 
+def place_in_queue(one: Sent) -> tuple[int, int]:
+    return one.queue, one.offset
+
+
 def sent_messages(broker: str) -> list[Sent]:
     """All that the broker stored of the topic, repeats too, queue by queue in its order."""
 
@@ -217,8 +273,28 @@ def sent_messages(broker: str) -> list[Sent]:
                     await listening.acknowledge(deliveries)
         finally:
             await transport.close()
-        return sorted(found)
+        return sorted(found, key=place_in_queue)
 
     with Admin(broker) as admin:
         count = sum(bounds.end - bounds.first for bounds in admin.topic_bounds(topic_of(TOPIC)).values())
     return asyncio.run(read())
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def sent_out_of_order(sent: Iterable[Sent]) -> int:
+    """A repeat of what was sent before is in no order; receivers drop it."""
+    firsts = {one.id: one for one in sorted(sent, key=place_in_queue, reverse=True)}
+    return _out_of_order((one.value["key"], one.value["n"]) for one in sorted(firsts.values(), key=place_in_queue))
+
+
+def handled_out_of_order(effects: Iterable[Effect]) -> int:
+    return _out_of_order((effect.key, effect.n) for effect in effects)
+
+
+def _out_of_order(keyed: Iterable[tuple[str, int]]) -> int:
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for key, number in keyed:
+        by_key[key].append(number)
+    return sum(before > after for numbers in by_key.values() for before, after in pairwise(numbers))

@@ -35,7 +35,7 @@ import psycopg  # noqa: F401
 import pymysql  # noqa: F401
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
-from tests.fault.bus_points import arm
+from tests.fault.bus_points import arm, die
 
 from sparrow.bus import EventBus, Headers, Retry, fixed
 from sparrow.bus.transport.sparrow import SparrowTransport
@@ -67,7 +67,9 @@ class Job(msgspec.Struct, kw_only=True):
     runs: str = ""
     """A file to note each call of a handler in."""
     dies_at: str | None = None
-    """One of `bus_points.POINTS`."""
+    """One of `bus_points.POINTS`, or for those that publish: "written" or "committed"."""
+    publishes: tuple[int, int] | None = None
+    """The first number and the count of events: it writes them in a transaction, and dies. It does nothing else."""
     clock_off_s: float = 0.0
     service: str = ""
     """A program, and the name of a function in it that makes a bus of a database and a broker: "path:name". Without
@@ -93,6 +95,8 @@ async def work(job: Job) -> None:
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
     bus = writing_rows(job, transport) if not job.service else loaded(job.service)(job.database, transport)
     bus.settings = bus.shared.settings = replace(bus.settings, **job.settings)
+    if job.publishes is not None:
+        await publish(bus, *job.publishes, job.dies_at)
     if job.dies_at is not None:
         arm(bus, job.dies_at)
     if job.sends_fail:
@@ -103,6 +107,15 @@ async def work(job: Job) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with bus:
         await leave.wait()
+
+
+async def publish(bus: EventBus, first: int, count: int, dies_at: str | None) -> None:
+    async with AsyncSession(bus.database.async_engine) as session, session.begin():
+        for number in range(first, first + count):
+            await bus.publish_async(TOPIC, {"n": number}, session=session)
+        if dies_at == "written":
+            die()
+    die()
 
 
 def writing_rows(job: Job, transport: Transport) -> EventBus:
@@ -138,7 +151,7 @@ def loaded(service: str) -> Any:
     spec = importlib.util.spec_from_file_location("service", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, name)
 

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import pytest
-from tests.fault.bus_crew import Crew, Sent, Tables, crew, deliver_twice, sent_messages
+from tests.fault.bus_crew import (
+    BATCH,
+    CALM_LEASE_S,
+    Place,
+    deliver_twice,
+    handled_out_of_order,
+    placed,
+    sent_messages,
+    sent_out_of_order,
+    shares,
+)
 from tests.fault.bus_worker import Job
 from tests.support.waiting import wait_until
 
@@ -23,37 +32,10 @@ from sparrow.testing import RunningPlatform
 pytestmark = pytest.mark.timeout(600)
 
 WORKERS = 4
-BATCH = 40
-LEASE_S = 1.0
-"""For tests that kill: what a dead worker held is due again after it."""
-CALM_LEASE_S = 60.0
-POLLING = {"poll_max_s": 0.1}
-CRASHES_MAX = 1_000
-"""Our workers die of us, not of a message."""
 DONE_S = 120.0
-
-
-class Place(NamedTuple):
-    """Where a test runs, and with whom."""
-
-    tables: Tables
-    crew: Crew
-    name: str
-    seed: int
-
-    def job(self, number: int, **more: Any) -> Job:
-        settings = {"lease_s": LEASE_S, "relay_batch": BATCH, "crashes_max": CRASHES_MAX, **POLLING}
-        return Job(
-            database=self.tables.url,
-            broker=self.tables.broker,
-            skips_locked=self.name != "mariadb-lease-only",
-            seed=self.seed + number,
-            settings=settings | more.pop("settings", {}),
-            **more,
-        )
-
-    def say(self, **numbers: object) -> None:
-        print(f"{self.name}, seed {self.seed}:", ", ".join(f"{name} {value}" for name, value in numbers.items()))
+ONLY_RELAY = {"executes": False}
+ONLY_EXECUTOR = {"relays": False}
+Scale = Literal["smoke", "full"]
 
 
 @pytest.fixture(params=["postgresql", "mariadb", "mariadb-lease-only", "sqlite"])
@@ -68,23 +50,8 @@ def database(tables_name: str) -> str:
 
 @pytest.fixture
 def place(tables_name: str, database_url: str, platform: RunningPlatform) -> Iterator[Place]:
-    tables = Tables(database_url, platform.name_servers)
-    try:
-        with crew() as workers:
-            yield Place(tables, workers, tables_name, random.SystemRandom().randrange(1 << 32))
-            workers.check()
-    finally:
-        tables.close()
-
-
-Scale = Literal["smoke", "full"]
-ONLY_RELAY = {"executes": False}
-ONLY_EXECUTOR = {"relays": False}
-
-
-def shares(total: int, count: int) -> list[int]:
-    """The total, in so many parts."""
-    return [total * (part + 1) // count - total * part // count for part in range(count)]
+    with placed(tables_name, database_url, platform.name_servers) as place:
+        yield place
 
 
 # -- relays -----------------------------------------------------------------------------------------------------------
@@ -172,21 +139,8 @@ def test_messages_with_one_key_keep_their_order(place: Place, scale: Scale) -> N
     for one in sent:
         queues[one.value["key"]].add(one.queue)
     effects = place.tables.effects()
-    sent_wrong = out_of_order((one.value["key"], one.value["n"]) for one in firsts(sent))
-    handled_wrong = out_of_order((effect.key, effect.n) for effect in effects)
+    sent_wrong, handled_wrong = sent_out_of_order(sent), handled_out_of_order(effects)
     place.say(sends=len(sent), effects=len(effects), sent_out_of_order=sent_wrong, handled_out_of_order=handled_wrong)
     assert {len(each) for each in queues.values()} == {1}
     assert Counter(effect.n for effect in effects) == Counter(range(count))
     assert (sent_wrong, handled_wrong) == (0, 0)
-
-
-def firsts(sent: list[Sent]) -> list[Sent]:
-    seen: set[str] = set()
-    return [one for one in sent if one.id not in seen and not seen.add(one.id)]  # type: ignore[func-returns-value]
-
-
-def out_of_order(keyed: Iterable[tuple[str, int]]) -> int:
-    by_key = defaultdict(list)
-    for key, number in keyed:
-        by_key[key].append(number)
-    return sum(before > after for numbers in by_key.values() for before, after in pairwise(numbers))

@@ -386,7 +386,9 @@ async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_las
             await listening.acknowledge(got[1:])
         await listening.close()
         with pytest.raises(Unavailable):
-            await transport.send([event("a", 4)])
+            # It is tried, and fails, if the end of this other connection has not been noticed yet.
+            (result,) = await transport.send([event("a", 4)])
+            raise result or AssertionError("it was sent to nobody")
         with pytest.raises(Unavailable):
             await transport.listen(group, ["a"], prefetch=10)
         with pytest.raises(Unavailable):

@@ -317,7 +317,7 @@ async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_las
         with pytest.raises(Unavailable):
             await listening.acknowledge(got[1:2])
         await listening.close()
-        (result,) = await transport.send([event(topic, 3, key="k")])  # it may still have thought to be connected
+        (result,) = await transport.send([event(topic, 3, key="k")])  # the producer still waits for the server
         assert isinstance(result, Unavailable)
         with pytest.raises(Unavailable):
             await transport.send([event(topic, 4, key="k")])

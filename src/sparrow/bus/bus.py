@@ -484,6 +484,17 @@ class EventBus:
                 quiet = quiet + 1 if not (busy or worker.is_joining) and is_idle() else 0
                 await asyncio.sleep(_DRAIN_POLL_S)
 
+    def drain_blocking(self, timeout_s: float = 30.0) -> None:
+        """The same for a bus in a thread (`with bus:`)."""
+        if self._thread is None:
+            raise Closed("the bus")
+        self._thread.run(self.drain(timeout_s))
+
+    def forget_tables(self) -> None:
+        """What was worked out for the tables is not right any more: the database is another one."""
+        self._metadata = None
+        self.shared.forget_styles()
+
     def advance(self, seconds: float) -> None:
         """Move the clock of this bus, for tests: delays, retries, rounds and cleaning come due."""
         self.clock.shift_s += seconds

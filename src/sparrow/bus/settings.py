@@ -22,17 +22,22 @@ class BusSettings:
     version: str = "v1"
     """Stored with every row and part of every group's name: two versions of an application do not share messages."""
     default_group: str | None = None
+    """The group of subscriptions that name none; None: `cap.queue.<app>`."""
     group_prefix: str | None = None
+    """Goes before every group, with a dot."""
     topic_prefix: str | None = None
+    """Goes before every name that is published or subscribed to, with a dot."""
 
     schema: str = "cap"
     """Where the tables are on PostgreSQL."""
     table_prefix: str = "cap"
     """What stands before their names on MySQL, MariaDB and SQLite."""
     create_tables: bool = True
+    """Whether a start makes the tables that are missing; else it says which ones are."""
     strict_tables: bool = False
     """Exactly three tables: repeats are remembered only while the message is."""
     succeeded_word: Literal["Successed", "Succeeded"] = "Successed"
+    """How success is spelled in StatusName; the other one is CAP's own."""
     status_writes: Literal["full", "compact"] = "full"
     """compact: Enqueued and Processing are not written to the wide tables; listings work them out from Queue."""
 
@@ -41,21 +46,30 @@ class BusSettings:
     reenqueue_interval_s: float | None = 180.0
     """How often what has failed gets a new round; None: never."""
     succeeded_kept_s: float = DAY_S
+    """How long after its success a message expires."""
     failed_kept_s: float = 15 * DAY_S
+    """How long after it was added a failed message expires; until then it gets new rounds."""
     inbox_kept_s: float = 7 * DAY_S
+    """How long a group remembers what it has seen: a repeat that comes later is handled again."""
     clean_interval_s: float = 3_600.0
+    """How often expired messages are deleted."""
     clean_batch: int = 1_000
+    """Rows that are deleted in one transaction."""
     clean_pause_s: float = 1.0
+    """Between two full lots."""
     clean_between: tuple[time, time] | None = None
     """Only in these hours of the day, UTC; may pass midnight."""
     archive: Path | None = None
     """A folder: what is cleaned up is written there first, as Parquet."""
 
     lease_s: float = 60.0
+    """How long a claim lasts that nobody renews: so long what a dead worker had rests."""
     crashes_max: int = 5
     """A message whose workers were lost so often is Failed: it may be what kills them."""
     relay_batch: int = 200
+    """Events that are claimed and sent together."""
     send_timeout_s: float = 10.0
+    """For a batch to be acknowledged by the broker; at most half a lease in any case."""
     breaker: bool = False
     """While the broker cannot be reached, attempts do not count; one is made every second. Better on in production."""
     concurrency: int = 4
@@ -63,13 +77,19 @@ class BusSettings:
     consumers: int = 1
     """Memberships in each group, in this process."""
     broker_prefetch: int = 500
+    """Messages that the broker may hand out ahead."""
     poll_min_s: float = 0.02
+    """The first pause when nothing is due; each one is twice as long, up to `poll_max_s`. A commit in this process
+    ends the pause."""
     poll_max_s: float = 1.0
+    """So late an event of another process may be noticed."""
     stop_timeout_s: float = 30.0
+    """How long a stop waits for running handlers before they are cancelled and their messages handed back."""
 
     naming: Naming | None = None
     """pascal: fields travel as .NET spells them."""
     allow_autocommit: bool = False
+    """Whether to publish on connections that commit every statement by itself."""
     own_transactions: bool = True
     """Whether an event may be published without naming a transaction: the bus then makes a short one."""
     relays: bool = True

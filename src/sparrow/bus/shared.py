@@ -62,6 +62,9 @@ class Shared:
         """Another one for every claim: what is held by it was claimed together and is fenced together."""
         return f"{self.instance}/{next(self._claims)}"
 
+    def forget_styles(self) -> None:
+        self._styled.clear()
+
     def sql_of(self, db: Connection) -> Sql:
         """How to speak on a connection that is not ours: other drivers mark values in other ways."""
         return self.sql_for(kind_of(db.dialect.name), db.dialect.paramstyle)

@@ -1,13 +1,18 @@
-"""The pytest plugin: installed with Sparrow, and nothing but two fixtures."""
+"""The pytest plugin: installed with Sparrow, and nothing but three fixtures."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from sparrow.testing.platforms import RunningPlatform, running
+
+if TYPE_CHECKING:  # only who asks for a bus needs SQLAlchemy
+    from sparrow.bus import EventBus
 
 
 @pytest.fixture
@@ -22,3 +27,16 @@ def sparrow_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
     """A name server and a broker for the whole run: use topics and groups of your own."""
     with running(tmp_path_factory.mktemp("sparrow")) as platform:
         yield platform
+
+
+@pytest.fixture
+def event_bus(tmp_path: Path) -> Iterator[EventBus]:
+    """An event bus for this test alone, on SQLite and a broker in memory. Its tables are there; `with event_bus:` or
+    `async with event_bus:` starts it."""
+    from sparrow.bus import EventBus
+
+    bus = EventBus(f"sqlite:///{tmp_path / 'event-bus.db'}", "memory://", app="test")
+    bus.prepare_blocking()
+    yield bus
+    bus.stop_thread()
+    asyncio.run(bus.stop())

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,14 @@ async def test_s03_first_start_makes_exactly_the_tables_and_a_second_one_changes
 
 async def test_s03_eight_threads_starting_together_all_succeed(make_bus: MakeBus) -> None:
     buses = [make_bus() for _ in range(8)]
-    together = threading.Barrier(len(buses))
+    together = threading.Barrier(len(buses), timeout=10)
 
     def start(bus: EventBus) -> None:
         together.wait()
         bus.prepare_blocking()
 
-    await asyncio.gather(*(asyncio.to_thread(start, bus) for bus in buses))
+    with ThreadPoolExecutor(len(buses)) as threads:
+        await asyncio.gather(*(asyncio.wrap_future(threads.submit(start, bus)) for bus in buses))
     assert await table_names(buses[0]) == MESSAGE_TABLES | HELPER_TABLES
 
 

@@ -138,7 +138,7 @@ def _by_status(db: Connection, sql: Sql, side: Side) -> tuple[dict[str, int], in
 
 def _rows(db: Connection, sql: Sql, table: str) -> Total:
     """Exactly while they are few; then what the database keeps for its planner."""
-    counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {COUNTED_MAX}) some")[0][0])
+    counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {COUNTED_MAX}) counted")[0][0])
     if counted < COUNTED_MAX:
         return Total(counted)
     return Total(max(_estimated(db, sql, table), counted), is_exact=False)

@@ -145,10 +145,8 @@ def _columns(side: Side, has_queue: bool) -> str:
 
 
 def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
-    number, version, name, content, retries, added, expires, word, key, rounds, error, parked, *queue, group, known = (
-        row
-    )
-    due_at, held_by = queue
+    number, version, name, content, retries, added, expires, word, key, rounds, error, parked = row[:12]
+    due_at, held_by, group, message_id = row[12:]
     headers, value = parts_of(content)
     return StoredEvent(
         id=number,

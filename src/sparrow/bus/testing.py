@@ -1,0 +1,259 @@
+"""The bus in tests: real tables, a broker inside the process, a clock that can be moved, and a look at what was said.
+
+```python
+async with TestBus(bus):                        # the application's own bus, with its handlers, on a broker in memory
+    with capture(bus) as published:             # nothing of this is sent
+        await client.post("/orders", json={"number": 7})
+    assert published.one("order.created").value == {"number": 7}
+
+    await client.post("/orders", json={"number": 8})
+    await bus.drain()                           # sent, received, handled
+    bus.advance(3600)                           # what is due in an hour is due now
+```
+
+Storage is a database also here, SQLite in a temporary file unless another is named: transactions are what a test of
+published events is about. (SQLite in memory will not do: there a second connection that writes is refused at once.)
+With pytest there is the fixture `event_bus` too, without any import.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, overload
+
+import msgspec
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sparrow.bus.bus import EventBus
+from sparrow.bus.content import read_content
+from sparrow.bus.headers import Headers
+from sparrow.bus.publishing import Outgoing
+from sparrow.bus.shared import Shared
+from sparrow.bus.sql.database import Database
+from sparrow.bus.sql.dialect import TableNames
+from sparrow.bus.sql.outbox import NewEvent
+from sparrow.bus.transport.memory import MemoryTransport
+from sparrow.bus.transport.spi import Envelope, Transport
+from sparrow.model.errors import Refused
+
+TEMPORARY = "sqlite://"
+"""As a database: SQLite in a file that is gone afterwards."""
+
+
+class TestBus:
+    """A bus that runs for the length of a block, on a broker inside this process: `with` or `async with`."""
+
+    __test__ = False  # pytest: the name is not meant for you
+
+    def __init__(
+        self, bus: EventBus | None = None, *, database: str | Engine | AsyncEngine | None = None, **options: Any
+    ) -> None:
+        """`bus`: yours; it is as before when the block ends. Without one a new one is made, from `options`.
+
+        `database`: another one than the bus has; `"sqlite://"` for a temporary one, which a new bus has by itself."""
+        if bus is not None and options:
+            raise Refused(f"the bus is made already, and cannot take {', '.join(sorted(options))}")
+        self._bus, self._database, self._options = bus, database, options
+        self._undoing = ExitStack()
+
+    def __enter__(self) -> EventBus:
+        with self._arranged() as bus:
+            bus.start_in_thread()
+            return bus
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._undoing:
+            assert self._bus is not None
+            self._bus.stop_thread()
+
+    async def __aenter__(self) -> EventBus:
+        with self._arranged() as bus:
+            await bus.start()
+            return bus
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._undoing:
+            assert self._bus is not None
+            await self._bus.stop()
+
+    @contextmanager
+    def _arranged(self) -> Iterator[EventBus]:
+        """The bus as it is to run; as it was, if that fails."""
+        try:
+            database = self._database if self._database is not None or self._bus is not None else TEMPORARY
+            if database == TEMPORARY:
+                folder = tempfile.TemporaryDirectory(prefix="sparrow-bus-", ignore_cleanup_errors=True)
+                database = f"sqlite:///{Path(self._undoing.enter_context(folder)) / 'bus.db'}"
+            if self._bus is None:
+                assert database is not None
+                self._bus = EventBus(database, MemoryTransport(), **self._options)
+            else:
+                self._undoing.enter_context(_rewired(self._bus, database))
+            yield self._bus
+        except BaseException:
+            self._undoing.close()
+            raise
+
+
+@contextmanager
+def _rewired(bus: EventBus, database: str | Engine | AsyncEngine | None) -> Iterator[None]:
+    if bus.is_running:
+        raise Refused("the bus is running already: begin the test with one that is stopped")
+    shared = bus.shared
+    before = bus.database, shared.sql, shared.transport, bus.clock.shift_s
+    shared.transport = MemoryTransport()
+    if database is not None:
+        new = Database(database)
+        names = TableNames.of(new.kind, bus.settings.space(new.kind))
+        _use(bus, new, replace(shared.sql, kind=new.kind, paramstyle=new.paramstyle, names=names))
+    try:
+        yield
+    finally:
+        old, sql, shared.transport, bus.clock.shift_s = before
+        _use(bus, old, sql)
+
+
+def _use(bus: EventBus, database: Database, sql: Any) -> None:
+    bus.database = bus.shared.database = database
+    bus.shared.sql = sql
+    bus.forget_tables()
+
+
+# -- looking at what was published -------------------------------------------------------------------------------------
+
+
+class CapturedEvent(NamedTuple):
+    id: int
+    name: str
+    value: Any
+    """As JSON has it: dicts, lists, texts and numbers."""
+    headers: Headers
+
+
+class Captured(Sequence[CapturedEvent]):
+    """What was published and committed since, in order. What was rolled back is not there; look after the commit."""
+
+    def __init__(self, shared: Shared, database: Database, *, is_own: bool) -> None:
+        self._shared, self._database, self._is_own = shared, database, is_own
+        self.ids: list[int] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [event.name for event in self]
+
+    def one(self, name: str) -> CapturedEvent:
+        """The only event of that name; an `AssertionError` says what there is instead."""
+        found = [event for event in self if event.name == name]
+        if len(found) != 1:
+            raise AssertionError(f"{len(found)} events {name!r} were published; in all: {', '.join(self.names) or '-'}")
+        return found[0]
+
+    @overload
+    def __getitem__(self, index: int) -> CapturedEvent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[CapturedEvent]: ...
+
+    def __getitem__(self, index: int | slice) -> CapturedEvent | list[CapturedEvent]:
+        return self._read()[index]
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __iter__(self) -> Iterator[CapturedEvent]:
+        return iter(self._read())
+
+    def __eq__(self, other: object) -> bool:
+        return self._read() == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Captured({self._read()!r})"
+
+    def _read(self) -> list[CapturedEvent]:
+        """Past our own transactions: on SQLite they would wait for the one that the test may have open."""
+        if not self.ids:
+            return []
+        engine = self._database.engine
+        sql = self._shared.sql_for(self._database.kind, engine.dialect.paramstyle)
+        condition, values = sql.among('"Id"', self.ids)
+        connection = engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(
+                sql.text(f'SELECT "Id", "Name", "Content" FROM {sql.names.published} WHERE {condition}'), tuple(values)
+            )
+            rows = {row[0]: row for row in cursor.fetchall()}
+            cursor.close()
+        finally:
+            connection.close()
+            if self._is_own:
+                engine.dispose()
+        return [_event(*rows[number]) for number in self.ids if number in rows]
+
+
+def _event(number: int, name: str, content: str) -> CapturedEvent:
+    headers, body = read_content(content)
+    return CapturedEvent(number, name, msgspec.json.decode(body) if body else None, Headers(headers))
+
+
+@contextmanager
+def capture(bus: EventBus) -> Iterator[Captured]:
+    """Collects what the bus publishes inside the block, and keeps it from being sent, also later.
+
+    The bus may be running or not; its tables must be there (`bus.prepare_blocking()` makes them)."""
+    shared = bus.shared
+    # A blocking look also at an engine of asyncio: a test should not have to await what it compares.
+    own = None if bus.database.has_blocking else Database(bus.database.async_engine.url)
+    captured = Captured(shared, own or bus.database, is_own=own is not None)
+    drafting, gate = shared.drafting, shared.transport
+    if not isinstance(gate, _Gate):
+        gate = _Gate(gate)
+    shared.drafting, shared.transport = _Noting(drafting, captured.ids, gate.held), gate  # type: ignore[assignment]
+    try:
+        yield captured
+    finally:
+        shared.drafting = drafting
+
+
+class _Noting:
+    """Drafts as ever, and notes the number before anything is written: a moment later it may be sent."""
+
+    def __init__(self, inner: Any, ids: list[int], held: set[str]) -> None:
+        self._inner, self._ids, self._held = inner, ids, held
+
+    def draft(self, event: Outgoing, number: int | None = None) -> NewEvent:
+        new: NewEvent = self._inner.draft(event, number)
+        self._ids.append(new.id)
+        self._held.add(str(new.id))
+        return new
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Gate:
+    """A transport that says yes to what is held, and sends the rest."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.held: set[str] = set()
+
+    async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
+        passing = [envelope for envelope in envelopes if envelope.id not in self.held]
+        answers = iter(await self._inner.send(passing) if passing else ())
+        return [None if envelope.id in self.held else next(answers) for envelope in envelopes]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

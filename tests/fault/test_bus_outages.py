@@ -1,0 +1,161 @@
+"""What else befalls a bus: death at each single step, no broker yet, a database that restarts, wrong clocks, and two
+versions of an application on the same tables."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from tests.fault.bus_crew import (
+    CALM_LEASE_S,
+    Place,
+    handled_out_of_order,
+    placed,
+    sent_messages,
+    sent_out_of_order,
+)
+from tests.fault.bus_points import POINTS
+from tests.support.databases import _free_port
+from tests.support.waiting import wait_until
+
+from sparrow.cli.platform import Platform
+from sparrow.client.blocking.loop import LoopThread
+from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
+from sparrow.testing import RunningPlatform
+from sparrow.testing.platforms import SMALL_LOG
+
+pytestmark = pytest.mark.timeout(300)
+
+DONE_S = 60.0
+Scale = Literal["smoke", "full"]
+
+
+@pytest.fixture
+def place(database: str, database_url: str, platform: RunningPlatform) -> Iterator[Place]:
+    with placed(database, database_url, platform.name_servers) as place:
+        yield place
+
+
+def wait_for_all(place: Place, count: int, *, groups: int = 1) -> None:
+    """Until so many are published, and every group has handled each."""
+    tables = place.tables
+    wait_until(
+        lambda: tables.successed("received") == count * groups and tables.open_count() == 0,
+        within_s=DONE_S,
+    )
+    assert tables.successed("published") == count
+    assert Counter(effect.n for effect in tables.effects()) == Counter(dict.fromkeys(range(count), groups))
+
+
+def test_a_worker_may_die_between_any_two_steps(place: Place, scale: Scale) -> None:
+    each, rounds = (5, 1) if scale == "smoke" else (50, 3)
+    published = 0
+    for number, point in enumerate(POINTS * rounds):
+        place.tables.publish(published, each)
+        published += each
+        worker = place.crew.hire(place.job(number, dies_at=point))
+        assert place.crew.status(worker) == -signal.SIGKILL, point
+    place.crew.hire(place.job(100))
+    wait_for_all(place, published)
+    sent = len(sent_messages(place.tables.broker))
+    place.say(deaths=len(POINTS) * rounds, published=published, sent=sent, effects=place.tables.effect_count())
+
+
+def test_a_publisher_that_dies_has_published_what_it_committed_and_nothing_else(place: Place) -> None:
+    place.crew.hire(place.job(0))
+    for number, point in enumerate(("written", "committed"), 1):
+        first = 1_000 if point == "written" else 0
+        publisher = place.crew.hire(place.job(number, publishes=(first, 10), dies_at=point))
+        assert place.crew.status(publisher) == -signal.SIGKILL
+    wait_for_all(place, 10)
+
+
+def test_a_bus_that_starts_without_a_broker_catches_up_when_there_is_one(
+    database: str, database_url: str, tmp_path: Path
+) -> None:
+    count, port = 50, _free_port()
+    quick_rounds = {"reenqueue_interval_s": 0.5}
+    with placed(database, database_url, f"127.0.0.1:{port}") as place:
+        place.tables.publish(0, count)
+        place.crew.hire(place.job(0, settings=quick_rounds))
+        wait_until(lambda: place.tables.count("\"StatusName\" = 'Failed'", "published") == count, within_s=DONE_S)
+        with platform_at(port, tmp_path):
+            wait_for_all(place, count)
+
+
+@contextmanager
+def platform_at(port: int, folder: Path) -> Iterator[None]:
+    """Its name server is on this port."""
+    loop = LoopThread("late platform")
+    platform = Platform(
+        folder / "late",
+        naming=NamingSettings(port=port),
+        broker=BrokerSettings(port=0),
+        log=LogSettings.model_validate(SMALL_LOG),
+    )
+    try:
+        loop.run(platform.start())
+        yield
+    finally:
+        loop.run(platform.stop())
+        loop.stop()
+
+
+@pytest.mark.parametrize("database", ["mariadb", "postgresql"])
+def test_a_database_may_be_killed_and_come_back(
+    database: str, database_servers, database_url: str, place: Place, scale: Scale
+) -> None:
+    server, share = database_servers(database), 100 if scale == "smoke" else 1_000
+    restarts = 1 if scale == "smoke" else 5
+    for number in range(2):
+        place.crew.hire(place.job(number))
+    published = 0
+    for _ in range(restarts):
+        place.tables.publish(published, share)
+        published += share
+        wait_until(lambda: place.tables.effect_count() > 0, within_s=DONE_S)
+        server.kill()
+        server.start()
+    place.tables.publish(published, share)
+    wait_for_all(place, published + share)
+    place.say(restarts=restarts, published=published + share, sent=len(sent_messages(place.tables.broker)))
+
+
+def test_clocks_of_hosts_need_not_be_right(place: Place, scale: Scale) -> None:
+    count = 200 if scale == "smoke" else 2_000
+    hour_s = 3_600.0
+    for number, off_s in enumerate((0.0, hour_s, -hour_s)):
+        place.crew.hire(place.job(number, clock_off_s=off_s, settings={"lease_s": CALM_LEASE_S}))
+    for first in range(0, count, 50):
+        place.tables.publish(first, 50, keys=10)
+    wait_for_all(place, count)
+    sent, effects = sent_messages(place.tables.broker), place.tables.effects()
+    place.say(sent=len(sent), effects=len(effects))
+    assert len(sent) == count
+    assert (sent_out_of_order(sent), handled_out_of_order(effects)) == (0, 0)
+
+
+def test_two_versions_on_the_same_tables_do_not_take_each_others_messages(place: Place) -> None:
+    share = 50
+    place.crew.hire(place.job(0, settings={"executes": False}))
+    old = place.crew.hire(place.job(1, settings={"version": "v1", "relays": False}))
+    new = place.crew.hire(place.job(2, settings={"version": "v2", "relays": False}))
+    place.tables.publish(0, share)
+    wait_for_all(place, share, groups=2)
+    place.crew.end(new)
+    place.tables.publish(share, share)
+    wait_until(lambda: len(handled_by(place, "v1")) == 2 * share, within_s=DONE_S)
+    place.crew.end(old)
+    place.crew.hire(place.job(3, settings={"version": "v2", "relays": False}))
+    wait_for_all(place, 2 * share, groups=2)
+    for version in ("v1", "v2"):
+        assert sorted(handled_by(place, version)) == list(range(2 * share))
+
+
+def handled_by(place: Place, version: str) -> list[int]:
+    return [effect.n for effect in place.tables.effects() if effect.group.endswith(version)]

@@ -1,0 +1,36 @@
+"""What can be set is what the manual says can be set."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sparrow.bus.settings import BusSettings, modern
+from sparrow.model.errors import SettingsError
+
+MANUAL = Path(__file__).parents[3] / "docs" / "event-bus.md"
+
+
+def test_the_manual_lists_every_setting_and_no_other() -> None:
+    table = MANUAL.read_text().partition("## Settings")[2]
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert listed == [field.name for field in fields(BusSettings)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("relay_batch", 0), ("lease_s", 0), ("concurrency", -1), ("succeeded_word", "Done")]
+)
+def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: object) -> None:
+    with pytest.raises(SettingsError, match=name):
+        BusSettings(**{name: value})
+
+
+def test_the_modern_profile_is_what_cap_does_today() -> None:
+    settings = modern(app="shop")
+    assert (settings.retry.max, settings.retry.at_once) == (50, 2)
+    assert settings.reenqueue_interval_s is None
+    assert settings.clean_interval_s == 300
+    assert settings.app == "shop"
