@@ -20,8 +20,6 @@ from sparrow.bus import EventBus
 from sparrow.bus import receiver as receiver_module
 from sparrow.bus import relay as relay_module
 from sparrow.bus.effects import AsyncEffect
-from sparrow.bus.executor import Executor
-from sparrow.bus.relay import Relay
 from sparrow.bus.transport.spi import Delivery, Envelope, Listening, Transport
 
 POINTS = (
@@ -60,13 +58,13 @@ def arm(bus: EventBus, point: str) -> None:
     elif point == "delivered":
         _replace(receiver_module, "store", lambda real: _before(real))
     elif point == "marked":
-        _replace(Relay, "_mark_sent", lambda real: _after_async(real, lambda _self, claims: claims))
+        _arm_count(bus, "bus_sent_total")
     elif point == "taken":
-        _replace(Executor, "_call", lambda real: _before(real))
+        _replace(AsyncEffect, "call", lambda real: _before(real))
     elif point == "handled":
         _replace(AsyncEffect, "commit", lambda real: _before(real))
     elif point == "ending":
-        _replace(Executor, "_finish", lambda real: _after(real))
+        _replace(AsyncEffect, "commit", lambda real: lambda effect, finish: real(effect, _after(finish)))
     else:
         _replace(AsyncEffect, "commit", lambda real: _after_async(real))
 
@@ -93,14 +91,25 @@ def _after(real: Callable[..., Any], if_: Callable[..., Any] = _always) -> Calla
     return wrapper
 
 
-def _after_async(real: Callable[..., Any], if_: Callable[..., Any] = _always) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        result = await real(*args, **kwargs)
-        if if_(*args, **kwargs):
-            die()
-        return result
+def _after_async(real: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> None:
+        await real(*args, **kwargs)
+        die()
 
     return wrapper
+
+
+def _arm_count(bus: EventBus, counter: str) -> None:
+    """When something is counted: right after the commit that makes it true."""
+    probe = bus.shared.probe
+    real = probe.count
+
+    def count(name: str, amount: int = 1, **labels: str) -> None:
+        real(name, amount, **labels)
+        if name == counter and amount:
+            die()
+
+    probe.count = count  # type: ignore[method-assign]
 
 
 def _arm_send(transport: Transport, point: str) -> None:

@@ -4,31 +4,188 @@
 document = asyncapi(bus, publishes={"order.created": Order})
 ```
 
-Subscriptions are known to the bus; what is published is not declared anywhere, so it is said here. Payloads are described
-by JSON Schema, from the same annotations by which they are decoded.
+Subscriptions are known to the bus; what is published is declared nowhere, so it is said here.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import pydantic
 
 from sparrow.bus import headers as h
-from sparrow.bus.calling import item_of
 from sparrow.bus.declaring import Subscription
 from sparrow.bus.names import is_pattern, wire_name
-from sparrow.bus.payload import mentions_pydantic
-from sparrow.bus.renaming import Naming, fields_of, taken_apart
+from sparrow.bus.renaming import taken_apart
+from sparrow.bus.schemas import Schemas
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus.bus import EventBus
 
 VERSION = "3.0.0"
-JSON = "application/json"
-_REFERENCE = "#/components/schemas/{name}"
+JSON, BYTES = "application/json", "application/octet-stream"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9._-]")
+_WILDCARDS = {"*": "_one_", "#": "_any_"}
+_HEADERS = {
+    h.ID: "The message's own number; repeats have the same one.",
+    h.NAME: "The topic.",
+    h.GROUP: "The consumer group, written by the receiver.",
+    h.TYPE: "The short name of the payload's class.",
+    h.CORRELATION_ID: "The number of the message that began the conversation.",
+    h.CORRELATION_SEQUENCE: "How many answers have come before it.",
+    h.CALLBACK: "Where an answer is wanted.",
+    h.SENT_AT: "MM/dd/yyyy HH:mm:ss, UTC.",
+    h.TRACE_PARENT: "W3C trace context.",
+}
+
+
+def asyncapi(
+    bus: EventBus,
+    *,
+    title: str | None = None,
+    description: str | None = None,
+    publishes: Mapping[str, Any] | None = None,
+    servers: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """`publishes`: the type of the payload, by the event's name. `servers`: as the specification has them, by name.
+    `SubscriptionError` when handlers are declared in a way that cannot work."""
+    bus.check()
+    settings = bus.settings
+    info: dict[str, Any] = {"title": title or settings.app, "version": settings.version}
+    if description:
+        info["description"] = description
+    document = _Document(Schemas(settings.naming))
+    for group, plan in sorted(bus.registry.groups().items()):
+        for subscription in plan.subscriptions:
+            document.receives(group, wire_name(subscription.topic, settings.topic_prefix), subscription)
+            if subscription.dead_letter is not None:
+                dead = wire_name(subscription.dead_letter, settings.topic_prefix)
+                document.sends(dead, Any, f"What {subscription.name} could not handle.")
+    for name, annotation in (publishes or {}).items():
+        document.sends(wire_name(name, settings.topic_prefix), annotation, None)
+    return {
+        "asyncapi": VERSION,
+        "info": info,
+        **({"servers": dict(servers)} if servers else {}),
+        "defaultContentType": JSON,
+        "channels": document.channels,
+        "operations": document.operations,
+        "components": {
+            "messages": document.messages,
+            "schemas": document.schemas.components(),
+            "messageTraits": {"event": {"headers": _header_schema()}},
+        },
+    }
+
+
+def as_text(document: Mapping[str, Any], form: Literal["json", "yaml"] = "json") -> str:
+    """YAML needs the package pyyaml."""
+    if form == "json":
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    try:
+        return msgspec.yaml.encode(document).decode()
+    except ImportError as error:
+        raise Refused("for YAML, `pip install pyyaml`; JSON needs nothing") from error
+
+
+class _Document:
+    def __init__(self, schemas: Schemas) -> None:
+        self.schemas = schemas
+        self.channels: dict[str, Any] = {}
+        self.operations: dict[str, Any] = {}
+        self.messages: dict[str, Any] = {}
+
+    def receives(self, group: str, topic: str, subscription: Subscription) -> None:
+        operation = self._operation("receive", topic, _payload_of(subscription))
+        documentation = inspect.getdoc(subscription.handler)
+        if documentation and inspect.isroutine(subscription.handler):
+            summary, _, rest = documentation.partition("\n")
+            operation["summary"] = summary
+            if rest.strip():
+                operation["description"] = rest.strip()
+        operation["tags"] = [{"name": group}]
+        operation["x-group"], operation["x-handler"] = group, subscription.name
+        if _answers(subscription):
+            operation["reply"] = {"address": {"location": f"$message.header#/{h.CALLBACK}"}}
+        self.operations[_free(self.operations, f"receive.{topic}.{group}")] = operation
+
+    def sends(self, topic: str, annotation: Any, summary: str | None) -> None:
+        operation = self._operation("send", topic, annotation)
+        if summary is not None:
+            operation["summary"] = summary
+        self.operations[_free(self.operations, f"send.{topic}")] = operation
+
+    def _operation(self, action: str, topic: str, annotation: Any) -> dict[str, Any]:
+        channel, message = self._channel(topic), self._message(topic, annotation)
+        self.channels[channel]["messages"][message] = {"$ref": f"#/components/messages/{message}"}
+        return {
+            "action": action,
+            "channel": {"$ref": f"#/channels/{channel}"},
+            "messages": [{"$ref": f"#/channels/{channel}/messages/{message}"}],
+        }
+
+    def _channel(self, topic: str) -> str:
+        for name, channel in self.channels.items():
+            if channel["address"] == topic:
+                return name
+        name = _free(self.channels, topic)
+        self.channels[name] = {"address": topic, "messages": {}}
+        if is_pattern(topic):
+            self.channels[name]["description"] = "A pattern: `*` is exactly one word, `#` any number of words."
+        return name
+
+    def _message(self, topic: str, annotation: Any) -> str:
+        is_raw = annotation is bytes
+        message = {
+            "name": topic,
+            "contentType": BYTES if is_raw else JSON,
+            "correlationId": {"location": f"$message.header#/{h.CORRELATION_ID}"},
+            "traits": [{"$ref": "#/components/messageTraits/event"}],
+            "payload": {} if is_raw else self.schemas.schema(annotation),
+        }
+        for name, known in self.messages.items():
+            if known == message:
+                return name
+        name = _free(self.messages, topic)
+        self.messages[name] = message
+        return name
+
+
+def _payload_of(subscription: Subscription) -> Any:
+    """Of one message, also where the handler gets many."""
+    wanted = subscription.plan.payload_annotation
+    if not subscription.plan.is_batch:
+        return wanted
+    _, _, arguments = taken_apart(wanted)
+    return arguments[0] if arguments else Any
+
+
+def _answers(subscription: Subscription) -> bool:
+    """Whether its handler says that it returns something."""
+    handler: Any = subscription.handler
+    try:
+        returned = inspect.signature(handler).return_annotation
+    except (TypeError, ValueError):
+        return False
+    return returned not in (inspect.Signature.empty, None, "None")
+
+
+def _header_schema() -> dict[str, Any]:
+    properties = {name: {"type": ["string", "null"], "description": sentence} for name, sentence in _HEADERS.items()}
+    for name in (h.ID, h.NAME):
+        properties[name]["type"] = "string"
+    return {"type": "object", "required": [h.ID, h.NAME], "properties": properties}
+
+
+def _free(taken: Mapping[str, Any], wanted: str) -> str:
+    """A key that may stand in a reference, and that nothing else has."""
+    words = (_WILDCARDS.get(word, _NOT_IN_KEYS.sub("_", word)) for word in wanted.split("."))
+    key = name = ".".join(words)
+    number = 2
+    while key in taken:
+        key, number = f"{name}-{number}", number + 1
+    return key
