@@ -9,8 +9,8 @@ STAMP  := $(VENV)/.installed
 FAST_TESTS := $(wildcard tests/unit tests/property)
 REST_TESTS := $(filter-out tests/unit tests/property tests/interop tests/fixtures tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 BENCHES    := $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
-# Real MariaDB and PostgreSQL: installed once, as root on Debian; else it says what to install.
-DATABASES  := @$(BIN)/python -m tests.support.databases
+# Real MariaDB, PostgreSQL, RabbitMQ, Redis and NATS: installed once, as root on Debian; else it says what to install.
+SERVERS    := @$(BIN)/python -m tests.support.databases && $(BIN)/python -m tests.support.message_brokers
 # pytest leaves with 5 when a folder holds no test yet.
 NONE_IS_FINE := || [ $$? -eq 5 ]
 
@@ -26,7 +26,7 @@ run: $(STAMP)  ## run the platform in ./sparrow-data, with a live demo pipeline
 test: SCALE ?= smoke
 test: $(STAMP)  ## unit and property tests first, then the slower folders at smoke scale
 	$(if $(FAST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 2 $(FAST_TESTS) $(NONE_IS_FINE),@echo "no fast tests yet")
-	$(DATABASES)
+	$(SERVERS)
 	$(if $(REST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 2 $(REST_TESTS) $(NONE_IS_FINE),@echo "no slower tests yet")
 
 lint: $(STAMP)  ## ruff check, ruff format --check, mypy --strict
@@ -45,13 +45,13 @@ bench: $(STAMP)  ## run every bench/*.py in order; results in build/bench/NAME.j
 
 interop: SCALE ?= full
 interop: $(STAMP)  ## official Java clients and mqadmin against our broker, our client against theirs (needs Java and Maven)
-	$(DATABASES)
+	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -rs tests/interop
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -q -n 2 --timeout=1800 $(FAST_TESTS)
-	$(DATABASES)
+	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -n 2 tests/fault
 
 install: $(STAMP)  ## make .venv and install the locked packages and this project into it
