@@ -4,6 +4,7 @@ The product knows nothing of this: what it calls is wrapped here, in a child pro
 
 | step | points |
 | --- | --- |
+| publisher | written, committed |
 | relay | claimed, half_sent, sent, marking, marked |
 | receiver | delivered, storing, stored, acknowledged |
 | executor | taken, handled, ending, ended |
@@ -39,15 +40,21 @@ POINTS = (
 )
 
 
+PUBLISHING = ("written", "committed")
+"""Points of one that publishes, in a transaction of its own or in a handler's: the second is `die` after it."""
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def arm(bus: EventBus, point: str) -> None:
     """The process kills itself the first time it comes there."""
-    assert point in POINTS, point
+    assert point in POINTS + PUBLISHING, point
     transport = bus.shared.transport
-    if point in ("claimed", "half_sent", "sent"):
+    if point == "written":
+        _replace(bus, "publish_async", lambda real: _after_async(real))
+    elif point in ("claimed", "half_sent", "sent"):
         _arm_send(transport, point)
     elif point in ("stored", "acknowledged"):
         _arm_listen(transport, point)
@@ -65,7 +72,7 @@ def arm(bus: EventBus, point: str) -> None:
         _replace(AsyncEffect, "commit", lambda real: _before(real))
     elif point == "ending":
         _replace(AsyncEffect, "commit", lambda real: lambda effect, finish: real(effect, _after(finish)))
-    else:
+    elif point == "ended":
         _replace(AsyncEffect, "commit", lambda real: _after_async(real))
 
 
@@ -104,9 +111,9 @@ def _arm_count(bus: EventBus, counter: str) -> None:
     probe = bus.shared.probe
     real = probe.count
 
-    def count(name: str, amount: int = 1, **labels: str) -> None:
-        real(name, amount, **labels)
-        if name == counter and amount:
+    def count(name: str, by: int = 1, **labels: str) -> None:
+        real(name, by, **labels)
+        if name == counter and by:
             die()
 
     probe.count = count  # type: ignore[method-assign]

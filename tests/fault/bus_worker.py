@@ -12,6 +12,7 @@ and when its input ends, it kills all that are left.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import os
 import random
@@ -45,6 +46,7 @@ from sparrow.model.errors import Unavailable
 
 TOPIC = "things"
 REAP_S = 0.01
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = Retry(max=15, backoff=fixed(0.05))
 
 
@@ -67,13 +69,12 @@ class Job(msgspec.Struct, kw_only=True):
     runs: str = ""
     """A file to note each call of a handler in."""
     dies_at: str | None = None
-    """One of `bus_points.POINTS`, or for those that publish: "written" or "committed"."""
-    publishes: tuple[int, int] | None = None
-    """The first number and the count of events: it writes them in a transaction, and dies. It does nothing else."""
+    """One of `bus_points`."""
+    publishes: list[int] | None = None
+    """Numbers of events that it publishes, and then dies; it does nothing else."""
     clock_off_s: float = 0.0
-    service: str = ""
-    """A program, and the name of a function in it that makes a bus of a database and a broker: "path:name". Without
-    it: one that writes a row for each event."""
+    service: str | None = None
+    """One of `examples/bus_two_services.py`, "orders" or "billing"; None: one that writes a row for each event."""
 
 
 class PossiblyWithoutSkipping(EventBus):
@@ -93,12 +94,13 @@ async def work(job: Job) -> None:
     if job.clock_off_s:
         put_clock_off(job.clock_off_s)
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
-    bus = writing_rows(job, transport) if not job.service else loaded(job.service)(job.database, transport)
-    bus.settings = bus.shared.settings = replace(bus.settings, **job.settings)
-    if job.publishes is not None:
-        await publish(bus, *job.publishes, job.dies_at)
+    bus = writing_rows(job, transport) if job.service is None else service(job.service, job.database, transport)
+    bus.settings = bus.shared.settings = replace(bus.settings, retry=QUICK, **job.settings)
     if job.dies_at is not None:
         arm(bus, job.dies_at)
+    if job.publishes is not None:
+        await publish(bus, job.publishes, job.service)
+        die()
     if job.sends_fail:
         refuse_some(transport, random.Random(job.seed), job.sends_fail)
     if job.outlive:
@@ -109,18 +111,23 @@ async def work(job: Job) -> None:
         await leave.wait()
 
 
-async def publish(bus: EventBus, first: int, count: int, dies_at: str | None) -> None:
-    async with AsyncSession(bus.database.async_engine) as session, session.begin():
-        for number in range(first, first + count):
-            await bus.publish_async(TOPIC, {"n": number}, session=session)
-        if dies_at == "written":
-            die()
-    die()
+async def publish(bus: EventBus, numbers: Sequence[int], service: str | None) -> None:
+    for number in numbers:
+        if service is not None:
+            await two_services().place_order(bus, two_services().Order(number, number))
+        else:
+            async with AsyncSession(bus.database.async_engine) as session, session.begin():
+                await bus.publish_async(TOPIC, {"n": number}, session=session)
+
+
+def service(name: str, database: str, transport: Transport) -> EventBus:
+    made: EventBus = getattr(two_services(), f"{name}_service")(database, transport)
+    return made
 
 
 def writing_rows(job: Job, transport: Transport) -> EventBus:
     """Each event leaves a row in `effects`; a handler that ran twice would leave two."""
-    bus = PossiblyWithoutSkipping(job.database, transport, app="fault", retry=QUICK)
+    bus = PossiblyWithoutSkipping(job.database, transport, app="fault")
     bus.skips_locked = job.skips_locked
     rng = random.Random(job.seed)
     lease_s = job.settings.get("lease_s", bus.settings.lease_s)
@@ -146,14 +153,15 @@ def writing_rows(job: Job, transport: Transport) -> EventBus:
     return bus
 
 
-def loaded(service: str) -> Any:
-    path, _, name = service.rpartition(":")
-    spec = importlib.util.spec_from_file_location("service", path)
+@functools.cache
+def two_services() -> Any:
+    """The example, as a module."""
+    spec = importlib.util.spec_from_file_location("bus_two_services", ROOT / "examples" / "bus_two_services.py")
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, name)
+    return module
 
 
 def refuse_some(transport: SparrowTransport, rng: random.Random, chance: float) -> None:
@@ -235,5 +243,5 @@ def fork(job: Job) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    two_services()  # before the forks
     main()

@@ -98,12 +98,12 @@ def test_killed_relays_lose_nothing_and_repeat_at_most_a_batch_each(place: Place
 
 
 def test_killed_and_late_executors_have_each_effect_once(place: Place, scale: Scale, tmp_path: Path) -> None:
-    count, kills = (1_500, 10) if scale == "full" else (150, 3)
+    count, kills, late = (1_500, 10, 0.02) if scale == "full" else (150, 3, 0.1)
     rng = random.Random(place.seed)
     runs = tmp_path / "runs"
 
     def job(number: int) -> Job:
-        return place.job(number, settings=ONLY_EXECUTOR, outlive=0.02, runs=str(runs))
+        return place.job(number, settings=ONLY_EXECUTOR, outlive=late, runs=str(runs))
 
     living = [place.crew.hire(job(number)) for number in range(WORKERS)]
     sent = 0

@@ -19,7 +19,7 @@ from tests.fault.bus_crew import (
     sent_messages,
     sent_out_of_order,
 )
-from tests.fault.bus_points import POINTS
+from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.support.databases import _free_port
 from tests.support.waiting import wait_until
 
@@ -68,9 +68,9 @@ def test_a_worker_may_die_between_any_two_steps(place: Place, scale: Scale) -> N
 
 def test_a_publisher_that_dies_has_published_what_it_committed_and_nothing_else(place: Place) -> None:
     place.crew.hire(place.job(0))
-    for number, point in enumerate(("written", "committed"), 1):
-        first = 1_000 if point == "written" else 0
-        publisher = place.crew.hire(place.job(number, publishes=(first, 10), dies_at=point))
+    for number, point in enumerate(PUBLISHING, 1):
+        numbers = list(range(10)) if point == "committed" else [1_000]
+        publisher = place.crew.hire(place.job(number, publishes=numbers, dies_at=point))
         assert place.crew.status(publisher) == -signal.SIGKILL
     wait_for_all(place, 10)
 

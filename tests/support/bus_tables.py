@@ -103,9 +103,7 @@ async def shape(bus: EventBus) -> dict[str, Any]:
                     (str(index["name"]).replace(space, ""), index["column_names"], bool(index["unique"]))
                     for index in looking.get_indexes(table.name, **at)
                 ),
-                "unique": sorted(
-                    unique["column_names"] for unique in looking.get_unique_constraints(table.name, **at)
-                ),
+                "unique": sorted(unique["column_names"] for unique in looking.get_unique_constraints(table.name, **at)),
             }
         return found
 

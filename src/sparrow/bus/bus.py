@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -30,7 +30,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sparrow.bus.binding import bound, bound_to
 from sparrow.bus.calling import Provider
 from sparrow.bus.declaring import Options
-from sparrow.bus.errors import NotInTransaction
+from sparrow.bus.errors import DatabaseLost, NotInTransaction
 from sparrow.bus.filters import as_filter
 from sparrow.bus.handles import Handle, on_dbapi, on_django, on_sqlalchemy
 from sparrow.bus.ids import IdMaker
@@ -42,7 +42,7 @@ from sparrow.bus.requests import Requests
 from sparrow.bus.settings import BusSettings
 from sparrow.bus.shared import Shared
 from sparrow.bus.sql.creating import check, create
-from sparrow.bus.sql.database import Database
+from sparrow.bus.sql.database import Database, is_unreachable
 from sparrow.bus.sql.dialect import Clock, Sql, TableNames
 from sparrow.bus.sql.outbox import NewEvent
 from sparrow.bus.sql.tables import metadata
@@ -204,10 +204,21 @@ class EventBus:
 
     async def prepare(self) -> None:
         """Make the tables that are missing; without `create_tables`, say which ones are."""
-        self.shared.sql = await self.database.run(self._prepare)
+        with self._reachable():
+            self.shared.sql = await self.database.run(self._prepare)
 
     def prepare_blocking(self) -> None:
-        self.shared.sql = self.database.run_blocking(self._prepare_blocking)
+        with self._reachable():
+            self.shared.sql = self.database.run_blocking(self._prepare_blocking)
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if is_unreachable(error):
+                raise DatabaseLost(str(self.database), str(getattr(error, "orig", None) or error)) from error
+            raise
 
     def _prepare(self, db: Connection) -> Sql:
         sql = self.shared.sql

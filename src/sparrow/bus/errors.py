@@ -47,6 +47,15 @@ class UnknownMessage(Refused):
         return f"there is no message {self.message_id} in {self.table}: it was cleaned up, or never was there"
 
 
+class DatabaseLost(Unavailable):
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where, self.why = where, why
+
+    def __str__(self) -> str:
+        return f"the database {self.where} cannot be used: {self.why}"
+
+
 class TablesMissing(StorageError):
     def __init__(self, where: str) -> None:
         super().__init__(where)

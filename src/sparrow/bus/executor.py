@@ -19,6 +19,7 @@ from sparrow.bus.attempts import Attempts, Held
 from sparrow.bus.content import read_content
 from sparrow.bus.declaring import Subscription
 from sparrow.bus.headers import Headers
+from sparrow.bus.relay import under_way
 from sparrow.bus.shared import Shared
 from sparrow.bus.sql.claims import Work, claim, renew, take
 from sparrow.bus.sql.finishing import hand_back
@@ -39,6 +40,7 @@ class Executor:
         self._moved = asyncio.Event()
         """A slot became free."""
         self._is_stopping = False
+        self._claiming = asyncio.Lock()
         self._attempts = Attempts(shared, group, concurrency)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -70,11 +72,12 @@ class Executor:
             claims = claim(db, shared.sql, SUBSCRIBE, self.group, wanted, owner=owner, lease_s=settings.lease_s)
             return take(db, shared.sql, SUBSCRIBE, claims)
 
-        works = await shared.database.run(work)
-        for one in works:
-            shared.probe.changed("received", one.claim.message_id, Status.ENQUEUED, Status.PROCESSING)
-            await self._accept(one)
-        self._start()
+        async with self._claiming:
+            works = await shared.database.run(work)
+            for one in works:
+                shared.probe.changed("received", one.claim.message_id, Status.ENQUEUED, Status.PROCESSING)
+                await self._accept(one)
+            self._start()
         return len(works)
 
     async def drain(self) -> None:
@@ -93,6 +96,7 @@ class Executor:
         self._is_stopping = True
         self._moved.set()
         self._shared.to_execute()
+        await under_way(self._claiming, timeout_s)
         unbegun = list(self._ready)
         self._ready.clear()
         for batch in self._waiting_batches.values():

@@ -42,6 +42,8 @@ def on_sqlalchemy(
     handle: Session | Connection, *, allow_autocommit: bool, wake: Callable[[], None], table: Table | None
 ) -> Handle:
     connection = handle if isinstance(handle, Connection) else _connection_of(handle, table)
+    if not connection.in_transaction():
+        connection.begin()  # as its first statement would: until then SQLite looks as if it committed by itself
     if not allow_autocommit:
         _refuse_autocommit(connection.connection.dbapi_connection, type(handle).__name__)
     _wake_on_commit(connection, wake)

@@ -21,6 +21,7 @@ from sparrow.bus.sql.outbox import NewEvent, insert, insert_many
 from sparrow.bus.sql.tables import KEY_CHARS
 from sparrow.model.errors import IllegalMessage, Unavailable
 
+DELAY_MAX_S = 100 * 365 * 86_400.0
 _ID_TRIES = 3
 
 
@@ -65,7 +66,7 @@ class Drafting:
         text = str(number)
         headers: dict[str, str | None] = dict(event.headers) if event.headers else {}
         for key, value in headers.items():
-            if not key or (value is not None and not isinstance(value, str)):
+            if not (isinstance(key, str) and key) or not (value is None or isinstance(value, str)):
                 raise IllegalMessage(f"the header {key!r} of {name!r} is {value!r}: headers have names and are text")
         headers[h.ID] = text
         headers[h.NAME] = name
@@ -79,15 +80,21 @@ class Drafting:
             headers[h.SENT_AT] = h.sent_at_text(now + timedelta(seconds=delay_s))
             headers[h.DELAY] = h.time_span_text(timedelta(seconds=delay_s))
         if event.key is not None:
-            if not event.key or len(event.key) > KEY_CHARS:
-                raise IllegalMessage(f"the key of {name!r} has {len(event.key)} characters: 1 to {KEY_CHARS} will do")
+            if not isinstance(event.key, str) or not 1 <= len(event.key) <= KEY_CHARS or "\0" in event.key:
+                raise IllegalMessage(
+                    f"the key of {name!r} is {event.key!r}: text of 1 to {KEY_CHARS} characters will do"
+                )
             headers[h.KEY] = headers[h.KAFKA_KEY] = event.key
         if event.dedupe is not None:
             headers[h.DEDUPE] = event.dedupe
         if event.tenant is not None:
             headers[h.TENANT] = event.tenant
         headers.update(self._trace_headers())
-        return NewEvent(number, name, content_of(headers, body), event.key, delay_s)
+        try:
+            content = content_of(headers, body)
+        except UnicodeEncodeError as error:
+            raise IllegalMessage(f"the key or a header of {name!r} has half a character: {error}") from error
+        return NewEvent(number, name, content, event.key, delay_s)
 
     def _check(self, name: str) -> str:
         wired = wire_name(checked_event_name(name), self._prefix)
@@ -120,12 +127,13 @@ def _delay_s(event: Outgoing, now: datetime) -> float | None:
     if event.at is not None:
         if event.at.tzinfo is None:
             raise IllegalMessage(f"the time {event.at} has no zone: use datetime.now(UTC) or the like")
-        return max(0.0, (event.at.astimezone(UTC) - now).total_seconds())
-    if event.delay is None:
+        seconds = max(0.0, (event.at.astimezone(UTC) - now).total_seconds())
+    elif event.delay is None:
         return None
-    seconds = event.delay.total_seconds() if isinstance(event.delay, timedelta) else float(event.delay)
-    if seconds < 0:
-        raise IllegalMessage(f"a delay of {seconds} s lies in the past")
+    else:
+        seconds = event.delay.total_seconds() if isinstance(event.delay, timedelta) else float(event.delay)
+    if not 0 <= seconds <= DELAY_MAX_S:
+        raise IllegalMessage(f"a delay of {seconds} s lies in the past, or further away than a hundred years")
     return seconds
 
 

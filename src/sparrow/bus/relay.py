@@ -2,7 +2,7 @@
 
 1. Nothing is sent that was not committed, and nothing is Successed that the broker did not acknowledge.
 2. After half a lease nothing of a batch is sent any more: another relay may have it soon.
-3. What was sent and not marked, because we died, is sent again with the same id.
+3. What was sent and not marked, because we died, is sent again with the same id: of one relay, one batch at most.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sparrow.bus.probe import FailedInfo
 from sparrow.bus.retry import Again, Never
 from sparrow.bus.shared import Shared
 from sparrow.bus.sql.claims import Claim, Work, claim, take
-from sparrow.bus.sql.finishing import give_up, hand_back, succeed, succeed_all, try_again
-from sparrow.bus.sql.outbox import PUBLISH
+from sparrow.bus.sql.finishing import ERROR_CHARS, give_up, hand_back, succeed, succeed_all, try_again
+from sparrow.bus.sql.outbox import PUBLISH, lane_of
 from sparrow.bus.states import Status
 from sparrow.bus.transport.spi import Envelope
 from sparrow.model.errors import Unavailable
@@ -49,6 +49,9 @@ class Relay:
         self._shared = shared
         self._is_stopping = False
         self._sending: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        """Whose batch is being sent or marked: claims run ahead, sends do not."""
+        self._claiming = asyncio.Lock()
 
     async def run(self) -> None:
         settings = self._shared.settings
@@ -70,12 +73,13 @@ class Relay:
 
     async def step(self) -> int:
         """Claim one batch and set out to send it; how many it has."""
-        claimed_at = time.monotonic()
-        works = await self._claim()
-        if works:
-            task = asyncio.create_task(self._forward(works, claimed_at))
-            self._sending.add(task)
-            task.add_done_callback(self._sent)
+        async with self._claiming:
+            claimed_at = time.monotonic()
+            works = await self._claim()
+            if works:
+                task = asyncio.create_task(self._forward(works, claimed_at))
+                self._sending.add(task)
+                task.add_done_callback(self._sent)
         return len(works)
 
     async def drain(self) -> None:
@@ -87,6 +91,7 @@ class Relay:
         """Claims nothing more, and waits for what is on its way."""
         self._is_stopping = True
         self._shared.to_send()
+        await under_way(self._claiming, timeout_s)
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=timeout_s)
             for task in late:
@@ -100,7 +105,8 @@ class Relay:
         owner = shared.owner()
 
         def work(db: Connection) -> list[Work]:
-            claims = claim(db, shared.sql, PUBLISH, "", settings.relay_batch, owner=owner, lease_s=settings.lease_s)
+            lane = lane_of(settings.version)
+            claims = claim(db, shared.sql, PUBLISH, lane, settings.relay_batch, owner=owner, lease_s=settings.lease_s)
             return take(db, shared.sql, PUBLISH, claims)
 
         works = await shared.database.run(work)
@@ -122,17 +128,18 @@ class Relay:
                 chosen.append(work)
             except Exception as error:
                 faults.append(Fault(work, Undecodable(f"the stored content cannot be read: {error}")))
-        left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
-        if left_s <= 0:
-            await shared.database.run(lambda db: hand_back(db, shared.sql, PUBLISH, [w.claim for w in works]))
-            return
-        if envelopes:
-            began = time.perf_counter()
-            outcomes = await self._send(envelopes, left_s)
-            shared.probe.send_seconds.add(time.perf_counter() - began)
-            done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
-            faults += [Fault(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None]
-            await self._mark_sent(done)
+        async with self._turn:
+            left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
+            if left_s <= 0:
+                await shared.database.run(lambda db: hand_back(db, shared.sql, PUBLISH, [w.claim for w in works]))
+                return
+            if envelopes:
+                began = time.perf_counter()
+                outcomes = await self._send(envelopes, left_s)
+                shared.probe.send_seconds.add(time.perf_counter() - began)
+                done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
+                faults += [Fault(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None]
+                await self._mark_sent(done)
         if faults:
             await self._mark_failed(faults)
         if any(work.claim.key is not None for work in works):
@@ -171,41 +178,35 @@ class Relay:
 
     async def _mark_failed(self, faults: list[Fault]) -> None:
         shared = self._shared
-        given_up = await shared.database.run(lambda db: self._fail_each(db, faults))
-        for work, error in given_up:
-            shared.probe.changed("published", work.claim.message_id, Status.FAILED)
-            shared.probe.failed(failed_info(work, None, error))
+        # Told after the commit: until then it may all be done again.
+        for fault, status, counts in await shared.database.run(lambda db: self._fail_each(db, faults)):
+            work, error = fault
+            if counts:
+                shared.probe.count("bus_retries_total", place="send")
+            shared.probe.changed("published", work.claim.message_id, status)
+            if status is Status.FAILED:
+                shared.probe.failed(failed_info(work, None, error))
 
-    def _fail_each(self, db: Connection, faults: list[Fault]) -> list[Fault]:
-        shared, settings, given_up = self._shared, self._shared.settings, []
+    def _fail_each(self, db: Connection, faults: list[Fault]) -> list[tuple[Fault, Status, bool]]:
+        """Those that were ours to mark, what they are now, and whether the attempt counts."""
+        shared, settings, marked = self._shared, self._shared.settings, []
         for fault in faults:
             work, error = fault
             outcome = settings.retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
-            counts = True
+            counts, parks = True, isinstance(error, Undecodable)
             if settings.breaker and isinstance(error, Unavailable):
                 outcome, counts = Again("now", _PROBE_PAUSE_S), False
+            text, kept_s = text_of(error), settings.failed_kept_s
             try:
                 if isinstance(outcome, Never):
-                    parks = isinstance(error, Undecodable)
-                    give_up(
-                        db,
-                        shared.sql,
-                        PUBLISH,
-                        work.claim,
-                        text_of(error),
-                        settings.failed_kept_s,
-                        counts=not parks,
-                        parks=parks,
-                    )
-                    given_up.append(fault)
+                    give_up(db, shared.sql, PUBLISH, work.claim, text, kept_s, counts=not parks, parks=parks)
+                    marked.append((fault, Status.FAILED, not parks))
                 else:
-                    try_again(db, shared.sql, PUBLISH, work.claim, outcome, text_of(error), counts=counts)
-                    shared.probe.changed("published", work.claim.message_id, Status.SCHEDULED)
-                if counts:
-                    shared.probe.count("bus_retries_total", place="send")
+                    try_again(db, shared.sql, PUBLISH, work.claim, outcome, text, counts=counts)
+                    marked.append((fault, Status.SCHEDULED, counts))
             except LeaseLost:
                 shared.probe.count("bus_lease_lost_total")
-        return given_up
+        return marked
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
@@ -221,9 +222,24 @@ def _envelope(work: Work) -> Envelope:
     )
 
 
+async def under_way(claiming: asyncio.Lock, timeout_s: float) -> None:
+    """Until a claim that was begun has come home: what it brings is sent, or handed back."""
+    try:
+        async with asyncio.timeout(timeout_s), claiming:
+            pass
+    except TimeoutError:
+        pass
+
+
 def text_of(error: BaseException) -> str:
     """As CAP notes it: the kind of error, and what it says."""
-    return f"{type(error).__name__}-->{error}"
+    try:
+        said = str(error)
+    except Exception:
+        said = "(it has no words)"
+    # Neither NUL nor half a character goes into every database, and an attempt that cannot be noted never ends.
+    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS].replace("\0", "\\0")
+    return text.encode(errors="backslashreplace").decode()
 
 
 def failed_info(work: Work, group: str | None, error: BaseException) -> FailedInfo:

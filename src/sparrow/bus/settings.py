@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import time
 from pathlib import Path
@@ -20,7 +21,8 @@ class BusSettings:
     app: str = "app"
     """Names the default group: `cap.queue.<app>`."""
     version: str = "v1"
-    """Stored with every row and part of every group's name: two versions of an application do not share messages."""
+    """Stored with every row and part of every group's name: two versions of an application on the same tables neither
+    send nor handle each other's messages."""
     default_group: str | None = None
     """The group of subscriptions that name none; None: `cap.queue.<app>`."""
     group_prefix: str | None = None
@@ -104,6 +106,10 @@ class BusSettings:
     def __post_init__(self) -> None:
         if self.succeeded_word not in SUCCEEDED_WORDS:
             raise SettingsError("succeeded_word", self.succeeded_word, "the bus", " or ".join(SUCCEEDED_WORDS))
+        if not re.fullmatch(r"[\w.-]{1,20}", self.version, re.ASCII):
+            raise SettingsError(
+                "version", self.version, "the bus", "up to 20 letters, digits, dots and dashes, such as v2,"
+            )
         if self.lease_s < 4 * self.poll_min_s or self.lease_s <= 0:
             raise SettingsError("lease_s", self.lease_s, "the bus", "some seconds, 60 by default,")
         for name in ("relay_batch", "concurrency", "consumers", "broker_prefetch", "clean_batch", "crashes_max"):

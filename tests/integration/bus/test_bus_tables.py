@@ -153,7 +153,9 @@ async def test_s03_without_create_tables_a_start_makes_nothing(make_bus: MakeBus
 
 async def test_s03_metadata_names_the_columns_that_are_there(bus: EventBus) -> None:
     there = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
-    told = {table.name.rpartition(".")[2]: [each.name for each in table.columns] for table in bus.metadata().tables.values()}
+    told = {
+        table.name.rpartition(".")[2]: [each.name for each in table.columns] for table in bus.metadata().tables.values()
+    }
     assert there == told
 
 
@@ -310,7 +312,9 @@ async def test_s22_expiry_is_null_until_the_end_then_a_day_or_fifteen(make_bus: 
             assert each["ExpiresAt"] - each["Added"] == timedelta(days=15)
 
 
-async def test_s25_received_has_a_group_published_has_none_in_the_order_cap_reads(bus: EventBus, make_bus: MakeBus) -> None:
+async def test_s25_received_has_a_group_published_has_none_in_the_order_cap_reads(
+    bus: EventBus, make_bus: MakeBus
+) -> None:
     tables = {table: [column[0] for column in found["columns"]] for table, found in (await shape(bus)).items()}
     assert tables["published"][:8] == CAP_ORDER
     assert tables["received"][:9] == [*CAP_ORDER[:3], "Group", *CAP_ORDER[3:]]

@@ -26,7 +26,7 @@ TRIES = 8
 _PAUSE_S = 0.01
 BUSY_TIMEOUT_S = 30.0
 POOL_SIZE = 40
-"""Connections are opened when they are needed, and kept: a pool that closes what is over its size opens all the time."""
+"""Connections are opened when they are needed, and kept: a pool that closes what is over its size never rests."""
 THREADS = 10
 
 # Of the engines that are made here. At REPEATABLE READ our claims would lock gaps, and deadlock with the callers'
@@ -119,7 +119,9 @@ class Database:
     @property
     def works_in_threads(self) -> bool:
         """Whether our own work runs on the blocking engine: SQLite has no other way, and this one is shorter."""
-        return self._async_engine is None and (self._engine is not None or self.kind == "sqlite")
+        if self._url is None:
+            return self._async_engine is None
+        return self.kind == "sqlite"  # whatever engines were made since, for handlers
 
     @property
     def paramstyle(self) -> str:

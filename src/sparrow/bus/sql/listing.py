@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from sparrow.bus import headers as h
@@ -68,8 +69,7 @@ def selection(sql: Sql, side: int, where: Where) -> Selection:
         tables, number, has_queue = f"{table} m", 'm."Id" + 0', False
         conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED]
     else:
-        tables = f'{table} m LEFT JOIN {queue} q ON q."MessageType" = {side} AND q."MessageId" = m."Id"'
-        number, has_queue = 'm."Id"', True
+        tables, number, has_queue = f"{table} m", 'm."Id"', False
     for condition, value in _told(sql, side, where):
         conditions.append(condition)
         values += [value] if condition.count("?") else []
@@ -110,13 +110,36 @@ def find(
         chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} < ?")
         chosen.values.append(before_id)
     statement = f"SELECT {_columns(side, chosen.has_queue)} {chosen.text} ORDER BY {chosen.number} DESC LIMIT ?"
-    return [_event(sql, side, row) for row in sql.rows(db, statement, *chosen.values, limit)]
+    events = [_event(sql, side, row) for row in sql.rows(db, statement, *chosen.values, limit)]
+    return _live(db, sql, side, events) if where.status is None else events
+
+
+def _live(db: Connection, sql: Sql, side: Side, events: list[StoredEvent]) -> list[StoredEvent]:
+    """With what Queue knows of them. Not by a join: in a sudden backlog a planner thinks that Queue is still small, and
+    reads all of it."""
+    if not events:
+        return events
+    where, values = sql.among('"MessageId"', [event.id for event in events])
+    rows = sql.rows(
+        db,
+        f'SELECT "MessageId", "NextAt", "LockedBy" FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}',
+        number_of(side),
+        *values,
+    )
+    known = {row[0]: (sql.from_time(row[1]), row[2]) for row in rows}
+    return [_with_queue(event, *known[event.id]) if event.id in known else event for event in events]
+
+
+def _with_queue(event: StoredEvent, due_at: datetime, held_by: str | None) -> StoredEvent:
+    status = Status.PROCESSING if held_by is not None and event.status.is_open else event.status
+    return replace(event, due_at=due_at, held_by=held_by, status=status)
 
 
 def get(db: Connection, sql: Sql, side: Side, number: int) -> StoredEvent | None:
-    chosen = selection(sql, number_of(side), Where())
-    rows = sql.rows(db, f'SELECT {_columns(side, True)} FROM {chosen.tables} WHERE m."Id" = ?', number)
-    return _event(sql, side, rows[0]) if rows else None
+    table = table_of(sql, number_of(side))
+    rows = sql.rows(db, f'SELECT {_columns(side, False)} FROM {table} m WHERE m."Id" = ?', number)
+    found = _live(db, sql, side, [_event(sql, side, row) for row in rows])
+    return found[0] if found else None
 
 
 def count(db: Connection, sql: Sql, side: Side, where: Where, limit: int | None) -> int:

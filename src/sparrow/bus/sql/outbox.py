@@ -34,7 +34,7 @@ class NewEvent(NamedTuple):
 
 def insert(run: Run, sql: Sql, event: NewEvent, version: str) -> bool:
     """False when the id is taken: nothing was written, the transaction is whole, take another one."""
-    later = event.delay_s is not None
+    lane, later = _literal(lane_of(version)), event.delay_s is not None
     due = sql.plus(sql.now) if later else sql.now
     span = (sql.span(event.delay_s),) if event.delay_s is not None else ()
     row = (event.id, version, event.name, event.content, event.status.value, event.key)
@@ -42,7 +42,7 @@ def insert(run: Run, sql: Sql, event: NewEvent, version: str) -> bool:
         statement = (
             f"WITH new AS ({_into_published(sql)} VALUES (?, ?, ?, ?, {sql.now}, ?, ?)"
             f' ON CONFLICT DO NOTHING RETURNING "Id", "OrderKey") {_into_queue(sql)}'
-            f' SELECT 0, "Id", {due}, "OrderKey" FROM new'
+            f' SELECT 0, {lane}, "Id", {due}, "OrderKey" FROM new'
         )
         return run(sql.text(statement), row + span) == 1
     conflict = " ON CONFLICT DO NOTHING" if sql.kind == "sqlite" else ""
@@ -54,7 +54,7 @@ def insert(run: Run, sql: Sql, event: NewEvent, version: str) -> bool:
         raise
     if not done:
         return False
-    run(sql.text(f"{_into_queue(sql)} VALUES (0, ?, {due}, ?)"), (event.id, *span, event.key))
+    run(sql.text(f"{_into_queue(sql)} VALUES (0, {lane}, ?, {due}, ?)"), (event.id, *span, event.key))
     return True
 
 
@@ -64,6 +64,7 @@ def insert_many(run: Run, sql: Sql, events: Sequence[NewEvent], version: str) ->
         _insert_arrays(run, sql, events, version)
         return
     into_published, into_queue, now = _into_published(sql), _into_queue(sql), sql.now
+    lane = _literal(lane_of(version))
     for first in range(0, len(events), _ROWS_A_STATEMENT):
         some = events[first : first + _ROWS_A_STATEMENT]
         wide = [value for e in some for value in (e.id, version, e.name, e.content, e.status.value, e.key)]
@@ -73,9 +74,9 @@ def insert_many(run: Run, sql: Sql, events: Sequence[NewEvent], version: str) ->
         for event in some:
             narrow.append(event.id)
             if event.delay_s is None:
-                places.append(f"(0, ?, {now}, ?)")
+                places.append(f"(0, {lane}, ?, {now}, ?)")
             else:
-                places.append(f"(0, ?, {sql.plus(now)}, ?)")
+                places.append(f"(0, {lane}, ?, {sql.plus(now)}, ?)")
                 narrow.append(sql.span(event.delay_s))
             narrow.append(event.key)
         run(sql.text(f"{into_queue} VALUES {', '.join(places)}"), narrow)
@@ -95,12 +96,23 @@ def _insert_arrays(run: Run, sql: Sql, events: Sequence[NewEvent], version: str)
     # Seq is the order in which those with one key are handled: hand it out in the order given.
     run(
         sql.text(
-            f"{_into_queue(sql)} SELECT 0, id, {sql.now} + delay * interval '1 second', key"
+            f"{_into_queue(sql)} SELECT 0, {_literal(lane_of(version))}, id,"
+            f" {sql.now} + delay * interval '1 second', key"
             " FROM unnest(CAST(? AS bigint[]), CAST(? AS float8[]), CAST(? AS text[])) WITH ORDINALITY"
             " AS new (id, delay, key, place) ORDER BY place"
         ),
         (ids, [e.delay_s or 0.0 for e in events], keys),
     )
+
+
+def lane_of(version: str) -> str:
+    """What stands in Queue.Group for events to be sent: the relays of another version leave them alone."""
+    return "" if version == "v1" else version
+
+
+def _literal(word: str) -> str:
+    assert not set(word) & set("'\\"), "the settings have checked it"
+    return f"'{word}'"
 
 
 def is_duplicate(error: BaseException) -> bool:
@@ -115,7 +127,7 @@ def _into_published(sql: Sql) -> str:
 
 
 def _into_queue(sql: Sql) -> str:
-    return f'INSERT INTO {sql.names.queue} ("MessageType", "MessageId", "NextAt", "OrderKey")'
+    return f'INSERT INTO {sql.names.queue} ("MessageType", "Group", "MessageId", "NextAt", "OrderKey")'
 
 
 def _rows(row: str, count: int) -> str:

@@ -39,7 +39,7 @@ def enqueue(db: Connection, sql: Sql, side: int, numbers: list[int]) -> int:
     if not numbers:
         return 0
     table, (where, values) = table_of(sql, side), sql.among('m."Id"', numbers)
-    group = "''" if side == PUBLISH else 'm."Group"'
+    group = """CASE WHEN m."Version" = 'v1' THEN '' ELSE m."Version" END""" if side == PUBLISH else 'm."Group"'
     free = f'NOT EXISTS (SELECT 1 FROM {sql.names.queue} q WHERE q."MessageType" = ? AND q."MessageId" = m."Id")'
     opened = sql.change(
         db,

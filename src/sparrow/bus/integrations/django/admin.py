@@ -1,4 +1,4 @@
-"""Pages to look at what was published and received. Nothing can be changed there."""
+"""Pages to look at what was published and received. Nothing can be changed there, but done once more."""
 
 from __future__ import annotations
 
@@ -33,9 +33,21 @@ class _RowAdmin(admin.ModelAdmin):  # type: ignore[misc]
 
 @admin.register(Published)
 class PublishedAdmin(_RowAdmin):
-    pass
+    @admin.action(description="Send once more")  # type: ignore[untyped-decorator]
+    def again(self, request: Any, chosen: QuerySet[Any]) -> None:
+        count = configured.bus().requeue(*chosen.values_list("id", flat=True))
+        self.message_user(request, f"{count} will be sent once more")
+
+    actions = ("again",)
 
 
 @admin.register(Received)
 class ReceivedAdmin(_RowAdmin):
     list_display = ("id", "name", "group", "status", "retries", "added", "expires_at")
+
+    @admin.action(description="Handle once more")  # type: ignore[untyped-decorator]
+    def again(self, request: Any, chosen: QuerySet[Any]) -> None:
+        done = configured.bus().blocking_operations.reexecute(*chosen.values_list("id", flat=True))
+        self.message_user(request, f"{done.count} will be handled once more")
+
+    actions = ("again",)

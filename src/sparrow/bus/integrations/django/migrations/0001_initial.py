@@ -26,11 +26,16 @@ def drop(apps: Any, schema_editor: Any) -> None:
             schema_editor.execute(f"DROP TABLE {quoted}", params=None)
 
 
+def names(name: str) -> dict[str, str]:
+    return {"verbose_name": name, "verbose_name_plural": name}
+
+
 class Migration(migrations.Migration):  # type: ignore[misc]
     initial = True
     operations = [  # noqa: RUF012
-        migrations.RunPython(create, drop),
+        # Not atomic by itself: MySQL commits at every CREATE. Elsewhere the whole migration is one transaction.
+        migrations.RunPython(create, drop, atomic=False),
         # Django knows of the models, and has nothing to make for them.
-        migrations.CreateModel("Published", fields=[], options={"managed": False}),
-        migrations.CreateModel("Received", fields=[], options={"managed": False}),
+        migrations.CreateModel("Published", fields=[], options={"managed": False, **names("published")}),
+        migrations.CreateModel("Received", fields=[], options={"managed": False, **names("received")}),
     ]

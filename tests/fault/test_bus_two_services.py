@@ -1,0 +1,128 @@
+"""The example's two services, killed at every step of a message's way: each order is paid, and none of them twice."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from sqlalchemy import Connection, select
+from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, Crew, crew
+from tests.fault.bus_points import POINTS, PUBLISHING
+from tests.fault.bus_worker import Job, two_services
+from tests.support.waiting import wait_until
+
+from sparrow.bus import EventBus
+from sparrow.bus.threads import LoopThread
+from sparrow.bus.transport.sparrow import SparrowTransport
+from sparrow.testing import RunningPlatform
+
+pytestmark = pytest.mark.timeout(600)
+
+SERVICES = ("orders", "billing")
+SETTINGS = {"lease_s": LEASE_S, "poll_max_s": POLL_MAX_S, "crashes_max": CRASHES_MAX}
+
+
+class Town:
+    """The two services with their databases; ours publish, and run nothing."""
+
+    def __init__(self, urls: dict[str, str], broker: str, workers: Crew, loop: LoopThread) -> None:
+        self.placed: list[int] = []
+        self._urls, self._broker, self.crew, self._loop = urls, broker, workers, loop
+        self._example = two_services()
+        self._buses: dict[str, EventBus] = {}
+        for name, url in urls.items():
+            bus = getattr(self._example, f"{name}_service")(url, SparrowTransport(broker))
+            schema = getattr(self._example, f"{name}_schema")
+            loop.run(bus.prepare())
+            loop.run(self._example.create_tables(bus, schema))
+            self._buses[name] = bus
+
+    def place_orders(self, count: int) -> None:
+        for number in self._numbers(count):
+            self._loop.run(self._example.place_order(self._buses["orders"], self._example.Order(number, number)))
+            self.placed.append(number)
+
+    def publisher_dies(self, point: str, count: int) -> None:
+        """In the midst of placing orders, which are placed or not as it comes to its commits."""
+        numbers = self._numbers(count)
+        assert self.crew.status(self.hire("orders", dies_at=point, publishes=numbers)) == -signal.SIGKILL
+        self.placed += numbers if point == "committed" else []
+
+    def _numbers(self, count: int) -> list[int]:
+        first = max(self.placed, default=0) + 1
+        return list(range(first, first + count))
+
+    def hire(self, service: str, **job: Any) -> int:
+        return self.crew.hire(
+            Job(database=self._urls[service], broker=self._broker, service=service, settings=SETTINGS, **job)
+        )
+
+    def books(self) -> Any:
+        return self._loop.run(self._example.read_books(self._buses["orders"], self._buses["billing"]))
+
+    def open_count(self) -> int:
+        return sum(self._loop.run(bus.database.run(lambda db, bus=bus: _open(db, bus))) for bus in self._buses.values())
+
+    def payments(self) -> Counter[int]:
+        """How many each order has, as the billing knows it."""
+        column = self._example.payments_table.c.order_number
+        database = self._buses["billing"].database
+        return Counter(self._loop.run(database.run(lambda db: list(db.execute(select(column)).scalars()))))
+
+    def is_done(self) -> bool:
+        books = self.books()
+        return books.orders == len(self.placed) and books.is_settled and self.open_count() == 0
+
+    def close(self) -> None:
+        for bus in self._buses.values():
+            self._loop.run(bus.database.close())
+
+
+def _open(db: Connection, bus: EventBus) -> int:
+    return int(bus.shared.sql.rows(db, f"SELECT COUNT(*) FROM {bus.shared.sql.names.queue}")[0][0])
+
+
+@pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)
+def town(request: pytest.FixtureRequest, database_servers, platform: RunningPlatform, tmp_path: Path) -> Iterator[Town]:
+    urls = {
+        service: f"sqlite:///{tmp_path}/{service}.db" if name == "sqlite" else database_servers(name).new_database()
+        for service, name in zip(SERVICES, request.param, strict=True)
+    }
+    loop = LoopThread("town")
+    with crew() as workers:
+        town = Town(urls, platform.name_servers, workers, loop)
+        try:
+            yield town
+        finally:
+            town.close()
+            loop.close()
+
+
+def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
+    town: Town, scale: Literal["smoke", "full"]
+) -> None:
+    each, rounds = (3, 1) if scale == "smoke" else (30, 5)
+    deaths = 0
+    for _ in range(rounds):
+        for victim, other in (SERVICES, SERVICES[::-1]):
+            companion = town.hire(other)
+            # The one that publishes inside its handler may die there too.
+            for point in POINTS if victim == "orders" else (*POINTS, "written"):
+                town.place_orders(each)
+                assert town.crew.status(town.hire(victim, dies_at=point)) == -signal.SIGKILL, (victim, point)
+                deaths += 1
+            town.crew.end(companion)
+        for point in PUBLISHING:
+            town.publisher_dies(point, each)
+            deaths += 1
+    for service in SERVICES:
+        town.hire(service)
+    wait_until(town.is_done, within_s=PATIENCE_S)
+    books = town.books()
+    print(f"{deaths} deaths, {books.orders} orders, {books.payments} payments")
+    books.check()
+    assert town.payments() == Counter(town.placed)
