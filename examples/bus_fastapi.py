@@ -12,8 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import sparrow.testing
-from sparrow.bus import EventBus
-from sparrow.bus.publisher import Publisher
+from sparrow.bus import EventBus, Publisher
 
 
 class Base(DeclarativeBase):

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -33,6 +34,7 @@ from sparrow.bus.transport.spi import Envelope
 from sparrow.client import Admin
 
 PATIENCE_S = 60.0
+LOOK_S = 0.02
 BATCH = 40
 LEASE_S = 1.0
 """For tests that kill: what a dead worker held is due again after it."""
@@ -45,6 +47,14 @@ EFFECTS = {
     "mysql": "id bigint AUTO_INCREMENT PRIMARY KEY",
     "postgresql": "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
 }
+
+
+def until(claim: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
+    """As `wait_until`, for claims that ask a database: it has other work to do."""
+    deadline = time.monotonic() + within_s
+    while not claim():
+        assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
+        time.sleep(LOOK_S)
 
 
 class Crew:
@@ -82,9 +92,15 @@ class Crew:
         wait_until(lambda: pid in self._ended, within_s=within_s)
         return self._ended[pid]
 
-    def check(self) -> None:
-        """Nobody ended but by a kill or as asked."""
-        assert set(self._ended.values()) <= {0, -signal.SIGKILL}, self._ended
+    def dismiss(self) -> None:
+        """Kill all that are left. Nobody may have ended but by a kill or as asked."""
+        for pid in self._pids.values():
+            if pid not in self._ended:
+                os.kill(pid, signal.SIGKILL)
+        statuses = {pid: self.status(pid) for pid in self._pids.values()}
+        self._pids.clear()
+        self._ended.clear()
+        assert set(statuses.values()) <= {0, -signal.SIGKILL}, statuses
 
 
 @contextmanager
@@ -198,13 +214,12 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def placed(name: str, url: str, broker: str) -> Iterator[Place]:
+def placed(name: str, url: str, broker: str, workers: Crew) -> Iterator[Place]:
     tables = Tables(url, broker)
     try:
-        with crew() as workers:
-            yield Place(name, tables, workers, random.SystemRandom().randrange(1 << 32))
-            workers.check()
+        yield Place(name, tables, workers, random.SystemRandom().randrange(1 << 32))
     finally:
+        workers.dismiss()
         tables.close()
 
 

@@ -13,15 +13,16 @@ from typing import Literal
 import pytest
 from tests.fault.bus_crew import (
     CALM_LEASE_S,
+    Crew,
     Place,
     handled_out_of_order,
     placed,
     sent_messages,
     sent_out_of_order,
+    until,
 )
 from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.support.databases import _free_port
-from tests.support.waiting import wait_until
 
 from sparrow.cli.platform import Platform
 from sparrow.client.blocking.loop import LoopThread
@@ -36,15 +37,15 @@ Scale = Literal["smoke", "full"]
 
 
 @pytest.fixture
-def place(database: str, database_url: str, platform: RunningPlatform) -> Iterator[Place]:
-    with placed(database, database_url, platform.name_servers) as place:
+def place(database: str, database_url: str, platform: RunningPlatform, bus_crew: Crew) -> Iterator[Place]:
+    with placed(database, database_url, platform.name_servers, bus_crew) as place:
         yield place
 
 
 def wait_for_all(place: Place, count: int, *, groups: int = 1) -> None:
     """Until so many are published, and every group has handled each."""
     tables = place.tables
-    wait_until(
+    until(
         lambda: tables.successed("received") == count * groups and tables.open_count() == 0,
         within_s=DONE_S,
     )
@@ -76,15 +77,15 @@ def test_a_publisher_that_dies_has_published_what_it_committed_and_nothing_else(
 
 
 def test_a_bus_that_starts_without_a_broker_catches_up_when_there_is_one(
-    database: str, database_url: str, tmp_path: Path
+    database: str, database_url: str, tmp_path: Path, bus_crew: Crew
 ) -> None:
     count, port = 50, _free_port()
     quick_rounds = {"reenqueue_interval_s": 0.5}
-    with placed(database, database_url, f"127.0.0.1:{port}") as place:
+    with placed(database, database_url, f"127.0.0.1:{port}", bus_crew) as place:
         place.tables.publish(0, count)
         place.crew.hire(place.job(0, settings=quick_rounds))
         has_failed = '"StatusName" = \'Failed\' OR "Rounds" > 0'
-        wait_until(lambda: place.tables.count(has_failed, "published") == count, within_s=DONE_S)
+        until(lambda: place.tables.count(has_failed, "published") == count, within_s=DONE_S)
         with platform_at(port, tmp_path):
             wait_for_all(place, count)
 
@@ -119,7 +120,7 @@ def test_a_database_may_be_killed_and_come_back(
     for _ in range(restarts):
         place.tables.publish(published, share)
         published += share
-        wait_until(lambda: place.tables.effect_count() > 0, within_s=DONE_S)
+        until(lambda: place.tables.effect_count() > 0, within_s=DONE_S)
         server.kill()
         server.start()
     place.tables.publish(published, share)
@@ -142,20 +143,32 @@ def test_clocks_of_hosts_need_not_be_right(place: Place, scale: Scale) -> None:
 
 
 def test_two_versions_on_the_same_tables_do_not_take_each_others_messages(place: Place) -> None:
-    share = 50
-    place.crew.hire(place.job(0, settings={"executes": False}))
-    old = place.crew.hire(place.job(1, settings={"version": "v1", "relays": False}))
-    new = place.crew.hire(place.job(2, settings={"version": "v2", "relays": False}))
-    place.tables.publish(0, share)
+    share, tables = 50, place.tables
+    only_relay, only_executor = {"executes": False}, {"relays": False}
+    place.crew.hire(place.job(0, settings=only_relay))
+    old = place.crew.hire(place.job(1, settings=only_executor))
+    new = place.crew.hire(place.job(2, settings=only_executor | {"version": "v2"}))
+    tables.publish(0, share)
     wait_for_all(place, share, groups=2)
+    # What the dead one is to handle waits for one of its own.
     place.crew.end(new)
-    place.tables.publish(share, share)
-    wait_until(lambda: len(handled_by(place, "v1")) == 2 * share, within_s=DONE_S)
+    tables.publish(share, share)
+    until(lambda: len(handled_by(place, "v1")) == 2 * share, within_s=DONE_S)
     place.crew.end(old)
-    place.crew.hire(place.job(3, settings={"version": "v2", "relays": False}))
+    place.crew.hire(place.job(3, settings=only_executor | {"version": "v2"}))
     wait_for_all(place, 2 * share, groups=2)
+    # What the new one publishes waits for a relay of its own.
+    numbers = list(range(2 * share, 3 * share))
+    publisher = place.crew.hire(place.job(4, settings={"version": "v2"}, publishes=numbers, dies_at="committed"))
+    assert place.crew.status(publisher) == -signal.SIGKILL
+    tables.publish(3 * share, 1)
+    until(lambda: 3 * share in handled_by(place, "v2"), within_s=DONE_S)
+    assert tables.unsent_count() == share
+    place.crew.hire(place.job(5, settings={"version": "v2"}))
+    place.crew.hire(place.job(6))
+    wait_for_all(place, 3 * share + 1, groups=2)
     for version in ("v1", "v2"):
-        assert sorted(handled_by(place, version)) == list(range(2 * share))
+        assert sorted(handled_by(place, version)) == list(range(3 * share + 1))
 
 
 def handled_by(place: Place, version: str) -> list[int]:

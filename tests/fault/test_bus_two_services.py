@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import pytest
 from sqlalchemy import Connection, select
-from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, Crew, crew
+from tests.fault.bus_crew import CRASHES_MAX, LEASE_S, PATIENCE_S, POLL_MAX_S, Crew, until
 from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.fault.bus_worker import Job, two_services
-from tests.support.waiting import wait_until
 
 from sparrow.bus import EventBus
 from sparrow.bus.threads import LoopThread
@@ -87,19 +86,21 @@ def _open(db: Connection, bus: EventBus) -> int:
 
 
 @pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)
-def town(request: pytest.FixtureRequest, database_servers, platform: RunningPlatform, tmp_path: Path) -> Iterator[Town]:
+def town(
+    request: pytest.FixtureRequest, database_servers, platform: RunningPlatform, bus_crew: Crew, tmp_path: Path
+) -> Iterator[Town]:
     urls = {
         service: f"sqlite:///{tmp_path}/{service}.db" if name == "sqlite" else database_servers(name).new_database()
         for service, name in zip(SERVICES, request.param, strict=True)
     }
     loop = LoopThread("town")
-    with crew() as workers:
-        town = Town(urls, platform.name_servers, workers, loop)
-        try:
-            yield town
-        finally:
-            town.close()
-            loop.close()
+    town = Town(urls, platform.name_servers, bus_crew, loop)
+    try:
+        yield town
+    finally:
+        bus_crew.dismiss()
+        town.close()
+        loop.close()
 
 
 def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
@@ -121,7 +122,7 @@ def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
             deaths += 1
     for service in SERVICES:
         town.hire(service)
-    wait_until(town.is_done, within_s=PATIENCE_S)
+    until(town.is_done, within_s=PATIENCE_S)
     books = town.books()
     print(f"{deaths} deaths, {books.orders} orders, {books.payments} payments")
     books.check()

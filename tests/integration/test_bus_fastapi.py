@@ -17,9 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from sparrow.bus import EventBus
+from sparrow.bus import EventBus, Publisher
 from sparrow.bus.integrations.fastapi import health_router
-from sparrow.bus.publisher import Publisher
 from sparrow.bus.testing import capture
 from sparrow.model.errors import Refused
 

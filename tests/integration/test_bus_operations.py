@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection
+from tests.support.waiting import eventually
 
 from sparrow.bus import EventBus, Reject, Retry, StateChange, Status
 from sparrow.bus.errors import IllegalTransition, UnknownMessage
@@ -103,6 +104,7 @@ async def test_pages_go_by_number_newest_first_and_miss_nothing(database_url: st
             await bus.publish_async("late", None)  # what comes meanwhile is newer: it moves no page
             page = await bus.operations.find("published", limit=10, before_id=page[-1].id)
         assert seen == sorted(made, reverse=True)
+        assert len(await bus.operations.find("published", limit=1, before_id=2**70)) == 1
         with pytest.raises(Refused):
             await bus.operations.find("published", limit=0)
 
@@ -430,6 +432,42 @@ async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url:
         assert (await bus.operations.delete(where=Where(name="a"))).count == 0
         assert (await bus.operations.cancel(where=Where(name="a"))).ids == (later,), "Scheduled ones must be named"
         assert (await bus.operations.cancel(where=Where(name="a", status=Status.SCHEDULED))).count == 1
+
+
+def test_a_state_may_be_a_word_and_must_be_one() -> None:
+    assert Where(status="failed").status is Status.FAILED  # type: ignore[arg-type]
+    assert Where(status="Succeeded").status is Status.SUCCESSED  # type: ignore[arg-type]
+    assert Where(status="open").status == "Open"  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="is no state"):
+        Where(status="gone")  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="do not store"):
+        Where(content="a\0b")
+
+
+async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -> None:
+    async with prepared(database_url, succeeded_word="Succeeded") as bus:
+        sent = await bus.publish_async("a", None)
+        await send_all(bus)
+        gone = await bus.publish_async("a", None)
+        await bus.cancel_async(gone)
+        where = Where(status="cancelled")  # type: ignore[arg-type]
+        assert (await bus.operations.delete(where=where)).ids == (gone,)
+        [left] = await bus.operations.find("published", Where(status=Status.SUCCESSED))
+        assert (left.id, left.status) == (sent, Status.SUCCESSED)
+        stats = (await bus.operations.stats()).published
+        assert (stats.succeeded.count, sum(stats.by_status.values())) == (1, 0)
+        assert (await bus.operations.requeue(sent)).count == 1
+
+
+async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://")
+    handled: list[object] = []
+    bus.add_subscription("order.created", handled.append)
+    async with bus:
+        first = await bus.publish_async("order.created", {"n": 1}, key="k", delay=3600)
+        await bus.publish_async("order.created", {"n": 2}, key="k")
+        await bus.cancel_async(first)
+        await eventually(lambda: handled == [{"n": 2}])
 
 
 async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None:

@@ -124,8 +124,13 @@ class EventBus:
             return
         self.check()
         await self.prepare()
-        self._worker = Worker(self.shared, self._upkeep_clock)
-        await self._worker.start()
+        worker = Worker(self.shared, self._upkeep_clock)
+        try:
+            await worker.start()
+        except BaseException:
+            await worker.stop()
+            raise
+        self._worker = worker
 
     async def stop(self) -> None:
         """Waits for running handlers (`stop_timeout_s`), then hands back what is not finished."""
@@ -205,11 +210,11 @@ class EventBus:
     async def prepare(self) -> None:
         """Make the tables that are missing; without `create_tables`, say which ones are."""
         with self._reachable():
-            self.shared.sql = await self.database.run(self._prepare)
+            self.shared.use(await self.database.run(self._prepare))
 
     def prepare_blocking(self) -> None:
         with self._reachable():
-            self.shared.sql = self.database.run_blocking(self._prepare_blocking)
+            self.shared.use(self.database.run_blocking(self._prepare_blocking))
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ Counters and histograms are this process's since its start; `bus_queue_depth`, `
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 5.0
+"""Less than a scrape may take."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 COUNTERS = {
@@ -41,7 +44,8 @@ _LABELLED = ("bus_handled_total", "bus_retries_total", "bus_failed_total", "bus_
 async def metrics(bus: EventBus) -> str:
     """What `/metrics` answers. While the database is away, what this process knows is shown all the same."""
     try:
-        stats = await bus.operations.stats()
+        async with asyncio.timeout(PATIENCE_S):
+            stats = await bus.operations.stats()
     except Exception as error:  # whatever ails it: a page with half of the numbers is better than none
         log.warning("the database gives no numbers", extra={"error": str(error)})
         stats = None

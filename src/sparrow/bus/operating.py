@@ -118,6 +118,8 @@ def getting(shared: Shared, side: Side, number: int) -> Steps[StoredEvent]:
 def finding(shared: Shared, side: Side, where: Where, limit: int, before_id: int | None) -> Steps[list[StoredEvent]]:
     if not 1 <= limit <= PAGE_MAX:
         raise Refused(f"a page has 1 to {PAGE_MAX} messages, not {limit}: take the next one with before_id")
+    if before_id is not None:
+        before_id = min(before_id, NUMBER_MAX)
     found = yield lambda db: listing.find(db, shared.sql_of(db), side, where, limit=limit, before_id=before_id)
     return found  # type: ignore[no-any-return]
 
@@ -206,8 +208,8 @@ def _tell(shared: Shared, action: Action, side: Side, numbers: Sequence[int]) ->
     if action.becomes is not None:
         for number in numbers:
             shared.probe.changed(side, number, action.becomes)
-    if action.becomes in OPEN:
-        (shared.to_send if side == "published" else shared.to_execute)()
+    # Also where a message has left the queue: the next one of its key may go on.
+    (shared.to_send if side == "published" else shared.to_execute)()
 
 
 class _Undo(Exception):

@@ -65,6 +65,11 @@ class Shared:
     def forget_styles(self) -> None:
         self._styled.clear()
 
+    def use(self, sql: Sql) -> None:
+        """What is known of the database has changed."""
+        self.sql = sql
+        self._styled.clear()
+
     def sql_of(self, db: Connection) -> Sql:
         """How to speak on a connection that is not ours: other drivers mark values in other ways."""
         return self.sql_for(kind_of(db.dialect.name), db.dialect.paramstyle)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from sparrow.bus.content import read_content
 from sparrow.bus.probe import Side
@@ -16,6 +18,7 @@ OPEN_WORD = "Open"
 """Stands for all four states in which work is left."""
 SIDES: tuple[Side, Side] = ("published", "received")
 NUMBER_MAX = 2**63 - 1
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages are meant: those for which all that is said here holds. Letter case counts everywhere."""
 
     status: Status | Literal["Open"] | None = None
+    """A word for one will do, in any letter case."""
     name: str | None = None
     """Exactly."""
     group: str | None = None
@@ -81,6 +85,14 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     """A piece of the last error."""
     parked: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.status is not None and not isinstance(self.status, Status):
+            force_setattr(self, "status", status_of(self.status))
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, str) and _UNSTORABLE.search(value):
+                raise Refused(f"{name} = {value!r} is in no message: databases do not store such characters")
 
     @property
     def says_nothing(self) -> bool:

@@ -14,6 +14,9 @@ from sparrow.bus.states import OPEN, Status
 SIDES = (PUBLISH, SUBSCRIBE)
 _ORPHAN_AGE_S = 300.0
 _OPEN_WORDS = ", ".join(f"'{status.value}'" for status in sorted(OPEN))
+_AS_INDEXED = "{m}\"StatusName\" NOT IN ('Successed', 'Succeeded')"
+"""Word for word the condition of the index on what has not succeeded: SQLite uses a partial index for nothing else, and
+would read the whole table."""
 
 
 def reenqueue(db: Connection, sql: Sql, side: int, count_max: int, failed_kept_s: float) -> list[int]:
@@ -23,7 +26,8 @@ def reenqueue(db: Connection, sql: Sql, side: int, count_max: int, failed_kept_s
         row[0]
         for row in sql.rows(
             db,
-            f'SELECT "Id" FROM {table} WHERE "StatusName" = ? AND "Parked" = 0 AND "Added" > {sql.plus(sql.now)}'
+            f'SELECT "Id" FROM {table} WHERE "StatusName" = ? AND {_AS_INDEXED.format(m="")}'
+            f' AND "Parked" = 0 AND "Added" > {sql.plus(sql.now)}'
             f' ORDER BY "Added" LIMIT ?{sql.locking}',
             Status.FAILED.value,
             sql.span(-failed_kept_s),
@@ -111,7 +115,8 @@ def mend(db: Connection, sql: Sql, side: int) -> tuple[int, int]:
     rows = sql.rows(
         db,
         f'SELECT m."Id" FROM {table} m LEFT JOIN {queue} q ON q."MessageType" = {side} AND q."MessageId" = m."Id"'
-        f' WHERE m."StatusName" IN ({_OPEN_WORDS}) AND m."Added" < {sql.plus(sql.now)} AND q."Seq" IS NULL LIMIT 1000',
+        f' WHERE m."StatusName" IN ({_OPEN_WORDS}) AND {_AS_INDEXED.format(m="m.")}'
+        f' AND m."Added" < {sql.plus(sql.now)} AND q."Seq" IS NULL LIMIT 1000',
         sql.span(-_ORPHAN_AGE_S),
     )
     lost = [row[0] for row in rows]
