@@ -143,10 +143,5 @@ def _delay_s(event: Outgoing, now: datetime) -> float | None:
     return seconds
 
 
-def _is_text(value: object) -> bool:
-    """Callers without a type checker give anything."""
-    return isinstance(value, str)
-
-
 def as_outgoing(event: Outgoing | tuple[Any, ...]) -> Outgoing:
     return event if isinstance(event, Outgoing) else Outgoing(*event)
