@@ -49,12 +49,12 @@ EFFECTS = {
 }
 
 
-def until(claim: Callable[[], object], *, within_s: float = PATIENCE_S) -> None:
+def until(claim: Callable[[], object], *, within_s: float = PATIENCE_S, look_s: float = LOOK_S) -> None:
     """As `wait_until`, for claims that ask a database: it has other work to do."""
     deadline = time.monotonic() + within_s
     while not claim():
         assert time.monotonic() < deadline, f"it did not come true within {within_s} s"
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
 
 
 class Crew:

@@ -34,6 +34,8 @@ pytestmark = pytest.mark.timeout(600)
 
 WORKERS = 4
 DONE_S = 120.0
+AMID_S = 0.001
+"""How closely it is watched where a kill is to come in the middle of something."""
 ONLY_RELAY = {"executes": False}
 ONLY_EXECUTOR = {"relays": False}
 Scale = Literal["smoke", "full"]
@@ -83,7 +85,7 @@ def test_killed_relays_lose_nothing_and_repeat_at_most_a_batch_each(place: Place
         place.tables.publish(published, share)
         published += share
         left = rng.randrange(1, share)
-        until(lambda left=left: place.tables.unsent_count() <= left, within_s=DONE_S)
+        until(lambda left=left: place.tables.unsent_count() <= left, within_s=DONE_S, look_s=AMID_S)
         place.crew.end(living.pop(rng.randrange(len(living))))
         living.append(place.crew.hire(place.job(WORKERS + number, settings=how)))
     until(lambda: place.tables.open_count() == 0, within_s=DONE_S)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
@@ -26,7 +27,7 @@ from sparrow.bus.declaring import Subscription
 from sparrow.bus.effects import AsyncEffect, BlockingEffect, Effect, NoEffect, ProcessEffect
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
 from sparrow.bus.filters import Context, chain
-from sparrow.bus.handles import on_sqlalchemy
+from sparrow.bus.handles import Handle
 from sparrow.bus.headers import Headers
 from sparrow.bus.publishing import Outgoing, write
 from sparrow.bus.relay import WORKER_LOST, failed_info, text_of
@@ -34,6 +35,7 @@ from sparrow.bus.retry import Never
 from sparrow.bus.shared import Shared
 from sparrow.bus.sql.claims import Work
 from sparrow.bus.sql.database import is_passing
+from sparrow.bus.sql.dialect import Sql
 from sparrow.bus.sql.finishing import give_up, hand_back, succeed, try_again
 from sparrow.bus.sql.outbox import SUBSCRIBE
 from sparrow.bus.states import Status
@@ -165,11 +167,14 @@ class Attempts:
             for one in held:
                 one.is_ending = True
             await effect.commit(lambda db: self._finish(db, held, ctx.result))
+            self._shared.to_send()  # an answer, or what the handler published
         except BaseException as error:
             for one in held:
                 one.is_ending = False
             if isinstance(error, TimeoutError):
                 cancel.cancel()
+            elif isinstance(error, BrokenProcessPool):
+                self._processes = None  # a pool that lost one of its processes takes no more work
             await _to_the_end(effect.abandon())
             raise
 
@@ -187,6 +192,8 @@ class Attempts:
             )
         if plan.session_kind == "sync":
             return BlockingEffect(database, plan, self._threads)
+        if self._shared.blocking_effect is not None and not plan.is_async:
+            return self._shared.blocking_effect(self._threads)
         return NoEffect(database, plan, self._threads)
 
     def _finish(self, db: Connection, held: list[Held], result: Any) -> None:
@@ -207,8 +214,7 @@ class Attempts:
                     h.CORRELATION_SEQUENCE: str(headers.correlation_sequence + 1),
                 },
             )
-            handle = on_sqlalchemy(db, allow_autocommit=True, wake=shared.to_send, table=None)
-            write(shared.drafting, handle, sql, answer, shared.settings.version)
+            write(shared.drafting, _handle(db, sql), sql, answer, shared.settings.version)
 
     # -- how it ended -------------------------------------------------------------------------------------------------
 
@@ -277,8 +283,7 @@ class Attempts:
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUPE)}
         headers = {**kept, h.EXCEPTION: error, h.CORRELATION_ID: held.headers.correlation_id}
         event = Outgoing(topic, msgspec.Raw(held.body or b"null"), headers=headers)
-        handle = on_sqlalchemy(db, allow_autocommit=True, wake=shared.to_send, table=None)
-        write(shared.drafting, handle, shared.sql, event, shared.settings.version)
+        write(shared.drafting, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
 
     def _event(self, held: Held, payload: Any) -> Event:
         work = held.work
@@ -292,6 +297,13 @@ class Attempts:
             added=work.added,
             key=work.claim.key,
         )
+
+
+def _handle(db: Connection, sql: Sql) -> Handle:
+    def run(statement: str, values: Sequence[Any]) -> int:
+        return db.exec_driver_sql(statement, tuple(values)).rowcount
+
+    return Handle(sql.kind, sql.paramstyle, run)
 
 
 class Interrupted(Exception):

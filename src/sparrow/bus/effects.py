@@ -84,8 +84,8 @@ class BlockingEffect:
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # submit, not run_in_executor: what was cancelled here may still be running there, and owns the session
-        self._calling = _submit(self._pool, functools.partial(function, *args, **kwargs))
-        return _plain(await asyncio.wrap_future(self._calling), function)
+        self._calling = _submit(self._pool, functools.partial(_called, function, args, kwargs))
+        return plain_result(await asyncio.wrap_future(self._calling), function)
 
     async def commit(self, finish: Finish) -> None:
         def work() -> None:
@@ -117,7 +117,7 @@ class NoEffect:
         if self._is_async:
             return await function(*args, **kwargs)
         assert self._pool is not None
-        return _plain(await in_pool(self._pool, functools.partial(function, *args, **kwargs)), function)
+        return plain_result(await in_pool(self._pool, functools.partial(_called, function, args, kwargs)), function)
 
     async def commit(self, finish: Finish) -> None:
         await self._database.run(finish)
@@ -130,10 +130,17 @@ class ProcessEffect(NoEffect):
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._pool is not None
-        return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+        return await asyncio.wrap_future(self._pool.submit(_called, function, args, kwargs))
 
 
-def _plain(result: Any, function: Callable[..., Any]) -> Any:
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:  # no future takes it: whoever waits for this one would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def plain_result(result: Any, function: Callable[..., Any]) -> Any:
     """What a blocking handler returned. An awaitable means that nothing has run yet: that is no success."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):

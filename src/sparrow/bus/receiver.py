@@ -55,7 +55,7 @@ class Receiver:
 
     async def _take(self, listening: Listening, deliveries: Sequence[Delivery]) -> None:
         shared = self._shared
-        arrivals = [self._arrival(delivery) for delivery in deliveries]
+        arrivals = [self._readable(delivery) for delivery in deliveries]
         try:
             fresh = await self._store(arrivals)
         except Exception:
@@ -99,6 +99,13 @@ class Receiver:
             return store(db, shared.sql, arrivals, settings.version, settings.failed_kept_s)
 
         return await shared.database.run(work)
+
+    def _readable(self, delivery: Delivery) -> Arrival:
+        try:
+            return self._arrival(delivery)
+        except UnicodeEncodeError:  # half a character in a header: written out, so that it can be stored
+            headers = {_whole(name): value and _whole(value) for name, value in delivery.headers.items()}
+            return self._arrival(Delivery(name=_whole(delivery.name), headers=headers, body=delivery.body))
 
     def _arrival(self, delivery: Delivery) -> Arrival:
         shared = self._shared
@@ -144,8 +151,13 @@ def _info(arrival: Arrival, error: str) -> FailedInfo:
 
 
 def _fitting(text: str, chars_max: int) -> str:
-    """Itself, or what stands for it where it is too long."""
-    return text if len(text) <= chars_max else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    """Itself, or what stands for it where it is too long, or ends in a blank: to MySQL that is the same without it."""
+    fits = len(text) <= chars_max and not text.endswith(" ")
+    return text if fits else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _storable(arrival: Arrival, error: Exception) -> Arrival:
@@ -155,5 +167,5 @@ def _storable(arrival: Arrival, error: Exception) -> Arrival:
         message_id=_fitting(ascii(arrival.message_id), MESSAGE_ID_CHARS),
         dedupe_key=None if arrival.dedupe_key is None else _fitting(ascii(arrival.dedupe_key), MESSAGE_ID_CHARS),
         order_key=None,
-        error=f"the database refused it: {error}",
+        error=f"the database refused it: {text_of(error)}",
     )

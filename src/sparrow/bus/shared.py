@@ -7,12 +7,14 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
+from sparrow.bus.effects import Effect
 from sparrow.bus.filters import Filter
 from sparrow.bus.ids import IdMaker
 from sparrow.bus.probe import Probe
@@ -44,6 +46,8 @@ class Shared:
     drafting: Drafting
     probe: Probe
     tracing: Tracing
+    blocking_effect: Callable[[Pool], Effect] | None = None
+    """Makes the transaction of functions that ask for no session; None: they have none."""
     filters: tuple[Filter, ...] = ()
     """Around every handler, before its own."""
     to_send: Wake = field(default_factory=Wake)

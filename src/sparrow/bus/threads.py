@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there; its result here."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Run it there; its result here. It starts with no context: what is bound to this caller's request or
+        transaction is nothing to a bus that outlives it."""
+        return contextvars.Context().run(asyncio.run_coroutine_threadsafe, work, self._loop).result()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -92,14 +92,14 @@ async def test_s07_two_events_with_one_business_key_are_handled_once(make_bus: M
     assert welcome == ["first", "again", "other"]
 
 
-async def test_s07_ids_differ_by_letter_case(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_s07_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBus, broker: MemoryBroker) -> None:
     handled: list[int] = []
     bus = make_bus()
     bus.add_subscription("order.created", handled.append)
     async with bus:
-        broker.take([envelope(cap_msg_id=number) for number in ("aB", "ab", "ab ", "é", "e")])
+        broker.take([envelope(cap_msg_id=number) for number in ("aB", "ab", "ab ", "é", "e", " ab", "ab\u00a0")])
         await bus.drain()
-    assert len(handled) == 5
+    assert len(handled) == 7
 
 
 async def test_s07_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
@@ -331,7 +331,7 @@ async def test_s12_a_cancelled_or_late_handler_is_never_a_success(make_bus: Make
         await bus.publish_many_async([(name, 1) for name in names])
         await bus.drain()
         states = {each["Name"]: (each["StatusName"], each["Retries"]) for each in await rows(bus, "received")}
-        assert states == {name: ("Failed", 2) for name in names}
+        assert states == dict.fromkeys(names, ("Failed", 2))
         assert await effects(bus) == []
     assert ended == ["asked to stop"] * 2
 
@@ -343,7 +343,8 @@ async def test_s27_events_of_one_key_are_handled_one_by_one_in_order(make_bus: M
     heard: dict[str, list[int]] = {"a": [], "b": [], "c": []}
     busy: set[str] = set()
     at_once: list[str] = []
-    members = [make_bus(relay_batch=3) for _ in range(2)]
+    # Two relays; one member of the group, as this broker has no partitions.
+    members = [make_bus(relay_batch=3), make_bus(relay_batch=3, executes=False)]
 
     async def handle(value: int, event: Event) -> None:
         assert event.key is not None
@@ -356,8 +357,7 @@ async def test_s27_events_of_one_key_are_handled_one_by_one_in_order(make_bus: M
             raise ValueError("once")
         heard[event.key].append(value)
 
-    for bus in members:
-        bus.add_subscription("order.changed", handle, retry=Retry(backoff=fixed(0)))
+    members[0].add_subscription("order.changed", handle, retry=Retry(backoff=fixed(0)))
     async with members[0], members[1]:
         await members[0].publish_many_async([("order.changed", n, "abc"[n % 3]) for n in range(45)])
         for n in range(45, 51):
@@ -397,11 +397,14 @@ async def test_s27_a_failing_message_does_to_its_key_what_was_asked_for(make_bus
         await bus.drain()
         assert await bus.worker.upkeep.reenqueue() == 0, "what is parked waits for an operator"
     mine = [value for value in heard if value != "other"]
-    assert mine == {
-        "block": ["bad", "bad", "later"],
-        "skip": ["bad", "later", "bad"],
-        "park": ["bad", "later"],
-    }[on_failure]
+    assert (
+        mine
+        == {
+            "block": ["bad", "bad", "later"],
+            "skip": ["bad", "later", "bad"],
+            "park": ["bad", "later"],
+        }[on_failure]
+    )
 
 
 # -- batches, filters, places to run ---------------------------------------------------------------------------------
@@ -569,17 +572,16 @@ async def test_s27_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transac
             return object()
         return Receipt(value)
 
-    @bus.subscribe("order.#", group="answers")
-    @bus.subscribe("elsewhere", group="answers")
+    @bus.subscribe("order.receipts")
+    @bus.subscribe("elsewhere")
     async def answered(value: Any, headers: Headers) -> None:
-        if headers.name != "order.created":
-            answers.append((value, headers))
+        answers.append((value, headers))
 
     async with bus:
         numbers = [await bus.publish_async("order.created", n, callback="order.receipts") for n in (1, 2, 3, 4)]
         await bus.drain()
-        states = [each["StatusName"] for each in await rows(bus, "received") if each["Group"] == GROUP]
-        assert states == ["Successed", "Successed", "Successed", "Failed"], "an answer that cannot be written is a failure"
+        states = [each["StatusName"] for each in await rows(bus, "received") if each["Name"] == "order.created"]
+        assert states == [*["Successed"] * 3, "Failed"], "an answer that cannot be written is a failure"
     assert {headers.name: value["number"] for value, headers in answers} == {"order.receipts": 1, "elsewhere": 2}
     [headers] = [headers for value, headers in answers if value["number"] == 1]
     assert (headers.correlation_id, headers.correlation_sequence) == (str(numbers[0]), 1)
@@ -638,17 +640,18 @@ async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
         broker.take(poison)
         await bus.drain()
         received = await rows(bus, "received")
-        by_state = {state: [each for each in received if each["StatusName"] == state] for state in ("Failed", "Successed")}
-        assert len(by_state["Failed"]) + len(by_state["Successed"]) == len(received)
-        assert len(handled) == len(by_state["Successed"]) >= len(poison)
-        assert all(each["LastError"] and each["Retries"] == 0 for each in by_state["Failed"])
-        assert sorted(each["Id"] for each in by_state["Failed"]) == sorted(info.message_id for info in failed)
+        lost = [each for each in received if each["StatusName"] == "Failed"]
+        good = [each for each in received if each["StatusName"] == "Successed"]
+        assert len(lost) + len(good) == len(received)
+        assert len(handled) == len(good) >= len(poison)
+        assert all(each["LastError"] and each["Retries"] == 0 for each in lost)
+        assert sorted(each["Id"] for each in lost) == sorted(info.message_id for info in failed)
         assert len(failed) >= 6
         assert await bus.worker.upkeep.reenqueue() == 0
         assert await rows(bus, "queue") == []
         assert bus.problems() == {}
         # What was not JSON is kept, and can be looked at.
-        contents = [read_content(each["Content"])[1] for each in by_state["Failed"]]
+        contents = [read_content(each["Content"])[1] for each in lost]
         assert b'"data:application/octet-stream;base64,//4="' in contents
 
 
@@ -672,7 +675,9 @@ async def test_s16_stored_content_that_was_damaged_is_failed_and_holds_up_nobody
     assert [info.message_id for info in failed] == [bad]
 
 
-async def test_s34_what_fails_for_good_is_published_to_the_dead_letter_topic(make_bus: MakeBus) -> None:
+async def test_s34_what_fails_for_good_is_published_to_the_dead_letter_topic(
+    make_bus: MakeBus, broker: MemoryBroker
+) -> None:
     dead: list[tuple[Any, Headers]] = []
     bus = make_bus(retry=TWICE)
 
@@ -691,7 +696,8 @@ async def test_s34_what_fails_for_good_is_published_to_the_dead_letter_topic(mak
     assert sorted(value["n"] for value, _ in dead) == [1, 2]
     [(value, headers)] = [each for each in dead if each[0]["n"] == 1]
     assert value == {"n": 1, "text": "ü"}
-    assert (headers["cap-exception"] or "") == "" or "not today" in (headers["cap-exception"] or "")
+    causes = [one.headers["cap-exception"] for one in broker.sent if one.name == "order.dead"]
+    assert sorted(map(str, causes)) == ["Reject-->no", "ValueError-->not today"]
     assert (headers.correlation_id, headers["x"], headers.name) == (str(number), "1", "order.dead")
 
 

@@ -75,6 +75,10 @@ class Database:
         else:
             self._url = make_url(database)
         url = database.url if isinstance(database, (Engine, AsyncEngine)) else make_url(database)
+        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+            raise SettingsError(
+                "database", str(url), "the bus", "sqlite:///a-file.db, or sparrow.bus.testing.TestBus in tests,"
+            )
         self.where = url.render_as_string(hide_password=True)
         self.kind: Kind = kind_of(url.get_backend_name())
         self._threads: ThreadPoolExecutor | None = None

@@ -8,8 +8,12 @@ from sparrow.bus.sql.dialect import Sql
 
 
 def count_due(db: Connection, sql: Sql) -> int:
-    """Messages that are being worked on, or could be."""
-    row = sql.rows(db, f'SELECT COUNT(*) FROM {sql.names.queue} WHERE "NextAt" <= {sql.now} OR "LockedBy" IS NOT NULL')[
-        0
-    ]
+    """Messages that are being worked on, or could be: of those with one key only the first."""
+    queue = sql.names.queue
+    heads = f'SELECT MIN("Seq") FROM {queue} WHERE "OrderKey" IS NOT NULL GROUP BY "MessageType", "Group", "OrderKey"'
+    [row] = sql.rows(
+        db,
+        f'SELECT COUNT(*) FROM {queue} WHERE "LockedBy" IS NOT NULL'
+        f' OR ("NextAt" <= {sql.now} AND ("OrderKey" IS NULL OR "Seq" IN ({heads})))',
+    )
     return int(row[0])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import request_started
-from django.db import close_old_connections
 
-from sparrow.bus.filters import Context, Next
 from sparrow.bus.integrations.django import configured
+from sparrow.bus.integrations.django.effect import DjangoEffect
 from sparrow.bus.integrations.embedding import FirstRequest
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
     """It starts with the first request. `start=False`: only make the tables that are missing."""
     first_request = FirstRequest(bus, start=start)
-    with_fresh_connections(bus)
+    with_django_transactions(bus)
 
     def begin(**_: Any) -> None:
         if start and not bus.is_running:
@@ -30,26 +28,7 @@ def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
     request_started.connect(begin, weak=False, dispatch_uid=("sparrow bus", id(bus)))
 
 
-def with_fresh_connections(bus: EventBus) -> None:
-    """Django looks after its connections at the edges of a request. A handler has none: do it around each call, in the
-    handler's own thread, or a connection that broke once would stay broken."""
-
-    async def fresh(ctx: Context, call_next: Next) -> None:
-        subscription = ctx.subscription
-        if subscription is not None and subscription.executor != "process" and not subscription.plan.is_async:
-            ctx.handler = _with_fresh_connections(subscription.handler)
-        await call_next(ctx)
-
-    bus.shared.filters = (fresh, *bus.shared.filters)
-
-
-def _with_fresh_connections(handler: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(handler)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        close_old_connections()
-        try:
-            return handler(*args, **kwargs)
-        finally:
-            close_old_connections()
-
-    return call
+def with_django_transactions(bus: EventBus) -> None:
+    """Functions that handle events work inside Django's `atomic()`: what they write through its models, and the end of
+    the message, are one commit."""
+    bus.shared.blocking_effect = partial(DjangoEffect, configured.using())

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from sparrow.bus.errors import TablesMissing
 from sparrow.bus.integrations.django import configured
-from sparrow.bus.integrations.django.embedding import with_fresh_connections
+from sparrow.bus.integrations.django.embedding import with_django_transactions
 from sparrow.bus.integrations.working import run_worker
 
 
@@ -17,7 +17,7 @@ class Command(BaseCommand):  # type: ignore[misc]
 
     def handle(self, *args: Any, **options: Any) -> None:
         bus = configured.bus()
-        with_fresh_connections(bus)
+        with_django_transactions(bus)
         try:
             run_worker(bus, self.say)
         except TablesMissing as error:
