@@ -184,13 +184,21 @@ def put_clock_off(seconds: float) -> None:
     time.time = lambda: real_s() + seconds
     time.time_ns = lambda: real_ns() + int(seconds * 1e9)
 
-    class Kind(type(datetime)):  # type: ignore[misc]
+    class Kind(type):
+        """All but `now` is the real one's, and so are the moments it makes."""
+
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, datetime)
 
-    class Off(datetime, metaclass=Kind):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        def __getattr__(cls, name: str) -> Any:
+            return getattr(datetime, name)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> datetime:
+            return datetime(*args, **kwargs)
+
+    class Off(metaclass=Kind):
+        @staticmethod
+        def now(tz: tzinfo | None = None) -> datetime:
             return datetime.now(tz) + timedelta(seconds=seconds)
 
     for name, module in list(sys.modules.items()):

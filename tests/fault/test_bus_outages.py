@@ -139,6 +139,8 @@ def test_clocks_of_hosts_need_not_be_right(place: Place, scale: Scale) -> None:
     sent, effects = sent_messages(place.tables.broker), place.tables.effects()
     place.say(sent=len(sent), effects=len(effects))
     assert len(sent) == count
+    assert place.tables.count('"LastError" IS NOT NULL', "published") == 0
+    assert place.tables.count('"LastError" IS NOT NULL', "received") == 0
     assert (sent_out_of_order(sent), handled_out_of_order(effects)) == (0, 0)
 
 

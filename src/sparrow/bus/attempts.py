@@ -167,7 +167,8 @@ class Attempts:
             for one in held:
                 one.is_ending = True
             await effect.commit(lambda db: self._finish(db, held, ctx.result))
-            self._shared.to_send()  # an answer, or what the handler published
+            if any(one.headers.answer_to for one in held):
+                self._shared.to_send()
         except BaseException as error:
             for one in held:
                 one.is_ending = False
@@ -243,6 +244,8 @@ class Attempts:
         def mark(db: Connection) -> None:
             if again is not None:
                 try_again(db, shared.sql, SUBSCRIBE, work.claim, again, text, keeps_place=on_failure != "skip")
+                # Told before the commit: a moment after it, an executor may tell what comes next.
+                shared.probe.changed("received", work.claim.message_id, Status.SCHEDULED)
                 return
             content = content_of({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
             give_up(
@@ -270,8 +273,6 @@ class Attempts:
             log.warning("failed", extra={"number": work.claim.message_id, "event": work.name, "error": text})
             shared.probe.changed("received", work.claim.message_id, Status.FAILED)
             shared.probe.failed(failed_info(work, self._group, error))
-        else:
-            shared.probe.changed("received", work.claim.message_id, Status.SCHEDULED)
         if not is_hopeless:
             shared.probe.count("bus_retries_total", place="handle")
         if work.claim.key is not None:

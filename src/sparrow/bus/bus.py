@@ -403,17 +403,20 @@ class EventBus:
 
     def _write(self, handle: Handle, events: list[Outgoing]) -> list[NewEvent]:
         sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return [write(self.shared.drafting, handle, sql, events[0], self.settings.version)]
+        return self._written([write(self.shared.drafting, handle, sql, events[0], self.settings.version)])
 
     def _write_many(self, handle: Handle, events: list[Outgoing]) -> list[NewEvent]:
         sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return write_many(self.shared.drafting, handle, sql, events, self.settings.version)
+        return self._written(write_many(self.shared.drafting, handle, sql, events, self.settings.version))
+
+    def _written(self, news: list[NewEvent]) -> list[NewEvent]:
+        """Told before the commit: a moment after it, the relay may tell what comes next."""
+        for new in news:
+            self.shared.probe.changed("published", new.id, new.status)
+        return news
 
     def _told(self, news: list[NewEvent]) -> list[int]:
-        probe = self.shared.probe
-        probe.count("bus_published_total", len(news))
-        for new in news:
-            probe.changed("published", new.id, new.status)
+        self.shared.probe.count("bus_published_total", len(news))
         return [new.id for new in news]
 
     def _may_begin(self, what: str) -> None:

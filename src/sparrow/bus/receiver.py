@@ -61,17 +61,16 @@ class Receiver:
         except Exception:
             await listening.give_back(deliveries)
             raise
-        await listening.acknowledge(deliveries)
+        # Before the acknowledgement, which may take its time: they are handled meanwhile.
         shared.to_execute()
         shared.probe.count("bus_received_total", len(fresh))
         if len(fresh) < len(arrivals):
             shared.probe.count("bus_duplicates_total", len(arrivals) - len(fresh))
         for arrival in fresh:
-            if arrival.error is None:
-                shared.probe.changed("received", arrival.id, Status.SCHEDULED)
-            else:
+            if arrival.error is not None:
                 shared.probe.changed("received", arrival.id, Status.FAILED)
                 shared.probe.failed(_info(arrival, arrival.error))
+        await listening.acknowledge(deliveries)
 
     async def _store(self, arrivals: list[Arrival]) -> list[Arrival]:
         try:
@@ -96,7 +95,11 @@ class Receiver:
         shared, settings = self._shared, self._shared.settings
 
         def work(db: Connection) -> list[Arrival]:
-            return store(db, shared.sql, arrivals, settings.version, settings.failed_kept_s)
+            fresh = store(db, shared.sql, arrivals, settings.version, settings.failed_kept_s)
+            for arrival in fresh:  # told before the commit: a moment after it, an executor may tell what comes next
+                if arrival.error is None:
+                    shared.probe.changed("received", arrival.id, Status.SCHEDULED)
+            return fresh
 
         return await shared.database.run(work)
 

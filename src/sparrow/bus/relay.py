@@ -178,13 +178,13 @@ class Relay:
 
     async def _mark_failed(self, faults: list[Fault]) -> None:
         shared = self._shared
-        # Told after the commit: until then it may all be done again.
+        # Counted after the commit: until then it may all be done again.
         for fault, status, counts in await shared.database.run(lambda db: self._fail_each(db, faults)):
             work, error = fault
             if counts:
                 shared.probe.count("bus_retries_total", place="send")
-            shared.probe.changed("published", work.claim.message_id, status)
             if status is Status.FAILED:
+                shared.probe.changed("published", work.claim.message_id, Status.FAILED)
                 shared.probe.failed(failed_info(work, None, error))
 
     def _fail_each(self, db: Connection, faults: list[Fault]) -> list[tuple[Fault, Status, bool]]:
@@ -203,6 +203,8 @@ class Relay:
                     marked.append((fault, Status.FAILED, not parks))
                 else:
                     try_again(db, shared.sql, PUBLISH, work.claim, outcome, text, counts=counts)
+                    # Told before the commit: a moment after it, a relay may tell what comes next.
+                    shared.probe.changed("published", work.claim.message_id, Status.SCHEDULED)
                     marked.append((fault, Status.SCHEDULED, counts))
             except LeaseLost:
                 shared.probe.count("bus_lease_lost_total")

@@ -15,7 +15,11 @@ class Wake:
         """From any thread."""
         with self._lock:
             waiting = list(self._waiting)
+        here = _running_loop()
         for loop, event in waiting:
+            if loop is here:
+                event.set()
+                continue
             try:
                 loop.call_soon_threadsafe(event.set)
             except RuntimeError:  # that loop has ended
@@ -56,3 +60,10 @@ class Waker:
 
     def close(self) -> None:
         self._wake.leave(self._loop, self._event)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -38,6 +38,12 @@ def envelope(name: str = "order.created", body: bytes = b"1", **headers: str | N
     return Envelope(name=name, headers=known | given, body=body, added=datetime.now(UTC))
 
 
+async def steal(bus: EventBus) -> None:
+    """What is being handled passes to another worker, of whom nothing is heard."""
+    taking = 'UPDATE {queue} SET "LockToken" = "LockToken" + 1, "LockedBy" = ? WHERE "MessageType" = 1'
+    await change(bus, taking, "somebody/1")
+
+
 # -- once for each group ---------------------------------------------------------------------------------------------
 
 
@@ -89,7 +95,7 @@ async def test_s07_two_events_with_one_business_key_are_handled_once(make_bus: M
         await bus.publish_async("order.paid", "other", dedupe="order-" + "8" * 300)
         await bus.drain()
     assert handled == ["first", "other"]
-    assert welcome == ["first", "again", "other"]
+    assert sorted(welcome) == ["again", "first", "other"]
 
 
 async def test_s07_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBus, broker: MemoryBroker) -> None:
@@ -205,7 +211,7 @@ async def test_s12_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBu
         if not stolen:  # another worker takes it over meanwhile, and is lost too
             stolen.append(value)
             await session.rollback()  # SQLite has one writer at a time
-            await change(bus, 'UPDATE {queue} SET "LockToken" = "LockToken" + 1, "LockedBy" = ?', "somebody/1")
+            await steal(bus)
         await session.execute(text(INSERT), {"what": f"order {value}"})
         await bus.publish_async("next", value)
 
@@ -213,7 +219,7 @@ async def test_s12_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBu
         await bus.publish_async("order.created", 1)
         await eventually(lambda: bus.shared.probe.totals["bus_lease_lost_total"] == 1)
         assert await effects(bus) == []
-        [queued] = await rows(bus, "queue")
+        [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == 1]
         assert queued["LockedBy"] == "somebody/1"
         assert (await row(bus, "received"))["StatusName"] == "Processing"
         bus.advance(61)
@@ -233,7 +239,7 @@ async def test_s12_a_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> No
             calls.append("again")
             return
         calls.append("first")
-        await change(bus, 'UPDATE {queue} SET "LockToken" = "LockToken" + 1, "LockedBy" = ?', "somebody/1")
+        await steal(bus)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -496,6 +496,29 @@ async def test_s28_publishing_and_subscribing_have_an_asyncio_form(make_bus: Mak
     assert sorted(order["n"] for order in heard) == [1, 2]
 
 
+async def test_s28_a_bus_works_on_the_engine_it_is_given(make_bus: MakeBus, bus: EventBus) -> None:
+    heard: list[Any] = []
+
+    def blocking(value: int, session: Session) -> None:
+        heard.append(value)
+
+    async def with_asyncio(value: int, session: AsyncSession) -> None:
+        heard.append(value)
+
+    engine, async_engine = create_engine(bus.database.engine.url), create_async_engine(bus.database.async_engine.url)
+    given: list[tuple[Any, Callable[..., Any]]] = [(engine, blocking), (async_engine, with_asyncio)]
+    for number, (database, handler) in enumerate(given):
+        own = make_bus(database=database, app=f"app{number}")
+        own.add_subscription(f"t{number}", handler)
+        async with own:
+            await own.publish_async(f"t{number}", number)
+            await own.drain()
+            assert await rows(own, "queue") == []
+    assert heard == [0, 1]
+    engine.dispose()
+    await async_engine.dispose()
+
+
 async def test_s31_one_process_publishes_and_handles_its_own_topic(make_bus: MakeBus) -> None:
     events: list[Event] = []
     bus = make_bus()
