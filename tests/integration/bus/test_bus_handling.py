@@ -24,7 +24,7 @@ from sparrow.bus.content import read_content
 from sparrow.bus.transport.memory import MemoryBroker
 from sparrow.bus.transport.spi import Envelope
 
-from .conftest import MakeBus
+from .conftest import QUICK, MakeBus
 
 INSERT = "INSERT INTO effects VALUES (:what)"
 TWICE = Retry(max=2, backoff=fixed(0))
@@ -518,10 +518,8 @@ def double(value: dict[str, int]) -> dict[str, int]:
     return {"n": value["n"] * 2, "pid": os.getpid()}
 
 
-async def test_s12_a_handler_may_run_in_a_process_of_its_own_and_die_there(make_bus: MakeBus, database: str) -> None:
-    if database != "sqlite":
-        pytest.skip("the database has no part in it")
-    bus = make_bus(concurrency=1)
+async def test_s12_a_handler_may_run_in_a_process_of_its_own_and_die_there(tmp_path: Path) -> None:
+    bus = EventBus(f"sqlite:///{tmp_path}/bus.db", "memory://", concurrency=1, **QUICK)
     bus.add_subscription("double", double, executor="process", retry=Retry(max=1))
     async with bus:
         answer = await bus.request("double", {"n": 21})
