@@ -7,10 +7,12 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from sqlalchemy import Connection
 from tests.fault.bus_crew import (
     CALM_LEASE_S,
     Crew,
@@ -24,6 +26,12 @@ from tests.fault.bus_crew import (
 from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.support.databases import _free_port
 
+from sparrow.bus import EventBus
+from sparrow.bus.retry import Again
+from sparrow.bus.sql.claims import claim
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.finishing import succeed, try_again
+from sparrow.bus.sql.outbox import PUBLISH
 from sparrow.cli.platform import Platform
 from sparrow.client.blocking.loop import LoopThread
 from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
@@ -126,6 +134,31 @@ def test_a_database_may_be_killed_and_come_back(
     place.tables.publish(published, share)
     wait_for_all(place, published + share)
     place.say(restarts=restarts, published=published + share, sent=len(sent_messages(place.tables.broker)))
+
+
+@pytest.mark.parametrize("database", ["mariadb"])
+def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_end_what_it_has(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = EventBus(database_url, "memory://overtaken")
+    bus.prepare_blocking()
+    bus.publish("things")
+    run, real, overtakers = bus.database.run_blocking, Sql.change, ["other"]
+    sql = replace(bus.shared.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
+
+    def change(self: Sql, db: Connection, statement: str, *values: object) -> int:
+        """Between the look and the claim another one has the message, fails, and it is due again."""
+        if '"LockToken"' in statement and overtakers:
+            owner = overtakers.pop()
+            (theirs,) = run(lambda db: claim(db, sql, PUBLISH, "", 1, owner=owner, lease_s=CALM_LEASE_S))
+            run(lambda db: try_again(db, sql, PUBLISH, theirs, Again("now", 0.0), "refused"))
+        return real(self, db, statement, *values)
+
+    monkeypatch.setattr(Sql, "change", change)
+    (ours,) = run(lambda db: claim(db, sql, PUBLISH, "", 1, owner="late", lease_s=CALM_LEASE_S))
+    assert not overtakers
+    run(lambda db: succeed(db, sql, PUBLISH, ours, 60.0))
+    bus.database.engine.dispose()
 
 
 def test_clocks_of_hosts_need_not_be_right(place: Place, scale: Scale) -> None:

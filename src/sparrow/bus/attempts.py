@@ -282,7 +282,7 @@ class Attempts:
         """A copy for the dead-letter topic, in the transaction that gives the message up."""
         shared = self._shared
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUPE)}
-        headers = {**kept, h.EXCEPTION: error, h.CORRELATION_ID: held.headers.correlation_id}
+        headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
         event = Outgoing(topic, msgspec.Raw(held.body or b"null"), headers=headers)
         write(shared.drafting, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
 

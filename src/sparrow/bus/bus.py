@@ -37,7 +37,7 @@ from sparrow.bus.ids import IdMaker
 from sparrow.bus.operations import BlockingOperations, Operations
 from sparrow.bus.probe import FailedInfo, Probe, StateChange
 from sparrow.bus.publisher import Publisher
-from sparrow.bus.publishing import Drafting, Outgoing, as_outgoing, write, write_many
+from sparrow.bus.publishing import Drafting, Key, Outgoing, as_outgoing, write, write_many
 from sparrow.bus.requests import Requests
 from sparrow.bus.settings import BusSettings
 from sparrow.bus.shared import Shared
@@ -271,7 +271,7 @@ class EventBus:
         session: Blocking | None = None,
         connection: Any = None,
         using: str | None = None,
-        key: str | None = None,
+        key: Key | None = None,
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         headers: Mapping[str, str | None] | None = None,
@@ -292,7 +292,7 @@ class EventBus:
         value: object = None,
         *,
         session: AsyncSession | AsyncConnection | None = None,
-        key: str | None = None,
+        key: Key | None = None,
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         headers: Mapping[str, str | None] | None = None,
@@ -358,7 +358,9 @@ class EventBus:
                 raise Refused(
                     "publish would block the event loop: use `await bus.publish_async(...)`, or name a session"
                 )
-            return self._told(self.database.run_blocking(lambda db: write_them(self._handle(db), events)))
+            news = self.database.run_blocking(lambda db: write_them(self._handle(db), events))
+            self.shared.to_send()  # the hook of the engine fires a moment before the commit
+            return self._told(news)
         return self._told(write_them(self._named(session, connection, using), events))
 
     async def _publish_async(
@@ -372,7 +374,9 @@ class EventBus:
         session = bound() if session is None else session
         if session is None:
             self._may_begin("publish_async")
-            return self._told(await self.database.run(lambda db: write_them(self._handle(db), events)))
+            news = await self.database.run(lambda db: write_them(self._handle(db), events))
+            self.shared.to_send()
+            return self._told(news)
         if isinstance(session, (AsyncSession, AsyncConnection)):
             return self._told(await session.run_sync(lambda inner: write_them(self._handle(inner), events)))
         return self._told(write_them(self._named(session, None, None), events))

@@ -24,6 +24,8 @@ KAFKA_KEY = "cap-kafka-key"
 TRACE_PARENT = "traceparent"
 KEY = "sp-key"
 TENANT = "sp-tenant"
+ERROR = "sp-error"
+"""Of a dead letter: why it is one."""
 DEDUPE = "sp-dedupe"
 """A business key: two events with the same one are handled once by a group."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from sparrow.bus.publishing import Outgoing
+from sparrow.bus.publishing import Key, Outgoing
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class How(TypedDict, total=False):
     """What can be said of an event besides its name and payload."""
 
-    key: str | None
+    key: Key | None
     delay: timedelta | float | None
     at: datetime | None
     headers: Mapping[str, str | None] | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from sparrow.bus import headers as h
 from sparrow.bus.content import content_of
@@ -25,12 +26,16 @@ DELAY_MAX_S = 100 * 365 * 86_400.0
 _ID_TRIES = 3
 
 
+Key = str | int | UUID
+"""What may be a key; it travels as text."""
+
+
 class Outgoing(NamedTuple):
     """One of many events to publish together: `bus.publish_many([Outgoing("order.created", order, key="7"), ...])`."""
 
     name: str
     value: object = None
-    key: str | None = None
+    key: Key | None = None
     delay: timedelta | float | None = None
     at: datetime | None = None
     headers: Mapping[str, str | None] = {}
@@ -80,12 +85,10 @@ class Drafting:
         else:
             headers[h.SENT_AT] = h.sent_at_text(now + timedelta(seconds=delay_s))
             headers[h.DELAY] = h.time_span_text(timedelta(seconds=delay_s))
+        key_text = None
         if event.key is not None:
-            if not is_key(event.key):
-                raise IllegalMessage(
-                    f"the key of {name!r} is {event.key!r}: text of 1 to {KEY_CHARS} characters will do"
-                )
-            headers[h.KEY] = headers[h.KAFKA_KEY] = event.key
+            key_text = _key_text(event.key, name)
+            headers[h.KEY] = headers[h.KAFKA_KEY] = key_text
         if event.dedupe is not None:
             headers[h.DEDUPE] = event.dedupe
         if event.tenant is not None:
@@ -95,7 +98,7 @@ class Drafting:
             content = content_of(headers, body)
         except UnicodeEncodeError as error:
             raise IllegalMessage(f"the key or a header of {name!r} has half a character: {error}") from error
-        return NewEvent(number, name, content, event.key, delay_s)
+        return NewEvent(number, name, content, key_text, delay_s)
 
     def _check(self, name: str) -> str:
         wired = wire_name(checked_event_name(name), self._prefix)
@@ -122,9 +125,12 @@ def write_many(
     return news
 
 
-def is_key(key: Any) -> bool:
-    """Whether it fits the column, on every database."""
-    return isinstance(key, str) and 1 <= len(key) <= KEY_CHARS and "\0" not in key
+def _key_text(key: Any, name: str) -> str:
+    """The key as it is stored, if it fits the column of every database."""
+    text = str(key) if isinstance(key, (str, int, UUID)) else ""
+    if not 1 <= len(text) <= KEY_CHARS or "\0" in text:
+        raise IllegalMessage(f"the key of {name!r} is {key!r}: text of 1 to {KEY_CHARS} characters will do")
+    return text
 
 
 def _delay_s(event: Outgoing, now: datetime) -> float | None:

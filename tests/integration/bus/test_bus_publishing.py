@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 import pymysql
@@ -546,3 +547,13 @@ async def test_s29_what_was_committed_is_delivered_by_the_next_process(make_bus:
     async with other:
         await other.drain()
     assert heard == [1]
+
+
+@pytest.mark.parametrize("key", [4711, UUID(int=7), "4711"])
+async def test_s06_a_key_may_be_a_number_and_is_stored_as_text(make_bus: MakeBus, key: object) -> None:
+    bus = make_bus(relays=False)
+    async with bus:
+        await bus.publish_async("order.created", {"n": 1}, key=key)
+        [row] = await bus.operations.find("published")
+    assert row.key == str(key)
+    assert row.headers["sp-key"] == str(key)

@@ -38,7 +38,7 @@ class Shipped:
 
 
 def made(**options: Any) -> EventBus:
-    return EventBus("sqlite://", "memory://", app="shop", **options)
+    return EventBus("sqlite:///unused.db", "memory://", app="shop", **options)
 
 
 def references(value: Any) -> Iterator[str]:

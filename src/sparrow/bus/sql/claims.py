@@ -186,8 +186,11 @@ def _claim_mysql(
     else:
         # Nothing was locked while we looked: take those that are still due, and see which they were.
         sql.change(db, f'UPDATE {queue} SET {taking} WHERE {where} AND "NextAt" <= {sql.now}', owner, span, *seqs)
-        ours = sql.rows(db, f'SELECT "Seq" FROM {queue} WHERE {where} AND "LockedBy" = ?', *seqs, owner)
-        still = {row[0] for row in ours}
-        rows = [row for row in rows if row[0] in still]
+        # The token too: others may have had them, and given them back, since we looked.
+        columns = '"MessageId", "LockToken", "Crashes", "OrderKey"'
+        ours = sql.rows(
+            db, f'SELECT {columns} FROM {queue} WHERE {where} AND "LockedBy" = ? ORDER BY "Seq"', *seqs, owner
+        )
+        return [Claim(row[0], row[1], row[2], row[3], owner) for row in ours]
     rows.sort(key=lambda row: row[0])
     return [Claim(row[1], row[2] + 1, row[3] + (row[5] is not None), row[4], owner) for row in rows]

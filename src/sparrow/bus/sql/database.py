@@ -7,6 +7,7 @@ transaction was in the way, nothing of it has happened.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable
@@ -82,6 +83,7 @@ class Database:
         self.where = url.render_as_string(hide_password=True)
         self.kind: Kind = kind_of(url.get_backend_name())
         self._threads: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
 
     def __str__(self) -> str:
         return self.where
@@ -136,6 +138,7 @@ class Database:
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """In a transaction of its own, committed at the end."""
+        self._mind_forks()
         if self.works_in_threads:
             if self._threads is None:
                 # SQLite has one writer: more threads would only wait for each other.
@@ -155,6 +158,7 @@ class Database:
         raise AssertionError("unreachable")
 
     def run_blocking(self, work: Callable[[Connection], T]) -> T:
+        self._mind_forks()
         for attempt in range(1, TRIES + 1):
             try:
                 with self.engine.connect() as connection:
@@ -166,6 +170,16 @@ class Database:
                     raise
             time.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
+
+    def _mind_forks(self) -> None:
+        """A child has copies of its parent's connections: two that speak on one would be the end of both."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._threads = None
+            if self._engine is not None:
+                self._engine.dispose(close=False)
+            if self._async_engine is not None:
+                self._async_engine.sync_engine.dispose(close=False)
 
     @property
     def _isolation(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sparrow.bus.sql.database import Conflict
 from sparrow.bus.sql.dialect import Sql
 from sparrow.bus.sql.finishing import ERROR_CHARS
-from sparrow.bus.sql.outbox import SUBSCRIBE, is_duplicate
+from sparrow.bus.sql.outbox import SUBSCRIBE, is_duplicate, lots
 from sparrow.bus.states import Status
 
 _ROWS_A_STATEMENT = 50
@@ -37,8 +37,7 @@ class Arrival(NamedTuple):
 def store(db: Connection, sql: Sql, arrivals: Sequence[Arrival], version: str, failed_kept_s: float) -> list[Arrival]:
     """Those that were not there before, now stored and, unless they cannot be handled, queued."""
     fresh: list[Arrival] = []
-    for first in range(0, len(arrivals), _ROWS_A_STATEMENT):
-        some = arrivals[first : first + _ROWS_A_STATEMENT]
+    for some in lots(arrivals, _ROWS_A_STATEMENT):
         new = some if sql.is_strict else _unseen(db, sql, some)
         if new:
             fresh += _insert(db, sql, new, version, failed_kept_s)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sparrow.bus.sql.dialect import Sql
 from sparrow.bus.states import Status
@@ -17,6 +17,9 @@ Run = Callable[[str, Sequence[Any]], int]
 
 _ROWS_A_STATEMENT = 100
 """With seven values each, below the 999 that an old SQLite takes."""
+
+
+_CHARS_A_STATEMENT = 1_000_000
 
 
 class NewEvent(NamedTuple):
@@ -65,8 +68,7 @@ def insert_many(run: Run, sql: Sql, events: Sequence[NewEvent], version: str) ->
         return
     into_published, into_queue, now = _into_published(sql), _into_queue(sql), sql.now
     lane = _literal(lane_of(version))
-    for first in range(0, len(events), _ROWS_A_STATEMENT):
-        some = events[first : first + _ROWS_A_STATEMENT]
+    for some in lots(events, _ROWS_A_STATEMENT):
         wide = [value for e in some for value in (e.id, version, e.name, e.content, e.status.value, e.key)]
         run(sql.text(f"{into_published} VALUES {_rows(f'(?, ?, ?, ?, {now}, ?, ?)', len(some))}"), wide)
         narrow: list[Any] = []
@@ -103,6 +105,28 @@ def _insert_arrays(run: Run, sql: Sql, events: Sequence[NewEvent], version: str)
         ),
         (ids, [e.delay_s or 0.0 for e in events], keys),
     )
+
+
+class _Sized(Protocol):
+    @property
+    def content(self) -> str: ...
+
+
+S = TypeVar("S", bound=_Sized)
+
+
+def lots(rows: Sequence[S], count_max: int) -> Iterator[Sequence[S]]:
+    """As many as a statement may hold: servers refuse one that is too long."""
+    lot: list[S] = []
+    chars = 0
+    for row in rows:
+        chars += len(row.content)
+        if lot and (len(lot) == count_max or chars > _CHARS_A_STATEMENT):
+            yield lot
+            lot, chars = [], len(row.content)
+        lot.append(row)
+    if lot:
+        yield lot
 
 
 def lane_of(version: str) -> str:
