@@ -270,7 +270,7 @@ def test_check_lists_the_handlers_and_says_what_is_wrong(tmp_path: Path) -> None
 
 
 def test_the_asyncapi_document_is_printed_or_written(tmp_path: Path) -> None:
-    application(tmp_path, "sqlite://")
+    application(tmp_path, "sqlite:///shop.db")
     document = json.loads(sparrow("asyncapi", "shop:bus", cwd=tmp_path).stdout)
     assert document["operations"]["receive.order.created.billing.v1"]["summary"] == "Writes the bill."
     sparrow("asyncapi", "shop:bus", "-o", "out.json", "--title", "Shop", cwd=tmp_path)

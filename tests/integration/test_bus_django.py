@@ -62,7 +62,7 @@ from sparrow.bus.integrations.django import bus
 @bus.subscribe("order.created")
 def on_order(order: dict) -> None:
     Handled.objects.create(number=order["number"])
-    print("handled", order["number"], flush=True)
+    print(f"handled {order['number']}\\n", end="", flush=True)
 """,
     "shop/urls.py": """
 from django.contrib import admin

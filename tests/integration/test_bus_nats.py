@@ -25,6 +25,9 @@ _numbers = itertools.count(1)
 WAIT_S = 10.0
 
 
+pytestmark = pytest.mark.xdist_group("nats")  # one server for all of them
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[MessageBroker]:
     with nats_server() as running:

@@ -25,6 +25,9 @@ BODY_BYTES_MAX = 1_000_000
 CAP_QUEUE = {"x-message-ttl": 864_000_000}
 
 
+pytestmark = pytest.mark.xdist_group("rabbitmq")  # one server for all of them
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[MessageBroker]:
     try:

@@ -23,6 +23,9 @@ _numbers = itertools.count(1)
 WAIT_S = 10.0
 
 
+pytestmark = pytest.mark.xdist_group("redis")  # one server for all of them
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[MessageBroker]:
     with redis_server() as running:

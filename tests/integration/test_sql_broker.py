@@ -546,7 +546,7 @@ async def test_a_topic_whose_name_no_table_may_have_is_refused_and_nothing_is_ma
 
 
 async def test_names_at_the_edge_work(stand: Stand) -> None:
-    for name in ("a", "0", "o" * 40, "a-b_c", "select"):
+    for name in ("a", "0", "o" * 40, "a-b_c", "select", "order|created"):
         await stand.topic(name, 2)
         result = await send(stand.channel, name, name.encode(), 1, named(KEYS=name))
         assert await everything(stand.channel, name, result.queue_id) == [name.encode()]

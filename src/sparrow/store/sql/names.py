@@ -19,7 +19,8 @@ from sparrow.model.queue import PhysicalOffset
 
 NAME_MAX = 40
 """With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
-_LEGAL = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_LEGAL = re.compile(r"[a-z0-9][a-z0-9._|-]*")
+"""With `|`, which stands for the dots in names of events: RocketMQ's topics may not have dots."""
 _PLATFORM = re.compile(
     r"%RETRY%.+|%DLQ%.+|RMQ_SYS_.+|rmq_sys_.+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC"
     r"|OFFSET_MOVED_EVENT|TBW102|.+_REPLY_TOPIC"
@@ -70,7 +71,7 @@ def spelling(topic: str) -> str:
     if len(topic) > NAME_MAX:
         raise IllegalName("topic", topic, f"it has {len(topic)} characters, {NAME_MAX} are allowed on a SQL store")
     if not _LEGAL.fullmatch(topic):
-        rule = "on a SQL store use lower-case letters, digits, '.', '_' or '-', and start with a letter or digit"
+        rule = "on a SQL store use lower-case letters, digits, '.', '_', '-' or '|', and start with a letter or digit"
         raise IllegalName("topic", topic, rule)
     return topic
 
