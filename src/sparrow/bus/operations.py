@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from sqlalchemy import Connection
 
@@ -47,23 +47,35 @@ PAGE = 50
 TIMELINE_MAX = 500
 
 
+class Bulk(TypedDict, total=False):
+    """How many messages are chosen and changed at once, in place of naming their numbers."""
+
+    where: Where | None
+    """Which ones."""
+    dry_run: bool
+    """Only say how many there are, and some of them."""
+    limit: int | None
+    rate: float | None
+    """At most so many a second."""
+
+
 class _Steps:
     """What both kinds have in common: which steps there are."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
-    def _act(
-        self,
-        action: Action,
-        side: Side,
-        ids: tuple[int, ...],
-        where: Where | None,
-        dry_run: bool,
-        limit: int | None,
-        rate: float | None,
-    ) -> Steps[Outcome]:
-        return acting(self._shared, action, side, ids, where, dry_run=dry_run, limit=limit, rate=rate)
+    def _act(self, action: Action, side: Side, ids: tuple[int, ...], how: Bulk) -> Steps[Outcome]:
+        return acting(
+            self._shared,
+            action,
+            side,
+            ids,
+            how.get("where"),
+            dry_run=how.get("dry_run", False),
+            limit=how.get("limit"),
+            rate=how.get("rate"),
+        )
 
     def _cancelling(self) -> Action:
         return cancelling(self._shared.settings.succeeded_kept_s)
@@ -128,88 +140,34 @@ class Operations(_Steps):
 
     # -- doing --------------------------------------------------------------------------------------------------------
 
-    async def requeue(
-        self,
-        *ids: int,
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def requeue(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
         """Have published messages sent once more: Failed ones, unless `where` or a number says another closed one."""
-        return await self._run(self._act(REQUEUE, "published", ids, where, dry_run, limit, rate))
+        return await self._run(self._act(REQUEUE, "published", ids, how))
 
-    async def reexecute(
-        self,
-        *ids: int,
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def reexecute(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
         """Have received messages handled once more; one that has succeeded then has its effect again."""
-        return await self._run(self._act(REQUEUE, "received", ids, where, dry_run, limit, rate))
+        return await self._run(self._act(REQUEUE, "received", ids, how))
 
-    async def cancel(
-        self,
-        *ids: int,
-        side: Side = "published",
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def cancel(self, *ids: int, side: Side = "published", **how: Unpack[Bulk]) -> Outcome:
         """Scheduled and Delayed ones that no worker holds are never sent, or never handled. A filter that names no
         state means Delayed."""
-        return await self._run(self._act(self._cancelling(), side, ids, where, dry_run, limit, rate))
+        return await self._run(self._act(self._cancelling(), side, ids, how))
 
-    async def publish_now(
-        self,
-        *ids: int,
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def publish_now(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
         """Delayed ones wait no longer."""
-        return await self._run(self._act(PUBLISH_NOW, "published", ids, where, dry_run, limit, rate))
+        return await self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
-    async def delete(
-        self,
-        *ids: int,
-        side: Side = "published",
-        where: Where | None = None,
-        force: bool = False,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def delete(self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[Bulk]) -> Outcome:
         """Closed ones; with `force` also open ones that no worker holds. A filter that names no state means Failed."""
-        return await self._run(self._act(deleting(force=force), side, ids, where, dry_run, limit, rate))
+        return await self._run(self._act(deleting(force=force), side, ids, how))
 
-    async def park(
-        self,
-        *ids: int,
-        side: Side = "received",
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def park(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
         """Failed ones get no further round by themselves."""
-        return await self._run(self._act(PARK, side, ids, where, dry_run, limit, rate))
+        return await self._run(self._act(PARK, side, ids, how))
 
-    async def unpark(
-        self,
-        *ids: int,
-        side: Side = "received",
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
+    async def unpark(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
         """They get rounds again."""
-        return await self._run(self._act(UNPARK, side, ids, where, dry_run, limit, rate))
+        return await self._run(self._act(UNPARK, side, ids, how))
 
     async def _run(self, steps: Steps[T]) -> T:
         database = self._shared.database
@@ -254,80 +212,26 @@ class BlockingOperations(_Steps):
     def failures(self) -> list[Failures]:
         return self._run(self._failures())
 
-    def requeue(
-        self,
-        *ids: int,
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(REQUEUE, "published", ids, where, dry_run, limit, rate))
+    def requeue(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(REQUEUE, "published", ids, how))
 
-    def reexecute(
-        self,
-        *ids: int,
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(REQUEUE, "received", ids, where, dry_run, limit, rate))
+    def reexecute(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(REQUEUE, "received", ids, how))
 
-    def cancel(
-        self,
-        *ids: int,
-        side: Side = "published",
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(self._cancelling(), side, ids, where, dry_run, limit, rate))
+    def cancel(self, *ids: int, side: Side = "published", **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(self._cancelling(), side, ids, how))
 
-    def publish_now(
-        self,
-        *ids: int,
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(PUBLISH_NOW, "published", ids, where, dry_run, limit, rate))
+    def publish_now(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
-    def delete(
-        self,
-        *ids: int,
-        side: Side = "published",
-        where: Where | None = None,
-        force: bool = False,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(deleting(force=force), side, ids, where, dry_run, limit, rate))
+    def delete(self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(deleting(force=force), side, ids, how))
 
-    def park(
-        self,
-        *ids: int,
-        side: Side = "received",
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(PARK, side, ids, where, dry_run, limit, rate))
+    def park(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(PARK, side, ids, how))
 
-    def unpark(
-        self,
-        *ids: int,
-        side: Side = "received",
-        where: Where | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        rate: float | None = None,
-    ) -> Outcome:
-        return self._run(self._act(UNPARK, side, ids, where, dry_run, limit, rate))
+    def unpark(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
+        return self._run(self._act(UNPARK, side, ids, how))
 
     def _run(self, steps: Steps[T]) -> T:
         try:
