@@ -274,6 +274,7 @@ def fill(bus: EventBus, count: int) -> None:
     if bus.database.kind == "postgresql":  # now, and not in the background of what is measured
         with bus.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
+            connection.exec_driver_sql("CHECKPOINT")
 
 
 _COLUMNS = '"Id", "Name", "Content", "Added", "ExpiresAt", "StatusName"'

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from sparrow.bus import headers as h
 from sparrow.bus.binding import bound_to
@@ -68,6 +69,7 @@ class Attempts:
 
     def __init__(self, shared: Shared, group: str, concurrency: int) -> None:
         self._shared, self._group, self._concurrency = shared, group, concurrency
+        self._spare: list[AsyncSession] = []
         self._threads: ThreadPoolExecutor | None = None
         self._processes: ProcessPoolExecutor | None = None
 
@@ -186,7 +188,7 @@ class Attempts:
                 self._processes = ProcessPoolExecutor(self._concurrency, mp_context=get_context("spawn"))
             return ProcessEffect(database, plan, self._processes)
         if plan.session_kind == "async":
-            return AsyncEffect(database, plan)
+            return AsyncEffect(database, plan, self._spare)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
                 min(self._concurrency * 2, _THREADS_MAX), thread_name_prefix=f"bus-{self._group}"

@@ -45,8 +45,10 @@ class Effect(Protocol):
 
 
 class AsyncEffect:
-    def __init__(self, database: Database, plan: Plan) -> None:
-        self._session = AsyncSession(database.async_engine, expire_on_commit=False)
+    def __init__(self, database: Database, plan: Plan, spare: list[AsyncSession]) -> None:
+        """`spare`: sessions that are closed and as good as new; making one costs about as much as a statement."""
+        self._spare = spare
+        self._session = spare.pop() if spare else AsyncSession(database.async_engine, expire_on_commit=False)
         self._wants_connection = plan.wants_connection
         self.handle: Any = self._session
 
@@ -65,6 +67,7 @@ class AsyncEffect:
             session.close()
 
         await self._session.run_sync(work)
+        self._spare.append(self._session)
 
     async def abandon(self) -> None:
         await self._session.close()
