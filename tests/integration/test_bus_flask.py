@@ -102,7 +102,7 @@ def test_s2_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) 
         client.join()
     event_bus.drain_blocking()
     assert sorted(handled) == [0, 1, 2, 3]
-    assert sum(thread.name == "sparrow-bus" for thread in threading.enumerate()) == 1
+    assert sum(thread.name == "sparrow bus" for thread in threading.enumerate()) == 1
 
 
 def test_a_process_that_only_publishes_starts_no_worker_and_has_its_tables(bus: EventBus) -> None:

@@ -14,6 +14,7 @@ async with bus:
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -47,14 +48,13 @@ from sparrow.bus.sql.dialect import Clock, Sql, TableNames
 from sparrow.bus.sql.outbox import NewEvent
 from sparrow.bus.sql.tables import metadata
 from sparrow.bus.sql.waiting import count_due
-from sparrow.bus.states import Status
 from sparrow.bus.stored import Where
 from sparrow.bus.subscriptions import Registry, Router
-from sparrow.bus.threads import LoopThread
 from sparrow.bus.tracing import Tracing
 from sparrow.bus.transport.opening import transport_of
 from sparrow.bus.transport.spi import Transport
 from sparrow.bus.worker import Worker
+from sparrow.client.blocking.loop import LoopThread
 from sparrow.model.errors import Closed, Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -162,19 +162,20 @@ class EventBus:
     def start_in_thread(self) -> None:
         """For programs without an event loop: the bus gets one of its own, in a thread. Call it after a fork."""
         if self._thread is None:
-            self._thread = LoopThread("sparrow-bus")
+            thread = LoopThread("sparrow bus")
             try:
-                self._thread.run(self.start())
+                # In no context: what is bound to this caller's request is nothing to a bus that outlives it.
+                contextvars.Context().run(thread.run, self.start())
             except BaseException:
-                self._thread.close()
-                self._thread = None
+                thread.stop()
                 raise
+            self._thread = thread
 
     def stop_thread(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.run(self.stop())
-            thread.close()
+            thread.stop()
 
     @property
     def is_running(self) -> bool:
@@ -202,10 +203,8 @@ class EventBus:
             providers=self._providers,
         )
         for subscription in self.registry.subscriptions:  # an engine of the wrong kind is said now, not at a message
-            if subscription.plan.session_kind == "async":
-                assert self.database.async_engine is not None
-            elif subscription.plan.session_kind == "sync":
-                assert self.database.engine is not None
+            if subscription.plan.session_kind is not None:
+                self.database.engine_for(subscription.plan.session_kind)
 
     async def prepare(self) -> None:
         """Make the tables that are missing; without `create_tables`, say which ones are."""
@@ -544,6 +543,3 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-__all__ = ["EventBus", "Status"]

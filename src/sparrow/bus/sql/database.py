@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -121,6 +121,10 @@ class Database:
             self._async_engine = _asyncio(self._url, self.kind)
             self._owned.append(self._async_engine)
         return self._async_engine
+
+    def engine_for(self, kind: Literal["sync", "async"]) -> Engine | AsyncEngine:
+        """`SettingsError` when there is none of this kind, and none can be made."""
+        return self.engine if kind == "sync" else self.async_engine
 
     @property
     def works_in_threads(self) -> bool:
