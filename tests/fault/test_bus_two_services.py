@@ -103,7 +103,7 @@ def town(
         loop.close()
 
 
-def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
+def test_s30_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
     town: Town, scale: Literal["smoke", "full"]
 ) -> None:
     each, rounds = (3, 1) if scale == "smoke" else (30, 5)
