@@ -15,8 +15,8 @@ from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.fault.bus_worker import Job, two_services
 
 from sparrow.bus import EventBus
-from sparrow.bus.threads import LoopThread
 from sparrow.bus.transport.sparrow import SparrowTransport
+from sparrow.client.blocking.loop import LoopThread
 from sparrow.testing import RunningPlatform
 
 pytestmark = pytest.mark.timeout(600)
@@ -100,7 +100,7 @@ def town(
     finally:
         bus_crew.dismiss()
         town.close()
-        loop.close()
+        loop.stop()
 
 
 def test_s30_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
