@@ -78,6 +78,13 @@ class BrokerSettings(_Section):
     held_pulls_max: int = Field(default=200_000, ge=1, description="Pulls that wait for messages at a time.")
     hold_ms_max: int = Field(default=60_000, ge=0, description="How long a pull may wait, whatever it asks for.")
 
+    stage_bytes_max: int = Field(
+        default=8 * GIB, ge=1, description="Bytes that wait in stages to be committed, at most."
+    )
+    stage_ttl_hours: float = Field(
+        default=24, gt=0, description="A stage that is neither committed nor touched for so long is dropped."
+    )
+
     client_silence_ms: int = Field(default=120_000, ge=1, description="A client silent for so long is dropped.")
     scan_interval_ms: int = Field(default=10_000, ge=1, description="How often silent clients are looked for.")
     delay_horizon_ms: int = Field(
@@ -131,6 +138,13 @@ class LogSettings(_Section):
     retention_hours: float = Field(default=72, ge=0, description="How long messages are kept.")
     dead_letter_hours: float = Field(
         default=72, ge=0, description="How long dead letters can be read; `retention_hours` deletes them all the same."
+    )
+    ledger_keep_days: float = Field(
+        default=90, ge=0, description="How long the ledger remembers a scope that commits nothing."
+    )
+    retention_waits_for: str = Field(
+        default="",
+        description="A consumer group, such as that of an archive: what it has not read of its topics is kept.",
     )
     retention_hour_of_day: int = Field(
         default=4, ge=0, le=23, description="The local hour in which old segments are deleted."

@@ -8,6 +8,7 @@ Nothing here uses more than `store/spi.py` promises. Records come back in Rocket
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import pyarrow as pa
 import pytest
 from tests.support.drafts import bodies, draft, messages
 from tests.support.waiting import eventually
@@ -18,8 +19,8 @@ from sparrow.model.message import Draft
 from sparrow.model.priority import HAS_LANES, LANES
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.spi import Appended, AtEnd, Moved, Slice, Store
-from sparrow.wire import record
+from sparrow.store.spi import Appended, AtEnd, Moved, Portion, Slice, Store
+from sparrow.wire import columns, record
 from sparrow.wire.tags import tags_code
 
 OpenStore = Callable[[], Awaitable[Store]]
@@ -31,6 +32,19 @@ LATEST_MS = 1 << 62
 def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     """With lanes: which every engine has, and some have on every topic."""
     return Topic(name=name, write_queues=parts, read_queues=parts * LANES, sys_flag=HAS_LANES, **more)
+
+
+def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> Portion:
+    """Encoded messages for a queue."""
+    encoded = columns.encode(
+        pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
+        topic=queue.topic,
+        queue_id=queue.id,
+        tags=pa.array([tags] * len(sent), pa.string()),
+        keys=pa.array([keys] * len(sent), pa.string()),
+        born_ms=7,
+    )
+    return Portion(queue, memoryview(encoded.data), encoded.sizes)
 
 
 async def send(store: Store, queue: Queue, *drafts: Draft) -> Appended:
@@ -515,6 +529,155 @@ class StoreConformance:
             await store.commit("g", Queue("nowhere", 0), 1)
         assert await store.committed("g", Q0) is None
         assert await store.committed("g", Queue("nowhere", 0)) is None
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    async def test_a_group_is_appended_to_queues_of_several_topics_in_its_order(self, store, reopen):
+        await send(store, Q0, draft("before"))
+        group = [
+            portion(Q0, "a", "b"),
+            portion(OTHER, "x"),
+            portion(Q1, "c"),
+            portion(Q0, "d"),
+            portion(OTHER, "y", "z"),
+        ]
+        assert await store.append_group("query", 0, group) is True
+        for queue, end in ((Q0, 4), (Q1, 1), (OTHER, 3)):
+            await visible(store, queue, end)
+        await send(store, Q0, draft("after"))
+        async for found in now_and_reopened(store, reopen):
+            assert await read_all(found, Q0) == [b"before", b"a", b"b", b"d", b"after"]
+            assert await read_all(found, Q1) == [b"c"]
+            assert await read_all(found, OTHER) == [b"x", b"y", b"z"]
+
+    async def test_messages_of_a_group_are_like_any_other(self, store, reopen):
+        before_ms = clock.now_ms()
+        await store.append_group("query", 0, [portion(Q0, "a", "b", tags="T", keys="k1 k2"), portion(Q0, "c")])
+        await visible(store, Q0, 3)
+        async for found in now_and_reopened(store, reopen):
+            first, second, third = messages(await found.read(Q0, 0))
+            assert (first.topic, first.queue_id, first.queue_offset) == ("orders", 0, 0)
+            assert (second.body, second.tags, second.keys, second.born_ms) == (b"b", "T", ["k1", "k2"], 7)
+            assert before_ms <= first.store_ms <= third.store_ms <= clock.now_ms()
+            assert await read_all(found, Q0, tags_codes=frozenset({tags_code("T")})) == [b"a", b"b"]
+            assert await self.found(found, "k2") == [b"a", b"b"]
+            assert record.decode(await found.record_at(third.physical_offset)).body == b"c"
+
+    async def test_a_group_is_appended_once(self, store, reopen):
+        assert await store.ledger("query") is None
+        assert await store.append_group("query", 3, [portion(Q0, "three")]) is True
+        async for found in now_and_reopened(store, reopen):
+            for number in (3, 2, 0):
+                assert await found.append_group("query", number, [portion(Q0, "again"), portion(Q1, "again")]) is False
+            assert await found.ledger("query") == 3
+            assert await found.bounds(Q0) == Bounds(0, 1)
+            assert await found.bounds(Q1) == Bounds(0, 0)
+        store = found
+        assert await store.append_group("query", 7, [portion(Q0, "seven")]) is True
+        assert await store.append_group("other", 3, [portion(Q0, "other's")]) is True
+        await visible(store, Q0, 3)
+        assert await read_all(store, Q0) == [b"three", b"seven", b"other's"]
+        assert (await store.ledger("query"), await store.ledger("other"), await store.ledger("no")) == (7, 3, None)
+
+    async def test_an_empty_group_is_noted_all_the_same(self, store, reopen):
+        assert await store.append_group("query", 0, []) is True
+        assert await store.append_group("query", 1, [portion(Q0)]) is True
+        async for found in now_and_reopened(store, reopen):
+            assert await found.append_group("query", 1, []) is False
+            assert await found.ledger("query") == 1
+            assert await found.bounds(Q0) == Bounds(0, 0)
+
+    async def test_a_group_that_is_refused_leaves_nothing_behind(self, store):
+        good = portion(Q0, "good")
+        unsound = bytearray(portion(Q1, "body that will not match").data)
+        unsound[90] ^= 1
+        for error, bad in (
+            (UnknownTopic, portion(Queue("nowhere", 0), "x")),
+            (Refused, portion(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
+            (Refused, portion(OTHER, "of another topic")._replace(queue=Q1)),
+            (Refused, portion(Q1, "x", "y")._replace(sizes=portion(Q1, "x").sizes)),
+            (Refused, Portion(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
+            (TooLarge, portion(Q1, "fine", bytes(17 << 20))),
+        ):
+            with pytest.raises(error):
+                await store.append_group("query", 0, [good, bad])
+        for scope, number in (("", 0), ("x" * 191, 0), ("a\x00b", 0), ("query", -1), ("query", 1 << 63)):
+            with pytest.raises(Refused):
+                await store.append_group(scope, number, [good])
+        assert await store.ledger("query") is None
+        assert await store.bounds(Q0) == await store.bounds(Q1) == Bounds(0, 0)
+        assert await store.append_group("query", 0, [good]) is True
+        await visible(store, Q0, 1)
+
+    async def test_a_large_group_comes_whole(self, store, reopen):
+        """Larger than a segment of the small log, and than one statement: and so is one portion of it."""
+        sent = {queue: [f"{queue}.{n}." + "x" * (n % 90) for n in range(1, 1200)] for queue in (Q0, Q1, OTHER)}
+        group = [portion(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
+        assert await store.append_group("query", 0, group) is True
+        for queue in sent:
+            await visible(store, queue, 1199)
+        async for found in now_and_reopened(store, reopen):
+            for queue, wanted in sent.items():
+                assert await read_all(found, queue, count_max=500) == [body.encode() for body in wanted]
+                assert (await send(found, queue, draft("next"))).offset >= 1199
+            break
+
+    async def test_of_many_who_append_the_same_group_at_once_one_does(self, store):
+        group = [portion(OTHER, "x"), portion(Q0, "a", "b"), portion(Q1, "c")]
+        done = await asyncio.gather(*(store.append_group("query", 0, group) for _ in range(8)))
+        assert sorted(done) == [False] * 7 + [True]
+        await visible(store, Q0, 2)
+        assert await store.bounds(Q0) == Bounds(0, 2)
+        assert await store.bounds(OTHER) == Bounds(0, 1)
+
+    async def test_groups_and_ordinary_appends_do_not_mix_nor_get_in_each_others_way(self, store, reopen):
+        async def ordinary(queue: Queue) -> None:
+            for n in range(30):
+                await store.append(queue, [draft(f"{n}")])
+
+        async def groups(scope: str, *queues: Queue) -> None:
+            for number in range(15):
+                group = [portion(queue, *(f"{scope}{number}.{n}" for n in range(4))) for queue in queues]
+                assert await store.append_group(scope, number, group)
+
+        await asyncio.gather(
+            ordinary(Q0), ordinary(Q1), groups("f", Q0, Q1, OTHER), groups("g", OTHER, Q1, Q0), groups("h", Q1, Q0)
+        )
+        for queue, end in ((Q0, 30 + 180), (Q1, 30 + 180), (OTHER, 120)):
+            await visible(store, queue, end)
+        async for found in now_and_reopened(store, reopen):
+            for queue in (Q0, Q1, OTHER):
+                bodies_found = [body.decode() for body in await read_all(found, queue)]
+                assert [body for body in bodies_found if body.isdecimal()] == [
+                    f"{n}" for n in range(30) if queue != OTHER
+                ]
+                for scope in "fgh" if queue != OTHER else "fg":
+                    wanted = [f"{scope}{number}.{n}" for number in range(15) for n in range(4)]
+                    assert [body for body in bodies_found if body.startswith(scope)] == wanted
+                    for number in range(15):  # side by side, as nobody else comes between
+                        at = bodies_found.index(f"{scope}{number}.0")
+                        assert bodies_found[at : at + 4] == wanted[4 * number : 4 * number + 4]
+
+    async def test_readers_see_nothing_of_a_group_before_all_of_it(self, store):
+        seen: list[tuple[int, int]] = []
+        is_done = asyncio.Event()
+
+        async def look() -> None:
+            while not is_done.is_set():
+                for queue in (Q0, OTHER):
+                    end = (await store.bounds(queue)).end
+                    noted = await store.ledger("query")
+                    seen.append((end, -1 if noted is None else noted))
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        for number in range(20):
+            await store.append_group("query", number, [portion(Q0, *"abcdefgh"), portion(OTHER, *"abcdefgh")])
+        await visible(store, OTHER, 160)
+        is_done.set()
+        await looking
+        assert all(end % 8 == 0 for end, _ in seen), "never a part of a group"
+        assert all(noted >= end // 8 - 1 for end, noted in seen), "what is seen is noted"
 
     # -- closing and opening again ------------------------------------------------------------------------------------
 

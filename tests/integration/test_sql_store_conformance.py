@@ -1,8 +1,14 @@
 """The SQL engine keeps what the store SPI promises, on every database."""
 
-import pytest
-from tests.integration.conformance import StoreConformance
+import asyncio
 
+import pytest
+from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft, portion, read_all, topic
+
+from sparrow.model.queue import Bounds
+from sparrow.settings import SqlSettings
+from sparrow.store.sql import bulk, retention
+from sparrow.store.sql.database import DatabaseLost
 from sparrow.store.sql.engine import SqlStore
 
 
@@ -15,3 +21,109 @@ class TestSqlStore(StoreConformance):
             return await SqlStore.open(database_url)
 
         return opened
+
+    # -- groups, where several processes share a database -------------------------------------------------------------
+
+    async def test_of_several_brokers_that_append_the_same_group_at_once_one_does(self, store, open_store, opened):
+        opened += [await open_store() for _ in range(3)]
+        everybody = [store, *opened[-3:]]
+        for number in range(6):
+            group = [portion(OTHER, "x"), portion(Q0, *(f"{number}.{n}" for n in range(700))), portion(Q1, "c")]
+            done = await asyncio.gather(*(each.append_group("query", number, group) for each in everybody))
+            assert sorted(done) == [False, False, False, True]
+        for each in everybody:
+            assert (await each.bounds(Q0), await each.bounds(OTHER)) == (Bounds(0, 4200), Bounds(0, 6))
+            assert await each.ledger("query") == 5
+
+    async def test_groups_of_several_brokers_do_not_wait_for_each_other_in_a_circle(self, store, open_store, opened):
+        opened += [await open_store() for _ in range(2)]
+
+        async def appended(each: SqlStore, scope: str, *queues) -> None:
+            for number in range(10):
+                assert await each.append_group(scope, number, [portion(queue, scope, scope) for queue in queues])
+                await each.append(queues[0], [draft("single")])
+
+        await asyncio.gather(
+            appended(store, "f", Q0, Q1, OTHER),
+            appended(opened[-1], "g", OTHER, Q1, Q0),
+            appended(opened[-2], "h", Q1, OTHER, Q0),
+        )
+        assert [(await store.bounds(queue)).end for queue in (Q0, Q1, OTHER)] == [70, 70, 70]
+        for queue in (Q0, Q1, OTHER):
+            sent = b"".join(await read_all(store, queue)).replace(b"single", b"")
+            assert sorted(sent[at : at + 2] for at in range(0, 60, 2)) == [b"ff"] * 10 + [b"gg"] * 10 + [b"hh"] * 10
+
+    async def test_a_broker_that_waits_is_told_of_a_group_that_another_appended(self, store, database_url, opened):
+        grown: list[tuple[object, int]] = []
+        waiting = await SqlStore.open(
+            database_url, on_growth=lambda queue, end: grown.append((queue, end)), waited_for=lambda: [Q0, OTHER]
+        )
+        opened.append(waiting)
+        await store.append_group("query", 0, [portion(Q0, "a", "b"), portion(OTHER, "c")])
+        async with asyncio.timeout(10):
+            while {(Q0, 2), (OTHER, 1)} - set(grown):
+                await asyncio.sleep(0.001)
+        assert await read_all(waiting, Q0) == [b"a", b"b"]
+
+    async def test_a_group_finds_room_past_the_last_partition(self, database_url, opened):
+        store = await SqlStore.open(database_url, SqlSettings(partition_rows=100))
+        opened.append(store)
+        for name in (Q0.topic, OTHER.topic):
+            await store.put_topic(topic(name))
+        sent = [f"{n}" for n in range(1500)]
+        assert await store.append_group("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
+        assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]
+        assert await store.bounds(OTHER) == Bounds(0, 1500)
+
+    async def test_a_group_that_fails_half_way_leaves_nothing_behind(self, store, monkeypatch):
+        insert, calls = bulk._insert_keys, []
+
+        async def fails_the_second_time(*args: object) -> None:
+            calls.append(args)
+            if len(calls) == 2:
+                raise RuntimeError("a mistake of our own")
+            await insert(*args)
+
+        monkeypatch.setattr(bulk, "_insert_keys", fails_the_second_time)
+        with pytest.raises(RuntimeError):
+            await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
+        assert (await store.bounds(Q0), await store.ledger("query")) == (Bounds(0, 0), None)
+        assert await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
+        assert await read_all(store, Q0) == [b"a"]
+
+    async def test_a_group_whose_answer_is_lost_is_appended_once(self, store, monkeypatch):
+        transaction, calls = store.database.transaction, []
+
+        class Losing:
+            def __init__(self) -> None:
+                self._real = transaction()
+
+            async def __aenter__(self):
+                return await self._real.__aenter__()
+
+            async def __aexit__(self, *raised: object) -> None:
+                await self._real.__aexit__(*raised)
+                calls.append(raised)
+                if len(calls) == 1:
+                    raise DatabaseLost("here", "after the commit")
+
+        monkeypatch.setattr(store.database, "transaction", Losing)
+        assert await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")]) is True
+        monkeypatch.undo()
+        assert await read_all(store, Q0) == [b"a"]
+        assert await store.append_group("query", 0, [portion(Q0, "a")]) is False
+
+    async def test_a_database_from_before_there_was_a_ledger_gets_one(self, store, reopen):
+        await store.database.change("DROP TABLE hermes_ledger")
+        store = await reopen()
+        assert await store.ledger("query") is None
+        assert await store.append_group("query", 0, [portion(Q0, "a")])
+
+    async def test_the_ledger_forgets_what_has_been_silent_for_months(self, store):
+        await store.append_group("idle", 1, [])
+        now_ms = store._now_ms() + retention.SCOPES_MS + 60_000
+        store._now_ms = lambda: now_ms
+        await store.append_group("busy", 1, [])
+        trimmed = await retention.trim(store.database, store.catalogue, store.settings, now_ms, grace_s=0)
+        assert trimmed.scopes == 1
+        assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 1)

@@ -25,7 +25,7 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.views import STATE
-from sparrow.store.spi import AtEnd, Moved, Slice
+from sparrow.store.spi import AtEnd, Moved, Portion, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.tags import tags_code
 
@@ -61,6 +61,10 @@ class Written:
     store_ms: int = 0
     made: str = ""
     gone: str = ""
+    begun: int = -1
+    """Of what belongs to a group: where the log ended before it."""
+    noted: int = -1
+    """Of the end of a group: its number."""
 
 
 @dataclass
@@ -71,6 +75,9 @@ class Model:
     first: int = 0
     committed: dict[tuple[str, Queue], int] = field(default_factory=dict)
     ever_committed: dict[tuple[str, Queue], set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def ledger(self) -> int | None:
+        return max((written.noted for written in self.log if written.noted >= 0), default=None)
 
     def topics(self) -> set[str]:
         alive: set[str] = set()
@@ -86,7 +93,7 @@ class Model:
             if written.gone:
                 for queue in [queue for queue in found if queue.topic == written.gone]:
                     del found[queue]
-            elif written.queue != STATE:
+            elif written.data:
                 found[written.queue].append(written)
         return found
 
@@ -175,6 +182,44 @@ class LogStoreMachine(RuleBasedStateMachine):
         appended = self.store.append_encoded_now(queue, encoded.data, encoded.sizes)
         assert (appended.offset, len(appended.physical_offsets)) == (end, len(sizes))
         self.note(queue, appended)
+
+    @rule(
+        parts=st.lists(st.tuples(queues, st.lists(st.integers(0, 700), max_size=12)), max_size=4),
+        step=st.integers(-1, 2),
+    )
+    def append_group(self, parts: list[tuple[Queue, list[int]]], step: int) -> None:
+        parts = [part for part in parts if part[0].topic in self.model.topics()]
+        self.now_ms += 7
+        noted = self.model.ledger()
+        number = max(0, (-1 if noted is None else noted) + step)
+        begun, bounds = self.store.written, {queue: self.model.bounds(queue).end for queue in QUEUES}
+        portions = []
+        for queue, sizes in parts:
+            encoded = columns.encode(
+                pa.array([bytes(size) for size in sizes], pa.binary()),
+                topic=queue.topic,
+                keys=pa.array([KEYS[size % 3] for size in sizes], pa.string()),
+            )
+            portions.append(Portion(queue, memoryview(encoded.data), encoded.sizes))
+        is_new = noted is None or number > noted
+        assert self.run(self.store.append_group("scope", number, portions)) == is_new
+        if not is_new:
+            assert self.store.written == begun
+            return
+        found: list[Written] = []
+        for queue, end in bounds.items():
+            wanted = [size for name, sizes in parts if name == queue for size in sizes]
+            for n, size in enumerate(wanted):
+                (data,) = self.run(self.store.read(queue, end + n, count_max=1)).records()
+                message = record.decode(data)
+                assert (message.body, message.queue_offset) == (bytes(size), end + n)
+                at = message.physical_offset
+                keys = frozenset(message.keys)
+                found.append(
+                    Written(at, at + len(data), queue, end + n, bytes(data), keys, "", message.store_ms, begun=begun)
+                )
+        self.model.log += sorted(found, key=lambda written: written.start)
+        self.model.log.append(Written(self.store.written, self.store.written, begun=begun, noted=number))
 
     def note(self, queue: Queue, appended) -> None:
         for n, at in enumerate(appended.physical_offsets):
@@ -325,13 +370,18 @@ class LogStoreMachine(RuleBasedStateMachine):
                 for written in self.model.log
                 # Cutting off a topic's deletion: see test_engine.py.
                 # Nor is cut what retention has said again: what it stands for is nowhere else any more.
-                if lowest <= written.end and (written.made or written.data)
+                # Into a group, the cut is where that begins.
+                if lowest <= max(written.begun, 0) <= written.end or (lowest <= written.end and written.begun < 0)
+                if written.made or written.data or written.noted >= 0
             }
         )
         if not ends:
             return
         end = data.draw(st.sampled_from(ends))
         self.store.truncate(end)
+        for written in self.model.log:
+            if written.noted >= 0 and written.begun < end < written.end:
+                end = written.begun
         assert self.store.written >= end
         self.model.log = [written for written in self.model.log if written.end <= end]
         self.adopt_committed()
@@ -371,6 +421,10 @@ class LogStoreMachine(RuleBasedStateMachine):
                 expected = {written.start: written.data for written in sorted(holders, key=lambda held: held.start)}
                 assert [record.decode(data).physical_offset for data in found] == list(expected), key
                 assert found == list(expected.values())
+
+    @invariant()
+    def the_ledger_says_how_far_groups_have_got(self) -> None:
+        assert self.run(self.store.ledger("scope")) == self.model.ledger()
 
     @invariant()
     def committed_offsets_are_those_committed(self) -> None:

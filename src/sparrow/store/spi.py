@@ -3,16 +3,19 @@
 1. Offsets of a queue are dense, start at 0 and never go back; a message read once is read the same ever after.
 2. A batch is appended whole or not at all, with consecutive offsets.
 3. An append returns once it is as safe as the store's policy says. What readers see is at least as safe.
-4. State (topics, groups, tokens, committed offsets) outlives the messages around it.
+4. State (topics, groups, tokens, committed offsets, the ledger) outlives the messages around it.
+5. A group is appended whole or not at all, over any number of queues, together with the ledger's word that it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, TypedDict, Unpack
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
@@ -80,11 +83,35 @@ class Limits(TypedDict, total=False):
     """Only messages with one of these tags codes; None for all."""
 
 
+class Portion(NamedTuple):
+    """Encoded records for one queue, end to end, as `wire.columns.encode` lays them: not yet stamped by a store."""
+
+    queue: Queue
+    data: memoryview
+    sizes: npt.NDArray[np.int32]
+    """Of each record."""
+
+
 class Store(Protocol):
     """One store of messages and of the state that goes with them."""
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
         """Append a batch to a queue of an existing topic (`UnknownTopic`, `TooLarge`, `StoreFull`, `FlushTimeout`)."""
+        ...
+
+    async def append_group(
+        self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
+    ) -> bool:
+        """Append all of it or nothing, in this order, and note that `scope` has got as far as `number`.
+
+        False: it had got there already (`number` is not above what was noted), and nothing was appended. Readers see
+        none of it before all of it is as safe as the policy says. Refused like an append, and then nothing is noted.
+        `verify_crc=False` is for records whose bodies were compared with their checksums before.
+        """
+        ...
+
+    async def ledger(self, scope: str) -> int | None:
+        """How far a scope has got, if it ever said. One that says nothing for months may be forgotten."""
         ...
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:

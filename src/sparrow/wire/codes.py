@@ -174,6 +174,13 @@ class Code(IntEnum):
 
     # Sparrow's own
     RESEND_MESSAGES = 9111
+    STAGE_RECORDS = 9121
+    SEAL_STAGE = 9122
+    COMMIT_STAGES = 9123
+    DROP_STAGES = 9124
+    QUERY_LEDGER = 9125
+    APPEND_ONCE = 9126
+    QUERY_HEADS = 9127
 
 
 ALIASES = {code & 0xFFFF: int(code) for code in Code if code > 0x7FFF} | {200056 & 0xFFFF: 200056}

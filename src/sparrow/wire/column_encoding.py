@@ -55,17 +55,20 @@ def encode(
     tags: Any = None,
     msg_ids: Any = None,
     properties: Any = None,
+    properties_raw: Any = None,
     flag: Any = 0,
     sys_flag: Any = 0,
     born_ms: Any = 0,
     born_host: bytes = LOOPBACK,
     store_host: bytes = LOOPBACK,
+    reconsume_times: Any = 0,
     checksum: bool = True,
 ) -> Encoded:
     """The V1 records of messages whose parts are columns: Arrow arrays, or for numbers also scalars and NumPy arrays.
 
     A null or empty key, tag, id, property name or value is not written. `properties` is a map column and is written
     last, so it wins where it names KEYS, TAGS or UNIQ_KEY again. The same is refused as by `properties.encode`.
+    `properties_raw` stands for all of those: the property strings as records have them.
     """
     name = topic_bytes(topic)
     for host in (born_host, store_host):
@@ -74,7 +77,10 @@ def encode(
     body = column("body", body, pa.binary(), None)
     rows = len(body)
     body_bytes = np.diff(window(body)[1]).astype(np.int64)
-    parts, properties_bytes = property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, msg_ids)), properties)
+    if properties_raw is None:
+        parts, properties_bytes = property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, msg_ids)), properties)
+    else:
+        parts, properties_bytes = _raw_parts(column("property strings", properties_raw, pa.string(), rows))
     field = topic_field(name)
     sizes = body_bytes + properties_bytes + (FIXED_BYTES + len(field) + 2)
     header = repeated(
@@ -89,6 +95,7 @@ def encode(
         born_ms=born_ms,
         born_host=np.void(born_host),
         store_host=np.void(store_host),
+        reconsume_times=reconsume_times,
         body_bytes=body_bytes,
     )
     return Encoded(laid(sizes, header, body, field, parts, properties_bytes), sizes.astype(np.int32))
@@ -161,6 +168,12 @@ def property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: An
         written += np.diff(window(strings)[1])
     check_properties_bytes(written)
     return parts, written
+
+
+def _raw_parts(strings: pa.Array) -> tuple[list[Part], Ints]:
+    lengths = np.diff(window(strings)[1]).astype(np.int64)
+    check_properties_bytes(lengths)
+    return [retyped(strings, pa.binary())], lengths
 
 
 def check_properties_bytes(lengths: Ints) -> None:

@@ -32,6 +32,7 @@ from sparrow.wire.column_parts import (
 )
 from sparrow.wire.column_properties import Properties
 from sparrow.wire.record import (
+    AT_QUEUE_ID,
     AT_QUEUE_OFFSET,
     AT_STORE_TIME,
     AT_SYS_FLAG,
@@ -260,7 +261,7 @@ def stamp(
     offsets["physical_offset"] = physical_offset
     overlapping(buf, _OPAQUE_16, AT_QUEUE_OFFSET)[starts] = offsets.view(_OPAQUE_16)
     if queue_id is not None:
-        overlapping(buf, ">i4", _AT_QUEUE_ID)[starts] = queue_id
+        overlapping(buf, ">i4", AT_QUEUE_ID)[starts] = queue_id
     # Time and host lie side by side.
     stored = np.empty(len(starts), np.dtype([("ms", ">i8"), ("host", f"V{len(store_host or b'')}")]))
     stored["ms"] = store_ms
@@ -273,4 +274,3 @@ def stamp(
 _TWO_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 # Bytes as bytes: NumPy scatters them quicker than numbers in a foreign order.
 _OPAQUE_16 = np.dtype("V16")
-_AT_QUEUE_ID = 12

@@ -345,3 +345,29 @@ def test_hashes_of_long_strings_and_of_pairs_agree_with_java_hash() -> None:
     assert columns.java_hashes(pa.array([None, "a", None])).tolist() == [0, 97, 0]
     with pytest.raises(ProtocolError):
         columns.java_hashes(pa.array([b"\xff"]))
+
+
+def test_property_strings_and_the_rest_of_a_header_are_written_as_they_are_given() -> None:
+    said = ["TAGS\x01a\x02KEYS\x01k", "", "EMPTY\x01\x02"]  # an end left out, none, and a value left out
+    encoded = columns.encode(
+        [b"1", b"2", b"3"],
+        topic="t",
+        properties_raw=said,
+        flag=[1, 2, 3],
+        sys_flag=[0, 8, 0],
+        reconsume_times=[0, 0, 7],
+    )
+    names = ["properties_raw", "flag", "sys_flag", "reconsume_times", "body"]
+    batch = columns.decode(encoded.data, sizes=encoded.sizes, columns=names, verify_crc=True)
+    assert batch.to_pydict() == {
+        "properties_raw": said,
+        "flag": [1, 2, 3],
+        "sys_flag": [0, 8, 0],
+        "reconsume_times": [0, 0, 7],
+        "body": [b"1", b"2", b"3"],
+    }
+
+
+def test_a_property_string_that_is_too_long_is_refused_before_anything_is_laid_out() -> None:
+    with pytest.raises(TooLarge):
+        columns.encode([b"1"], topic="t", properties_raw=["x" * 40_000])

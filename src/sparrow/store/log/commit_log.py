@@ -15,7 +15,8 @@ import logging
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
@@ -37,6 +38,7 @@ MARK_BYTES = 8
 """Size and magic: without them no record starts here."""
 _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
+_WARM_STEP_BYTES = 4 << 20
 _ALLOCATION_PAUSE_S = 1.0
 """After a failed allocation, how long appends are refused without asking the disk again."""
 
@@ -58,7 +60,8 @@ class CommitLog:
         self.segments: list[Segment] = []
         self.written = PhysicalOffset(0)
         self._bases: list[int] = []
-        self._next: Segment | None = None
+        self._spare: list[Segment] = []
+        """Those that come next, made ahead of need."""
         self._allocating = threading.Lock()
         self._warm_bytes = warm_bytes
         self._lock_memory = lock_memory
@@ -140,14 +143,28 @@ class CommitLog:
     def _take_next(self, base: int) -> Segment:
         if time.monotonic() < self._refuse_until:
             raise StoreFull(self.directory, "the disk was full a moment ago")
+        # Under the lock to its end: the warmer must not make the same file, and later take it for one to spare.
+        with self._telling_full(), self._allocating:
+            segment = self._spare.pop(0) if self._spare else None
+            if segment is None or segment.base != base:
+                segment = Segment.create(self.directory, base, self.segment_bytes)
+            self._add(segment)
+            return segment
+
+    def reserve(self, count: int) -> None:
+        """Have so many segments ready behind the active one (`StoreFull`): no append will fail for want of them."""
+        if count and time.monotonic() < self._refuse_until:
+            raise StoreFull(self.directory, "the disk was full a moment ago")
+        with self._telling_full(), self._allocating:
+            end = self.segments[-1].end if self.segments else self.written - self.written % self.segment_bytes
+            while len(self._spare) < count:
+                base = end + len(self._spare) * self.segment_bytes
+                self._spare.append(Segment.create(self.directory, base, self.segment_bytes))
+
+    @contextmanager
+    def _telling_full(self) -> Iterator[None]:
         try:
-            # Under the lock to its end: the warmer must not make the same file, and later take it for one to spare.
-            with self._allocating:
-                segment, self._next = self._next, None
-                if segment is None or segment.base != base:
-                    segment = Segment.create(self.directory, base, self.segment_bytes)
-                self._add(segment)
-                return segment
+            yield
         except OSError as cause:
             if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -167,16 +184,24 @@ class CommitLog:
             target = self.written + self._warm_bytes
             # Marked first: whoever appends meanwhile must not ask for the same pages again.
             start, self._warm_to = max(self._warm_to, self.written), target
-            for segment in (active, self._next):
-                if segment is not None:
-                    self._warm(segment, start, target)
+            for segment in (active, *self._spare):
+                self._warm(segment, start, target)
             if self._lock_memory:
                 self._unlock_to(max(0, self.written - self._warm_bytes))
 
+    def warm(self, size: int) -> None:
+        """Have pages ready for so many bytes that will come at once: else whoever writes them waits for each page."""
+        if not self.segments or self._lock_memory or size <= self._warm_bytes // 2 or not self._warm_bytes:
+            return
+        target = min(self.written + size, self.segments[-1].end)
+        start, self._warm_to = max(self._warm_to, self.written), max(self._warm_to, target)
+        for at in range(start, target, _WARM_STEP_BYTES):  # in steps: meanwhile nobody gets memory from the kernel
+            self._warm(self.segments[-1], at, min(at + _WARM_STEP_BYTES, target))
+
     def _allocate_behind(self, active: Segment) -> None:
         with self._allocating:
-            if self._next is None and self.segments[-1] is active:
-                self._next = Segment.create(self.directory, active.end, self.segment_bytes)
+            if not self._spare and self.segments[-1] is active:
+                self._spare.append(Segment.create(self.directory, active.end, self.segment_bytes))
 
     def _warm(self, segment: Segment, start: int, end: int) -> None:
         at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base
@@ -241,9 +266,9 @@ class CommitLog:
         """Cut everything from `end` on."""
         assert self.first <= end <= self.written
         with self._allocating:
-            following, self._next = self._next, None
-        if following is not None:
-            following.delete()
+            following, self._spare = self._spare, []
+        for segment in following:
+            segment.delete()
         while self.segments and self.segments[-1].base >= end and len(self.segments) > 1:
             self.segments.pop().delete()
             self._bases.pop()
@@ -265,8 +290,8 @@ class CommitLog:
         return dropped
 
     def close(self) -> None:
-        if self._next is not None:
-            self._next.delete()
-            self._next = None
+        for segment in self._spare:
+            segment.delete()
+        self._spare = []
         for segment in self.segments:
             segment.close()

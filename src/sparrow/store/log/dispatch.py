@@ -14,8 +14,9 @@ from sparrow.model.errors import CorruptRecord
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.groups_seen import GroupsSeen
 from sparrow.store.log.scan import Starts
-from sparrow.store.log.views import STATE, TopicSaid, words_of
+from sparrow.store.log.views import STATE, TopicSaid, Word, words_of
 from sparrow.wire import columns, record
 
 log = logging.getLogger(__name__)
@@ -67,9 +68,13 @@ class Dispatcher:
         drop_topic: Callable[[str], None],
         *,
         log_first: int,
+        groups: GroupsSeen | None = None,
     ) -> None:
         self._known_queue, self._queue_of, self._drop_topic = known_queue, queue_of, drop_topic
         self._log_first = log_first
+        self._groups = groups or GroupsSeen()
+        self.deleted_at = -1
+        """Where the last word stands by which a topic was deleted."""
         self.refused: list[int] = []
         """Physical offsets of records whose queue or queue offset cannot be right."""
 
@@ -80,10 +85,13 @@ class Dispatcher:
         if STATE.topic in rows.names:
             # A topic's deletion stands in the log: what was filed for it before goes, what comes after stays.
             for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE.topic)).tolist():
-                for name in _deleted_topics(view, int(starts[row])):
-                    self._file_rows(view, base, rows.part(done, row + 1))
-                    done = row + 1
-                    self._drop_topic(name)
+                for word in words_at(view, int(starts[row])):
+                    self._groups.hear(word, base + int(starts[row]))
+                    if isinstance(word, TopicSaid) and word.topic is None:
+                        self._file_rows(view, base, rows.part(done, row + 1))
+                        done = row + 1
+                        self._drop_topic(word.name)
+                        self.deleted_at = base + int(starts[row])
         self._file_rows(view, base, rows.part(done, len(starts)))
 
     def _file_rows(self, view: memoryview, base: int, rows: _Rows) -> None:
@@ -172,11 +180,11 @@ def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np
     return filled
 
 
-def _deleted_topics(view: memoryview, at: int) -> list[str]:
+def words_at(view: memoryview, at: int) -> list[Word]:
+    """The words of the sound state record there."""
     message = record.decode(view, at, expand=False)
     try:
-        words = words_of(message.body, message.physical_offset)
+        return words_of(message.body, message.physical_offset)
     except CorruptRecord as cause:
         log.error("a state record is left out", extra={"cause": str(cause)})
         return []
-    return [word.name for word in words if isinstance(word, TopicSaid) and word.topic is None]

@@ -31,15 +31,19 @@ from sparrow.store.log import search
 from sparrow.store.log.consume_queue import ConsumeQueue
 from sparrow.store.log.flush import Flusher
 from sparrow.store.log.folder import Folder
+from sparrow.store.log.groups import GroupAppends
 from sparrow.store.log.keeper import Chore, Keeper
 from sparrow.store.log.memory import Memory
+from sparrow.store.log.passed import passed_to
 from sparrow.store.log.reader import Reader
 from sparrow.store.log.recovery import rebuild, recover
+from sparrow.store.log.runs import EncodedRun, check_bodies
 from sparrow.store.log.scan import Damage
 from sparrow.store.log.upkeep import Upkeep, disk_ratio
 from sparrow.store.log.views import STATE, GroupSaid, MarkSaid, OffsetsSaid, QueuesSaid, TokenSaid, TopicSaid, Word
 from sparrow.store.log.writer import Growth, Writer
-from sparrow.store.spi import Appended, BrokerStore, Limits, ReadResult
+from sparrow.store.scopes import checked_number, checked_scope
+from sparrow.store.spi import Appended, BrokerStore, Limits, Portion, ReadResult
 from sparrow.wire import record
 
 log = logging.getLogger(__name__)
@@ -110,7 +114,15 @@ class LogStore:
             timeout_s=self.settings.flush_timeout_ms / 1000,
             failed=self._failed,
         )
-        self._memory = Memory(self.path, self._queues, self._writer, self._reader, now_ms)
+        self._memory = Memory(
+            self.path,
+            self._queues,
+            self._writer,
+            self._reader,
+            now_ms,
+            ledger_keep_days=self.settings.ledger_keep_days,
+        )
+        self._groups = GroupAppends(self._writer, self._memory, self._failed)
         self._upkeep = Upkeep(
             self.path,
             self.settings,
@@ -212,6 +224,48 @@ class LogStore:
         await self._safe(appended.end)
         return appended
 
+    async def append_group(
+        self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
+    ) -> bool:
+        """While its records are copied, every other append waits: about a millisecond for a megabyte or two."""
+        checked_scope(scope)
+        checked_number(number)
+        if self._memory.has_got_to(scope, number):
+            end = None
+        else:
+            end = await self._in_thread(self._append_group, scope, number, portions, verify_crc=verify_crc)
+        # Refused or not: what the answer tells must be as safe as if it were the first.
+        await self._safe(self._memory.state.ledger_said_at(scope) + 1 if end is None else end)
+        return end is not None
+
+    def _append_group(self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool) -> int | None:
+        self._hurry_keys()
+        runs: list[EncodedRun] = []
+        held_bytes = 0
+        for queue, data, sizes in portions:
+            if len(sizes) == 0 and len(data) == 0:
+                continue
+            run = self._writer.read_run(
+                self._appendable(queue),
+                memoryview(data).cast("B"),
+                sizes,
+                verify_crc=verify_crc,
+                keeps_keys=held_bytes <= _UNFILED_BYTES,
+            )
+            check_bodies(run, self.settings.message_bytes_max)
+            held_bytes += run.keys.held_bytes if run.keys is not None else 0
+            runs.append(run)
+        end = self._groups.append(scope, number, runs)
+        self._hurry_keys()
+        return end
+
+    async def ledger(self, scope: str) -> int | None:
+        noted = self._memory.state.ledger.get(scope)
+        if noted is None:
+            return None
+        await self._safe(self._memory.state.ledger_said_at(scope) + 1)
+        return noted.number
+
     async def _safe(self, end: int) -> None:
         future = self.durable(end)
         if future is not None:
@@ -258,7 +312,7 @@ class LogStore:
             )
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        if physical_offset >= self.watermark(self.settings.visible_after):
+        if physical_offset >= min(self.watermark(self.settings.visible_after), self._writer.unseen_from):
             return None
         return await self._in_thread(self._reader.record_at, physical_offset)
 
@@ -333,6 +387,13 @@ class LogStore:
     def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
         return self._memory.committed(group, queue)
 
+    def passed_by(self, group: str) -> int | None:
+        """The physical offset below which a group needs nothing of the topics it reads. None: it reads none yet."""
+        written = self._log.written
+        with self._writer.lock:
+            offsets = {topic: dict(at) for (topic, name), at in self._memory.state.offsets.items() if name == group}
+        return passed_to(written, self._queues, offsets) if offsets else None
+
     def offsets_said_at(self, group: str, topic: str) -> int:
         """Where the log's newest word on a group's offsets stands: it knows nothing of what came later."""
         return self._memory.state.offsets_said_at(topic, group)
@@ -386,11 +447,13 @@ class LogStore:
     def truncate(self, end: int) -> None:
         """Cut the log at the end of a record; every view follows. Takes its time; not for the event loop.
 
+        A group that would lose its end goes whole: the log then ends where it began.
         Whoever cuts must not cut off what retention has said again since: it is the only word on that state.
         """
         with self._keeper.paused(), self._warmer.paused(), self._writer.lock:
             if not self._log.first <= end <= self._log.written:
                 raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
+            end = self._memory.before_open_group(end)
             self._upkeep.write_queues_out()
             (self.path / files.CHECKPOINT).unlink(missing_ok=True)
             (self.path / files.SNAPSHOT).unlink(missing_ok=True)
@@ -410,7 +473,7 @@ class LogStore:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _failed(self, cause: OSError) -> SparrowError:
+    def _failed(self, cause: Exception) -> SparrowError:
         error = StoreFailed(self.path, str(cause))
         with self._writer.lock:
             self._writer.refusing = error

@@ -1,4 +1,4 @@
-"""What the store knows of topics, groups, tokens and offsets: says it into the log, and hears it again at a start."""
+"""What the store knows of topics, groups, tokens, offsets and scopes: says it into the log, and hears it at a start."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from sparrow.store.log.queues import Queues
 from sparrow.store.log.reader import Reader
 from sparrow.store.log.views import (
     STATE,
+    AppendBegun,
+    LedgerSaid,
     OffsetsSaid,
     QueuesSaid,
     Snapshot,
@@ -31,12 +33,24 @@ from sparrow.wire import record
 
 log = logging.getLogger(__name__)
 
+_DAY_MS = 86_400_000
+
 
 class Memory:
     """State, and its words in the log."""
 
-    def __init__(self, path: Path, queues: Queues, writer: Writer, reader: Reader, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        queues: Queues,
+        writer: Writer,
+        reader: Reader,
+        now_ms: Callable[[], int],
+        *,
+        ledger_keep_days: float = 90,
+    ) -> None:
         self.state = State()
+        self._ledger_keep_ms = int(ledger_keep_days * _DAY_MS)
         self._path, self._queues, self._writer, self._reader, self._now_ms = path, queues, writer, reader, now_ms
         self._snapshot_at = -1
 
@@ -93,6 +107,15 @@ class Memory:
             for word in self._words_at(queue, offset)
         )
 
+    def before_open_group(self, physical_offset: int) -> int:
+        """The offset, or where the group begins that a cut at the offset would leave without its end."""
+        queue = self._queues.get(STATE)
+        if queue is not None:
+            last = queue.partition_point(queue.first, queue.end, lambda at, _size: at < physical_offset) - 1
+            if last >= queue.first and any(isinstance(word, AppendBegun) for word in self._words_at(queue, last)):
+                return queue.physical_offset_at(last) or 0
+        return physical_offset
+
     def _words_at(self, queue: ConsumeQueue, offset: int) -> list[Word]:
         at = queue.physical_offset_at(offset)
         data = self._reader.record_at(at) if at is not None else None
@@ -118,6 +141,23 @@ class Memory:
                 self.state.hear(portion, appended.physical_offsets[0])
         return end
 
+    def say_one(self, word: Word) -> int:
+        """The same for a word that is to have a record of its own; where that stands."""
+        with self._writer.lock:
+            self.say([word])
+            queue = self._queues.of(STATE)
+            return queue.physical_offset_at(queue.end - 1) or 0
+
+    def room_for(self, word: Word) -> int:
+        """What a word takes in the log when it is said alone."""
+        ((_, body),) = in_records([word])
+        return self._writer.size_of(self._queues.of(STATE), Draft(body=body))
+
+    def has_got_to(self, scope: str, number: int) -> bool:
+        """Whether the ledger says that a scope is as far, or further."""
+        noted = self.state.ledger.get(scope)
+        return noted is not None and noted.number >= number
+
     def say_offsets(self) -> None:
         """Put the offsets that were committed since the last time into the log."""
         with self._writer.lock:
@@ -136,7 +176,11 @@ class Memory:
             ends.setdefault(topic, dict(self.state.ends.get(topic, {})))[queue_id] = queue.end
         with self._writer.lock:
             self.say([QueuesSaid(topic, of_topic) for topic, of_topic in ends.items()])
-            self.say(self.state.say_before(physical_offset))
+            self.state.forget_scopes(physical_offset, self._now_ms() - self._ledger_keep_ms)
+            words = self.state.say_before(physical_offset)
+            # In records of their own: a Sparrow that knows no ledger passes over them, and over nothing else.
+            self.say([word for word in words if not isinstance(word, LedgerSaid)])
+            self.say([word for word in words if isinstance(word, LedgerSaid)])
 
     def snapshot(self) -> None:
         """Save saying everything again at the next start."""

@@ -17,6 +17,7 @@ from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.wire import columns
+from sparrow.wire.record import AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET, SMALLEST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Reader:
         bytes_max: int,
         tags_codes: frozenset[int] | None,
     ) -> ReadResult:
-        """Read from the files and leave out what is not sound, not as large as the queue said, or not of this queue."""
+        """Read many, and leave out what is not sound, not as large as the queue said, or not of this queue."""
         bounds = queue.bounds
         rows, next_offset = _choose_many(raw, offset, count_max, bytes_max, tags_codes)
         entries = np.frombuffer(raw, columns.QUEUE_ENTRY)[rows]
@@ -108,22 +109,25 @@ class Reader:
         is_there = self._log.holds(places, sizes)
         self._report(queue.queue, places[~is_there].tolist())
         places, sizes, offsets = places[is_there], sizes[is_there], (rows + offset)[is_there]
-        data = b"".join(self._log.read(start, end - start) for start, end in _runs(places, sizes))
-        starts = columns.starts_of(sizes)
-        is_sound = columns.check(data, starts, base=places - starts, topic=queue.topic_bytes)
-        found = np.flatnonzero(is_sound)
-        head = columns.overlapping(data, columns.HEADER)[starts[found]]
-        is_sound[found] = (
-            (head["size"] == sizes[found])
-            & (head["queue_id"] == queue.queue.id)
-            & (head["queue_offset"] == offsets[found])
-        )
+        data, starts = self._gathered(places, sizes), columns.starts_of(sizes)
+        is_sound = (sizes >= SMALLEST_BYTES) & _is_at_home(data, starts, sizes, places, offsets, queue.queue.id)
+        if len(places) and places.min() < self.checked_from:
+            # Older than this process: nobody has looked at the bytes since they came from the disk.
+            is_sound &= columns.check(data, starts, base=places - starts, topic=queue.topic_bytes)
         if is_sound.all():
             return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
         self._report(queue.queue, places[~is_sound].tolist())
         kept = np.flatnonzero(is_sound)
         views = [memoryview(data)[starts[row] : starts[row] + sizes[row]] for row in kept.tolist()]
         return Slice(views, sizes[kept].tolist(), QueueOffset(next_offset), bounds)
+
+    def _gathered(self, places: Ints, sizes: Ints) -> memoryview:
+        """The records end to end, from the mapping if they share a segment."""
+        ends = places + sizes
+        segment = self._log.segment_at(int(places[0])) if len(places) else None
+        if segment is None or places.min() < segment.base or ends.max() > segment.end:
+            return memoryview(b"".join(self._log.read(start, end - start) for start, end in _runs(places, sizes)))
+        return columns.gathered(segment.view, places - segment.base, ends - segment.base)
 
     def _report(self, queue: Queue, physical_offsets: list[int]) -> None:
         for at in physical_offsets:
@@ -179,6 +183,26 @@ def _choose_many(
     count = max(1, min(count_max, int(np.searchsorted(taken, bytes_max, side="right"))))
     looked_at = int(rows[count]) if count < len(rows) else len(entries)
     return rows[:count], offset + looked_at
+
+
+def _is_at_home(
+    data: memoryview, starts: Ints, sizes: Ints, places: Ints, offsets: Ints, queue_id: int
+) -> npt.NDArray[np.bool_]:
+    """Which records are, by their own word, those that the queue means."""
+    if len(data) < SMALLEST_BYTES:
+        return np.zeros(len(starts), np.bool_)
+    fits = np.minimum(starts, len(data) - SMALLEST_BYTES)
+
+    def says(kind: str, at: int, what: Ints | int) -> npt.NDArray[np.bool_]:
+        is_so: npt.NDArray[np.bool_] = columns.overlapping(data, kind, at)[fits] == what
+        return is_so
+
+    return (
+        says(">i4", 0, sizes)
+        & says(">i4", AT_QUEUE_ID, queue_id)
+        & says(">i8", AT_QUEUE_OFFSET, offsets)
+        & says(">i8", AT_PHYSICAL_OFFSET, places)
+    )
 
 
 def _runs(places: Ints, sizes: Ints) -> Iterator[tuple[int, int]]:

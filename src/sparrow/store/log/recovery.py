@@ -1,8 +1,9 @@
 """Opening a store: what is on disk, how far it can be trusted, and what has to be read again.
 
 The log is the truth. The checkpoint says up to which offset the views are known to hold everything; from there on the
-log is read, each record checked, and filed again. Views that are missing or do not look right are thrown away, and the
-reading starts at the log's first byte. A directory that Apache RocketMQ wrote is opened by RocketMQ's own rules.
+log is read, each record checked, and filed again; a group of which not all is there is cut off. Views that are missing
+or do not look right are thrown away, and the reading starts at the log's first byte. A directory that Apache RocketMQ
+wrote is opened by RocketMQ's own rules.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from sparrow.store.log import checkpoint as files
 from sparrow.store.log.checkpoint import Checkpoint, Layout
 from sparrow.store.log.commit_log import CommitLog
 from sparrow.store.log.consume_queue import ENTRY, FILLER_SIZE
-from sparrow.store.log.dispatch import Dispatcher
+from sparrow.store.log.dispatch import Dispatcher, words_at
+from sparrow.store.log.groups_seen import GroupsSeen
 from sparrow.store.log.key_index import HEADER_BYTES, KeyIndex
 from sparrow.store.log.queues import Queues
 from sparrow.store.log.scan import Damage, Scan, Starts
 from sparrow.store.log.segment import Segment
+from sparrow.store.log.views import STATE, AppendBegun
 from sparrow.wire import columns
 
 log = logging.getLogger(__name__)
@@ -238,12 +241,23 @@ def first_store_ms(segment: Segment) -> int | None:
 
 
 def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
-    end, found.damage = _file_again(segments, start, found.queues, found.index, torn_from=found.torn_from)
+    groups = GroupsSeen(_open_group(found, segments, start) if start < found.torn_from else None)
+    end, found.damage, deleted_at = _file_again(
+        segments, start, found.queues, found.index, groups=groups, torn_from=found.torn_from
+    )
+    whole_to = groups.end_of_log(end, found.damage, found.torn_from)
+    if whole_to < end:
+        log.warning("a group of appends is not all there: the log is cut where it begins", extra={"at": whole_to})
+        found.damage = [part for part in found.damage if part.start < whole_to]
+        end = whole_to
+        found.index.truncate(end)
     # Queues may still point into damage; what lies before its end is read with care.
     found.checked_from = max([start, *(damage.end + 1 for damage in found.damage)])
     for damage in found.damage:
         log.warning("damaged part of the log left out", extra={"start": damage.start, "end": damage.end})
     _cut_behind(found, segments, end)
+    if deleted_at >= end:  # a topic is back whose queues are gone
+        rebuild(found.log, found.queues, found.index)
     for segment in found.log.segments:
         if segment.end > start:
             segment.sync()  # what a killed process wrote counts as durable from here on
@@ -259,10 +273,20 @@ def rebuild(commit_log: CommitLog, queues: Queues, index: KeyIndex) -> None:
 
 
 def _file_again(
-    segments: list[Segment], start: int, queues: Queues, index: KeyIndex, *, torn_from: int = _BEYOND
-) -> tuple[int, list[Damage]]:
-    """Read the log from `start` on and file every sound record; where the log ends, and what had to be left out."""
-    dispatcher = Dispatcher(queues.get, queues.of, queues.drop_topic, log_first=segments[0].base if segments else 0)
+    segments: list[Segment],
+    start: int,
+    queues: Queues,
+    index: KeyIndex,
+    *,
+    groups: GroupsSeen | None = None,
+    torn_from: int = _BEYOND,
+) -> tuple[int, list[Damage], int]:
+    """Read the log from `start` on and file every sound record.
+
+    Where the log ends, what had to be left out, and where the last word stands that deletes a topic.
+    """
+    log_first = segments[0].base if segments else 0
+    dispatcher = Dispatcher(queues.get, queues.of, queues.drop_topic, log_first=log_first, groups=groups)
     scan = Scan(segments, start, torn_from=torn_from)
     indexed = index.end_offset
     unwritten = 0
@@ -274,7 +298,21 @@ def _file_again(
             unwritten = 0
             _write_out(queues)
     _write_out(queues)
-    return scan.end, scan.damage + [Damage(at, at) for at in dispatcher.refused]
+    return scan.end, scan.damage + [Damage(at, at) for at in dispatcher.refused], dispatcher.deleted_at
+
+
+def _open_group(found: Recovered, segments: list[Segment], start: int) -> int | None:
+    """Where the group begins that goes on at `start`, if the state queue knows of one."""
+    queue = found.queues.get(STATE)
+    if queue is None:
+        return None
+    last = queue.partition_point(queue.first, queue.end, lambda at, _size: at < start) - 1
+    at = queue.physical_offset_at(last) if last >= queue.first else None
+    if at is None or not _is_sound_at(segments, at):
+        return None
+    segment = next(each for each in segments if each.base <= at < each.end)
+    words = words_at(segment.view, at - segment.base)
+    return at if any(isinstance(word, AppendBegun) for word in words) else None
 
 
 def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:

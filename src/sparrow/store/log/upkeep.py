@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparrow.model.errors import StoreFull
+from sparrow.model.errors import StoreFailed, StoreFull
 from sparrow.settings import LogSettings
 from sparrow.store.log import checkpoint as files
 from sparrow.store.log import retention, search
@@ -159,8 +159,8 @@ class Upkeep:
 
     def checkpoint(self) -> None:
         """Make log and views durable up to here, so that the next start reads only what comes after."""
-        if self._log.written == self._checkpointed:
-            return
+        if self._log.written == self._checkpointed or isinstance(self._writer.refusing, StoreFailed):
+            return  # of a store that failed, only the next start can say what is whole
         with self._writer.lock:
             end, newest_ms = self._log.written, self._writer.newest_ms
             ends = self._queues.ends()

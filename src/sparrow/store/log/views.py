@@ -1,4 +1,4 @@
-"""State as a view of the log: topics, groups, tokens, committed offsets and marks.
+"""State as a view of the log: topics, groups, tokens, committed offsets, marks and the ledger.
 
 Every change is a *word*: a record in the log under a topic of its own. Saying the words again in order gives the state,
 so replicating the log replicates it. The newest word on each thing is remembered by place, and said again at the
@@ -7,6 +7,7 @@ log's head before retention drops the segment that holds it; a snapshot on disk 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -65,13 +66,33 @@ class TokenSaid(msgspec.Struct, tag="token", frozen=True):
     token: Token
 
 
-Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid | MarkSaid | TokenSaid
+class AppendBegun(msgspec.Struct, tag="begun", frozen=True):
+    """What follows belongs together, up to the word of the ledger on it. Where that is missing, all of it is void."""
+
+    scope: str
+    number: int
+
+
+class LedgerSaid(msgspec.Struct, tag="ledger", frozen=True):
+    """A scope has got as far as this."""
+
+    scope: str
+    number: int
+    ms: int
+    """When it did."""
+    begun: int = -1
+    """Where the group stands begun that this is the end of; -1 where it is the end of none: said again."""
+
+
+Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid | MarkSaid | TokenSaid | AppendBegun | LedgerSaid
 _Subject = tuple[str, str, str]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(list[Word])
+_one_by_one = msgspec.json.Decoder(list[msgspec.Raw])
+_word_decoder = msgspec.json.Decoder(Word)
 
 
 def in_records(words: Sequence[Word]) -> Iterator[tuple[Sequence[Word], bytes]]:
@@ -82,10 +103,25 @@ def in_records(words: Sequence[Word]) -> Iterator[tuple[Sequence[Word], bytes]]:
 
 
 def words_of(body: bytes, physical_offset: int) -> list[Word]:
+    """The words in a record's body. One that a newer Sparrow said, and we do not know, does not take others with it."""
     try:
         return _decoder.decode(body)
+    except msgspec.ValidationError as unknown:
+        known = _known_words(body)
+        if not known:
+            raise CorruptRecord(physical_offset, f"a state record cannot be read: {unknown}") from unknown
+        return known
     except msgspec.DecodeError as cause:
         raise CorruptRecord(physical_offset, f"a state record cannot be read: {cause}") from cause
+
+
+def _known_words(body: bytes) -> list[Word]:
+    words: list[Word] = []
+    with contextlib.suppress(msgspec.ValidationError):
+        for raw in _one_by_one.decode(body):
+            with contextlib.suppress(msgspec.ValidationError):
+                words.append(_word_decoder.decode(raw))
+    return words
 
 
 class Snapshot(msgspec.Struct):
@@ -111,6 +147,7 @@ class State:
         """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
         self.marks: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}
+        self.ledger: dict[str, LedgerSaid] = {}
         self.unsaid: set[tuple[str, str]] = set()
         """Offsets that changed since they were last said: commits are frequent and are said together."""
         self._said_at: dict[_Subject, int] = {}
@@ -123,6 +160,7 @@ class State:
         self.ends.clear()
         self.marks.clear()
         self.tokens.clear()
+        self.ledger.clear()
         self.unsaid.clear()
         self._said_at.clear()
 
@@ -148,6 +186,11 @@ class State:
                 case TokenSaid(token):
                     subject = ("token", token.name, "")
                     self.tokens[token.name] = token
+                case LedgerSaid(scope, number, ms):
+                    subject = ("ledger", scope, "")
+                    self.ledger[scope] = LedgerSaid(scope, number, ms)
+                case AppendBegun():
+                    continue  # of no meaning by itself: whoever reads the log sees to it that an end follows
             if self._is_there(word):
                 self._said_at[subject] = physical_offset
             else:
@@ -162,8 +205,10 @@ class State:
                 return offsets is not None
             case QueuesSaid(_, ends):
                 return ends is not None
-            case MarkSaid() | TokenSaid():
+            case MarkSaid() | TokenSaid() | LedgerSaid():
                 return True
+            case AppendBegun():
+                return False
 
     def offsets_said_at(self, topic: str, group: str) -> int:
         """Where the newest word on a group's offsets stands; -1 if there is none."""
@@ -177,6 +222,17 @@ class State:
     def say_before(self, physical_offset: int) -> list[Word]:
         """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
         return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
+
+    def forget_scopes(self, physical_offset: int, older_than_ms: int) -> None:
+        """Let go of what the ledger was last told so long ago, and below the offset: it is not said again."""
+        for scope, said in list(self.ledger.items()):
+            subject = ("ledger", scope, "")
+            if said.ms < older_than_ms and self._said_at[subject] < physical_offset:
+                del self.ledger[scope], self._said_at[subject]
+
+    def ledger_said_at(self, scope: str) -> int:
+        """Where the newest word on a scope stands; -1 if there is none."""
+        return self._said_at.get(("ledger", scope, ""), -1)
 
     def snapshot(self, next_offset: int, log_end: int) -> Snapshot:
         words = [(at, self._word(subject)) for subject, at in self._said_at.items()]
@@ -198,6 +254,8 @@ class State:
             return MarkSaid(name, self.marks[name])
         if kind == "token":
             return TokenSaid(self.tokens[name])
+        if kind == "ledger":
+            return self.ledger[name]
         return self._offsets_word((name, group))
 
     def _offsets_word(self, key: tuple[str, str]) -> Word:

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.model.errors import ProtocolError, Refused, SparrowError, StoreFull, TooLarge, UnknownTopic
+from sparrow.model.errors import Refused, SparrowError, StoreFull, TooLarge, UnknownTopic
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
 from sparrow.store.log.commit_log import BLANK_BYTES, MARK_BYTES, CommitLog
 from sparrow.store.log.consume_queue import ENTRY, ConsumeQueue
+from sparrow.store.log.runs import EncodedRun, Piece, read_run
 from sparrow.store.log.unfiled import Unfiled
 from sparrow.store.spi import Appended
 from sparrow.wire import columns, record
@@ -32,6 +33,7 @@ Growth = Callable[[Queue, QueueOffset], None]
 """Told that readers may now see a queue up to an offset."""
 
 _pack_entry = ENTRY.pack
+_NEVER = 1 << 62
 
 
 class Writer:
@@ -60,6 +62,8 @@ class Writer:
         """Queues with entries that are not in their files yet."""
         self.cuts = 0
         """How often the log was cut: what was on its way to disk before may not count after."""
+        self.unseen_from = _NEVER
+        """From here on the log holds what nobody may see yet, however safe it is: a group that is not all there."""
         self.newest_ms = 0
         """The store time given out last."""
         self._store_host = store_host
@@ -84,9 +88,9 @@ class Writer:
         if total + BLANK_BYTES > self.log.segment_bytes or not sizes:
             raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_BYTES)
         with self.lock:
-            self._may_append(queue)
+            self.check_may_append(queue)
             segment, at = self.log.make_room(total)
-            store_ms = self._store_ms()
+            store_ms = self.store_ms()
             first = offset = queue.end
             encoded, places, entries = [], [], []
             for draft, size in zip(drafts, sizes, strict=True):
@@ -113,7 +117,7 @@ class Writer:
             self.unfiled.add_places(places)
             if entries:
                 queue.extend(b"".join(entries))
-                self._grown(queue, at)
+                self.grown(queue, at)
         return Appended(queue.queue, first, places, at, store_ms)
 
     def _append_one(self, queue: ConsumeQueue, draft: Draft) -> Appended:
@@ -125,9 +129,9 @@ class Writer:
             raise TooLarge("the message", size, self.log.segment_bytes - BLANK_BYTES)
         code = tags_code_in(properties) if queue.delay_ms is None else 0
         with self.lock:
-            self._may_append(queue)
+            self.check_may_append(queue)
             segment, at = self.log.make_room(size)
-            store_ms = self._store_ms()
+            store_ms = self.store_ms()
             offset = queue.end
             data = record.encode(
                 draft,
@@ -145,8 +149,12 @@ class Writer:
                 code = store_ms + queue.delay_ms
             queue.extend(_pack_entry(at, size, code))
             end = PhysicalOffset(at + size)
-            self._grown(queue, end)
+            self.grown(queue, end)
         return Appended(queue.queue, offset, (at,), end, store_ms)
+
+    def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
+        """What a message takes in the log."""
+        return record.size_of(draft, queue.topic_field, self._store_host)
 
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
         if len(draft.body) > self._message_bytes_max and not queue.is_ours:
@@ -169,47 +177,75 @@ class Writer:
 
         Offsets, time, queue and host are stamped in. What they are filed under is read before the lock is taken.
         """
-        total = len(data)
-        if len(sizes) == 0 or int(sizes.sum()) != total or int(sizes.min()) < record.SMALLEST_BYTES:
-            raise Refused("the sizes of the records do not add up to their bytes")
-        if total + BLANK_BYTES > self.log.segment_bytes:
-            raise TooLarge("the run of records", total, self.log.segment_bytes - BLANK_BYTES)
-        starts = columns.starts_of(sizes)
-        try:
-            run = columns.Run(data, starts)
-            run.verify(topic=queue.topic_bytes, store_host_bytes=len(self._store_host), verify_crc=verify_crc)
-        except ProtocolError as cause:
-            raise Refused(f"the run of records is refused: {cause}") from cause
-        entries = np.empty(len(starts), columns.QUEUE_ENTRY)
-        entries["size"], entries["tags_code"] = sizes, run.tags_codes()
-        keys = run.keys()
+        if len(data) + BLANK_BYTES > self.log.segment_bytes:
+            raise TooLarge("the run of records", len(data), self.log.segment_bytes - BLANK_BYTES)
+        run = self.read_run(queue, data, sizes, verify_crc=verify_crc)
         with self.lock:
-            self._may_append(queue)
-            segment, at = self.log.make_room(total)
-            store_ms, first = self._store_ms(), queue.end
-            places = starts + at
-            laid = segment.view[at - segment.base : at - segment.base + total]
-            # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
-            np.copyto(np.frombuffer(laid[MARK_BYTES:], np.uint8), np.frombuffer(data[MARK_BYTES:], np.uint8))
-            columns.stamp(
-                laid,
-                starts,
-                queue_offset=np.arange(first, first + len(starts)),
-                physical_offset=places,
-                store_ms=store_ms,
-                queue_id=queue.queue.id,
-                store_host=self._store_host,
-            )
-            laid[:MARK_BYTES] = data[:MARK_BYTES]
-            self.log.advance(total)
-            entries["physical_offset"] = places
-            if queue.delay_ms is not None:
-                entries["tags_code"] = store_ms + queue.delay_ms
-            queue.extend(entries.view(np.uint8).data)
-            self.unfiled.add_run(keys, places, store_ms)
+            self.check_may_append(queue)
+            first = queue.end
+            places, entries, store_ms = self.lay(Piece(run, 0, len(run.starts)), first)
+            queue.extend(entries)
             end = self.log.written
-            self._grown(queue, end)
+            self.grown(queue, end)
         return Appended(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
+
+    def read_run(
+        self,
+        queue: ConsumeQueue,
+        data: memoryview,
+        sizes: npt.ArrayLike,
+        *,
+        verify_crc: bool,
+        keeps_keys: bool = True,
+    ) -> EncodedRun:
+        """What `lay` needs to know of records. The lock is not needed."""
+        host_bytes = len(self._store_host)
+        return read_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
+
+    def lay(self, piece: Piece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
+        """Under the lock: put records into one segment, as those of their queue from offset `first` on.
+
+        Where they lie, the entries by which the queue is to be extended, and their store time.
+        """
+        run, queue = piece.run, piece.run.queue
+        starts, entries, data, keys = run.starts, run.entries, run.data, run.keys
+        if (piece.first, piece.stop) != (0, len(starts)):
+            begin = int(starts[piece.first])
+            starts, entries = starts[piece.first : piece.stop] - begin, entries[piece.first : piece.stop].copy()
+            data, keys = data[begin : begin + int(starts[-1]) + int(entries["size"][-1])], None
+        total = len(data)
+        segment, at = self.log.make_room(total)
+        store_ms = self.store_ms()
+        places = starts + at
+        laid = segment.view[at - segment.base : at - segment.base + total]
+        # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
+        np.copyto(np.frombuffer(laid[MARK_BYTES:], np.uint8), np.frombuffer(data[MARK_BYTES:], np.uint8))
+        columns.stamp(
+            laid,
+            starts,
+            queue_offset=np.arange(first, first + len(starts)),
+            physical_offset=places,
+            store_ms=store_ms,
+            queue_id=queue.queue.id,
+            store_host=self._store_host,
+        )
+        laid[:MARK_BYTES] = data[:MARK_BYTES]
+        self.log.advance(total)
+        entries["physical_offset"] = places
+        if queue.delay_ms is not None:
+            entries["tags_code"] = store_ms + queue.delay_ms
+        if keys is None:
+            self.unfiled.add_places(places.tolist())
+        else:
+            self.unfiled.add_run(keys, places, store_ms)
+        return places, entries.view(np.uint8).data, store_ms
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Under the lock: what is appended meanwhile is not shown to those either who ask for it by its place."""
+        self.unseen_from = self.log.written
+        yield
+        self.unseen_from = _NEVER  # after a failure it stays: what was begun is never to be seen
 
     # -- what both do -------------------------------------------------------------------------------------------------
 
@@ -224,18 +260,19 @@ class Writer:
         finally:
             self.refusing = refusing
 
-    def _may_append(self, queue: ConsumeQueue) -> None:
+    def check_may_append(self, queue: ConsumeQueue) -> None:
         if self.refusing is not None:
             raise self.refusing
         if queue.is_gone:
             raise UnknownTopic(queue.queue.topic)
 
-    def _store_ms(self) -> int:
+    def store_ms(self) -> int:
         """The clock, but never back: order by time is order by offset."""
         self.newest_ms = max(self.newest_ms, self._now_ms())
         return self.newest_ms
 
-    def _grown(self, queue: ConsumeQueue, end: int) -> None:
+    def grown(self, queue: ConsumeQueue, end: int) -> None:
+        """Under the lock: what the queue holds may be shown once everything below `end` is safe enough."""
         self.touched.add(queue)
         if self._visible_after == "written":
             queue.visible_end = queue.end

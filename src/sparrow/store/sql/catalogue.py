@@ -51,6 +51,8 @@ class Catalogue:
             await insert_new(database, "hermes_schema", version=schema.VERSION, at=self._now_ms())
         elif version > schema.VERSION:
             raise _too_new(database.where, version)
+        else:
+            await self._add_later_tables()
         self.anonymous = await self._anonymous()
         for topic, state, options in await database.rows(
             "SELECT topic, state, options FROM hermes_topic WHERE state <> 'active'"
@@ -68,6 +70,13 @@ class Catalogue:
         except DatabaseRefused:  # not even this one
             return None
         return found[0][0]  # type: ignore[no-any-return]
+
+    async def _add_later_tables(self) -> None:
+        for name, statement in schema.later_tables(self._database.kind).items():
+            try:
+                await self._database.rows(f"SELECT 1 FROM {name} WHERE 1 = 0")
+            except DatabaseRefused:  # it is not there
+                await self._make([statement])
 
     async def _anonymous(self) -> int:
         while True:

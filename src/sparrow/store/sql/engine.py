@@ -20,8 +20,9 @@ from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
-from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, ReadResult
-from sparrow.store.sql import retention, search, tokens
+from sparrow.store.scopes import checked_number, checked_scope
+from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, Portion, ReadResult
+from sparrow.store.sql import groups, retention, search, tokens
 from sparrow.store.sql.catalogue import Catalogue, insert_new
 from sparrow.store.sql.database import (
     Conflict,
@@ -197,6 +198,69 @@ class SqlStore:
             else:
                 self._stored(view.lane, placed, entries)
                 return self._appended(placed, len(entries), queue.topic)
+
+    async def append_group(
+        self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
+    ) -> bool:
+        """Until it is done, nobody else appends to its lanes."""
+        checked_scope(scope)
+        checked_number(number)
+        views = {portion.queue: self._view(portion.queue) for portion in portions}
+        noted = await self.ledger(scope)
+        if noted is not None and noted >= number:
+            return False
+        of_lanes = [
+            await asyncio.to_thread(
+                groups.checked,
+                views[portion.queue].lane,
+                portion,
+                check=self.checked,
+                packet_bytes_max=self.database.packet_bytes_max,
+                body_bytes_max=self.settings.message_bytes_max,
+                verify_crc=verify_crc,
+            )
+            for portion in portions
+        ]
+        is_lost, tries = False, 0
+        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        while True:
+            try:
+                done = await groups.append(
+                    self.database, scope, number, of_lanes, token=self.catalogue.anonymous, now_ms=self._now_ms()
+                )
+                break
+            except (Conflict, NoRoom, DatabaseLost) as cause:
+                tries += 1
+                if isinstance(cause, DatabaseLost):
+                    is_lost = True  # and perhaps done
+                    if asyncio.get_running_loop().time() > deadline:
+                        raise
+                elif tries > _TRIES_MAX:
+                    raise Busy(f"a group cannot be appended: somebody is always in the way ({cause})") from cause
+                if isinstance(cause, NoRoom):
+                    await self._make_room(of_lanes)
+                else:
+                    await asyncio.sleep(random.uniform(0.01, 0.1))
+        if done is None:
+            if not is_lost or await self.ledger(scope) != number:
+                return False
+            await self._watch.look(list(views.values()))  # it was ours, though the answer was lost
+            return True
+        for lane, next_id in done:
+            view = self._views.get(lane.number)
+            if view is not None and view.reach(next_id):
+                self._on_growth(view.queue, view.bounds.end)
+        return True
+
+    async def _make_room(self, portions: Sequence[groups.LanePortion]) -> None:
+        counts: dict[Lane, int] = {}
+        for portion in portions:
+            counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
+        for lane, count in counts.items():
+            await self.catalogue.make_room(lane, count)
+
+    async def ledger(self, scope: str) -> int | None:
+        return await groups.reached(self.database, scope)
 
     async def insist(self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.database import Database, Placed, Session
 from sparrow.store.sql.names import Lane, table
 from sparrow.store.sql.rows import Entry
@@ -14,9 +15,11 @@ _ROWS_A_STATEMENT = 50
 async def numbered(session: Session, lane: Lane, count: int, now_ms: int) -> tuple[int, int]:
     """Take the next `count` ids of a lane; the first of them, and the time that goes with them."""
     greatest = f"CASE WHEN last_ts > {now_ms} THEN last_ts ELSE {now_ms} END"
-    await session.change(
+    changed = await session.change(
         f"UPDATE hermes_lane SET next_id = next_id + {count}, last_ts = {greatest} WHERE lane = :lane", lane=lane.number
     )
+    if not changed:  # the topic was deleted, perhaps made anew
+        raise UnknownTopic(lane.topic)
     ((next_id, last_ts),) = await session.rows(
         "SELECT next_id, last_ts FROM hermes_lane WHERE lane = :lane", lane=lane.number
     )

@@ -33,6 +33,8 @@ GRACE_S = 2.0
 SILENT_MS = 30 * 86_400_000
 REPEATS_MS = 24 * 3_600_000
 """How long a batch is remembered, so that it is not stored twice."""
+SCOPES_MS = 90 * 86_400_000
+"""How long the ledger remembers a scope that commits nothing."""
 CHUNK_ROWS = 1000
 _CONFLICTS_MAX = 20
 _EARLIEST_TIME_MS = 1_000_000_000_000
@@ -49,6 +51,7 @@ class Trimmed(msgspec.Struct, frozen=True):
     keys: int = 0
     batches: int = 0
     marks: int = 0
+    scopes: int = 0
 
 
 async def trim(
@@ -75,6 +78,7 @@ async def trim(
         keys=keys,
         batches=await _drop_batches(database, now_ms - REPEATS_MS),
         marks=await _drop_marks(database, now_ms - REPEATS_MS),
+        scopes=await _delete(database, "DELETE FROM hermes_ledger WHERE at < :older", older=now_ms - SCOPES_MS),
     )
 
 

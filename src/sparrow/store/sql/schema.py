@@ -110,6 +110,10 @@ _SHARED = (
     "meta_token (id {counted}, token {text} NOT NULL, type {kind} NOT NULL, secret_hash {key},"
     " created_at {time} NOT NULL DEFAULT 0, revoked_at {time}, UNIQUE (token)) {end}",
 )
+_LATER = {
+    "hermes_ledger": "(scope {text} NOT NULL PRIMARY KEY, reached {time} NOT NULL, at {time} NOT NULL) {end}",
+}
+"""Tables that were added since: a database of this version may lack them, and older brokers do without."""
 _SHARED_INDEXES = (
     ("hermes_batch_at", "hermes_batch", "at"),
     ("hermes_delay_due", "hermes_delay", "due, id"),
@@ -140,8 +144,17 @@ def shared_tables(kind: Kind) -> Iterator[str]:
     """What a database has once."""
     for definition in _SHARED:
         yield f"CREATE TABLE IF NOT EXISTS {definition.format_map(_TYPES[kind])}"
+    yield from later_tables(kind).values()
     for name, of, columns in _SHARED_INDEXES:
         yield _index(kind, name, of, columns)
+
+
+def later_tables(kind: Kind) -> dict[str, str]:
+    """By name, those of them that were not there from the beginning."""
+    return {
+        name: f"CREATE TABLE IF NOT EXISTS {name} {definition.format_map(_TYPES[kind])}"
+        for name, definition in _LATER.items()
+    }
 
 
 def topic_tables(kind: Kind, topic: str, part: int, *, has_lanes: bool, partition_rows: int) -> Iterator[str]:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from sparrow.wire.headers import admin, groups, naming, offsets, pop, pull, query, resend, send, topics, transactions
+from sparrow.wire.headers import (
+    admin,
+    groups,
+    naming,
+    offsets,
+    pop,
+    pull,
+    query,
+    resend,
+    send,
+    staging,
+    topics,
+    transactions,
+)
 from sparrow.wire.headers.admin import (
     BrokerConfig,
     BrokerConsumeStats,
@@ -95,6 +108,16 @@ from sparrow.wire.headers.send import (
     SendMessageV2,
     Sent,
 )
+from sparrow.wire.headers.staging import (
+    AppendOnce,
+    CommitStages,
+    Committed,
+    LedgerFound,
+    QueryLedger,
+    SealStage,
+    StageRecords,
+    StageSealed,
+)
 from sparrow.wire.headers.topics import (
     AskTopic,
     DeleteTopic,
@@ -113,7 +136,7 @@ class Done(Header, frozen=True):
     """Nothing to say: of a request without fields, or of an answer that is only its code."""
 
 
-_CAPABILITIES = (admin, groups, naming, offsets, pop, pull, query, resend, send, topics, transactions)
+_CAPABILITIES = (admin, groups, naming, offsets, pop, pull, query, resend, send, staging, topics, transactions)
 
 REQUESTS: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.REQUESTS.items()}
 RESPONSES: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.RESPONSES.items()}
@@ -133,6 +156,7 @@ __all__ = [
     "REQUESTS",
     "RESPONSES",
     "AckMessage",
+    "AppendOnce",
     "AskBrokerGroup",
     "AskGroup",
     "AskKv",
@@ -149,6 +173,8 @@ __all__ = [
     "CheckTransaction",
     "CloneOffsets",
     "CommitOffset",
+    "CommitStages",
+    "Committed",
     "ConsumeDirectly",
     "ConsumeStats",
     "ConsumeTimeSpan",
@@ -170,6 +196,7 @@ __all__ = [
     "HeartbeatSeen",
     "InvisibleChanged",
     "KvFound",
+    "LedgerFound",
     "ListConsumers",
     "ListGroups",
     "ListKv",
@@ -191,6 +218,7 @@ __all__ = [
     "PutKv",
     "QueryConsumeQueue",
     "QueryDataVersion",
+    "QueryLedger",
     "QueryMessage",
     "QueryOffset",
     "Recall",
@@ -199,11 +227,14 @@ __all__ = [
     "ResendMessages",
     "ResetOffset",
     "ResumeCheck",
+    "SealStage",
     "SearchOffset",
     "SendBack",
     "SendMessage",
     "SendMessageV2",
     "Sent",
+    "StageRecords",
+    "StageSealed",
     "StoreTimeFound",
     "SubscriptionOfGroup",
     "TopicsListed",

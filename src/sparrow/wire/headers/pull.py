@@ -6,7 +6,7 @@ import msgspec
 
 from sparrow.model.queue import Queue
 from sparrow.wire.codes import Code
-from sparrow.wire.headers.fields import Header, Int, Long
+from sparrow.wire.headers.fields import Flag, Header, Int, Long
 
 COMMIT_OFFSET, SUSPEND, HAS_SUBSCRIPTION, CLASS_FILTER, LITE_PULL = 0x1, 0x2, 0x4, 0x8, 0x10
 """Bits of a pull's sys flag."""
@@ -30,6 +30,8 @@ class PullMessage(Header, frozen=True):
     # The misspelling is the wire's (PullMessageRequestHeader).
     proxied_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
     broker_name: str | None = msgspec.field(default=None, name="bname")
+    with_sizes: Flag | None = None
+    """Sparrow's own: the sizes of the records are wanted too. Other brokers take no notice."""
 
     @property
     def queue(self) -> Queue:
@@ -59,6 +61,8 @@ class Pulled(Header, frozen=True):
     topic_sys_flag: Int | None = None
     group_sys_flag: Int | None = None
     forbidden_type: Int | None = None
+    sizes: Int | None = None
+    """Behind the records there are so many sizes, 4 bytes each: only for those who asked (`withSizes`)."""
 
 
 REQUESTS: dict[Code, type[Header]] = {Code.PULL_MESSAGE: PullMessage, Code.LITE_PULL_MESSAGE: PullMessage}

@@ -164,3 +164,47 @@ def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_as_it_was(log, 
     assert write(log, 100) == 3000, "what fits still goes in"
     log._refuse_until = 0.0
     assert write(log, 3000) == SIZE
+
+
+# -- room for what comes together -------------------------------------------------------------------------------------
+
+
+def test_reserved_segments_are_taken_in_order_and_no_others_are_made(log, tmp_path, monkeypatch):
+    write(log, 100)
+    log.reserve(2)
+    assert sorted(int(file.name) for file in tmp_path.iterdir()) == [0, SIZE, 2 * SIZE]
+    log.reserve(1)
+    log.prepare()
+    monkeypatch.setattr(Segment, "create", None)
+    assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [SIZE, 2 * SIZE]
+
+
+def test_an_empty_log_reserves_its_first_segment_too(log, tmp_path):
+    log.reserve(2)
+    assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [0, SIZE]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_was_reserved_in_vain_is_gone_after_a_cut_and_after_a_close(tmp_path):
+    log = CommitLog(tmp_path, SIZE)
+    at = write(log, 100)
+    log.reserve(3)
+    log.truncate(at + 100)
+    assert len(list(tmp_path.iterdir())) == 1
+    log.reserve(3)
+    log.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_is_told_when_room_is_reserved(log, monkeypatch):
+    write(log, 100)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(Segment, "create", full)
+    with pytest.raises(StoreFull):
+        log.reserve(1)
+    with pytest.raises(StoreFull, match="a moment ago"):
+        log.reserve(1)
+    log.reserve(0)

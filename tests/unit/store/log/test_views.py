@@ -4,7 +4,17 @@ import pytest
 
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.topic import Group, Topic
-from sparrow.store.log.views import GroupSaid, MarkSaid, OffsetsSaid, State, TopicSaid, in_records, words_of
+from sparrow.store.log.views import (
+    AppendBegun,
+    GroupSaid,
+    LedgerSaid,
+    MarkSaid,
+    OffsetsSaid,
+    State,
+    TopicSaid,
+    in_records,
+    words_of,
+)
 
 A, B = Topic(name="A"), Topic(name="B", read_queues=2)
 
@@ -109,3 +119,40 @@ def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
     assert again.say_before(1000) == state.say_before(1000)
     again.forget()
     assert again.marks == {}
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def test_a_word_that_only_a_newer_sparrow_knows_takes_no_other_with_it():
+    body = b'[{"type":"mark","name":"a","value":1},{"type":"of tomorrow","x":[1]},{"type":"mark","name":"b","value":2}]'
+    assert words_of(body, 0) == [MarkSaid("a", 1), MarkSaid("b", 2)]
+
+
+def test_the_ledger_keeps_the_newest_word_on_a_scope_and_forgets_where_its_group_began(state):
+    state.hear([AppendBegun("s", 1)], 300)
+    assert state.ledger == {}
+    state.hear([LedgerSaid("s", 1, 50, 300)], 400)
+    state.hear([LedgerSaid("s", 2, 60, 450)], 500)
+    assert state.ledger == {"s": LedgerSaid("s", 2, 60)}
+    assert (state.ledger_said_at("s"), state.ledger_said_at("t")) == (500, -1)
+    assert LedgerSaid("s", 2, 60) in state.say_before(501)
+    assert LedgerSaid("s", 2, 60) not in state.say_before(500)
+
+
+def test_a_snapshot_holds_the_ledger(state):
+    state.hear([LedgerSaid("s", 2, 60, 450)], 500)
+    again = State()
+    again.restore(state.snapshot(3, 600))
+    assert (again.ledger, again.ledger_said_at("s")) == ({"s": LedgerSaid("s", 2, 60)}, 500)
+    again.forget()
+    assert again.ledger == {}
+    assert again.say_before(1000) == []
+
+
+def test_scopes_are_forgotten_that_are_old_and_would_have_to_be_said_again(state):
+    for at, scope, ms in ((300, "old", 10), (400, "young", 99), (900, "old, but far", 10)):
+        state.hear([LedgerSaid(scope, 1, ms)], at)
+    state.forget_scopes(500, older_than_ms=50)
+    assert state.ledger.keys() == {"young", "old, but far"}
+    assert LedgerSaid("old", 1, 10) not in state.say_before(1000)

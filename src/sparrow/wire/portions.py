@@ -1,0 +1,117 @@
+"""Records for several queues in one body: what is staged, or appended once.
+
+    bytes       field
+    4           how many portions follow
+                each portion:
+    2 + n       topic
+    4           queue id
+    4           records, how many
+    4           bytes of them all
+    4 * r       size of each record
+    b           the records, end to end, as `columns.encode` lays them
+
+1. All numbers are big-endian. A portion has at least one record.
+2. Any bytes give portions that account for every byte, or a `ProtocolError`. What is inside a record is not looked at.
+3. Records are not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparrow.model.errors import ProtocolError
+from sparrow.model.queue import Queue
+from sparrow.wire.record import SMALLEST_BYTES
+
+_COUNT = Struct(">I")
+_TOPIC_BYTES = Struct(">H")
+_NUMBERS = Struct(">iII")
+_SMALLEST = _TOPIC_BYTES.size + 1 + _NUMBERS.size + 4 + SMALLEST_BYTES
+
+
+class Portion(NamedTuple):
+    """Records of one queue, end to end."""
+
+    queue: Queue
+    data: memoryview
+    sizes: NDArray[np.int32]
+    """Of each record."""
+
+
+class _Place(NamedTuple):
+    """Where the parts of a portion lie."""
+
+    queue: Queue
+    sizes_at: int
+    records_at: int
+    end: int
+
+
+def encode(portions: Iterable[tuple[Queue, bytes | memoryview, NDArray[np.int32]]]) -> bytes:
+    """Portions as one body. What comes first is appended first."""
+    parts: list[bytes | memoryview] = [b""]
+    for queue, data, sizes in portions:
+        topic, view = queue.topic.encode(), memoryview(data).cast("B")
+        assert len(sizes), "a portion has at least one record"
+        assert int(np.sum(sizes, dtype=np.int64)) == len(view), "sizes add up to the bytes there are"
+        parts += (
+            _TOPIC_BYTES.pack(len(topic)),
+            topic,
+            _NUMBERS.pack(queue.id, len(sizes), len(view)),
+            np.asarray(sizes, ">i4").tobytes(),
+            view,
+        )
+    parts[0] = _COUNT.pack(len(parts) // 5)
+    return b"".join(parts)
+
+
+def decode(body: bytes | memoryview) -> list[Portion]:
+    """The portions of a body, over its own bytes."""
+    view = memoryview(body).cast("B")
+    found = []
+    for queue, sizes_at, records_at, end in _walk(view):
+        sizes = np.frombuffer(view[sizes_at:records_at], ">u4")
+        if int(sizes.min()) < SMALLEST_BYTES or int(sizes.sum(dtype=np.uint64)) != end - records_at:
+            raise ProtocolError(f"the sizes of the records for {queue} do not add up to their bytes")
+        found.append(Portion(queue, view[records_at:end], sizes.astype(np.int32)))
+    return found
+
+
+def topics(body: bytes | memoryview) -> set[str]:
+    """Those a body has records for, without a look at the records."""
+    return {place.queue.topic for place in _walk(memoryview(body).cast("B"))}
+
+
+def _walk(view: memoryview) -> Iterator[_Place]:
+    if len(view) < _COUNT.size:
+        raise ProtocolError(f"{len(view)} bytes hold no portions")
+    (count,) = _COUNT.unpack_from(view)
+    at, total = _COUNT.size, len(view)
+    if count > (total - at) // _SMALLEST:
+        raise ProtocolError(f"{total} bytes cannot hold {count} portions")
+    for number in range(count):
+        if total - at < _SMALLEST:
+            raise ProtocolError(f"the body ends within portion {number}")
+        (topic_bytes,) = _TOPIC_BYTES.unpack_from(view, at)
+        at += _TOPIC_BYTES.size
+        numbers_at = at + topic_bytes
+        if not topic_bytes or numbers_at + _NUMBERS.size > total:
+            raise ProtocolError(f"the topic of portion {number} has {topic_bytes} bytes")
+        try:
+            topic = str(view[at:numbers_at], "utf-8")
+        except UnicodeDecodeError as cause:
+            raise ProtocolError(f"the topic of portion {number} is not UTF-8") from cause
+        queue_id, records, size = _NUMBERS.unpack_from(view, numbers_at)
+        sizes_at = numbers_at + _NUMBERS.size
+        records_at = sizes_at + 4 * records
+        if queue_id < 0 or not records or records_at + size > total:
+            raise ProtocolError(f"portion {number}, {records} records of {size} bytes for queue {queue_id}, cannot be")
+        at = records_at + size
+        yield _Place(Queue(topic, queue_id), sizes_at, records_at, at)
+    if at != total:
+        raise ProtocolError(f"{total - at} bytes lie behind the last portion")

@@ -1,0 +1,89 @@
+"""The child of `test_group_append`: appends groups, and messages in between, until it is killed.
+
+It says "open" once the store is open, then the number of every group that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import KIB, LogSettings
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Portion
+from sparrow.wire import columns
+
+QUEUES = [Queue("a", 0), Queue("a", 1), Queue("bb", 0)]
+
+
+def settings() -> LogSettings:
+    return LogSettings(
+        segment_bytes=64 * KIB,
+        queue_file_entries=500,
+        index_slots=997,
+        index_entries=20_000,
+        flush="sync",
+        # Short, so that a kill meets every chore at work.
+        checkpoint_interval_ms=30,
+        offsets_interval_ms=10,
+        flush_timeout_ms=60_000,
+        warm_bytes=64 * KIB,
+    )
+
+
+def bodies_of(number: int) -> list[tuple[Queue, list[bytes]]]:
+    """What group `number` holds, portion by portion."""
+    rng = random.Random(number)
+    return [
+        (rng.choice(QUEUES), [b"%d.%d.%d" % (number, part, n) + bytes(rng.randrange(60)) for n in range(size)])
+        for part, size in enumerate(rng.choices((1, 20, 300, 900), k=rng.randrange(1, 6)))
+    ]
+
+
+def portions_of(number: int) -> list[Portion]:
+    portions = []
+    for queue, bodies in bodies_of(number):
+        encoded = columns.encode(pa.array(bodies, pa.binary()), topic=queue.topic, queue_id=queue.id)
+        portions.append(Portion(queue, memoryview(encoded.data), encoded.sizes))
+    return portions
+
+
+def tell(line: str) -> None:
+    data = line.encode() + b"\n"
+    assert os.write(1, data) == len(data), "a short line goes into a pipe whole"
+
+
+async def append_singles(store: LogStore, rng: random.Random) -> None:
+    while True:
+        await store.append(rng.choice(QUEUES), [Draft(body=b"single" + bytes(rng.randrange(300)))])
+
+
+async def append_groups(store: LogStore) -> None:
+    noted = await store.ledger("query")
+    number = 0 if noted is None else noted + 1
+    while True:
+        assert await store.append_group("query", number, portions_of(number))
+        tell(str(number))
+        assert not await store.append_group("query", number, portions_of(number))
+        number += 1
+
+
+async def main(path: Path, seed: int) -> None:
+    store = LogStore(path, settings())
+    for topic in ("a", "bb"):
+        if topic not in await store.topics():
+            await store.put_topic(Topic(name=topic))
+    tell("open")
+    await asyncio.gather(append_groups(store), append_singles(store, random.Random(seed)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

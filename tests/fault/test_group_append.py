@@ -1,0 +1,464 @@
+"""A group that was interrupted, wherever that was: nothing of it is there, everything before it is, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fault import group_writer
+from tests.fault.contents import served
+from tests.integration.conformance import portion
+from tests.support.drafts import draft
+from tests.support.log_stores import crashed_copy, damage, overwrite, segment_path, small
+
+from sparrow.model.errors import StoreFailed, StoreFull
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+from sparrow.store.log.commit_log import CommitLog
+from sparrow.store.log.segment import Segment
+from sparrow.store.log.views import STATE
+from sparrow.store.spi import Portion
+from sparrow.wire import record
+
+ROOT = Path(__file__).resolve().parents[2]
+Q0, Q1, OTHER = Queue("orders", 0), Queue("orders", 1), Queue("other", 0)
+QUEUES = (Q0, Q1, OTHER)
+SEGMENT_BYTES = 4096
+
+
+def opened(path: Path, **changes: object) -> LogStore:
+    return LogStore(path, small(segment_bytes=SEGMENT_BYTES, **changes), disk_ratio=lambda _: 0.1)
+
+
+def group() -> list[Portion]:
+    """Over three queues and, with 4 KiB each, over four segments; one portion is larger than a segment."""
+    return [
+        portion(Q0, *(f"a{n}" for n in range(5)), keys="k"),
+        portion(OTHER, *(f"x{n}" + "." * 350 for n in range(25)), tags="T"),
+        portion(Q1, "c", keys="k"),
+        portion(Q0, *(f"b{n}" * 9 for n in range(12))),
+    ]
+
+
+BODIES = {
+    Q0: [b"before"] + [f"a{n}".encode() for n in range(5)] + [(f"b{n}" * 9).encode() for n in range(12)],
+    Q1: [b"c"],
+    OTHER: [b"before, too"] + [(f"x{n}" + "." * 350).encode() for n in range(25)],
+}
+BEFORE = {Q0: [b"before"], Q1: [], OTHER: [b"before, too"]}
+
+
+async def begun_store(path: Path, **changes: object) -> LogStore:
+    store = opened(path, **changes)
+    for name in ("orders", "other"):
+        await store.put_topic(Topic(name=name, write_queues=2, read_queues=2))
+    await store.append(Q0, [draft("before")])
+    await store.append(OTHER, [draft("before, too")])
+    return store
+
+
+async def contents(store: LogStore) -> dict[Queue, list[bytes]]:
+    found = await served(store, QUEUES)
+    return {
+        queue: [record.decode(data).body for place, data in sorted(found.items()) if place.queue == queue]
+        for queue in QUEUES
+    }
+
+
+def records_in(store: LogStore, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where records of the log start and end."""
+    at = start
+    while at < end:
+        size = store._log.size_at(at)
+        data = store.raw(at, 8)
+        if size is None or int.from_bytes(data[4:8], "big", signed=True) == record.MAGIC_BLANK:
+            at += SEGMENT_BYTES - at % SEGMENT_BYTES
+            continue
+        yield at, at + size
+        at += size
+
+
+def cut_log(path: Path, end: int) -> None:
+    """Zeros from there on, as if nothing had been written yet."""
+    for file in sorted((path / "commitlog").iterdir()):
+        base = int(file.name)
+        keep = min(max(end - base, 0), SEGMENT_BYTES)
+        overwrite(file, keep, bytes(SEGMENT_BYTES - keep))
+
+
+async def assert_never_was(path: Path, *, written: int | None = None, goes_on: bool = True) -> None:
+    """Nothing of the group is there; it can be appended; and all that stays so."""
+    store = opened(path)
+    try:
+        assert await contents(store) == BEFORE
+        assert await store.ledger("query") is None
+        assert await store.find_by_key("orders", "k") == []
+        assert store.damage == []
+        if written is not None:
+            assert store.written == written, "cut where it began"
+        if not goes_on:
+            return
+        assert await store.append_group("query", 0, group()) is True
+        assert await contents(store) == BODIES
+        assert len(await store.find_by_key("orders", "k")) == 6
+    finally:
+        store.close_now()
+    store = opened(path)
+    try:
+        assert await contents(store) == BODIES
+        assert await store.append_group("query", 0, group()) is False
+    finally:
+        store.close_now()
+
+
+@pytest.fixture
+async def interrupted(tmp_path: Path) -> tuple[Path, int, list[tuple[int, int]]]:
+    """What a kill leaves behind a group, where the group began, and its records."""
+    store = await begun_store(tmp_path / "store")
+    begun = store.written
+    assert await store.append_group("query", 0, group())
+    assert store.written - begun > 3 * SEGMENT_BYTES
+    records = list(records_in(store, begun, store.written))
+    assert len(records) == 2 + sum(len(each.sizes) for each in group())
+    with store._keeper.paused():  # queues and index have gone to disk before the log's end, as may be
+        store._upkeep.write_queues_out()
+        store._upkeep.file_keys()
+    path = crashed_copy(store, tmp_path / "crashed")
+    store.close_now()
+    return path, begun, records
+
+
+@pytest.mark.timeout(300)
+async def test_a_log_that_ends_anywhere_inside_a_group_is_cut_where_it_began(interrupted, tmp_path):
+    path, begun, records = interrupted
+    rng = random.Random(7)
+    ends = [start for start, _ in records] + [end for _, end in records[:-1]]
+    ends += [rng.randrange(start + 1, end) for start, end in records[::7]] + [records[-1][1] - 4]
+    for number, end in enumerate(sorted(set(ends))):
+        copy = tmp_path / "copy"
+        shutil.copytree(path, copy)
+        cut_log(copy, end)
+        await assert_never_was(copy, written=begun, goes_on=number % 6 == 0)
+        shutil.rmtree(copy)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lost", [("sparrow.checkpoint",), ("consumequeue", "index"), ("sparrow.checkpoint", "index")])
+async def test_it_is_cut_without_the_views_and_without_a_checkpoint_too(interrupted, tmp_path, lost):
+    path, begun, records = interrupted
+    for _, end in records[:-1:5]:
+        copy = tmp_path / "copy"
+        shutil.copytree(path, copy)
+        cut_log(copy, end)
+        for name in lost:
+            shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink()
+        await assert_never_was(copy, written=begun)
+        shutil.rmtree(copy)
+
+
+async def test_a_whole_group_survives_a_kill(interrupted):
+    path, _, records = interrupted
+    store = opened(path)
+    try:
+        assert await contents(store) == BODIES
+        assert (await store.ledger("query"), store.written) == (0, records[-1][1])
+    finally:
+        store.close_now()
+
+
+async def test_a_group_that_lost_a_record_before_it_was_safe_never_was(interrupted, tmp_path):
+    """The machine lost power: pages reach the disk in any order, and the end of a group may be there without a part."""
+    path, begun, records = interrupted
+    for start, _ in (records[0], records[3], records[-2], records[-1]):
+        copy = tmp_path / "copy"
+        shutil.copytree(path, copy)
+        damage(copy, start + 50, SEGMENT_BYTES, b"\xff" * 30)
+        damage(copy, start + 89, SEGMENT_BYTES, b"\xff")
+        await assert_never_was(copy, written=begun)
+        shutil.rmtree(copy)
+
+
+async def test_damage_in_a_group_that_was_safe_costs_the_damaged_record_alone(tmp_path):
+    store = await begun_store(tmp_path / "store")
+    begun = store.written
+    await store.append_group("query", 0, group())
+    records = list(records_in(store, begun, store.written))
+    await store.append(Q1, [draft("behind")])
+    store.close_now()  # with a checkpoint behind the group
+    for start, _ in (records[3], records[-1]):
+        damage(tmp_path / "store", start + 89, SEGMENT_BYTES)
+    (tmp_path / "store" / "sparrow.state").unlink()
+    shutil.rmtree(tmp_path / "store" / "consumequeue")  # so that everything is read again
+    store = opened(tmp_path / "store")
+    try:
+        wanted = {**BODIES, Q1: [b"c", b"behind"], Q0: [body for body in BODIES[Q0] if body != b"a2"]}
+        assert await contents(store) == wanted
+    finally:
+        store.close_now()
+
+
+async def test_a_log_that_lost_its_end_inside_a_group_that_was_safe_is_cut_where_the_group_began(tmp_path):
+    store = await begun_store(tmp_path / "store")
+    begun = store.written
+    await store.append_group("query", 0, group())
+    records = list(records_in(store, begun, store.written))
+    store.close_now()
+    cut_log(tmp_path / "store", records[-3][0])
+    last = segment_path(tmp_path / "store", records[-3][0] - records[-3][0] % SEGMENT_BYTES)
+    assert int(last.name) > begun, "reading starts amid the group"
+    os.truncate(last, records[-3][0] % SEGMENT_BYTES)
+    store = opened(tmp_path / "store")
+    try:
+        assert (await contents(store), await store.ledger("query")) == (BEFORE, None)
+        assert store.written == begun
+    finally:
+        store.close_now()
+
+
+async def test_reading_may_start_amid_a_group_that_is_whole(tmp_path):
+    """Retention took its beginning, and the views are lost."""
+    store = await begun_store(tmp_path / "store")
+    begun = store.written
+    await store.append_group("query", 0, group())
+    await store.append(Q0, [draft("behind")])
+    store.close_now()
+    for base in range(0, begun + SEGMENT_BYTES, SEGMENT_BYTES):
+        segment_path(tmp_path / "store", base).unlink()
+    for name in ("sparrow.checkpoint", "sparrow.state"):
+        (tmp_path / "store" / name).unlink()
+    store = opened(tmp_path / "store")
+    try:
+        assert await store.ledger("query") == 0
+        assert (await contents(store))[Q0][-1] == b"behind"
+        assert store.damage == []
+    finally:
+        store.close_now()
+
+
+async def test_a_topic_deleted_behind_a_group_that_never_was_is_back_with_its_messages(tmp_path):
+    store = await begun_store(tmp_path / "store")
+    with store._keeper.paused():
+        store._upkeep.checkpoint()
+    shutil.copy(tmp_path / "store" / "sparrow.checkpoint", tmp_path)
+    begun = store.written
+    await store.append_group("query", 0, group())
+    await store.delete_topic("other")
+    path = crashed_copy(store, tmp_path / "crashed")
+    store.close_now()
+    shutil.copy(tmp_path / "sparrow.checkpoint", path)  # as if the kill had come before the next one
+    damage(path, begun + 89, SEGMENT_BYTES)
+    await assert_never_was(path, written=begun)
+
+
+@pytest.mark.parametrize("inside", [1, 5, -2, -1])
+async def test_cutting_into_a_group_takes_all_of_it(tmp_path, inside):
+    store = await begun_store(tmp_path / "store")
+    try:
+        begun = store.written
+        await store.append_group("query", 0, group())
+        end = store.written
+        await store.append(Q1, [draft("behind")])
+        records = list(records_in(store, begun, end))
+        store.truncate(records[inside][0])
+        assert (await contents(store), store.written) == (BEFORE, begun)
+        assert await store.append_group("query", 0, group()) is True
+        store.truncate(store.written)
+        assert await contents(store) == BODIES
+    finally:
+        store.close_now()
+
+
+# -- failures while a group is appended -------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_refuses_a_group_before_it_begins(tmp_path, monkeypatch):
+    store = await begun_store(tmp_path / "store")
+    try:
+        create, made, begun = Segment.create, [], store.written
+
+        def third_fails(directory: Path, base: int, size: int) -> Segment:
+            if len(made) == 2:
+                raise OSError(28, "no space")
+            made.append(base)
+            return create(directory, base, size)
+
+        monkeypatch.setattr(Segment, "create", third_fails)
+        with pytest.raises(StoreFull):
+            await store.append_group("query", 0, group())
+        assert (await contents(store), store.written) == (BEFORE, begun)
+        monkeypatch.setattr(Segment, "create", create)
+        store._log._refuse_until = 0
+        assert await store.append_group("query", 0, group()) is True
+        assert await contents(store) == BODIES
+    finally:
+        store.close_now()
+
+
+async def test_a_store_that_fails_amid_a_group_takes_nothing_more_and_the_next_start_cuts(tmp_path, monkeypatch):
+    store = await begun_store(tmp_path / "store", checkpoint_interval_ms=1)
+    begun, advance, count = store.written, CommitLog.advance, []
+
+    def third_fails(self: CommitLog, size: int) -> None:
+        count.append(size)
+        if len(count) == 3:
+            raise OSError(5, "input/output error")
+        advance(self, size)
+
+    monkeypatch.setattr(CommitLog, "advance", third_fails)
+    with pytest.raises(StoreFailed):
+        await store.append_group("query", 0, group())
+    monkeypatch.undo()
+    assert await contents(store) == BEFORE
+    with pytest.raises(StoreFailed):
+        await store.append(Q0, [draft("more")])
+    assert await store.record_at(begun) is None
+    with store._keeper.paused():
+        store._upkeep.checkpoint()
+        store._upkeep.write_queues_out()
+    store.close_now()
+    await assert_never_was(tmp_path / "store")
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_old(tmp_path):
+    now_ms = 1_700_000_000_000
+    day_ms = 86_400_000
+
+    def opened_later(*, days: float) -> LogStore:
+        nonlocal now_ms
+        now_ms += int(days * day_ms)
+        settings = small(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_keep_days=10)
+        return LogStore(tmp_path / "store", settings, now_ms=lambda: now_ms, disk_ratio=lambda _: 0.1)
+
+    async def filled_and_trimmed(store: LogStore) -> None:
+        for _ in range(4):
+            await store.append(Q0, [draft(bytes(1500))])
+        nonlocal now_ms
+        now_ms += 2 * 3_600_000
+        for _ in range(4):
+            await store.append(Q0, [draft(bytes(1500))])
+        assert await store.trim() > 0
+
+    store = opened_later(days=0)
+    await store.put_topic(Topic(name="orders"))
+    await store.append_group("idle", 4, [portion(Q0, "x")])
+    await store.append_group("busy", 1, [portion(Q0, "x")])
+    await filled_and_trimmed(store)
+    store.close_now()
+    (tmp_path / "store" / "sparrow.state").unlink()
+    store = opened_later(days=9)
+    assert (await store.ledger("idle"), await store.ledger("busy")) == (4, 1)
+    await store.append_group("busy", 2, [portion(Q0, "x")])
+    await filled_and_trimmed(store)
+    assert await store.ledger("idle") == 4
+    store.close_now()
+    store = opened_later(days=2)
+    await filled_and_trimmed(store)
+    assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 2)
+    store.close_now()
+    store = opened_later(days=0)
+    assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 2)
+    assert (await store.topics()).keys() == {"orders"}
+    store.close_now()
+
+
+async def test_what_is_appended_is_visible_by_policy_and_not_by_its_place_either(tmp_path):
+    store = await begun_store(tmp_path / "store", visible_after="replicated")
+    try:
+        begun = store.written
+        await store.append_group("query", 0, group())
+        assert await contents(store) == {queue: [] for queue in QUEUES}
+        store.replicated_to(begun)
+        assert await contents(store) == BEFORE
+        store.replicated_to(store.written - 1)
+        assert await contents(store) == BEFORE, "all of it, or nothing"
+        store.replicated_to(store.written)
+        assert await contents(store) == BODIES
+    finally:
+        store.close_now()
+
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+def run_and_kill(path: Path, rng: random.Random) -> int:
+    """The number of the last group that a writer said was there, before it was killed at some moment."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, str(Path(group_writer.__file__)), str(path), str(rng.getrandbits(32))]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0)
+    assert child.stdout is not None
+    said, deadline = b"", time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline and child.poll() is None:
+            ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if ready:
+                was_open = b"open\n" in said
+                said += os.read(child.stdout.fileno(), 1 << 16)
+                if not was_open and b"open\n" in said:
+                    deadline = time.monotonic() + rng.uniform(0.02, 0.4)
+        died = child.poll()
+        child.kill()
+        rest, complaint = child.communicate()
+        assert died is None, f"the writer ended by itself:\n{complaint.decode()}"
+    finally:
+        child.kill()
+        child.wait()
+    numbers = [int(line) for line in (said + rest).decode().splitlines() if line.isdecimal()]
+    return max(numbers, default=-1)
+
+
+async def assert_whole(path: Path, told: int) -> int:
+    """Every group up to what the ledger says is there once, and nothing of any other; how far that is."""
+    store = LogStore(path, group_writer.settings())
+    try:
+        assert store.damage == []
+        noted = await store.ledger("query")
+        number = -1 if noted is None else noted
+        assert number >= told, "what was acknowledged is there"
+        found: dict[Queue, list[bytes]] = {queue: [] for queue in group_writer.QUEUES}
+        for place, data in sorted((await served(store, group_writer.QUEUES)).items()):
+            found[place.queue].append(record.decode(data).body)
+        wanted: dict[Queue, list[bytes]] = {queue: [] for queue in group_writer.QUEUES}
+        for each in range(number + 1):
+            for queue, sent in group_writer.bodies_of(each):
+                wanted[queue] += sent
+        for queue in group_writer.QUEUES:
+            in_groups = [body for body in found[queue] if not body.startswith(b"single")]
+            assert in_groups == wanted[queue]
+            assert await store.bounds(queue) == Bounds(0, len(found[queue]))
+        assert store.bounds_now(STATE).end > 0
+    finally:
+        store.close_now()
+    return number
+
+
+@pytest.mark.timeout(1800)
+def test_a_killed_writer_leaves_whole_groups(tmp_path: Path, scale: str) -> None:
+    seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
+    rng, told = random.Random(seed), -1
+    rounds = 6 if scale == "smoke" else 100
+    for number in range(rounds):
+        path = tmp_path / str(number // 20)
+        if number % 20 == 0:
+            told = -1
+        try:
+            told = max(told, run_and_kill(path, rng))
+            if number % 3 or number == rounds - 1:
+                told = asyncio.run(assert_whole(path, told))
+        except BaseException as cause:
+            cause.add_note(f"round {number}; to do it again: SPARROW_SEED={seed}")
+            raise
+    assert told > 0, "the writers got something done"
+    print(f"{rounds} kills, {told + 1} groups in the last store (SPARROW_SEED={seed})")
