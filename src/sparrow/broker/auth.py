@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pydantic import SecretStr
 
 from sparrow.broker.topics import RETRY_PREFIX
-from sparrow.model.errors import NotPermitted
+from sparrow.model.errors import NotPermitted, ProtocolError
 from sparrow.model.token import NAME_CHARS_MAX, WHOSE, Token, TokenKind
-from sparrow.wire import bodies
+from sparrow.wire import bodies, portions
 from sparrow.wire.bodies import HeartbeatData
 from sparrow.wire.codes import Code
 from sparrow.wire.frame import Command
@@ -30,6 +30,12 @@ PRODUCERS = frozenset(
         Code.SEND_REPLY_MESSAGE_V2,
         Code.RECALL_MESSAGE,
         Code.END_TRANSACTION,
+        Code.STAGE_RECORDS,
+        Code.SEAL_STAGE,
+        Code.COMMIT_STAGES,
+        Code.DROP_STAGES,
+        Code.QUERY_LEDGER,
+        Code.APPEND_ONCE,
     }
 )
 CONSUMERS = frozenset(
@@ -62,6 +68,7 @@ BOTH = frozenset(
         Code.GET_MIN_OFFSET,
         Code.SEARCH_OFFSET_BY_TIMESTAMP,
         Code.GET_EARLIEST_MSG_STORETIME,
+        Code.QUERY_HEADS,
     }
 )
 ALLOWED: dict[TokenKind, frozenset[Code]] = {"p": PRODUCERS | BOTH, "c": CONSUMERS | BOTH}
@@ -76,6 +83,8 @@ SENDS: dict[int, str] = {
     Code.SEND_REPLY_MESSAGE_V2: "b",
 }
 """Here it depends on the topic, which this field names."""
+BLOBS = frozenset({Code.STAGE_RECORDS, Code.APPEND_ONCE})
+"""Here it depends on all topics that the body has records for."""
 REPLIES = frozenset({Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 INNER_PRODUCERS = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
@@ -127,8 +136,20 @@ def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> N
     elif command.code not in ALLOWED[token.kind]:
         who = next((f"{WHOSE[kind]} token" for kind, codes in ALLOWED.items() if command.code in codes), _ADMINS)
         raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and this takes {who}")
+    elif command.code in BLOBS:
+        _check_records(token, command)
     elif command.code == Code.HEART_BEAT:
         _check_heartbeat(token, command)
+
+
+def _check_records(token: Token, command: Command) -> None:
+    try:
+        topics = sorted(portions.topics(command.body))
+    except ProtocolError:
+        return  # whoever serves it says what is wrong with them
+    for topic in topics:
+        if not may_send(token.kind, topic):
+            raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and {_who_sends(topic)}")
 
 
 def _check_heartbeat(token: Token, command: Command) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparrow import clock
@@ -17,8 +17,10 @@ from sparrow.broker.pop.state import PopState
 from sparrow.broker.sql.delay import SqlDelay
 from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
+from sparrow.broker.stages import Stages
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
+from sparrow.model.queue import Queue
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import BrokerStore
@@ -52,11 +54,14 @@ class Broker:
     delay: Delay | SqlDelay
     transactions: Transactions | SqlTransactions
     pops: PopState
+    stages: Stages
     ranges: SqlResending | None = None
     """Where ranges to be resent are recorded; None: they become references at once."""
     parts: Sequence[Part]
     """What runs by itself; stopped in reverse."""
     started_ms: int
+    mean_bytes: dict[Queue, tuple[int, int]] = field(default_factory=dict)
+    """Of queues whose newest records were measured: where the queue ended then, and the mean size."""
     number: int = 0
     """Among the brokers of the same name; 0 is where clients send."""
     leave: Callable[[], Awaitable[None]] = _nothing_to_hand_over

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.broker import ending, locks, membership, offsets, query, reply, resend, retry
+from sparrow.broker import ending, heads, locks, membership, offsets, query, reply, resend, retry, staging
 from sparrow.broker.admin import connections, control, groups, progress, runtime, tokens, topics
 from sparrow.broker.auth import Guard
 from sparrow.broker.context import Broker
@@ -13,7 +13,21 @@ from sparrow.broker.pull import Pulling
 from sparrow.broker.send import Sending
 from sparrow.net.serving import GuardedServing, Handler, Serving
 
-_CAPABILITIES = (membership, locks, offsets, query, retry, ending, acks, assignment, looking, reply, resend)
+_CAPABILITIES = (
+    membership,
+    locks,
+    offsets,
+    query,
+    retry,
+    ending,
+    acks,
+    assignment,
+    looking,
+    reply,
+    resend,
+    heads,
+    staging,
+)
 _ADMINISTRATION = (topics, groups, progress, connections, runtime, control, tokens)
 
 HANDLERS: dict[int, Handler[Broker]] = {

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from sparrow.broker.archiving import Archived
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters
 from sparrow.broker.delay import Delay
@@ -15,11 +16,15 @@ from sparrow.broker.locks import QueueLocks
 from sparrow.broker.members import Members
 from sparrow.broker.pop.pops import Pops
 from sparrow.broker.pop.revive import Remembering, Reviving
+from sparrow.broker.stages import Stages
 from sparrow.broker.topics import Topics
 from sparrow.broker.transactions import Transactions
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.store.log import LogStore
+
+STAGES = "stages"
+"""The folder of stages, in that of the store."""
 
 
 async def opened(
@@ -32,9 +37,17 @@ async def opened(
     now_ms: Callable[[], int],
 ) -> Broker:
     """Open the store, and hear from it where everything had got."""
+    archived = Archived(log_settings.retention_waits_for)
     store = await asyncio.to_thread(
-        LogStore, path, log_settings, store_host=address.as_host(), on_growth=hold.grew, now_ms=now_ms
+        LogStore,
+        path,
+        log_settings,
+        store_host=address.as_host(),
+        on_growth=hold.grew,
+        archived_to=archived,
+        now_ms=now_ms,
     )
+    archived.in_store(store)
     topics, members = Topics(store, settings, now_ms), Members()
     groups = Groups(store, settings, now_ms)
     delay = Delay(
@@ -59,6 +72,13 @@ async def opened(
         delay=delay,
         transactions=transactions,
         pops=pops,
+        stages=Stages(
+            path / STAGES,
+            bytes_max=settings.stage_bytes_max,
+            ttl_ms=settings.stage_ttl_hours * 3_600_000,
+            now_ms=now_ms,
+            syncs=store.settings.flush == "sync",
+        ),
         parts=(delay, transactions, Remembering(pops, reviving)),
         started_ms=now_ms(),
         now_ms=now_ms,
@@ -68,6 +88,7 @@ async def opened(
         await groups.load()
         for part in broker.parts:
             await part.start()
+        await broker.stages.start()
     except BaseException:
         await store.close()
         raise

@@ -19,6 +19,7 @@ from sparrow.broker.sql.leading import Leading
 from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.sql.upkeep import SqlUpkeep
+from sparrow.broker.stages import Stages
 from sparrow.broker.topics import Topics
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings, SqlSettings
@@ -68,6 +69,12 @@ async def opened(
         delay=delay,
         transactions=transactions,
         pops=pops,
+        stages=Stages(
+            None,
+            bytes_max=settings.stage_bytes_max,
+            ttl_ms=settings.stage_ttl_hours * 3_600_000,
+            now_ms=now_ms,
+        ),
         ranges=resending,
         parts=(),
         started_ms=now_ms(),
@@ -96,6 +103,7 @@ async def opened(
         await groups.load()
         for part in broker.parts:
             await part.start()
+        await broker.stages.start()
     except BaseException:
         await store.close()
         raise

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from sparrow.broker.context import Broker
 from sparrow.broker.hold import Held
 from sparrow.broker.references import are_in, may_hold_references, resolved
@@ -21,7 +23,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
 from sparrow.net.serving import Answer, Plain, failure, reply
-from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult
+from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command
@@ -195,7 +197,7 @@ class Pulling:
         if not found.sizes:
             return _said(command, _AGAIN, found.next_offset, first, end)
         self._broker.counters.pulled(request.group, request.topic, len(found.sizes), sum(found.sizes))
-        return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+        return _found(request, command, found)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -234,9 +236,18 @@ class Pulling:
                 return _said(command, _MOVED, found.to, first, end)
             if found.sizes:
                 self._broker.counters.pulled(request.group, request.topic, len(found.sizes), sum(found.sizes))
-                return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+                return _found(request, command, found)
             held.offset = found.next_offset
 
 
 def _said(command: Command, code: int, next_offset: int, first: int, end: int, body: object = b"") -> bytes | None:
     return reply(command, Answer(Pulled(0, next_offset, first, end), body, code, _REMARKS[code]))  # type: ignore[arg-type]
+
+
+def _found(request: PullMessage, command: Command, found: Slice) -> bytes | None:
+    first, end = found.bounds
+    if not request.with_sizes:
+        return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+    header = Pulled(0, found.next_offset, first, end, sizes=len(found.sizes))
+    body: list[bytes | memoryview] = [*found.runs, np.asarray(found.sizes, ">i4").tobytes()]
+    return reply(command, Answer(header, body, _FOUND, _REMARKS[_FOUND]))

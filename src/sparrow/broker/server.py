@@ -103,6 +103,7 @@ class BrokerServer:
         await self._listener.stop()
         for part in reversed(self.broker.parts):
             await part.stop()
+        await self.broker.stages.stop()
         await self.broker.store.close()
 
     async def __aenter__(self) -> BrokerServer:

@@ -1,0 +1,30 @@
+"""What retention waits for: the group that shows how far an archive has got."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class PassingStore(Protocol):
+    def passed_by(self, group: str) -> int | None: ...
+
+
+class Archived:
+    """Asked by the store's keeper, in its thread, up to which physical offset an archive holds everything.
+
+    A group that has read nothing yet stands at the start: until its archive runs for the first time, nothing goes.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._store: PassingStore | None = None
+
+    def in_store(self, store: PassingStore) -> None:
+        """A store wants to know whom to ask before it is open; before that, nothing is archived."""
+        self._store = store
+
+    def __call__(self) -> int | None:
+        """None: retention waits for nobody."""
+        if not self._group:
+            return None
+        return (self._store.passed_by(self._group) if self._store is not None else None) or 0

@@ -1,0 +1,213 @@
+"""Planning and reading in bulk: where queues begin and end in one answer, and records together with their sizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.consuming import BROKER, Stand, queue_of, standing
+from tests.support.platforms import running_broker
+from tests.support.sql_brokers import standing_on
+from tests.support.waiting import eventually
+
+from sparrow.broker import dispatch
+from sparrow.client.aio.heads import Head, heads
+from sparrow.client.aio.pulling import PullAnswer, Status, pull
+from sparrow.client.aio.session import Session
+from sparrow.client.subscription import Subscription
+from sparrow.model.errors import ProtocolError, UnknownTopic
+from sparrow.wire import bodies, columns, record
+from sparrow.wire.codes import Code, Response
+
+EVERYTHING = Subscription("t", "*")
+MIDDLE = 1
+"""The queue of a topic in lanes that messages without a priority go to."""
+
+
+@asynccontextmanager
+async def stand_on(store: str, folder: Path) -> AsyncIterator[Stand]:
+    if store == "log":
+        async with standing(folder) as stand:
+            yield stand
+    else:
+        async with standing_on(folder, f"sqlite:///{folder}/sparrow.db") as stand:
+            yield stand
+
+
+@pytest.fixture(params=["log", "sqlite"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def stand(store: str, tmp_path: Path) -> AsyncIterator[Stand]:
+    async with stand_on(store, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def session(stand: Stand) -> AsyncIterator[Session]:
+    async with Session(stand.name_servers) as session:
+        yield session
+
+
+# -- heads ------------------------------------------------------------------------------------------------------------
+
+
+def ends(found: dict[bodies.BrokerQueue, Head]) -> dict[tuple[str, int], tuple[int, int]]:
+    return {(queue.topic, queue.queue_id): (head.first, head.end) for queue, head in found.items()}
+
+
+async def test_heads_are_where_the_queues_of_all_topics_begin_and_end(stand, session, store):
+    await stand.topic("t", queues=1)
+    await stand.topic("u", queues=1)
+    await stand.put("t", ["a", "b", "c"])
+    queues, written = ([0], 0) if store == "log" else ([0, 1, 2], MIDDLE)
+    found = await heads(session, ["t", "u"])
+    expected = {(topic, queue_id): (0, 0) for topic in "tu" for queue_id in queues}
+    assert ends(found) == expected | {("t", written): (0, 3)}
+    assert list(found) == sorted(found)
+    await stand.put("u", ["d"])
+    assert ends(await heads(session, ["u"]))["u", written] == (0, 1), "what was sent just now counts"
+    assert await heads(session, []) == {}
+
+
+async def test_the_mean_size_follows_the_newest_records(stand, session, store):
+    await stand.topic("t", queues=1)
+    queue = queue_of("t", 0 if store == "log" else MIDDLE)
+    await stand.put("t", ["x" * 100] * 200)
+    small = (await heads(session, ["t"]))[queue].mean_bytes
+    answer = await pull(session, queue, 0, group="g", subscription=EVERYTHING, count_max=1, tells_subscription=True)
+    assert small == len(answer.records), "all records are alike"
+    await stand.put("t", ["x" * 1100] * 64)
+    assert (await heads(session, ["t"]))[queue].mean_bytes == small + 1000
+
+
+async def test_the_mean_size_is_known_after_a_restart(store, tmp_path):
+    async with stand_on(store, tmp_path) as stand, Session(stand.name_servers) as session:
+        await stand.topic("t")
+        await stand.put("t", ["x" * 100] * 100)
+        before = await heads(session, ["t"])
+    async with stand_on(store, tmp_path) as stand, Session(stand.name_servers) as session:
+        assert await heads(session, ["t"]) == before
+        assert max(head.mean_bytes for head in before.values()) > 100
+
+
+async def test_heads_of_a_topic_that_is_not_there_are_refused(stand, session):
+    await stand.topic("t")
+    with pytest.raises(UnknownTopic) as refusal:
+        await heads(session, ["t", "nowhere"])
+    assert refusal.value.topic == "nowhere"
+    asked = bodies.write(["t", "nowhere"])
+    answer = await stand.channel.request(Code.QUERY_HEADS, None, asked)
+    assert (answer.code, "'nowhere'" in (answer.remark or "")) == (Response.TOPIC_NOT_EXIST, True)
+
+
+@pytest.mark.parametrize("said", [b"", b"{}", b"[1,{}]", b'{"t":1}', b"\xff"])
+async def test_a_question_that_is_no_list_of_topics_is_refused(stand, said):
+    answer = await stand.channel.request(Code.QUERY_HEADS, None, said)
+    assert answer.code != Response.SUCCESS
+    assert answer.remark
+
+
+async def test_a_broker_that_does_not_know_the_request_is_asked_topic_by_topic(stand, session, monkeypatch):
+    await stand.topic("t", queues=1)
+    await stand.topic("u", queues=1)
+    await stand.put("t", ["a", "b", "c"])
+    knowing = await heads(session, ["t", "u"])
+    monkeypatch.delitem(dispatch.HANDLERS, Code.QUERY_HEADS)
+    found = await heads(session, ["t", "u"])
+    assert ends(found) == ends(knowing)
+    assert {head.mean_bytes for head in found.values()} == {0}
+    with pytest.raises(UnknownTopic):
+        await heads(session, ["nowhere"])
+
+
+async def test_all_brokers_are_asked(tmp_path):
+    async with standing(tmp_path / "a") as stand:
+        servers = stand.name_servers
+        async with running_broker(tmp_path / "b", name="b", name_servers=servers), Session(servers) as session:
+            await stand.topic("t", queues=2)
+            await stand.put("t", ["1", "2"], 1)
+            found = await heads(session, ["t"])
+            assert [(queue.broker_name, queue.queue_id, head.end) for queue, head in found.items()] == [
+                ("b", 0, 0),
+                ("b", 1, 0),
+                (BROKER, 0, 0),
+                (BROKER, 1, 2),
+            ]
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+async def taken(session: Session, queue: bodies.BrokerQueue, offset: int = 0, **how: object) -> PullAnswer:
+    return await pull(
+        session,
+        queue,
+        offset,
+        group="g",
+        count_max=100,
+        tells_subscription=True,
+        **{"subscription": EVERYTHING, **how},  # type: ignore[arg-type]
+    )
+
+
+def sized(answer: PullAnswer) -> list[bytes]:
+    """The bodies, found by the sizes alone."""
+    assert answer.sizes is not None
+    sizes = np.frombuffer(answer.sizes, ">i4")
+    batch = columns.decode(answer.records, sizes=sizes, columns=["body"])
+    assert int(sizes.sum()) == len(answer.records)
+    bodies_found: list[bytes] = batch.column(0).to_pylist()
+    return bodies_found
+
+
+async def test_a_pull_brings_the_size_of_each_record_to_those_who_ask(stand, session, store):
+    await stand.topic("t")
+    queue = queue_of("t", 0 if store == "log" else MIDDLE)
+    await stand.put("t", [str(number) * (number % 7) for number in range(50)])
+    plain, answer = await taken(session, queue), await taken(session, queue, with_sizes=True)
+    assert plain.sizes is None
+    assert bytes(plain.records) == bytes(answer.records)
+    assert (plain.next_offset, plain.end) == (answer.next_offset, answer.end) == (50, 50)
+    assert sized(answer) == [message.body for message in record.decode_all(bytes(plain.records))]
+
+
+async def test_sizes_are_those_of_the_records_that_match(stand, session, store):
+    await stand.topic("t")
+    queue = queue_of("t", 0 if store == "log" else MIDDLE)
+    for number in range(10):
+        await stand.put("t", [str(number)], tags="even" if number % 2 == 0 else "odd")
+    for expression, kind in (("even", "TAG"), ("TAGS = 'even'", "SQL92")):
+        wanted = Subscription("t", expression, kind)
+        answer = await taken(session, queue, subscription=wanted, with_sizes=True)
+        assert sized(answer) == [b"0", b"2", b"4", b"6", b"8"]
+
+
+async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
+    await stand.topic("t")
+    queue = queue_of("t", 0 if store == "log" else MIDDLE)
+    waiting = asyncio.create_task(taken(session, queue, with_sizes=True, hold_ms=20_000))
+    await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
+    await stand.put("t", ["a"])
+    assert sized(await waiting) == [b"a"]
+
+
+async def test_a_pull_that_finds_nothing_has_no_sizes(stand, session, store):
+    await stand.topic("t")
+    nothing = await taken(session, queue_of("t", 0 if store == "log" else MIDDLE), with_sizes=True)
+    assert (nothing.status, nothing.sizes, len(nothing.records)) == (Status.NOTHING_NEW, None, 0)
+
+
+async def test_sizes_that_cannot_be_are_a_broken_protocol():
+    from sparrow.client.aio.pulling import _parted
+
+    assert _parted(b"record\0\0\0\6", 1) == (b"record", b"\0\0\0\6")
+    for count in (-1, 3):
+        with pytest.raises(ProtocolError):
+            _parted(b"record\0\0\0\6", count)

@@ -1,0 +1,461 @@
+"""Messages appended all together, once: over real sockets, on a log and on a database, and across restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.consuming import Stand, standing
+from tests.support.platforms import pull, running_platform
+from tests.support.portions import blob, portion
+from tests.support.sql_brokers import crew, standing_on
+from tests.support.waiting import eventually
+
+from sparrow.broker.server import BrokerServer
+from sparrow.client.aio import Admin
+from sparrow.client.aio.heads import heads
+from sparrow.client.aio.session import Session
+from sparrow.client.aio.staging import Sealed, append_once, commit_stages, drop_stages, ledger, seal, stage
+from sparrow.model.errors import Busy, Refused, UnknownTopic
+from sparrow.model.queue import Queue
+from sparrow.model.token import Credentials
+from sparrow.model.topic import READ, Topic
+from sparrow.wire import bodies, portions
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import CommitStages, StageRecords
+
+SCOPE = "query-1/sink"
+
+
+@asynccontextmanager
+async def stand_on(store: str, folder: Path, **settings: object) -> AsyncIterator[Stand]:
+    """A platform with a topic of two queues, `t`."""
+    if store == "log":
+        async with standing(folder, **settings) as stand:
+            await stand.topic("t", queues=2)
+            yield stand
+    else:
+        async with standing_on(folder, f"sqlite:///{folder}/sparrow.db", **settings) as stand:
+            await stand.topic("t", queues=2)
+            yield stand
+
+
+class Desk:
+    """One who stages, and looks at what became of it."""
+
+    def __init__(self, stand: Stand, session: Session, store: str) -> None:
+        self.stand, self.session, self.store = stand, session, store
+        self.address = str(stand.platform.address)
+        self.server: BrokerServer = stand.platform.broker
+        self.broker = self.server.broker
+
+    def queue_id(self, part: int) -> int:
+        """As readers know it: on a database every topic has lanes, and what says nothing is in the middle."""
+        return part if self.store == "log" else part * 3 + 1
+
+    async def read(self, part: int = 0, topic: str = "t") -> list[bytes]:
+        found: list[bytes] = []
+        while True:
+            answer = await pull(self.stand.channel, topic, self.queue_id(part), len(found), count=1000)
+            if answer.code != Response.SUCCESS:
+                return found
+            assert [message.queue_offset for message in answer.messages] == list(
+                range(len(found), len(found) + len(answer.messages))
+            )
+            found += answer.bodies
+
+    async def stage(self, name: str, *blobs: bytes, fills: bool = False) -> Sealed:
+        for seq, each in enumerate(blobs):
+            await stage(self.session, self.address, name, seq, each, fills_checksum=fills)
+        return await seal(self.session, self.address, name, len(blobs))
+
+    async def commit(self, number: int, *names: str, scope: str = SCOPE) -> bool:
+        return await commit_stages(self.session, self.address, scope, number, names)
+
+    async def ledger(self, scope: str = SCOPE) -> int | None:
+        return await ledger(self.session, self.address, scope)
+
+
+@asynccontextmanager
+async def desk_on(store: str, folder: Path, **settings: object) -> AsyncIterator[Desk]:
+    async with stand_on(store, folder, **settings) as stand, Session(stand.name_servers) as session:
+        yield Desk(stand, session, store)
+
+
+@pytest.fixture(params=["log", "sqlite"])
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def desk(store: str, tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk_on(store, tmp_path) as desk:
+        yield desk
+
+
+# -- staging and committing -------------------------------------------------------------------------------------------
+
+
+async def test_what_is_staged_is_seen_by_nobody_until_it_is_committed_and_then_in_order(desk):
+    first = await desk.stage("a", blob("t", {0: [b"0", b"1"], 1: [b"x"]}), blob("t", {0: [b"2"]}))
+    second = await desk.stage("b", blob("t", {1: [b"y"], 0: [b"3"]}))
+    assert (first.rows, second.rows) == (4, 2)
+    assert first.bytes > second.bytes > 0
+    assert (await desk.read(0), await desk.read(1), await desk.ledger()) == ([], [], None)
+    assert await desk.commit(7, "a", "b")
+    assert await desk.read(0) == [b"0", b"1", b"2", b"3"]
+    assert await desk.read(1) == [b"x", b"y"]
+    assert await desk.ledger() == 7
+    assert len(desk.broker.stages) == 0
+
+
+async def test_stages_are_appended_in_the_order_of_the_commit(desk):
+    await desk.stage("a", blob("t", {0: [b"a"]}))
+    await desk.stage("b", blob("t", {0: [b"b"]}))
+    assert await desk.commit(0, "b", "a")
+    assert await desk.read() == [b"b", b"a"]
+
+
+async def test_a_number_is_committed_once_whatever_is_staged_for_it(desk):
+    await desk.stage("a", blob("t", {0: [b"a"]}))
+    assert await desk.commit(3, "a")
+    await desk.stage("again", blob("t", {0: [b"a"]}))
+    assert not await desk.commit(3, "again")
+    assert not await desk.commit(3, "a"), "a stage that is gone is no error then"
+    await desk.stage("older", blob("t", {0: [b"z"]}))
+    assert not await desk.commit(2, "older")
+    assert len(desk.broker.stages) == 0, "stages go in either case"
+    await desk.stage("next", blob("t", {0: [b"b"]}))
+    assert await desk.commit(4, "next")
+    await desk.stage("other", blob("t", {0: [b"c"]}))
+    assert await desk.commit(0, "other", scope="query-2/sink"), "scopes are apart"
+    assert await desk.read() == [b"a", b"b", b"c"]
+    assert (await desk.ledger(), await desk.ledger("query-2/sink"), await desk.ledger("query-3")) == (4, 0, None)
+
+
+async def test_a_batch_without_rows_is_noted_all_the_same(desk):
+    assert await desk.commit(5)
+    assert await desk.ledger() == 5
+    assert not await desk.commit(5)
+
+
+async def test_the_answer_says_how_many_rows_there_are_and_what_was_done(desk):
+    await desk.stage("a", blob("t", {0: [b"a", b"b"], 1: [b"c"]}))
+    for outcome, rows in (("committed", "3"), ("already", "0")):
+        answer = await desk.stand.channel.request(
+            Code.COMMIT_STAGES, CommitStages(SCOPE, 1), bodies.write(["a"]), timeout_ms=10_000
+        )
+        assert dict(answer.fields()) == {"outcome": outcome, "rows": rows}
+
+
+async def test_the_same_commit_asked_twice_at_once_is_done_once(desk):
+    await desk.stage("a", blob("t", {0: [b"a"] * 100}))
+    assert sorted(await asyncio.gather(*(desk.commit(1, "a") for _ in range(4)))) == [False, False, False, True]
+    assert len(await desk.read()) == 100
+
+
+async def test_records_without_checksums_get_them_from_the_broker(desk):
+    unchecked = blob("t", {0: [b"a", b"b" * 100]}, checksum=False)
+    with pytest.raises(Refused, match="checksum"):
+        await desk.stage("a", unchecked)
+    await desk.stage("b", unchecked, fills=True)
+    assert await desk.commit(0, "b")
+    assert await desk.read() == [b"a", b"b" * 100], "pulled messages are compared with their checksums"
+
+
+async def test_messages_are_as_they_were_made(desk):
+    part = portion(
+        "t", 0, [b"a"], keys=["k"], tags=["g"], msg_ids=["id-1"], properties=[{"p": "q"}], flag=5, born_ms=1234
+    )
+    await desk.stage("a", portions.encode([part]))
+    await desk.commit(0, "a")
+    (message,) = (await pull(desk.stand.channel, "t", desk.queue_id(0), tags="g")).messages
+    assert (message.body, message.topic, message.flag, message.born_ms) == (b"a", "t", 5, 1234)
+    assert {**message.properties} | {"KEYS": "k", "TAGS": "g", "UNIQ_KEY": "id-1", "p": "q"} == {**message.properties}
+    assert message.store_ms > 1_700_000_000_000
+    (found,) = await desk.broker.store.find_by_key("t", "k")
+    assert b"id-1" in found
+
+
+async def test_waiting_pulls_are_answered_when_a_commit_comes(desk):
+    waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), hold_ms=20_000))
+    await eventually(lambda: desk.broker.hold.count == 1)
+    await desk.stage("a", blob("t", {1: [b"a"]}))
+    assert not waiting.done()
+    await desk.commit(0, "a")
+    woken = await asyncio.wait_for(waiting, 10)
+    # A database may send the reader back for them (20): they did not pass through the broker's memory.
+    assert (woken.code, woken.bodies) in ((Response.SUCCESS, [b"a"]), (Response.PULL_RETRY_IMMEDIATELY, []))
+    assert (woken.header.max_offset, await desk.read(1)) == (1, [b"a"])
+
+
+async def test_rows_are_counted_as_sent(desk):
+    await desk.stage("a", blob("t", {0: [b"a"] * 30, 1: [b"b"] * 12}))
+    before = desk.broker.counters.totals
+    await desk.commit(0, "a")
+    await desk.commit(0, "a")
+    assert desk.broker.counters.totals.messages_sent - before.messages_sent == 42
+
+
+async def test_many_rows_in_many_bodies_and_stages_all_come_once(desk):
+    rows = [b"%06d" % number for number in range(20_000)]
+    names = []
+    for which in range(4):
+        mine = rows[which * 5000 : (which + 1) * 5000]
+        blobs = [blob("t", {0: mine[at : at + 500], 1: mine[at + 500 : at + 1000]}) for at in range(0, 5000, 1000)]
+        names.append(f"stage-{which}")
+        assert (await desk.stage(names[-1], *blobs)).rows == 5000
+    assert await desk.commit(0, *names)
+    assert sorted(await desk.read(0) + await desk.read(1)) == rows
+
+
+async def test_a_body_can_be_sent_again_and_bodies_need_not_be_waited_for(desk):
+    sends = [
+        stage(desk.session, desk.address, "a", seq, blob("t", {0: [b"%d" % seq]}), fills_checksum=False)
+        for seq in (0, 1, 1, 2, 0, 3)
+    ]
+    await asyncio.gather(*sends)
+    for _ in range(2):
+        assert (await seal(desk.session, desk.address, "a", 4)).rows == 4
+    await desk.commit(0, "a")
+    assert await desk.read() == [b"0", b"1", b"2", b"3"]
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stage_that_is_not_there_is_refused_with_a_sentence(desk):
+    await desk.stage("a", blob("t", {0: [b"a"]}))
+    with pytest.raises(Refused, match="'gone' is not here"):
+        await desk.commit(0, "a", "gone")
+    assert (await desk.read(), await desk.ledger()) == ([], None)
+    assert await desk.commit(0, "a"), "the others are still there"
+
+
+async def test_what_was_dropped_is_not_committed(desk):
+    await desk.stage("a", blob("t", {0: [b"a"]}))
+    await drop_stages(desk.session, desk.address, ["a", "never"])
+    with pytest.raises(Refused, match="'a' is not here"):
+        await desk.commit(0, "a")
+    assert await desk.read() == []
+
+
+@pytest.mark.parametrize("name", ["", "../escape", "a/b", "a.part", "x" * 129])
+async def test_a_name_that_is_no_name_is_refused_everywhere(desk, name, tmp_path):
+    files = sorted(path for path in tmp_path.rglob("*") if "stage" in path.name or "escape" in path.name)
+    for attempt in (
+        desk.stage(name, blob("t", {0: [b"a"]})),
+        seal(desk.session, desk.address, name, 0),
+        desk.commit(0, name),
+        drop_stages(desk.session, desk.address, [name]),
+    ):
+        with pytest.raises(Refused):
+            await attempt
+    assert sorted(path for path in tmp_path.rglob("*") if "stage" in path.name or "escape" in path.name) == files
+    assert await desk.ledger() is None
+
+
+async def test_records_that_cannot_be_appended_are_refused_when_they_come(desk):
+    good = blob("t", {0: [b"a"]})
+    with pytest.raises(UnknownTopic):
+        await desk.stage("a", blob("nowhere", {0: [b"a"]}))
+    with pytest.raises(Refused, match="no queue 9"):
+        await desk.stage("a", blob("t", {9: [b"a"]}))
+    with pytest.raises(Refused, match="cannot be read"):
+        await desk.stage("a", good[:-1])
+    with pytest.raises(Refused, match="no records"):
+        await desk.stage("a", portions.encode([]))
+    with pytest.raises(Refused, match="delivery time"):
+        await desk.stage("a", blob("t", {0: [b"a"]}, properties=[{"DELAY": "3"}]))
+    limit = desk.broker.store.message_bytes_max
+    with pytest.raises(Refused, match=str(limit)):
+        await desk.stage("a", blob("t", {0: [bytes(limit + 1)]}))
+    assert len(desk.broker.stages) == 0
+    await desk.stage("a", good)
+    assert await desk.commit(0, "a")
+
+
+async def test_bytes_that_make_no_sense_harm_nobody(desk):
+    channel = desk.stand.channel
+    for code in (Code.STAGE_RECORDS, Code.SEAL_STAGE, Code.COMMIT_STAGES, Code.QUERY_LEDGER, Code.APPEND_ONCE):
+        assert (await channel.request(code, None, b"\xff" * 50)).code != Response.SUCCESS
+    for said in (b"", b"{}", b"[1,[]]", b"\xff"):
+        assert (await channel.request(Code.COMMIT_STAGES, CommitStages(SCOPE, 0), said)).code != Response.SUCCESS
+        assert (await channel.request(Code.DROP_STAGES, None, said)).code != Response.SUCCESS
+    negative = await channel.request(Code.STAGE_RECORDS, StageRecords("a", -1), blob("t", {0: [b"a"]}))
+    assert negative.code != Response.SUCCESS
+    assert await desk.ledger() is None
+    for scope in ("", "x" * 1000, "a\nb"):
+        with pytest.raises(Refused):
+            await desk.commit(0, scope=scope)
+    with pytest.raises(Refused):
+        await desk.commit(-1)
+
+
+async def test_a_topic_taken_away_before_the_commit_refuses_all_of_it(desk):
+    await desk.stand.topic("gone")
+    await desk.stage("a", portions.encode([portion("t", 0, [b"a"]), portion("gone", 0, [b"b"])]))
+    async with Admin(desk.stand.name_servers) as admin:
+        await admin.delete_topic("gone")
+    with pytest.raises(UnknownTopic):
+        await desk.commit(0, "a")
+    assert (await desk.read(), await desk.ledger()) == ([], None)
+    await desk.stand.topic("gone")
+    assert await desk.commit(0, "a"), "the stage is still there"
+    assert (await desk.read(), await desk.read(topic="gone")) == ([b"a"], [b"b"])
+
+
+async def test_a_topic_that_may_not_be_written_refuses_when_staged_and_when_committed(desk):
+    await desk.stage("a", blob("t", {0: [b"a"]}))
+    async with Admin(desk.stand.name_servers) as admin:
+        await admin.create_topic("t", 2, permission=READ)
+    with pytest.raises(Refused, match="no write permission"):
+        await desk.stage("b", blob("t", {0: [b"b"]}))
+    with pytest.raises(Refused, match="no write permission"):
+        await desk.commit(0, "a")
+    assert await desk.ledger() is None
+
+
+async def test_stages_past_the_limit_are_told_to_wait(store, tmp_path):
+    async with desk_on(store, tmp_path, stage_bytes_max=5_000) as desk:
+        await desk.stage("a", blob("t", {0: [b"a" * 3000]}))
+        with pytest.raises(Busy, match="stage_bytes_max"):
+            await desk.stage("b", blob("t", {0: [b"b" * 3000]}))
+        assert await desk.commit(0, "a")
+        await desk.stage("b", blob("t", {0: [b"b" * 3000]}))
+        assert await desk.commit(1, "b")
+
+
+async def test_stages_nobody_commits_go_in_their_time(store, tmp_path):
+    async with desk_on(store, tmp_path, stage_ttl_hours=0.1 / 3600) as desk:
+        await desk.stage("a", blob("t", {0: [b"a"]}))
+        await eventually(lambda: not len(desk.broker.stages))
+        with pytest.raises(Refused, match="is not here"):
+            await desk.commit(0, "a")
+
+
+# -- restarts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sealed_stage_is_committed_after_a_restart(tmp_path):
+    async with desk_on("log", tmp_path) as desk:
+        sealed = await desk.stage("a", blob("t", {0: [b"a", b"b"]}))
+        await stage(desk.session, desk.address, "half", 0, blob("t", {0: [b"x"]}), fills_checksum=False)
+    async with desk_on("log", tmp_path) as desk:
+        assert await seal(desk.session, desk.address, "a", 1) == sealed
+        with pytest.raises(Refused, match="is not here"):
+            await seal(desk.session, desk.address, "half", 1)
+        assert await desk.commit(0, "a")
+        assert await desk.read() == [b"a", b"b"]
+
+
+async def test_a_commit_is_remembered_after_a_restart(store, tmp_path):
+    async with desk_on(store, tmp_path) as desk:
+        await desk.stage("a", blob("t", {0: [b"a"]}))
+        await desk.commit(9, "a")
+    async with desk_on(store, tmp_path) as desk:
+        assert await desk.ledger() == 9
+        assert not await desk.commit(9, "a")
+        assert await desk.read() == [b"a"]
+
+
+async def test_a_stage_on_a_database_goes_with_the_broker(tmp_path):
+    async with desk_on("sqlite", tmp_path) as desk:
+        await desk.stage("a", blob("t", {0: [b"a"]}))
+        folder = desk.broker.stages._folder
+    assert not folder.exists()
+    async with desk_on("sqlite", tmp_path) as desk:
+        with pytest.raises(Refused, match="is not here"):
+            await desk.commit(0, "a")
+
+
+# -- without a stage --------------------------------------------------------------------------------------------------
+
+
+async def test_records_are_appended_once_without_a_stage(desk):
+    once = blob("t", {0: [b"a", b"b"], 1: [b"c"]}, checksum=False)
+    for expected in (True, False):
+        assert await append_once(desk.session, desk.address, "q/p-0", 1, once, fills_checksum=True) is expected
+    assert await append_once(desk.session, desk.address, "q/p-0", 2, once, fills_checksum=True)
+    assert (await desk.read(0), await desk.read(1)) == ([b"a", b"b"] * 2, [b"c"] * 2)
+    assert await desk.ledger("q/p-0") == 2
+    with pytest.raises(Refused, match="checksum"):
+        await append_once(desk.session, desk.address, "q/p-0", 3, once, fills_checksum=False)
+    assert await desk.ledger("q/p-0") == 2
+
+
+async def test_the_same_append_asked_twice_at_once_is_done_once(desk):
+    once = blob("t", {0: [b"a"] * 50})
+    asked = [append_once(desk.session, desk.address, "q", 1, once, fills_checksum=False) for _ in range(4)]
+    assert sorted(await asyncio.gather(*asked)) == [False, False, False, True]
+    assert len(await desk.read()) == 50
+
+
+# -- several brokers, tokens ------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_does_not_lead_serves_the_same(tmp_path):
+    """As with sends: the database is the same. A stage is where it was staged."""
+    async with crew(tmp_path, f"sqlite:///{tmp_path}/sparrow.db") as brokers, Session(brokers.name_servers) as session:
+        await brokers.brokers[0].broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
+        first, second = (str(server.address) for server in brokers.brokers)
+        await eventually(lambda: "t" in brokers.brokers[1].broker.topics)
+        await stage(session, second, "a", 0, blob("t", {0: [b"a"]}), fills_checksum=False)
+        await seal(session, second, "a", 1)
+        with pytest.raises(Refused, match="is not here"):
+            await commit_stages(session, first, SCOPE, 0, ["a"])
+        assert await commit_stages(session, second, SCOPE, 0, ["a"])
+        assert not await commit_stages(session, first, SCOPE, 0, ["a"])
+        assert (await ledger(session, first, SCOPE), await ledger(session, second, SCOPE)) == (0, 0)
+        found = await pull(brokers.channels[0], "t", 1, hold_ms=10_000)
+        assert found.bodies == [b"a"]
+
+
+async def test_producers_and_admins_stage_and_consumers_do_not(tmp_path):
+    boss = Credentials("operator", "a long secret")
+    options = {"auth": True, "admin_tokens": {boss.access_key: boss.secret_key}}
+    async with running_platform(tmp_path, **options) as platform:
+        async with Admin(platform.name_servers, credentials=boss) as admin:
+            await admin.create_topic("t", 1)
+            sender, reader = await admin.issue_token("sender", "p"), await admin.issue_token("reader", "c")
+        address, one = str(platform.address), blob("t", {0: [b"a"]})
+        for who in (boss, sender):
+            async with Session(platform.name_servers, credentials=who) as session:
+                name = who.access_key
+                await stage(session, address, name, 0, one, fills_checksum=False)
+                await seal(session, address, name, 1)
+                assert await commit_stages(session, address, name, 0, [name])
+                assert await ledger(session, address, name) == 0
+                assert await append_once(session, address, name, 1, one, fills_checksum=False)
+                await drop_stages(session, address, ["none"])
+                with pytest.raises(Refused, match="portions"):
+                    await stage(session, address, name, 0, b"", fills_checksum=False)
+        async with Session(platform.name_servers, credentials=reader) as session:
+            for attempt in (
+                stage(session, address, "x", 0, one, fills_checksum=False),
+                seal(session, address, "x", 0),
+                commit_stages(session, address, "x", 0, []),
+                drop_stages(session, address, ["x"]),
+                ledger(session, address, "x"),
+                append_once(session, address, "x", 1, one, fills_checksum=False),
+            ):
+                with pytest.raises(Refused, match="a producer's token"):
+                    await attempt
+            found = await heads(session, ["t"])
+            assert [head.end for head in found.values()] == [4], "where queues end is for both to know"
+        async with Session(platform.name_servers, credentials=sender) as session:
+            with pytest.raises(Refused, match="only consumers send to retry topics"):
+                mixed = portions.encode([portion("t", 0, [b"a"]), portion("%RETRY%g", 0, [b"b"])])
+                await stage(session, address, "x", 0, mixed, fills_checksum=False)
+
+
+async def test_the_queue_a_record_names_is_the_one_senders_know(desk):
+    said = [{"PRIORITY": "high"}, {}]
+    await desk.stage("a", blob("t", {1: [b"h", b"m"]}, properties=said))
+    await desk.commit(0, "a")
+    store = desk.broker.store
+    ends = [(await store.bounds(Queue("t", queue_id))).end for queue_id in range(6)]
+    assert ends == ([0, 2, 0, 0, 0, 0] if desk.store == "log" else [0, 0, 0, 1, 1, 0])

@@ -1,0 +1,36 @@
+"""Ready-made records, as a client that stages them makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sparrow.model.queue import Queue
+from sparrow.wire import columns, portions
+from sparrow.wire.column_properties import MAP
+from sparrow.wire.portions import Portion
+
+
+def portion(
+    topic: str,
+    queue_id: int,
+    bodies: Sequence[bytes],
+    *,
+    properties: Sequence[Mapping[str, str]] | None = None,
+    checksum: bool = True,
+    **others: Any,
+) -> Portion:
+    """`others` are what `columns.encode` takes."""
+    if properties is not None:
+        others["properties"] = pa.array([list(each.items()) for each in properties], MAP)
+    encoded = columns.encode(pa.array(bodies, pa.binary()), topic=topic, checksum=checksum, **others)
+    return Portion(Queue(topic, queue_id), memoryview(encoded.data), encoded.sizes)
+
+
+def blob(topic: str, bodies_by_queue: Mapping[int, Sequence[bytes]], *, checksum: bool = True, **others: Any) -> bytes:
+    """One body for several queues of a topic."""
+    return portions.encode(
+        portion(topic, queue_id, bodies, checksum=checksum, **others) for queue_id, bodies in bodies_by_queue.items()
+    )
