@@ -60,18 +60,17 @@ def running(*words: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], lis
 
 
 def test_the_demo_sends_receives_and_leaves_the_store_in_order(tmp_path: Path) -> None:
-    done = run("demo", "--seconds", "3", *FREE_PORTS, cwd=tmp_path)
+    done = run("demo", "--no-spark", "--seconds", "3", *FREE_PORTS, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     found = re.search(r"([\d,]+)\s+orders\s+sent,\s+([\d,]+)\s+received", " ".join(done.stdout.split()))
     assert found, done.stdout
     assert int(found.group(2).replace(",", "")) > 100, done.stdout
-    assert "Shanghai" in done.stdout, "Arrow has summed up"
     assert not (tmp_path / "sparrow-data" / "store" / "abort").exists()
     assert "demo_orders" in run("store", "info", "sparrow-data", cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("words", [["demo"], ["up"]])
+@pytest.mark.parametrize("words", [["demo", "--no-spark"], ["up"]])
 def test_ctrl_c_stops_a_server_cleanly(tmp_path: Path, words: list[str]) -> None:
     with running(*words, *FREE_PORTS, cwd=tmp_path) as (child, said):
         assert any(line.startswith("name server 127.0.0.1:") for line in said)

@@ -1,6 +1,7 @@
 """Every program under examples/ runs as it stands, and the README's example is one of them."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SPARK_EXAMPLES = sorted((ROOT / "examples").glob("spark_*.py"))
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set(SPARK_EXAMPLES))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -18,6 +20,20 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("example", SPARK_EXAMPLES, ids=lambda path: path.stem)
+def test_a_spark_example_runs(example: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Here, where `spark_session` finds the one that runs: each start of Spark costs ten seconds."""
+    runpy.run_path(str(example), run_name="__main__")
+    assert EXAMPLE_SAYS[example.stem] in capfd.readouterr().out
+
+
+EXAMPLE_SAYS = {
+    "spark_first_steps": "after the second run: group revenue is 0 orders behind",
+    "spark_pipeline": "0 orders read by a second run",
+}
 
 
 def test_the_repeat_in_the_idempotent_example_is_answered_with_the_first_and_not_stored(tmp_path: Path) -> None:

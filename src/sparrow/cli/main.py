@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sparrow import __version__
-from sparrow.cli import bus, demo, resend, store, token, up
+from sparrow.cli import bus, demo, pipeline, resend, store, token, up
 from sparrow.model.errors import SparrowError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("name-server")(up.name_server)
 app.command("demo")(demo.run)
 app.command("resend", epilog=resend.EXAMPLES)(resend.resend)
 app.add_typer(bus.app, name="bus")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(store.app, name="store")
 app.add_typer(token.app, name="token")
 

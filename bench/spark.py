@@ -1,0 +1,381 @@
+"""Spark on topics: ratios to Parquet, to a reader of tuples, and between our own ways, all in one run.
+
+Five million messages of 100 bytes in eight queues that take turns in the log; two cores for Spark, broker and Python
+together. Each time is the quicker of two rounds, the rivals in turn. `--keep FOLDER` keeps the data for another run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from _harness import ROOT, Row, folder_on_disk, is_smoke, report
+from broker import broker
+from sparrow.client import Admin, Producer
+from sparrow.spark.session import spark_session
+
+SMOKE = is_smoke()
+ROWS = 20_000 if SMOKE else 5_000_000
+WRITTEN = 5_000 if SMOKE else 500_000
+"""Rows of a batch that is written."""
+ROUNDS = 1 if SMOKE else 2
+QUEUES = 8
+LOT = 1_000
+"""Messages that one queue gets before the next has its turn."""
+MAP = pa.map_(pa.string(), pa.string())
+SLIM = "body binary, keys string, tags string, queue_id int, queue_offset bigint, store_timestamp timestamp"
+
+
+# -- what is measured against -----------------------------------------------------------------------------------------
+
+
+class TupleSource(DataSource):
+    """The same topic as rows, one Python tuple each: what a source without Arrow does."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tuples"
+
+    def schema(self) -> str:
+        return SLIM
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return TupleReader(dict(self.options), schema)
+
+
+class TupleReader(DataSourceReader):
+    def __init__(self, options: dict[str, str], schema: Any) -> None:
+        from sparrow.spark.source import TopicReader
+
+        self._reader = TopicReader(options, schema)
+
+    def partitions(self) -> Any:
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        from datetime import UTC, datetime
+
+        from sparrow.model.queue import Queue
+        from sparrow.store.log.directory import StoreDirectory
+        from sparrow.wire.record import decode
+
+        directory = StoreDirectory(self._reader._options.path or "")
+        for queue, start, end in partition.task:  # type: ignore[attr-defined]
+            for found in directory.read(Queue(queue.topic, queue.queue_id), start, end, rows_max=8192):
+                for at in found.starts.tolist():
+                    message = decode(found.view, at)
+                    stored = datetime.fromtimestamp(message.store_ms / 1000, UTC)
+                    properties = message.properties
+                    yield (
+                        message.body,
+                        properties.get("KEYS"),
+                        properties.get("TAGS"),
+                        message.queue_id,
+                        message.queue_offset,
+                        stored,
+                    )
+
+
+class DropSource(DataSource):
+    """A sink that takes Arrow batches and drops them: what reaching Python costs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "drop"
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return DropWriter()
+
+
+class DropWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+# -- the lab ----------------------------------------------------------------------------------------------------------
+
+
+def fill(name_servers: str, topic: str, rows: int) -> None:
+    """Messages of 100 bytes with three properties, in lots, the queues in turn."""
+    with Admin(name_servers) as admin:
+        admin.create_topic(topic, queues=QUEUES)
+    lots = [_lot(number) for number in range(10)]
+    with Producer(name_servers) as producer:
+        for at in range(0, rows, LOT):
+            producer.send_table(topic, lots[at // LOT % 10].slice(0, min(LOT, rows - at)))
+
+
+def _lot(number: int) -> pa.Table:
+    numbers = range(number * LOT, number * LOT + LOT)
+    return pa.table(
+        {
+            "body": [b"%0100d" % each for each in numbers],
+            "keys": [f"order-{each:08d}" for each in numbers],
+            "tags": [f"tag{each % 5}" for each in numbers],
+            "properties": pa.array(
+                [{"UNIQ_KEY": f"{each:032X}"} for each in numbers], pa.map_(pa.string(), pa.string())
+            ),
+        }
+    )
+
+
+def timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def quickest(*works: Callable[[], object]) -> list[float]:
+    """The best time of each, the rivals in turn, after one round that is not counted."""
+    for work in works:
+        work()
+    times = [[timed(work) for work in works] for _ in range(ROUNDS)]
+    return [min(of_one) for of_one in zip(*times, strict=True)]
+
+
+def drain(frame: DataFrame) -> Callable[[], None]:
+    """Every row materialised, and dropped."""
+    return lambda: frame.write.format("noop").mode("overwrite").save()
+
+
+class Lab:
+    def __init__(self, spark: SparkSession, name_servers: str, data: Path, folder: Path) -> None:
+        self.spark, self.name_servers, self.folder = spark, name_servers, folder
+        self.store = next(path.parent for path in data.rglob("commitlog"))
+
+    def topic(self, schema: str | None = None, topic: str = "orders", **options: str) -> DataFrame:
+        given = {"nameserver": self.name_servers, "subscribe": topic, **options}
+        reader = self.spark.read.format("sparrow").options(**given)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def files(self, schema: str | None = None, **options: str) -> DataFrame:
+        return self.topic(schema, access="files", path=str(self.store), **options)
+
+    def save(self, frame: DataFrame, **options: str) -> Callable[[], None]:
+        given = {"nameserver": self.name_servers, **options}
+        return lambda: frame.write.format("sparrow").mode("append").options(**given).save()
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def reading(lab: Lab) -> list[Row]:
+    full, slim = str(lab.folder / "full"), str(lab.folder / "slim")
+    lab.files().write.mode("overwrite").option("compression", "zstd").parquet(full)
+    lab.files(SLIM).write.mode("overwrite").option("compression", "zstd").parquet(slim)
+    read = lab.spark.read
+    assert lab.topic("queue_id int").count() == read.parquet(full).count() == ROWS
+    ours, parquet = quickest(drain(lab.files()), drain(read.parquet(full)))
+    rows = [
+        Row("source, full schema, rows/s", ROWS / ours, "1/s"),
+        Row("source, full schema / Parquet", parquet / ours, "ratio", 0.55),
+    ]
+    ours, pulled, parquet = quickest(drain(lab.files(SLIM)), drain(lab.topic(SLIM)), drain(read.parquet(slim)))
+    rows += [
+        Row("source, slim, rows/s", ROWS / ours, "1/s"),
+        Row("source, slim / Parquet", parquet / ours, "ratio", 0.4),
+        Row("pull, slim, rows/s", ROWS / pulled, "1/s"),
+        Row("pull / files, slim", ours / pulled, "ratio", 0.6),
+    ]
+    ours, parquet = quickest(
+        lab.files(SLIM).groupBy("tags").count().collect, read.parquet(slim).groupBy("tags").count().collect
+    )
+    rows.append(Row("source, slim, groupBy / Parquet", parquet / ours, "ratio", 0.25))
+    everything, one_tag = quickest(
+        lambda: lab.files(SLIM).where("tags = 'tag1'").count(), lambda: lab.files(SLIM, tags="tag1").count()
+    )
+    rows.append(Row("a tag of five, chosen by the source / by Spark", everything / one_tag, "ratio", 2.5))
+    lab.spark.dataSource.register(TupleSource)
+    few = {"startingOffsets": "earliest"}
+    part = json.dumps({"orders": {str(queue): ROWS // QUEUES // 10 for queue in range(QUEUES)}})
+    options = {"access": "files", "path": str(lab.store), "subscribe": "orders", "endingOffsets": part, **few}
+    tuples = lab.spark.read.format("tuples").options(**options).load()
+    ours, theirs = quickest(drain(lab.files(SLIM, endingOffsets=part)), drain(tuples))
+    rows.append(Row("source / a reader of tuples", theirs / ours, "ratio", 7.0))
+    copied, archived = quickest(
+        lambda: read.parquet(slim).write.mode("overwrite").option("compression", "zstd").parquet(f"{slim}-copy"),
+        lambda: lab.files(SLIM).write.mode("overwrite").option("compression", "zstd").parquet(f"{slim}-copy"),
+    )
+    rows.append(Row("archive, slim / Parquet to Parquet", copied / archived, "ratio", 0.6))
+    return rows
+
+
+def writing(lab: Lab) -> list[Row]:
+    source = str(lab.folder / "batch")
+    lab.files("body binary, keys string, tags string").limit(WRITTEN).repartition(2).write.mode("overwrite").parquet(
+        source
+    )
+    frame = lab.spark.read.parquet(source)
+    lab.spark.dataSource.register(DropSource)
+    with Admin(lab.name_servers) as admin:
+        admin.create_topic("written", queues=QUEUES)
+    dropped, exact, loose = quickest(
+        lambda: frame.write.format("drop").mode("append").save(),
+        lab.save(frame, topic="written", delivery="exactlyOnce"),
+        lab.save(frame, topic="written", delivery="atLeastOnce"),
+    )
+    return [
+        Row("sink, exactly once, rows/s", WRITTEN / exact, "1/s"),
+        Row("sink, at least once, rows/s", WRITTEN / loose, "1/s"),
+        Row("sink, exactly once / at least once", loose / exact, "ratio", 0.7),
+        Row("sink, exactly once / rows dropped", dropped / exact, "ratio"),
+    ]
+
+
+def latency(lab: Lab) -> list[Row]:
+    """The time of a micro-batch with one row: Python to Python, against Spark's own rate source to nothing."""
+    with Admin(lab.name_servers) as admin:
+        admin.create_topic("trickle", queues=1)
+        admin.create_topic("trickled", queues=1)
+    batches = 3 if SMOKE else 15
+    own = lab.spark.readStream.format("rate").option("rowsPerSecond", 1).load().writeStream.format("noop")
+    theirs = _batch_ms(own, lab.folder / "rate", batches, lambda: None)
+    stream = lab.spark.readStream.format("sparrow").options(nameserver=lab.name_servers, subscribe="trickle")
+    ours_to = stream.schema("body binary").load().writeStream.format("sparrow")
+    ours_to = ours_to.options(nameserver=lab.name_servers, topic="trickled")
+    with Producer(lab.name_servers) as producer:
+        ours = _batch_ms(ours_to, lab.folder / "trickle", batches, lambda: producer.send_table("trickle", _one()))
+    return [
+        Row("a batch of one row, topic to topic, ms", ours, "ms"),
+        Row("the same / Spark's own source to nothing", ours / theirs, "ratio", 2.5, at_most=True),
+    ]
+
+
+def _one() -> pa.Table:
+    return pa.table({"body": [b"x"]})
+
+
+def _batch_ms(writer: Any, folder: Path, batches: int, send: Callable[[], object]) -> float:
+    query = writer.option("checkpointLocation", str(folder)).trigger(processingTime="0 seconds").start()
+    try:
+        seen: dict[int, int] = {}
+        deadline = time.monotonic() + 180
+        while len(seen) < batches + 2 and time.monotonic() < deadline:
+            send()
+            time.sleep(0.2)
+            for progress in query.recentProgress:
+                if progress.numInputRows:
+                    seen[progress.batchId] = progress.batchDuration
+        times = [seen[number] for number in sorted(seen)[2:]]  # the first ones start processes
+        return statistics.median(times)
+    finally:
+        query.stop()
+
+
+def memory(lab: Lab) -> list[Row]:
+    """The largest Python worker while one task reads everything."""
+    peak = 0
+    frame = lab.topic(SLIM, maxRecordsPerPartition="0", targetRowsPerTask=str(ROWS * 2))
+    import threading
+
+    is_over = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not is_over.wait(0.05):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "pyspark" in " ".join(process.cmdline()):
+                        peak = max(peak, process.memory_full_info().uss)
+                except psutil.Error:
+                    continue
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        drain(frame)()
+    finally:
+        is_over.set()
+        watcher.join()
+    return [Row("largest Python worker, one task of all rows", peak / 2**20, "MiB", 400, at_most=True)]
+
+
+def planning(lab: Lab) -> list[Row]:
+    topics = 2 if SMOKE else 10
+    with Admin(lab.name_servers) as admin:
+        for number in range(topics):
+            admin.create_topic(f"wide{number}", queues=100)
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from sparrow.spark.source import TopicReader
+
+    schema = StructType([StructField("queue_offset", LongType())])
+    options = {"nameserver": lab.name_servers, "subscribePattern": "wide.*"}
+    TopicReader(options, schema).partitions()
+    seconds = min(timed(lambda: TopicReader(options, schema).partitions()) for _ in range(3))
+    return [Row(f"planning {topics * 100} queues", seconds, "s", 1.0, at_most=True)]
+
+
+START = """
+import sys
+from sparrow.spark.session import spark_session
+spark = spark_session("start", master="local[2]", class_archive=sys.argv[1] == "with")
+assert spark.range(10).count() == 10
+spark.stop()
+"""
+
+
+def starting() -> list[Row]:
+    from sparrow.spark.class_archive import make
+
+    if SMOKE:
+        return []
+    make()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    def start(how: str) -> Callable[[], object]:
+        return lambda: subprocess.run(
+            [sys.executable, "-c", START, how], env=environment, check=True, capture_output=True
+        )
+
+    without, with_it = quickest(start("without"), start("with"))
+    return [
+        Row("session and first job", with_it, "s"),
+        Row("the same / without a class archive", with_it / without, "ratio", 0.65, at_most=True),
+    ]
+
+
+def main() -> None:
+    rows = starting()
+    kept = Path(sys.argv[sys.argv.index("--keep") + 1]) if "--keep" in sys.argv else None
+    with folder_on_disk() as scratch:
+        data = kept or scratch / "data"
+        is_filled = (data / "filled").exists()
+        with broker(data) as (_, _, name_servers):
+            if not is_filled:
+                fill(name_servers, "orders", ROWS)
+                (data / "filled").touch()
+            options = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
+            spark = spark_session("bench", master="local[2]", options=options)
+            try:
+                lab = Lab(spark, name_servers, data, scratch)
+                for part in (planning, reading, memory, writing, latency):
+                    rows += part(lab)
+                    print(f"  {part.__name__} done", file=sys.stderr)
+            finally:
+                spark.stop()
+    report("spark", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A pipeline declared in a file, run from Python: what `sparrow pipeline run examples/pipeline_orders.toml` does.
+
+The file names its sources, its SQL and its sinks. Here it gets another broker and another folder for its progress.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+import sparrow.testing
+from sparrow.client import Message, Producer
+from sparrow.spark import spark_session
+from sparrow.spark.pipelines import load
+from sparrow.spark.pipelines.running import run
+
+declared = load(Path(__file__).with_name("pipeline_orders.toml"))
+print(f"pipeline {declared.name}: {declared.sources[0].topic} -> {declared.sinks[0].topic}")
+
+spark = spark_session("pipeline")
+with sparrow.testing.running() as platform, tempfile.TemporaryDirectory() as checkpoint:
+    pipeline = msgspec.structs.replace(declared, nameserver=platform.name_servers, checkpoint=checkpoint)
+    with Producer(platform.name_servers) as producer:
+        for number in range(300):
+            body = json.dumps({"cents": 100 + number})
+            producer.send(Message.of("demo_orders", body, tags=("Berlin", "Lagos", "Lima")[number % 3]))
+
+    done = run(spark, pipeline, told=lambda done: None)  # `told` hears how far it is
+    print(f"{done.rows} orders read")
+    done = run(spark, pipeline, told=lambda done: None)
+    print(f"{done.rows} orders read by a second run: it goes on where the first one ended")
+
+    results = spark.read.format("sparrow").options(nameserver=platform.name_servers, subscribe="demo_minutes")
+    results.schema("keys string, body string").load().orderBy("keys").show(truncate=False)

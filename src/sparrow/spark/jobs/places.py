@@ -1,0 +1,90 @@
+"""Folders of jobs, on whatever file system Spark knows: this machine's, or one that a scheme names."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINTS = "sparrow-pipelines"
+"""Where checkpoints are that nobody named, in the working directory."""
+
+
+def joined(path: str, *names: str) -> str:
+    return "/".join([path.rstrip("/"), *names])
+
+
+def key_of(job: str, arguments: object) -> str:
+    """The name of a piece of work: the same arguments give the same name, whoever runs it."""
+    said = msgspec.json.encode(msgspec.to_builtins(arguments), order="deterministic")
+    return f"{job}-{sha256(said).hexdigest()[:24]}"
+
+
+def default_checkpoint(job: str, arguments: object) -> str:
+    """The checkpoint of a job that was given none: by its arguments, so that the same command goes on with its work."""
+    return str(Path.cwd() / CHECKPOINTS / job / key_of(job, arguments).rpartition("-")[2])
+
+
+def path_exists(spark: SparkSession, path: str) -> bool:
+    files, at = _found(spark, path)
+    return bool(files.exists(at))
+
+
+def checkpoint_has_begun(spark: SparkSession, path: str) -> bool:
+    """Whether a query has ever run with it."""
+    return path_exists(spark, joined(path, "metadata"))
+
+
+def names_in(spark: SparkSession, path: str) -> list[str]:
+    """What lies in a folder; nothing if there is none."""
+    files, at = _found(spark, path)
+    return sorted(each.getPath().getName() for each in files.listStatus(at)) if files.exists(at) else []
+
+
+def read_text(spark: SparkSession, path: str) -> str | None:
+    """A small file; None: there is none."""
+    files, at = _found(spark, path)
+    if not files.exists(at):
+        return None
+    opened = files.open(at)
+    try:
+        return bytes(opened.readAllBytes()).decode()
+    finally:
+        opened.close()
+
+
+def replace_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write a small file so that readers see the old one or the new one, and nothing between."""
+    context = _jvm(spark).org.apache.hadoop.fs
+    files, at = _found(spark, path)
+    beside = context.Path(f"{path}.new")
+    written = files.create(beside, True)
+    try:
+        written.write(bytearray(text.encode()))
+    finally:
+        written.close()
+    # `FileSystem.rename` refuses to replace; the newer `FileContext` does it in one step where the file system can.
+    replacing = spark.sparkContext._gateway.new_array(context.Options.Rename, 1)  # type: ignore[union-attr]
+    replacing[0] = context.Options.Rename.OVERWRITE
+    context.FileContext.getFileContext(files.getUri()).rename(
+        files.makeQualified(beside), files.makeQualified(at), replacing
+    )
+
+
+def remove(spark: SparkSession, path: str) -> None:
+    files, at = _found(spark, path)
+    files.delete(at, True)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def _found(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    at = _jvm(spark).org.apache.hadoop.fs.Path(path)
+    return at.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), at

@@ -1,0 +1,185 @@
+"""Watching Spark work: how far a job is, and in one sentence why it failed.
+
+`told` is called with a `Done` now and then, in the thread that waits or in one of the watcher's own.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sparrow.model.errors import SparrowError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_S = 0.2
+"""Between two looks at a query or at a job's tasks."""
+_SENTENCE_CHARS_MAX = 2_000
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job is."""
+
+    rows: int = 0
+    """Read so far, in this run."""
+    behind: int | None = None
+    """Messages that are there and not yet read, where the source tells."""
+    tasks: int = 0
+    """Of Spark's tasks, those that are finished."""
+    tasks_total: int = 0
+    """Those known by now; there may be more to come."""
+
+
+Told = Callable[[Done], None]
+
+
+class JobFailed(SparrowError):
+    """Spark gave up. The sentence is the innermost cause; Spark's own words are the `__cause__`."""
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+def follow(query: StreamingQuery, told: Told) -> Done:
+    """Wait until a query ends, and tell of each of its batches. Interrupted, the query is stopped first."""
+    heard, done = "", Done()
+
+    def hear() -> None:
+        nonlocal heard, done
+        for progress in query.recentProgress:  # the last hundred; one is of the time at which its batch began
+            if progress.timestamp > heard:
+                heard, done = progress.timestamp, _after(done, progress)
+                told(done)
+
+    try:
+        with failing_in_a_sentence():
+            while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]
+                hear()
+            hear()
+    except BaseException:
+        query.stop()
+        raise
+    return done
+
+
+def _after(done: Done, progress: StreamingQueryProgress) -> Done:
+    return Done(rows=done.rows + progress.numInputRows, behind=behind_of(progress))
+
+
+def behind_of(progress: StreamingQueryProgress) -> int | None:
+    """What the topics of a query hold behind the end of its last batch; None: no topic told."""
+    counts = [
+        behind
+        for source in progress.sources
+        if (behind := behind_between(source.endOffset, source.latestOffset)) is not None
+    ]
+    return sum(counts) if counts else None
+
+
+def behind_between(end: str | None, latest: str | None) -> int | None:
+    """Messages between two offsets of our source, as Spark reports them. None: they are not of our source."""
+    ends, latests = _places(end), _places(latest)
+    if ends is None or latests is None:
+        return None
+    return sum(max(0, at - ends.get(queue, at)) for queue, at in latests.items())
+
+
+def _places(said: str | None) -> Mapping[str, int] | None:
+    try:
+        found: Any = msgspec.json.decode(said or "null")
+        if isinstance(found, str):  # Spark puts offsets of Python sources into quotes
+            found = msgspec.json.decode(found)
+        return msgspec.convert(found["q"], dict[str, int])
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError):
+        return None
+
+
+# -- batch jobs -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watch_job(spark: SparkSession, told: Told, *, what: str = "sparrow") -> Iterator[None]:
+    """Tell of the tasks of whatever runs inside, and stop it when it is interrupted."""
+    context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
+    tracker, is_over = context.statusTracker(), threading.Event()
+
+    def look() -> None:
+        tasks = total = 0
+        for job_id in tracker.getJobIdsForGroup(group):
+            job = tracker.getJobInfo(job_id)
+            for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
+                if stage is not None:
+                    tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
+        told(Done(tasks=tasks, tasks_total=total))
+
+    def watch() -> None:
+        while not is_over.wait(LOOK_S):
+            try:
+                look()
+            except Exception:  # the session is being stopped, and whoever waits for the job hears of it
+                return
+
+    context.setJobGroup(group, what, interruptOnCancel=True)
+    watcher = threading.Thread(target=watch, name="sparrow-job-watch", daemon=True)
+    watcher.start()
+    try:
+        with failing_in_a_sentence():
+            yield
+    except BaseException:
+        with suppress(Exception):  # the session may be gone; what matters is why
+            context.cancelJobGroup(group)
+        raise
+    finally:
+        is_over.set()
+        watcher.join()
+        with suppress(Exception):  # a thread keeps its group until it is told another one
+            for name in ("spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+    look()
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def failing_in_a_sentence() -> Iterator[None]:
+    """Spark's errors, most of which are traces of Java around one of Python, as a `JobFailed`."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as cause:
+        raise JobFailed(sentence_of(str(cause))) from cause
+
+
+_RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)
+_OURS = re.compile(r"^sparrow\.[\w.]+: (?P<sentence>.+)", re.MULTILINE)
+_ENDED = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
+
+
+def sentence_of(trace: str) -> str:
+    """What a person should read of it: our own error if there is one, else the last Python error, else its start."""
+    trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
+    ours = _OURS.findall(trace)
+    if ours:
+        return _short(ours[-1])
+    _, is_python, python = trace.rpartition("Traceback (most recent call last):")
+    if is_python and (raised := _RAISED.search(python)):
+        return _short(f"{raised[1]}: {raised['sentence']}")
+    lines = [line.strip() for line in _JAVA_FRAME.sub("", _ENDED.sub("", trace)).splitlines()]
+    return _short(next((line for line in lines if line), "Spark gave no reason"))
+
+
+def _short(sentence: str) -> str:
+    return sentence.strip()[:_SENTENCE_CHARS_MAX]

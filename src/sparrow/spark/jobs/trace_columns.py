@@ -1,0 +1,235 @@
+"""Traces as columns: what `client.trace.decode` makes of one body, made of all bodies of a batch at once.
+
+    records(spark.read.format("sparrow")...load()).where("record = 'SubAfter'").groupBy("group", "code").count()
+
+A trace message holds many records. Each becomes a row; columns that a kind of record does not have are null. What
+cannot be read is passed over, as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparrow.client.trace import Consumed, Kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame
+
+PUB, BEGUN, ENDED, TRANSACTION = "Pub", "SubBefore", "SubAfter", "EndTransaction"
+TIME = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema(
+    [
+        ("record", pa.string()),
+        ("time", TIME),
+        ("group", pa.string()),
+        ("topic", pa.string()),
+        ("msg_id", pa.string()),
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("body_bytes", pa.int64()),
+        ("cost_ms", pa.int64()),
+        ("kind", pa.int64()),
+        ("retries", pa.int64()),
+        ("is_success", pa.bool_()),
+        ("code", pa.int64()),
+        ("state", pa.string()),
+    ]
+)
+DDL = (
+    "record string, time timestamp, `group` string, topic string, msg_id string, tags string, keys string, "
+    "body_bytes bigint, cost_ms bigint, kind bigint, retries bigint, is_success boolean, code bigint, state string"
+)
+NEEDS = "body binary, store_timestamp timestamp"
+"""The columns of the trace topic that `records` wants."""
+_FIELD_END, _RECORD_END = "\x01", "\x02"
+_NUMBER = r"^-?[0-9]{1,18}$"
+_TIME = r"^[0-9]{1,15}$"
+"""Milliseconds that microseconds of 64 bits can hold."""
+
+
+def records(messages: DataFrame) -> DataFrame:
+    """A row a record, with the time at which its message was stored as `stored`."""
+    return messages.select("body", "store_timestamp").mapInArrow(_mapped, f"{DDL}, stored timestamp")
+
+
+def _mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        decoded, parents = decode(batch.column(0))
+        stored = batch.column(1).cast(TIME).take(pa.array(parents))
+        yield pa.RecordBatch.from_arrays([*decoded.columns, stored], schema=SCHEMA.append(pa.field("stored", TIME)))
+
+
+def decode(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """All records of these bodies, in order, and which body each is from."""
+    lists = pc.split_pattern(bodies.cast(pa.binary()), _RECORD_END)
+    lines, parents = lists.flatten(), pc.list_parent_indices(lists)
+    is_there = pc.greater(pc.binary_length(lines), 0)
+    lines, parents = _text(lines.filter(is_there)), np.asarray(parents.filter(is_there), np.int64)
+    fields = _Fields.of(lines)
+    parts, places = [], []
+    for name, layout in _LAYOUTS.items():
+        rows = np.flatnonzero(pc.equal(fields.name, name).to_numpy(zero_copy_only=False))
+        rows = rows[fields.counts[rows] >= layout.fields_min]
+        part, is_sound = layout.read(name, fields.only(rows))
+        parts.append(part.filter(pa.array(is_sound)))
+        places.append(rows[is_sound])
+    order = np.argsort(np.concatenate(places), kind="stable")
+    table = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks()
+    found = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
+    return found, parents[np.concatenate(places)[order]]
+
+
+def _text(lines: pa.Array) -> pa.Array:
+    try:
+        return lines.cast(pa.string())
+    except pa.ArrowInvalid:
+        # A batch with damaged bytes in it, which no client writes: the one place where lines are looked at singly.
+        return pa.array([line.decode(errors="replace") for line in lines.to_pylist()], pa.string())
+
+
+class _Fields(NamedTuple):
+    """The fields of lines, which lie behind one another in one array."""
+
+    flat: pa.Array
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    """Of each line, without its name."""
+
+    @classmethod
+    def of(cls, lines: pa.Array) -> _Fields:
+        lists = pc.split_pattern(lines, _FIELD_END)
+        offsets = np.asarray(lists.offsets, np.int64)
+        return cls(lists.values, offsets[:-1], np.diff(offsets) - 1)
+
+    def only(self, rows: NDArray[np.int64]) -> _Fields:
+        return _Fields(self.flat, self.firsts[rows], self.counts[rows])
+
+    @property
+    def name(self) -> pa.Array:
+        return self.flat.take(pa.array(self.firsts))
+
+    def at(self, place: int | NDArray[np.int64]) -> pa.Array:
+        """The field at this place of each line; null where the line is shorter."""
+        found = self.flat.take(pa.array(self.firsts + 1 + place, mask=self.counts <= place))
+        return pc.if_else(pc.equal(found, "null"), "", found)  # Java writes out what is not there
+
+
+class _Column(NamedTuple):
+    array: pa.Array
+    is_sound: NDArray[np.bool_] | None = None
+    """Rows whose value can be read; without it, all."""
+
+
+_Read = Callable[[_Fields], _Column]
+
+
+class _Layout(NamedTuple):
+    fields_min: int
+    columns: Mapping[str, _Read]
+
+    def read(self, name: str, fields: _Fields) -> tuple[pa.RecordBatch, NDArray[np.bool_]]:
+        """The columns of lines of this kind, and which lines make sense."""
+        rows = len(fields.firsts)
+        is_sound = np.ones(rows, np.bool_)
+        arrays = []
+        for field in SCHEMA:
+            if field.name == "record":
+                arrays.append(pa.repeat(name, rows))
+            elif (read := self.columns.get(field.name)) is None:
+                arrays.append(pa.nulls(rows, field.type))
+            else:
+                column = read(fields)
+                arrays.append(column.array.cast(field.type))
+                if column.is_sound is not None:
+                    is_sound &= column.is_sound
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), is_sound
+
+
+def _word(place: int) -> _Read:
+    return lambda fields: _Column(fields.at(place))
+
+
+def _number(place: int, *, below: int | None = None, unless_there: int | None = None) -> _Read:
+    """A number, which may have to be one of the first few."""
+
+    def read(fields: _Fields) -> _Column:
+        column = _digits(fields.at(place), _NUMBER, is_optional=unless_there is not None)
+        if unless_there is not None:
+            column = column._replace(array=column.array.fill_null(unless_there))
+        if below is None or column.is_sound is None:
+            return column
+        values = column.array.fill_null(-1).to_numpy(zero_copy_only=False)
+        return column._replace(is_sound=column.is_sound & (values >= 0) & (values < below))
+
+    return read
+
+
+def _moment(place: int, *, is_optional: bool = False) -> _Read:
+    """Milliseconds since 1970. Where they may be missing, 0 means that as well."""
+
+    def read(fields: _Fields) -> _Column:
+        ms, is_sound = _digits(fields.at(place), _TIME, is_optional=is_optional)
+        if is_optional:
+            ms = pc.if_else(pc.equal(ms, 0), None, ms)
+        return _Column(ms.cast(pa.timestamp("ms", "UTC")), is_sound)
+
+    return read
+
+
+def _digits(words: pa.Array, pattern: str, *, is_optional: bool) -> _Column:
+    is_number = pc.match_substring_regex(words, pattern)
+    is_sound = is_number.fill_null(is_optional).to_numpy(zero_copy_only=False)
+    return _Column(pc.if_else(is_number, words, None).cast(pa.int64()), is_sound)
+
+
+def _truth(place: int) -> _Read:
+    return lambda fields: _Column(pc.equal(fields.at(place), "true"))
+
+
+def _published_well(fields: _Fields) -> _Column:
+    # Before 4.3 there was no offset id in front of it.
+    return _Column(pc.equal(fields.at(np.where(fields.counts == 12, 11, 12)), "true"))
+
+
+_ABOUT: Mapping[str, _Read] = {
+    "time": _moment(0),
+    "group": _word(2),
+    "topic": _word(3),
+    "msg_id": _word(4),
+    "tags": _word(5),
+    "keys": _word(6),
+}
+_LAYOUTS: Mapping[str, _Layout] = {
+    PUB: _Layout(
+        12,
+        {
+            **_ABOUT,
+            "body_bytes": _number(8),
+            "cost_ms": _number(9),
+            "kind": _number(10, below=len(Kind)),
+            "is_success": _published_well,
+        },
+    ),
+    BEGUN: _Layout(
+        6, {"time": _moment(0), "group": _word(2), "msg_id": _word(4), "retries": _number(5), "keys": _word(6)}
+    ),
+    ENDED: _Layout(
+        4,
+        {
+            "msg_id": _word(1),
+            "cost_ms": _number(2),
+            "is_success": _truth(3),
+            "keys": _word(4),
+            "code": _number(5, below=len(Consumed), unless_there=int(Consumed.SUCCESS)),
+            "time": _moment(6, is_optional=True),
+            "group": _word(7),
+        },
+    ),
+    TRANSACTION: _Layout(12, {**_ABOUT, "kind": _number(8, below=len(Kind)), "state": _word(10)}),
+}

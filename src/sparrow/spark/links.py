@@ -1,0 +1,78 @@
+"""Connections to brokers that outlive a task: Spark uses its Python processes again, and so do we what they opened.
+
+A process has one link for each set of client options. It lives on the blocking clients' loop thread, and ends with the
+process. A forked child starts with none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from sparrow.client.aio.session import Session
+from sparrow.client.blocking.loop import SHARED, LoopThread
+from sparrow.spark.options import ClientOptions
+
+T = TypeVar("T")
+
+
+class Link:
+    """A session with the brokers, for code that is not asyncio."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.options = options
+        self._loop: LoopThread = SHARED.acquire()
+        try:
+            self.session: Session = self._loop.run(_opened(options))
+        except BaseException:
+            SHARED.release()
+            raise
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """What the coroutine returns or raises, on the link's loop."""
+        return self._loop.run(coroutine, timeout_s)
+
+    def close(self) -> None:
+        try:
+            self._loop.run(self.session.close())
+        finally:
+            SHARED.release()
+
+
+async def _opened(options: ClientOptions) -> Session:
+    session = Session(options.name_servers, timeout_ms=options.timeout_ms, credentials=options.credentials)
+    await session.open()
+    return session
+
+
+class Links:
+    """The links of this process."""
+
+    def __init__(self) -> None:
+        self._links: dict[ClientOptions, Link] = {}
+        self._opening = threading.Lock()
+
+    def to(self, options: ClientOptions) -> Link:
+        """The link with these brokers."""
+        with self._opening:
+            found = self._links.get(options)
+            if found is None:
+                found = self._links[options] = Link(options)
+            return found
+
+    def close(self) -> None:
+        """Hang up everywhere. The next use dials again."""
+        with self._opening:
+            while self._links:
+                self._links.popitem()[1].close()
+
+    def forget(self) -> None:
+        """In a forked child: neither the loop nor the connections are there."""
+        self._links, self._opening = {}, threading.Lock()
+
+
+LINKS = Links()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LINKS.forget)

@@ -1,0 +1,84 @@
+"""Sources and steps as frames, each a view that SQL knows by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sparrow.model.errors import Refused
+from sparrow.spark.jobs.running import sentence_of
+from sparrow.spark.pipelines.declared import Pipeline, Source, Step
+from sparrow.spark.schema import default_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def text_of(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """Options and settings as Spark wants them."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
+def build(spark: SparkSession, pipeline: Pipeline, *, is_empty: bool = False) -> dict[str, DataFrame]:
+    """Every source and step, by name. `is_empty`: with no rows and nobody asked, to see whether it all fits."""
+    from pyspark.errors import PySparkException
+
+    frames: dict[str, DataFrame] = {}
+    for source in pipeline.sources:
+        frame = _without_rows(spark, source) if is_empty else _read(spark, pipeline, source)
+        frames[source.name] = _named(frame, source)
+        frames[source.name].createOrReplaceTempView(source.name)
+    for step in pipeline.steps:
+        try:
+            frames[step.name] = _stepped(spark, step, frames)
+        except PySparkException as cause:
+            raise Refused(f"step {step.name!r}: {sentence_of(str(cause))}") from cause
+        frames[step.name].createOrReplaceTempView(step.name)
+    return frames
+
+
+def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
+    reader = (spark.readStream if source.stream else spark.read).options(**text_of(source.options))
+    if source.columns is not None:
+        reader = reader.schema(source.columns)
+    if source.parquet is not None:
+        return reader.parquet(source.parquet)
+    reader = reader.format("sparrow").option("nameserver", str(source.nameserver or pipeline.nameserver))
+    chosen = ("subscribe", source.topic) if source.topic else ("subscribePattern", source.pattern)
+    return reader.option(*chosen).load()
+
+
+def _without_rows(spark: SparkSession, source: Source) -> DataFrame:
+    if source.parquet is not None and source.columns is None:
+        return spark.read.options(**text_of(source.options)).parquet(source.parquet).limit(0)
+    is_kafka = str(source.options.get("kafkaSchema", "")).lower() == "true"
+    return spark.createDataFrame([], source.columns or default_ddl(kafka=is_kafka, headers=True))
+
+
+def _named(frame: DataFrame, source: Source) -> DataFrame:
+    """With the columns of its JSON beside, and its watermark."""
+    if source.json is not None:
+        from pyspark.sql import functions as f
+
+        body = next((name for name in ("body", "value") if name in frame.columns), None)
+        if body is None:
+            raise Refused(f"source {source.name!r} reads JSON, but its columns have no body")
+        parsed = frame.withColumn("__json", f.from_json(f.col(body).cast("string"), source.json))
+        frame = parsed.select(*(name for name in parsed.columns if name != "__json"), "__json.*")
+    for column, delay in source.watermark.items():
+        if column not in frame.columns:
+            raise Refused(f"source {source.name!r} has no column {column!r} for its watermark")
+        frame = frame.withWatermark(column, delay)
+    return frame
+
+
+def _stepped(spark: SparkSession, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
+    if step.sql is not None:
+        return spark.sql(step.sql)
+    assert step.call is not None, "a step has one of the two"
+    wanted = list(inspect.signature(step.call).parameters)
+    missing = [name for name in wanted if name not in frames]
+    if missing:
+        raise Refused(f"step {step.name!r} takes {missing[0]!r}, which nothing before it is called")
+    return step.call(*(frames[name] for name in wanted))  # type: ignore[no-any-return]

@@ -1,0 +1,83 @@
+"""What to read next, and in how many tasks: arithmetic on offsets. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sparrow.wire.bodies import BrokerQueue
+
+
+class Range(NamedTuple):
+    """Messages of one queue: from `start` up to, not including, `end`."""
+
+    queue: BrokerQueue
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+Task = tuple[Range, ...]
+"""What one task reads, in this order."""
+
+
+def shared(backlogs: Mapping[BrokerQueue, float], limit: float) -> dict[BrokerQueue, int]:
+    """How much of each backlog fits the limit: in proportion, and at least 1 of every queue that has any.
+
+    So no queue starves; the whole may pass the limit by one for each queue.
+    """
+    total = sum(backlogs.values())
+    if total <= limit:
+        return {queue: int(backlog) for queue, backlog in backlogs.items()}
+    shares = {queue: max(1, int(backlog * limit / total)) for queue, backlog in backlogs.items() if backlog > 0}
+    left = int(limit) - sum(shares.values())
+    for queue in sorted(shares):  # what rounding left over, in the order of the keys
+        if left <= 0:
+            break
+        extra = min(left, int(backlogs[queue]) - shares[queue], 1)
+        shares[queue] += extra
+        left -= extra
+    return shares
+
+
+def tasks(ranges: Sequence[Range], *, partitions_min: int | None, rows_a_range: int, rows_a_task: int) -> list[Task]:
+    """Ranges cut and joined. The same ranges give the same tasks, always."""
+    full = [each for each in sorted(ranges) if each.rows > 0]
+    total = sum(each.rows for each in full)
+    cut: list[Range] = []
+    for each in full:
+        parts = -(-each.rows // rows_a_range) if rows_a_range else 1
+        if partitions_min is not None:
+            parts = max(parts, round(each.rows / total * partitions_min))
+        cut += _cut(each, parts)
+    if partitions_min is not None:
+        missing = partitions_min - len(cut)
+        while missing > 0 and (longest := max(cut, key=lambda each: each.rows, default=None)) and longest.rows > 1:
+            at = cut.index(longest)
+            cut[at : at + 1] = _cut(longest, 2)
+            missing -= 1
+    return _joined(cut, rows_a_task, joins_max=len(cut) - (partitions_min or 0))
+
+
+def _cut(whole: Range, parts: int) -> list[Range]:
+    parts = max(1, min(parts, whole.rows))
+    edges = [whole.start + whole.rows * number // parts for number in range(parts + 1)]
+    return [Range(whole.queue, start, end) for start, end in itertools.pairwise(edges)]
+
+
+def _joined(ranges: Sequence[Range], room: int, *, joins_max: int) -> list[Task]:
+    joined: list[Task] = []
+    rows = 0
+    for each in ranges:
+        if joined and rows + each.rows <= room and joins_max > 0:
+            joined[-1] += (each,)
+            rows += each.rows
+            joins_max -= 1
+        else:
+            joined.append((each,))
+            rows = each.rows
+    return joined

@@ -1,0 +1,195 @@
+"""Which columns a topic has in Spark, and how a batch of records becomes exactly the schema that Spark asked for.
+
+Spark does not prune the columns of a Python source; the schema that a user gives does. So any subset of the columns is
+a schema, in any order, and what is not in it is not decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparrow.model.errors import Refused
+from sparrow.wire import columns as codec
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from sparrow.wire.bodies import BrokerQueue
+
+DEFAULT = (
+    "body",
+    "keys",
+    "tags",
+    "msg_id",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+    "born_timestamp",
+    "reconsume_times",
+    "properties",
+)
+TYPES = {
+    "body": "binary",
+    "keys": "string",
+    "tags": "string",
+    "msg_id": "string",
+    "properties": "map<string,string>",
+    "properties_raw": "string",
+    "topic": "string",
+    "broker": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "physical_offset": "bigint",
+    "born_timestamp": "timestamp",
+    "store_timestamp": "timestamp",
+    "born_host": "string",
+    "reconsume_times": "int",
+    "flag": "int",
+    "sys_flag": "int",
+}
+"""Every column, and its type in Spark's words. A body may be asked for as a string as well."""
+KAFKA_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+_KAFKA_FROM = {
+    "key": "keys",
+    "value": "body",
+    "partition": "queue_id",
+    "offset": "queue_offset",
+    "timestamp": "store_timestamp",
+    "headers": "properties",
+}
+_TEXT_TOO = frozenset({"body", "value"})
+_LOG_APPEND_TIME = 1
+"""What Kafka calls a timestamp that the broker gave."""
+
+
+def default_ddl(*, kafka: bool, headers: bool) -> str:
+    """The schema of a topic when the user names none."""
+    types = {name: kind for name, kind in KAFKA_TYPES.items() if headers or name != "headers"}
+    if not kafka:
+        types = {name: TYPES[name] for name in DEFAULT}
+    return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+
+
+class Projection(NamedTuple):
+    """What to decode, and how to make the asked-for columns of it. Goes to the tasks."""
+
+    needs: tuple[str, ...]
+    """Columns of the codec."""
+    names: tuple[str, ...]
+    """As the schema has them."""
+    as_text: tuple[str, ...]
+    """Binary columns that were asked for as strings."""
+    kafka: bool
+    schema: pa.Schema
+
+    def batch(self, decoded: pa.RecordBatch, queue: BrokerQueue) -> pa.RecordBatch:
+        """The columns that Spark expects, of records of one queue."""
+        arrays = [self._column(name, decoded, queue) for name in self.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(self, name: str, decoded: pa.RecordBatch, queue: BrokerQueue) -> pa.Array:
+        make = (_KAFKA_MADE if self.kafka else _MADE).get(name)
+        if make is not None:
+            return make(decoded, queue)
+        array = decoded.column(_KAFKA_FROM.get(name, name) if self.kafka else name)
+        if name in self.as_text:
+            return _as_text(array, decoded, queue)
+        return array
+
+
+_Make = Callable[[pa.RecordBatch, "BrokerQueue"], pa.Array]
+_MADE: dict[str, _Make] = {
+    "topic": lambda batch, queue: pa.repeat(queue.topic, batch.num_rows),
+    "broker": lambda batch, queue: pa.repeat(queue.broker_name, batch.num_rows),
+}
+_KAFKA_MADE: dict[str, _Make] = {
+    "topic": _MADE["topic"],
+    "key": lambda batch, _: batch.column("keys").cast(pa.binary()),
+    "timestampType": lambda batch, _: pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows),
+    "headers": lambda batch, _: _headers(batch.column("properties")),
+}
+
+
+def _headers(properties: pa.Array) -> pa.Array:
+    """A map column as Kafka's list of headers, over the same bytes."""
+    kind = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+    pairs = pa.StructArray.from_arrays(
+        [properties.keys, properties.items.cast(pa.binary())],
+        fields=[kind.value_type.field(0), kind.value_type.field(1)],
+    )
+    return pa.ListArray.from_arrays(properties.offsets, pairs, type=kind)
+
+
+def _as_text(array: pa.Array, decoded: pa.RecordBatch, queue: BrokerQueue) -> pa.Array:
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        offsets = decoded.column("queue_offset").to_numpy()
+        row = next(row for row, value in enumerate(array.to_pylist()) if not _is_text(value))
+        raise Refused(
+            f"the body at {queue.topic}/{queue.broker_name}/{queue.queue_id} offset {offsets[row]} is not UTF-8: "
+            "read the column as binary, and decode it in SQL with try_to_... or decode(body, 'latin1')"
+        ) from None
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = ()) -> Projection:
+    """How to fill this schema. A name or a type that no column has is refused before the first task."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    types = KAFKA_TYPES if kafka else TYPES
+    if not schema.fields:
+        raise Refused(f"the schema has no columns; there are {', '.join(types)}")
+    as_text = []
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        wanted = types.get(field.name)
+        if wanted is None:
+            raise Refused(f"a topic has no column {field.name!r}; there are {', '.join(types)}")
+        if kind == "string" and field.name in _TEXT_TOO:
+            as_text.append(field.name)
+        elif kind != wanted:
+            raise Refused(f"the column {field.name!r} has the type {wanted}, not {kind}")
+    names = tuple(field.name for field in schema.fields)
+    sources = [_KAFKA_FROM.get(name, name) if kafka else name for name in names]
+    needs = [name for name in (*sources, *extra) if name in codec.COLUMNS and name != "topic"]
+    if as_text or not needs:
+        needs.append("queue_offset")  # names the culprit; also the cheapest column, which counts the rows
+    return Projection(
+        tuple(dict.fromkeys(needs)), names, tuple(as_text), kafka, to_arrow_schema(schema, timezone="UTC")
+    )
+
+
+def offsets_of(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The queue offsets that the records themselves say."""
+    from sparrow.wire.record import AT_QUEUE_OFFSET
+
+    offsets: np.ndarray[Any, np.dtype[np.int64]] = codec.overlapping(buf, ">i8", AT_QUEUE_OFFSET)[starts].astype("i8")
+    return offsets
+
+
+def with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
+    """Only the rows with one of these tags: brokers compare hashes."""
+    return batch.filter(pc.is_in(batch.column("tags"), value_set=pa.array(tags, pa.string())))

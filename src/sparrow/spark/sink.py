@@ -1,0 +1,167 @@
+"""The sink of `format("sparrow")`: what Spark calls to write a batch job, or the batches of a stream.
+
+1. Options, columns, the topic and its brokers are checked before the first task runs, as far as they are known then.
+2. A stream's batch is known by the query's id and the batch's number, a batch job by an id that is made with its
+   writer, or by its `jobKey`. Inside `foreachBatch` a batch job is a part of the stream's batch.
+3. A batch without rows commits nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from sparrow.model.errors import Refused
+from sparrow.spark import committing, writing
+from sparrow.spark.brokers import Brokers
+from sparrow.spark.links import LINKS, Link
+from sparrow.spark.receipts import Receipt, Transaction
+from sparrow.spark.rows import Layout, layout_of
+from sparrow.spark.sink_options import Delivery, SinkOptions, sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+Messages = Sequence[WriterCommitMessage | None]
+
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties of a task that belongs to a stream."""
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
+    """For `df.write.format("sparrow").mode("append")`."""
+    if overwrite:
+        raise Refused("a topic cannot be overwritten, messages are only ever added: use mode('append')")
+    said = sink_options(options)
+    return BatchSink(said, _checked(said, schema))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
+    """For `df.writeStream.format("sparrow")`."""
+    if overwrite:
+        raise Refused("a topic cannot be overwritten, messages are only ever added: use outputMode('append')")
+    said = sink_options(options)
+    if said.job_key is not None:
+        raise Refused("the option 'jobKey' is for batch jobs: a stream is known by its checkpoint")
+    return StreamSink(said, _checked(said, schema))
+
+
+def _checked(options: SinkOptions, schema: StructType) -> Layout:
+    layout = layout_of([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
+    if options.topic is not None:
+        link = LINKS.to(options.client)
+        brokers = _brokers(link, options)
+        if options.delivery is Delivery.AT_LEAST_ONCE:
+            link.run(brokers.route(options.topic))
+        else:
+            link.run(brokers.check_staging(options.topic))
+            link.run(brokers.made_route(options.topic))
+    return layout
+
+
+def _brokers(link: Link, options: SinkOptions) -> Brokers:
+    return Brokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+
+
+class _Sink:
+    """What both kinds of writers do. Spark pickles them: they hold values, and connections belong to the process."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        self._options, self._layout = options, layout
+
+    def _written(self, batches: Iterator[pa.RecordBatch], transaction: Transaction, partition: int) -> Receipt:
+        link = LINKS.to(self._options.client)
+        return writing.write(batches, self._layout, self._options, writing.Task(transaction, partition), link)
+
+    def _of_stream(self, context: TaskContext) -> Transaction | None:
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            return None
+        return Transaction(f"{query}/{self._options.sink_name}", int(batch))
+
+    def _published(self, messages: Messages) -> bool:
+        """False: it had been before."""
+        receipts = _receipts(messages)
+        if not any(receipt.stages for receipt in receipts):
+            return True
+        link = LINKS.to(self._options.client)
+        return link.run(committing.publish(link.session, _brokers(link, self._options), receipts))
+
+    def _dropped(self, messages: Messages) -> None:
+        stages = [staged for receipt in _receipts(messages) for staged in receipt.stages]
+        if stages:
+            link = LINKS.to(self._options.client)
+            link.run(committing.drop(link.session, _brokers(link, self._options), stages))
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """One job: the same object, pickled, is in every task and in the driver's commit."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        super().__init__(options, layout)
+        self._job = Transaction(f"job/{options.job_key or uuid.uuid4().hex}/{options.sink_name}", 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
+        context = _context()
+        of_stream = self._of_stream(context)
+        if of_stream is not None and self._options.job_key is not None:
+            raise Refused(
+                "inside foreachBatch a batch is known by its query, and two writes by their sinkName: no jobKey"
+            )
+        return self._written(iterator, of_stream or self._job, context.partitionId())
+
+    def commit(self, messages: Messages) -> None:
+        if self._published(messages):
+            return
+        if self._options.job_key is not None:
+            log.warning(
+                "nothing written: a job with the key %r has been written before (sink %r)",
+                self._options.job_key,
+                self._options.sink_name,
+            )
+        else:
+            log.warning(
+                "nothing written: sink %r has written this batch before. If one foreachBatch writes twice, give each "
+                "write a sinkName of its own",
+                self._options.sink_name,
+            )
+
+    def abort(self, messages: Messages) -> None:
+        self._dropped(messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """A stream: made anew for every batch, and again for its commit."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
+        context = _context()
+        transaction = self._of_stream(context)
+        if transaction is None:
+            raise Refused(f"the task does not know its query: Spark has set neither {_QUERY} nor {_BATCH}")
+        return self._written(iterator, transaction, context.partitionId())
+
+    def commit(self, messages: Messages, batchId: int) -> None:
+        assert all(receipt.transaction.number == batchId for receipt in _receipts(messages)), "tasks know their batch"
+        if not self._published(messages):
+            log.info("batch %d of sink %r has been written before", batchId, self._options.sink_name)
+
+    def abort(self, messages: Messages, batchId: int) -> None:
+        self._dropped(messages)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "rows are written in tasks"
+    return context
+
+
+def _receipts(messages: Messages) -> list[Receipt]:
+    return [message for message in messages if isinstance(message, Receipt)]

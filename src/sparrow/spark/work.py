@@ -1,0 +1,81 @@
+"""What a task of a sink works with: what it is to write under which name, its brokers, and the routes it found."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from ipaddress import ip_address
+from typing import Any, NamedTuple, Protocol
+
+from sparrow import clock
+from sparrow.client.routes import Route
+from sparrow.spark.brokers import Brokers
+from sparrow.spark.links import Link
+from sparrow.spark.receipts import Staged, Transaction
+from sparrow.spark.records import RowIds
+from sparrow.spark.rows import Rows
+from sparrow.spark.sink_options import Delivery, SinkOptions
+from sparrow.wire.ids import UniqueIds
+
+
+class Writing(Protocol):
+    """How rows of one partition are delivered."""
+
+    def __init__(self, work: Work) -> None: ...
+    def add(self, rows: Rows) -> None: ...
+    def finish(self) -> tuple[Staged, ...]:
+        """Returns once all rows are where they should be."""
+        ...
+
+    def abandon(self) -> None:
+        """The task has failed."""
+        ...
+
+
+class Routes:
+    """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
+
+    def __init__(self, link: Link, find: Callable[[str], Coroutine[Any, Any, Route]]) -> None:
+        self._link, self._find = link, find
+        self._known: dict[str, Route] = {}
+
+    def __getitem__(self, topic: str) -> Route:
+        found = self._known.get(topic)
+        if found is None:
+            found = self._known[topic] = self._link.run(self._find(topic))
+        return found
+
+    def brokers(self) -> tuple[tuple[str, str], ...]:
+        """Those that rows may have gone to, each with a topic of its."""
+        found = {queue.broker_name: topic for topic, route in self._known.items() for queue in route.write_queues}
+        return tuple(sorted(found.items()))
+
+
+class Task(NamedTuple):
+    """Which rows these are: a partition of something that is written once."""
+
+    transaction: Transaction
+    partition: int
+
+
+class Work(NamedTuple):
+    """All that a task has in hand."""
+
+    task: Task
+    topic: str | None
+    """Of all rows, if they have one in common."""
+    options: SinkOptions
+    link: Link
+    brokers: Brokers
+    routes: Routes
+    ids: RowIds
+
+    @classmethod
+    def of(cls, task: Task, topic: str | None, options: SinkOptions, link: Link) -> Work:
+        brokers = Brokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+        is_sent = options.delivery is Delivery.AT_LEAST_ONCE  # a send makes a topic that is not there
+        routes = Routes(link, brokers.route if is_sent else brokers.made_route)
+        own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
+        ids = RowIds(UniqueIds(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
+        return cls(task, topic, options, link, brokers, routes, ids)

@@ -1,0 +1,175 @@
+"""Archive, then retention, then restore: every byte comes back, once, in order."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.jobs import TINY_LOG, Stored, append, make_topic, store_of, stored, trim
+from typer.testing import CliRunner
+
+from sparrow.cli.main import app
+from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.message import Draft, Host
+from sparrow.model.queue import Queue
+from sparrow.spark.jobs import archive, restore
+from sparrow.spark.jobs.archive import Archive
+from sparrow.spark.jobs.restore import Restore
+from sparrow.spark.jobs.running import Done, JobFailed
+from sparrow.spark.jobs.selecting import Selection
+from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.wire.compression import Compression, compress
+from sparrow.wire.record import pack_host
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+QUEUES, ROWS = 3, 200
+
+
+@pytest.fixture
+def platform() -> Iterator[RunningPlatform]:
+    """Its segments expire at once, as far as they are archived."""
+    with running(log=TINY_LOG | {"retention_waits_for": archive.GROUP}) as started:
+        make_topic(started, "orders", QUEUES)
+        for number in range(ROWS):
+            for queue_id in range(QUEUES):
+                append(started, "orders", queue_id, [odd_message(queue_id, number)])
+        yield started
+
+
+def odd_message(queue_id: int, number: int) -> Draft:
+    """Whatever a record can hold, in turn."""
+    body = (b"%d/%d " % (queue_id, number)) * (40 + number % 50)
+    packed, sys_flag = compress(body, Compression.ZLIB) if number % 7 == 0 else (body, 0)
+    properties = [
+        f"KEYS\x01key-{number} other-{number}\x02TAGS\x01t{number % 3}\x02UNIQ_KEY\x01id-{queue_id}-{number}\x02",
+        f"UNIQ_KEY\x01id-{queue_id}-{number}\x02TRAN_MSG\x01true\x02DELAY\x013\x02REAL_TOPIC\x01orders\x02",
+        f"名前\x01значение\x02UNIQ_KEY\x01id-{queue_id}-{number}",  # no end after the last one
+        "",
+    ][number % 4]
+    return Draft(
+        body=b"" if number % 11 == 5 else packed,
+        properties=properties.encode(),
+        flag=number * 1000 - 7,
+        sys_flag=0 if number % 11 == 5 else sys_flag,
+        born_ms=1_700_000_000_000 + number,
+        born_host=pack_host(Host(bytes([10, 0, queue_id, number % 256]), 40_000 + number)),
+        reconsume_times=number % 5,
+    )
+
+
+def quiet(_: Done) -> None:
+    pass
+
+
+def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_that_it_lacks(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    work = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), rows_a_batch=400)
+    assert trim(platform) == 0, "nothing is archived yet, so nothing goes, however old it is"
+
+    class Killed(Exception):
+        pass
+
+    def kill(done: Done) -> None:
+        assert done.rows < QUEUES * ROWS
+        raise Killed
+
+    with pytest.raises(Killed):
+        archive.run(spark, work, told=kill)
+    forget_last_commit(tmp_path / "archive/_checkpoint")
+    trim(platform)  # the next run would miss what went too early
+
+    said = ["pipeline", "archive", work.path, "--topic", "orders", "--rows", "400", "-n", platform.name_servers]
+    ran = CliRunner().invoke(app, said)
+    assert ran.exit_code == 0, ran.output
+    assert f"messages archived to {work.path}." in ran.output
+    rows = archive.archived(spark, work.path).select("queue_id", "queue_offset").collect()
+    assert len(rows) == len(set(rows)) == QUEUES * ROWS
+    folders = {path.relative_to(tmp_path).parts[1:3] for path in (tmp_path / "archive").glob("topic=*/date=*/hour=*")}
+    assert all(topic == "topic=orders" and day.startswith("date=20") for topic, day in folders)
+    assert folders
+
+    with pytest.raises(Refused, match="another checkpoint"):
+        archive.run(spark, msgspec.structs.replace(work, checkpoint=f"{tmp_path}/new"), told=quiet)
+
+
+def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_once(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    originals = stored(platform, "orders", QUEUES)
+    assert sum(map(len, originals.values())) == QUEUES * ROWS
+    work = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
+    assert archive.run(spark, work, told=quiet).rows == QUEUES * ROWS
+
+    # Others' messages roll the segments on; then all of the topic goes.
+    make_topic(platform, "others", 1)
+    append(platform, "others", 0, [Draft(body=bytes(8000)) for _ in range(20)])
+    assert trim(platform) > 0
+    nothing: dict[int, list[Stored]] = {queue_id: [] for queue_id in range(QUEUES)}
+    assert stored(platform, "orders", QUEUES) == nothing
+
+    back = Restore(name_servers=platform.name_servers, path=work.path)
+    assert restore.run(spark, back, told=quiet).written == QUEUES * ROWS
+    assert stored(platform, "orders", QUEUES) == originals
+    again = restore.run(spark, back, told=quiet)
+    assert (again.written, again.was_done) == (0, True)
+    assert stored(platform, "orders", QUEUES) == originals
+
+    # A part of it, to another topic that is not there yet: it is made with as many queues.
+    part = Selection(topics=("orders",), queue_id=2, offsets=(10, 29))
+    some = msgspec.structs.replace(back, selection=part, to="part")
+    counted = restore.run(spark, some, dry_run=True, told=quiet)
+    assert (counted.rows, counted.written) == (20, 0)
+    assert restore.run(spark, some, told=quiet).written == 20
+    assert stored(platform, "part", QUEUES) == nothing | {2: originals[2][10:30]}
+
+
+def test_an_archive_of_a_topic_that_is_not_there_fails_in_one_sentence(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    work = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("nowhere",))
+    with pytest.raises(JobFailed) as failed:
+        archive.run(spark, work, told=quiet)
+    assert str(failed.value) == str(UnknownTopic("nowhere"))
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if Spark had died between writing the files of a batch and noting that it had: it does the batch again."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    planned = [path for path in (checkpoint / "offsets").glob("[0-9]*") if int(path.name) > last]
+    for path in [checkpoint / "commits" / str(last), *planned]:
+        path.unlink()
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def test_compression_in_the_messages_above_is_real() -> None:
+    draft = odd_message(0, 7)
+    assert draft.sys_flag
+    assert zlib.decompress(draft.body).startswith(b"0/7 ")
+
+
+def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None:
+    with running(log=TINY_LOG | {"retention_waits_for": "keeper"}) as platform:
+        make_topic(platform, "late", 1)
+        append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
+        assert trim(platform) == 0, "the group has not begun"
+        place = platform._loop.run(_commit(platform, 10))
+        assert trim(platform) > 0
+        assert store_of(platform).first <= place
+        platform._loop.run(_commit(platform, 30))
+        assert trim(platform) > 0
+        assert store_of(platform).first > place
+
+
+async def _commit(platform: RunningPlatform, offset: int) -> int:
+    """Bring the group to an offset; up to where it has passed the log then."""
+    store = store_of(platform)
+    await store.commit("keeper", Queue("late", 0), offset)
+    place = store.passed_by("keeper")
+    assert place is not None
+    return place

@@ -1,0 +1,241 @@
+"""Planted losses and doubles are found, each id of them; where there are none, nothing is."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from tests.support.waiting import wait_until
+from typer.testing import CliRunner
+
+from sparrow import client, clock
+from sparrow.cli.main import app
+from sparrow.client import trace
+from sparrow.client.retry import Later
+from sparrow.client.trace import ConsumeEnded, Published
+from sparrow.model.errors import Refused
+from sparrow.model.message import UNIQUE_KEY, Message, StoredMessage
+from sparrow.spark.jobs.audit import Audit, Audited, run
+from sparrow.spark.jobs.spans import Span
+from sparrow.testing import RunningPlatform
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The first job of a session starts processes of Python, each of which takes seconds on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
+
+def send(
+    platform: RunningPlatform, topic: str, bodies: Sequence[str], *, traced: bool = True, **more: str
+) -> list[str]:
+    """The ids that the messages got."""
+    with client.Producer(platform.name_servers, group="shop", trace=traced) as producer:
+        return [producer.send(Message.of(topic, body, **more)).message_id for body in bodies]
+
+
+def handle(
+    platform: RunningPlatform, topic: str, group: str, count: int, handler: Callable[[StoredMessage], object]
+) -> None:
+    """A traced consumer, until its handler was called so many times."""
+    calls: list[str] = []
+
+    def counted(message: StoredMessage) -> None:
+        calls.append(message.unique_key or "")
+        handler(message)
+
+    with client.Consumer(group, platform.name_servers, trace=True, start="first") as consumer:
+        consumer.subscribe(topic)
+        consumer.start(counted)
+        wait_until(lambda: len(calls) >= count, within_s=30)
+
+
+def note(platform: RunningPlatform, *traces: trace.Trace) -> None:
+    """Traces that clients might have left."""
+    with client.Producer(platform.name_servers) as producer:
+        producer.send(Message.of(trace.TRACE_TOPIC, trace.encode(traces)))
+
+
+def findings(audited: Audited) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for hour in audited.hours:
+        for finding, ids in hour.findings.items():
+            assert ids.count == len(ids.first)
+            found.setdefault(finding, set()).update(ids.first)
+    return found
+
+
+def total(audited: Audited) -> list[int]:
+    """Sent, stored, handled, ok: the runs may cross an hour."""
+    names = ("sent", "stored", "handled", "ok")
+    return [sum(getattr(hour, name) or 0 for hour in audited.hours) for name in names]
+
+
+def test_a_platform_that_lost_nothing_is_clean(spark: SparkSession, platform: RunningPlatform) -> None:
+    send(platform, "T", [f"{number}" for number in range(40)])
+    failed: set[str] = set()
+
+    def handler(message: StoredMessage) -> None:
+        if message.body == b"7" and not failed:
+            failed.add("7")
+            raise Later(1)  # to be handled again, which is once
+
+    handle(platform, "T", "readers", 41, handler)
+    audited = run(spark, Audit(name_servers=platform.name_servers, topics=("T",), groups=("readers",)))
+    assert findings(audited) == {}
+    assert audited.is_clean
+    assert total(audited) == [40, 40, 40, 40]
+    assert (audited.without_id, audited.elsewhere, audited.notes) == (0, 0, ())
+
+
+def test_planted_losses_and_doubles_are_found_with_their_ids(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    now = clock.now_ms()
+    good = send(platform, "T", [f"{number}" for number in range(30)])
+    (doubled,) = send(platform, "T", ["twice"])
+    send(platform, "T", ["twice"], traced=False, **{UNIQUE_KEY: doubled})
+    (stranger,) = send(platform, "T", ["from nowhere"], traced=False)
+    handle(platform, "T", "readers", 33, lambda message: None)
+    unread = send(platform, "T", ["too late 1", "too late 2"])
+    send(platform, "other", ["of another topic"])
+    again = ConsumeEnded(
+        request_id="R", message_id=good[3], cost_ms=1, is_success=True, time_ms=now + 1, group="readers"
+    )
+    lost = [Published(time_ms=now, group="shop", topic="T", message_id=f"LOST{number}") for number in range(3)]
+    refused = msgspec.structs.replace(lost[0], message_id="REFUSED", is_success=False)
+    note(platform, *lost, refused, again, msgspec.structs.replace(again, message_id="OTHER"))
+
+    folder = tmp_path / "audit"
+    audit = Audit(name_servers=platform.name_servers, topics=("T",), groups=("readers", "idle"), parquet=str(folder))
+    audited = run(spark, audit)
+    of_readers = msgspec.structs.replace(audited, hours=tuple(h for h in audited.hours if h.group == "readers"))
+    assert not audited.is_clean
+    assert findings(of_readers) == {
+        "missing_in_store": {"LOST0", "LOST1", "LOST2"},
+        "doubled_in_store": {doubled},
+        "unknown": {stranger},
+        "missing_in_handling": set(unread),
+        "doubled_in_handling": {doubled, good[3]},
+    }
+    assert total(of_readers) == [30 + 1 + 2 + 3, 30 + 2 + 1 + 2, 30 + 2 + 1 + 1, 29]
+    assert audited.elsewhere == 1  # OTHER
+
+    rows = pq.read_table(folder / "findings").to_pylist()
+    assert len(rows) == 3 + 1 + 1 + 2 + 2 + (30 + 1 + 1 + 2)
+    idle = {row["msg_id"] for row in rows if row["group"] == "idle"}
+    assert idle == {*good, doubled, stranger, *unread}
+    assert {row["msg_id"] for row in rows if row["finding"] == "missing_in_store"} == {"LOST0", "LOST1", "LOST2"}
+    assert pq.read_table(folder / "hours").num_rows == len(audited.hours)
+
+
+def test_transactions_count_when_they_are_committed(spark: SparkSession, platform: RunningPlatform) -> None:
+    with client.Producer(platform.name_servers, group="shop", trace=True) as producer:
+        with producer.transaction(Message.of("T", "kept")):
+            pass
+        with pytest.raises(ValueError, match="no"), producer.transaction(Message.of("T", "dropped")):
+            raise ValueError("no")
+    audited = run(spark, Audit(name_servers=platform.name_servers, topics=("T",)))
+    assert findings(audited) == {}
+    assert total(audited) == [1, 1, 0, 1]
+
+
+def test_tables_of_an_outbox_and_an_inbox_are_compared_by_a_property(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    for number in range(6):
+        send(platform, "T", ["event"], traced=False, **{"cap-msg-id": f"event-{number}"})
+    send(platform, "T", ["without"], traced=False)
+    outbox, inbox = tmp_path / "outbox.csv", tmp_path / "inbox.json"
+    with outbox.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["Id", "Topic", "Added"])
+        rows.writerows([f"event-{number}", "T", "2026-01-31 12:30:00"] for number in range(1, 8))
+    handled = [0, 1, 2, 2, 3, 5]
+    inbox.write_bytes(b"\n".join(msgspec.json.encode({"Id": f"event-{n}", "Group": "readers"}) for n in handled))
+    audit = Audit(
+        name_servers=platform.name_servers,
+        topics=("T",),
+        groups=("readers",),
+        sent=str(outbox),
+        handled=str(inbox),
+        match="property:cap-msg-id",
+        id_column="Id",
+    )
+    audited = run(spark, audit)
+    assert findings(audited) == {
+        "missing_in_store": {"event-6", "event-7"},
+        "unknown": {"event-0"},
+        "missing_in_handling": {"event-4"},
+        "doubled_in_handling": {"event-2"},
+    }
+    assert audited.without_id == 1
+    by_hour = {hour.hour_ms: hour for hour in audited.hours}
+    assert by_hour[1_769_860_800_000].sent == 7  # 2026-01-31 12:00 UTC
+
+
+def test_a_topic_of_ids_tells_what_was_handled(spark: SparkSession, platform: RunningPlatform) -> None:
+    ids = send(platform, "T", ["1", "2", "3"], traced=False)
+    send(platform, "done", [ids[0], msgspec.json.encode({"msg_id": ids[1]}).decode()], traced=False)
+    audit = Audit(
+        name_servers=platform.name_servers, topics=("T",), groups=("readers",), sent="none", handled="topic:done"
+    )
+    audited = run(spark, audit)
+    assert findings(audited) == {"missing_in_handling": {ids[2]}}
+    assert {hour.sent for hour in audited.hours} == {None}
+
+
+def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, platform: RunningPlatform) -> None:
+    send(platform, "T", ["early"], tags="paid")
+    since = clock.now_ms() + 1
+    wait_until(lambda: clock.now_ms() > since)
+    (inside,) = send(platform, "T", ["inside"], tags="paid")
+    send(platform, "T", ["of another tag"], tags="open")
+    wait_until(lambda: clock.now_ms() > since + 1)
+    until = clock.now_ms()
+    wait_until(lambda: clock.now_ms() > until)
+    send(platform, "T", ["late"], tags="paid")
+    audit = Audit(
+        name_servers=platform.name_servers,
+        topics=("T",),
+        groups=("idle",),
+        tags=("paid",),
+        span=Span(since, until),
+    )
+    audited = run(spark, audit)
+    assert findings(audited) == {"missing_in_handling": {inside}}
+    assert total(audited) == [1, 1, 0, 0]
+
+
+def test_what_cannot_be_found_out_is_refused(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
+    send(platform, "T", ["1"], traced=False)
+    with pytest.raises(Refused, match="trace=True"):
+        run(spark, Audit(name_servers=platform.name_servers, topics=("T",)))
+    with pytest.raises(Refused, match="no properties"):
+        Audit(name_servers=platform.name_servers, topics=("T",), match="property:x")
+    with pytest.raises(Refused, match="known by"):
+        Audit(name_servers=platform.name_servers, topics=("T",), match="id")
+    table = tmp_path / "sent.csv"
+    table.write_text("name\nx\n")
+    with pytest.raises(Refused, match="no column 'msg_id'; it has name"):
+        run(spark, Audit(name_servers=platform.name_servers, topics=("T",), sent=str(table)))
+
+
+def test_the_command_leaves_with_what_it_found(spark: SparkSession, platform: RunningPlatform) -> None:
+    runner = CliRunner()
+    words = ["pipeline", "audit", "T", "--name-server", platform.name_servers, "--settle", "0"]
+    (sent,) = send(platform, "T", ["1"])
+    clean = runner.invoke(app, [*words, "--json"])
+    assert clean.exit_code == 0, clean.output
+    assert msgspec.json.decode(clean.stdout.splitlines()[-1])["clean"] is True
+    found = runner.invoke(app, [*words, "--group", "idle"])
+    assert found.exit_code == 1
+    assert f"1 missing in handling: {sent}\n" in found.stdout
+    failed = runner.invoke(app, [*words, "--match", "nothing"])
+    assert failed.exit_code == 2
+    assert "known by" in failed.stderr

@@ -1,0 +1,122 @@
+"""The latest message of each key: against a dictionary, in one go and in several."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.jobs import append, make_topic, stored
+
+from sparrow.model.errors import Refused
+from sparrow.model.message import Draft
+from sparrow.spark.jobs import compact
+from sparrow.spark.jobs.compact import Compact
+from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.wire import properties
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+QUEUES, KEYS = 3, 150
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[RunningPlatform]:
+    with running() as started:
+        make_topic(started, "changes", QUEUES)
+        yield started
+
+
+def change(platform: RunningPlatform, seed: int, rows: int) -> dict[str, bytes]:
+    """Random news of keys, each key in a queue of its own; some say that it is gone. What each key's last one was."""
+    chosen = random.Random(seed)
+    news: dict[str, bytes] = {}
+    lots: dict[int, list[Draft]] = {}
+    for number in range(rows):
+        key = chosen.randrange(KEYS)
+        body = b"" if chosen.random() < 0.2 else b"%d-%d" % (seed, number)
+        said = {"KEYS": f"key-{key}"} if key else {}  # without a key it is no one's news
+        lots.setdefault(key % QUEUES, []).append(Draft(body=body, properties=properties.encode(said)))
+        if key:
+            news[f"key-{key}"] = body
+    for queue_id, drafts in lots.items():
+        append(platform, "changes", queue_id, drafts)
+    return news
+
+
+def quiet(_: object) -> None:
+    pass
+
+
+def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
+    rows = compact.table(spark, path).select("keys", "body").collect()
+    found = {row["keys"]: bytes(row["body"]) for row in rows}
+    assert len(found) == len(rows), "a key is there once"
+    return found
+
+
+def test_the_table_holds_the_last_of_each_key_run_after_run(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    work = Compact(name_servers=platform.name_servers, path=f"{tmp_path}/table", topics=("changes",), drop_empty=True)
+    with pytest.raises(Refused, match="no compacted table"):
+        compact.table(spark, work.path)
+    known = change(platform, 1, 2000)
+    done = compact.run(spark, work, told=quiet)
+    assert (done.read, done.version) == (2000, 1)
+    assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
+    assert compact.run(spark, work, told=quiet).read == 0
+
+    # Killed after its plan was made and some of the new table was written: the next run carries out that very plan.
+    known |= change(platform, 2, 500)
+    current = compact._said(spark, f"{work.path}/_current")
+    assert current is not None
+    compact._plan(spark, work, current)
+    (tmp_path / "table/v00000002").mkdir()
+    (tmp_path / "table/v00000002/part-00000.parquet").write_bytes(b"half a file")
+    later = change(platform, 4, 10)
+    assert compact.run(spark, work, told=quiet).read == 500
+    assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
+    known |= later
+    assert compact.run(spark, work, told=quiet).read == 10
+    assert bodies(spark, work.path) == {key: body for key, body in known.items() if body}
+    assert sorted(path.name for path in (tmp_path / "table").glob("v*")) == ["v00000002", "v00000003"]
+
+    # To a topic, with its own progress: only what has news, its tombstones too.
+    to_topic = Compact(
+        name_servers=platform.name_servers, path=f"{tmp_path}/ck", topics=("changes",), to_topic="latest"
+    )
+    assert compact.run(spark, to_topic, told=quiet).keys == len(known)
+    news = change(platform, 3, 40)
+    assert compact.run(spark, to_topic, told=quiet).keys == len(news)
+    found: dict[str, bytes] = {}
+    for queue in stored(platform, "latest", 4).values():
+        for message in queue:
+            found[properties.decode(message.properties)["KEYS"]] = message.body
+    assert found == known | news
+
+
+def test_newer_is_the_higher_offset_in_a_queue_and_the_later_store_time_between_queues(spark: SparkSession) -> None:
+    rows = [
+        # the clock went back between these two: in one queue it has no say
+        ("t", "a", b"older", "b", 0, 1, "2026-01-01 00:00:09"),
+        ("t", "a", b"newer", "b", 0, 2, "2026-01-01 00:00:05"),
+        ("t", "b", b"older", "b", 0, 9, "2026-01-01 00:00:01"),
+        ("t", "b", b"newer", "b", 1, 0, "2026-01-01 00:00:02"),
+        ("t", "c", b"older", "b", 0, 3, "2026-01-01 00:00:03"),
+        ("t", "c", b"newer", "b", 1, 4, "2026-01-01 00:00:03"),
+        ("u", "c", b"of another topic", "b", 0, 0, "2026-01-01 00:00:00"),
+        ("t", None, b"no one's", "b", 0, 7, "2026-01-01 00:00:09"),
+        ("t", "", b"no one's", "b", 0, 8, "2026-01-01 00:00:09"),
+    ]
+    schema = "topic string, keys string, body binary, broker string, queue_id int, queue_offset bigint, at string"
+    frame = spark.createDataFrame(rows, schema).selectExpr("*", "timestamp(at) as store_timestamp").drop("at")
+    found = {(row["topic"], row["keys"]): bytes(row["body"]) for row in compact.latest(frame).collect()}
+    assert found == {
+        ("t", "a"): b"newer",
+        ("t", "b"): b"newer",
+        ("t", "c"): b"newer",
+        ("u", "c"): b"of another topic",
+    }

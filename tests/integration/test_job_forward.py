@@ -1,0 +1,121 @@
+"""`sparrow pipeline forward`: a backlog to a wider topic, nothing lost, nothing twice, each key in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from sparrow.cli.main import app
+from sparrow.client import Admin, Consumer, Message, Producer
+from sparrow.client.select import SHARDING_KEY, by_hash
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.spark.jobs.forward import Forward, mentioned, run
+from sparrow.testing.platforms import RunningPlatform
+from sparrow.wire.properties import VALUE_END
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+KEYS = [f"key-{number}" for number in range(5)]
+
+
+def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
+    """To the queue of its key, as a producer does that wants order; every other one says its key as a sharding key."""
+    with Producer(platform.name_servers) as producer:
+        for number in numbers:
+            key = KEYS[number % len(KEYS)]
+            said = {SHARDING_KEY: key} if number % 2 else {"KEYS": key}
+            message = Message.of("orders", f"{number}", tags="odd" if number % 2 else "even", city="Oslo", **said)
+            message.flag = number
+            producer.send(message, selector=by_hash(key))
+
+
+def table(platform: RunningPlatform, topic: str) -> pa.Table:
+    columns = ["queue_id", "queue_offset", "body", "properties_raw", "flag", "born_timestamp"]
+    with Consumer("readers", platform.name_servers) as consumer:
+        return consumer.read_table(topic, columns=columns)
+
+
+def contents(platform: RunningPlatform, topic: str) -> list[dict[str, object]]:
+    """All that stays as it is, by body."""
+    rows = table(platform, topic).drop_columns(["queue_id", "queue_offset"]).to_pylist()
+    for row in rows:
+        row["properties_raw"] = row["properties_raw"].rstrip(VALUE_END)  # the last one's end may be left out
+    return sorted(rows, key=lambda row: int(row["body"]))
+
+
+def in_order(platform: RunningPlatform, topic: str, *, of: Iterable[int]) -> dict[int, list[list[int]]]:
+    """Of each key, the numbers in each queue that has any."""
+    wanted = set(of)
+    found: dict[int, dict[int, list[int]]] = {}
+    for row in table(platform, topic).to_pylist():
+        number = int(row["body"])
+        if number in wanted:
+            # Sharding key or keys: the same text chooses the same queue.
+            found.setdefault(number % len(KEYS), {}).setdefault(row["queue_id"], []).append(number)
+    return {key: list(queues.values()) for key, queues in found.items()}
+
+
+def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    with Admin(platform.name_servers) as admin:
+        admin.create_topic("orders", queues=3)
+        send(platform, range(60))
+        arguments = Forward(
+            name_servers=platform.name_servers,
+            sources=("orders",),
+            target="wide",
+            checkpoint=str(tmp_path / "checkpoint"),
+            group="mover",
+            rows_a_batch=40,
+            target_queues=8,
+        )
+        done = run(spark, arguments)
+        assert (done.read, done.written) == (60, 60)
+        assert contents(platform, "wide") == contents(platform, "orders")
+        one_queue_each = {key: [[n for n in range(60) if n % len(KEYS) == key]] for key in range(len(KEYS))}
+        assert in_order(platform, "wide", of=range(60)) == one_queue_each
+        assert admin.progress("mover").lag == 0
+        assert len(admin.route("wide").write_queues) == 8
+
+        send(platform, range(60, 70))
+        assert run(spark, arguments).written == 10, "it goes on where it stopped"
+        assert contents(platform, "wide") == contents(platform, "orders")
+
+
+def test_the_command_forwards_what_a_filter_lets_through(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    send(platform, range(20))
+    words = ["orders", "--to", "few", "-n", platform.name_servers, "--tags", "odd"]
+    words += ["--where", "cast(cast(body as string) as int) < 10"]
+    done = CliRunner().invoke(app, ["pipeline", "forward", *words, "--checkpoint", str(tmp_path / "checkpoint")])
+    assert done.exit_code == 0, done.output
+    assert [int(row["body"]) for row in contents(platform, "few")] == [1, 3, 5, 7, 9]
+    assert "5 written to few" in done.output
+
+
+def test_what_cannot_be_forwarded_is_said_in_a_sentence(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    def arguments(**changes: object) -> Forward:
+        usual = {"sources": ("orders",), "target": "wide", "checkpoint": str(tmp_path / "checkpoint")}
+        return Forward(name_servers=platform.name_servers, **{**usual, **changes})  # type: ignore[arg-type]
+
+    send(platform, range(1))
+    with pytest.raises(Refused, match="never end"):
+        run(spark, arguments(target="orders"))
+    with pytest.raises(Refused, match=r"every 0\.2 s"):
+        run(spark, arguments(every_s=0.2))
+    with pytest.raises(SparrowError, match="colour"):
+        run(spark, arguments(where="colour = 'red'"))
+
+
+def test_only_columns_that_are_spoken_of_are_read() -> None:
+    assert mentioned("properties['body_of'] = 'x' AND Tags IN ('a')", None) == ["tags", "properties"]
+    assert mentioned(None) == []

@@ -1,0 +1,162 @@
+"""`sparrow pipeline outbox`: what is published and not sent goes to its topics, whoever else is at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.bus_tables import rows
+from typer.testing import CliRunner
+
+from sparrow.bus import EventBus
+from sparrow.bus.publishing import Outgoing
+from sparrow.bus.relay import Relay
+from sparrow.bus.sql.claims import claim
+from sparrow.bus.sql.outbox import PUBLISH
+from sparrow.bus.transport.sparrow_forms import delivery_of
+from sparrow.cli.main import app
+from sparrow.cli.pipeline_relaying import Relaying
+from sparrow.client import Admin, Consumer
+from sparrow.model.message import StoredMessage
+from sparrow.spark.jobs.outbox import Outbox, run
+from sparrow.testing.platforms import RunningPlatform
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def publish(url: str, events: Sequence[Outgoing]) -> list[int]:
+    async def work() -> list[int]:
+        bus = EventBus(url, "memory://")
+        try:
+            await bus.prepare()
+            return await bus.publish_many_async(events)
+        finally:
+            await bus.database.close()
+
+    return asyncio.run(work())
+
+
+def looked_up(url: str, table: str) -> list[dict[str, Any]]:
+    async def work() -> list[dict[str, Any]]:
+        bus = EventBus(url, "memory://")
+        try:
+            await bus.prepare()
+            return await rows(bus, table)
+        finally:
+            await bus.database.close()
+
+    return asyncio.run(work())
+
+
+def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessage]]:
+    """Every event in a topic with its number, queue by queue."""
+    with Consumer("readers", platform.name_servers) as consumer:
+        table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
+    with Admin(platform.name_servers) as admin:
+        messages = [admin.message(row["msg_id"], topic=topic) for row in table]
+    return [(int(delivery_of(message).headers["cap-msg-id"] or 0), message) for message in messages]
+
+
+def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
+    spark: SparkSession, platform: RunningPlatform, database_url: str
+) -> None:
+    plain = publish(database_url, [Outgoing("order.created", {"n": number}) for number in range(100)])
+    keyed = publish(database_url, [Outgoing("order.paid", {"n": number}, f"k{number % 3}") for number in range(12)])
+    (later,) = publish(database_url, [Outgoing("order.created", {}, delay=timedelta(hours=1))])
+    relaying = Relaying(name_servers=platform.name_servers, database=database_url, lot=40)
+    told: list[tuple[int, int | None]] = []
+    done = run(
+        spark,
+        Outbox(tasks=2),
+        relaying,
+        relaying.open_events,
+        told=lambda done: told.append((done.rows, done.behind)),
+    )
+    assert (done.sent, done.failed, done.left) == (112, 0, 1)
+    assert told[0] == (0, 113)
+    assert sorted(number for number, _ in events(platform, "order|created")) == sorted(plain)
+    paid = events(platform, "order|paid")
+    for key in range(3):
+        in_its_queue = [number for number, message in paid if message.properties["__SHARDINGKEY"] == f"k{key}"]
+        assert in_its_queue == keyed[key::3], "the order of a key"
+    status = {row["Id"]: row["StatusName"] for row in looked_up(database_url, "published")}
+    assert {status[number] for number in [*plain, *keyed]} == {"Successed"}
+    assert status[later] == "Delayed"
+    assert [row["MessageId"] for row in looked_up(database_url, "queue")] == [later]
+
+
+def test_relays_that_run_meanwhile_share_the_work(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/sparrow.db"
+    numbers = publish(url, [Outgoing("order.created", {"n": number}) for number in range(300)])
+    relaying = Relaying(name_servers=platform.name_servers, database=url, lot=25)
+
+    async def both() -> tuple[int, int]:
+        bus = EventBus(url, f"sparrow://{platform.name_servers}", relay_batch=5)
+        await bus.prepare()
+        relay = Relay(bus.shared)
+        try:
+            await relay.step()
+            job = asyncio.create_task(asyncio.to_thread(run, spark, Outbox(tasks=2), relaying, relaying.open_events))
+            while not job.done():
+                if not await relay.step():
+                    await asyncio.sleep(0.01)
+                await relay.drain()
+            return (await job).sent, bus.shared.probe.totals["bus_sent_total"]
+        finally:
+            await relay.stop(5)
+            await bus.shared.transport.close()
+            await bus.database.close()
+
+    by_job, by_relay = asyncio.run(both())
+    assert by_relay >= 5
+    assert by_job + by_relay == len(numbers)
+    assert sorted(number for number, _ in events(platform, "order|created")) == sorted(numbers), "each once"
+
+
+def test_what_others_have_claimed_is_left_to_them(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/sparrow.db"
+    numbers = publish(url, [Outgoing("order.created", {"n": number}) for number in range(5)])
+
+    async def held() -> set[int]:
+        bus = EventBus(url, "memory://")
+        try:
+            await bus.prepare()
+            claims = await bus.database.run(
+                lambda db: claim(db, bus.shared.sql, PUBLISH, "", 2, owner="somebody", lease_s=600)
+            )
+            return {each.message_id for each in claims}
+        finally:
+            await bus.database.close()
+
+    others = asyncio.run(held())
+    relaying = Relaying(name_servers=platform.name_servers, database=url)
+    done = run(spark, Outbox(tasks=1), relaying, relaying.open_events)
+    assert (done.sent, done.left) == (3, 2)
+    assert {number for number, _ in events(platform, "order|created")} == set(numbers) - others
+
+
+def test_an_event_that_no_broker_takes_does_not_hold_up_the_others(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/sparrow.db"
+    (whole,) = publish(url, [Outgoing("order.created", {"n": 1})])
+    # On the bus's own broker such names are fine, so that they come to be stored.
+    (strange,) = publish(url, [Outgoing("order.created!", {"n": 2})])
+    words = ["outbox", "--database", url, "-n", platform.name_servers, "--tasks", "1"]
+    done = CliRunner().invoke(app, ["pipeline", *words])
+    assert done.exit_code == 0, done.output
+    assert "1 events sent" in done.output
+    assert "1 attempts failed" in done.output
+    assert [number for number, _ in events(platform, "order|created")] == [whole]
+    refused = next(row for row in looked_up(url, "published") if row["Id"] == strange)
+    assert (refused["StatusName"], refused["Retries"]) == ("Scheduled", 1)
+    assert "IllegalName" in refused["LastError"]

@@ -1,0 +1,110 @@
+"""Replay: a part of a topic once more, to a topic or to one group, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.jobs import append, make_topic, stored
+from tests.support.waiting import wait_until
+from typer.testing import CliRunner
+
+from sparrow.cli.main import app
+from sparrow.client import Consumer
+from sparrow.model.errors import Refused, UnknownGroup
+from sparrow.model.message import Draft
+from sparrow.spark.jobs import archive, replay
+from sparrow.spark.jobs.archive import Archive
+from sparrow.spark.jobs.replay import Replay
+from sparrow.spark.jobs.selecting import Selection
+from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.wire import properties
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+QUEUES, ROWS = 2, 50
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[RunningPlatform]:
+    with running() as started:
+        make_topic(started, "orders", QUEUES)
+        for queue_id in range(QUEUES):
+            append(started, "orders", queue_id, [order(queue_id, number) for number in range(ROWS)])
+        yield started
+
+
+def order(queue_id: int, number: int) -> Draft:
+    said = {"KEYS": f"order-{number} q{queue_id}", "UNIQ_KEY": f"ID{queue_id}-{number}", "city": "Oslo"}
+    return Draft(body=b"%d/%d" % (queue_id, number), properties=properties.encode(said), flag=7, born_ms=1_000 + number)
+
+
+def quiet(_: object) -> None:
+    pass
+
+
+def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
+    spark: SparkSession, platform: RunningPlatform
+) -> None:
+    wanted = Selection(topics=("orders",), keys=("order-3", "order-40", "ID1-7", "absent"))
+    work = Replay(name_servers=platform.name_servers, selection=wanted, to="again", replay_id="tuesday")
+    dry = ["pipeline", "replay", "orders", "--to", "again", "--keys", ",".join(wanted.keys), "--dry-run"]
+    ran = CliRunner().invoke(app, [*dry, "-n", platform.name_servers])
+    assert ran.exit_code == 0, ran.output
+    assert "orders/sparrow/1: 3 messages, offsets 3 to 40" in ran.output
+    assert "5 messages would be replayed to again." in ran.output
+    assert replay.run(spark, work, told=quiet).written == 5
+    found = stored(platform, "again", QUEUES)
+    originals = stored(platform, "orders", QUEUES)
+    assert [each.body for each in found[0]] == [b"0/3", b"0/40"]
+    assert [each.body for each in found[1]] == [b"1/3", b"1/7", b"1/40"]
+    copy, original = found[1][1], originals[1][7]
+    added = {"REPLAY_ID": "tuesday", "REPLAY_OF": "orders/sparrow/1/7"}
+    assert properties.decode(copy.properties) == properties.decode(original.properties) | added
+    assert (copy.flag, copy.born_ms) == (7, 1_007)
+    again = replay.run(spark, work, told=quiet)
+    assert (again.was_done, again.written) == (True, 0)
+    assert stored(platform, "again", QUEUES) == found
+
+
+def test_a_group_gets_what_only_the_archive_has_under_its_own_topic(
+    spark: SparkSession, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    kept = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
+    archive.run(spark, kept, told=quiet)
+    got: list[tuple[str, bytes, str | None]] = []
+    with Consumer("billing", platform.name_servers, start="last") as consumer:
+        consumer.subscribe("orders")
+        consumer.start(lambda message: got.append((message.topic, message.body, message.unique_key)))
+        part = Selection(topics=("orders",), queue_id=0, offsets=(10, 12))
+        work = Replay(name_servers=platform.name_servers, selection=part, archive=kept.path, to_group="billing")
+        assert replay.run(spark, work, told=quiet).written == 3
+        wait_until(lambda: len(got) >= 3, within_s=30)
+    assert sorted(got) == [("orders", b"0/%d" % number, f"ID0-{number}") for number in (10, 11, 12)]
+
+
+def test_a_group_that_does_not_exist_is_refused(spark: SparkSession, platform: RunningPlatform) -> None:
+    wanted = Selection(topics=("orders",), queue_id=0, offsets=(0, 1))
+    work = Replay(name_servers=platform.name_servers, selection=wanted, to_group="biling")
+    with pytest.raises(UnknownGroup):
+        replay.run(spark, work, told=quiet)
+
+
+def test_what_makes_no_sense_is_refused_before_spark_works(platform: RunningPlatform) -> None:
+    wanted = Selection(topics=("orders",))
+    work = Replay(name_servers=platform.name_servers, selection=wanted, to="again")
+    with pytest.raises(Refused, match="to a topic, or to a group"):
+        msgspec.structs.replace(work, to_group="billing")
+    with pytest.raises(Refused, match="into itself"):
+        msgspec.structs.replace(work, to="orders")
+    with pytest.raises(Refused, match="no range of offsets"):
+        Selection(offsets=(3, 2))
+
+
+def test_the_same_work_has_the_same_name_and_other_work_another(platform: RunningPlatform) -> None:
+    work = Replay(name_servers=platform.name_servers, selection=Selection(topics=("orders",)), to="again")
+    assert work.key == msgspec.structs.replace(work, options={"sparrow.accessKey": "me"}).key
+    assert work.key != msgspec.structs.replace(work, selection=Selection(topics=("orders",), queue_id=1)).key

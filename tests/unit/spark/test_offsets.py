@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparrow.model.errors import Refused
+from sparrow.spark.offsets import Offsets, queue_of
+from sparrow.wire.bodies import BrokerQueue
+
+
+def test_an_offset_is_one_text_whatever_the_order_it_was_made_in() -> None:
+    queues = [BrokerQueue("orders", "b", 10), BrokerQueue("orders", "b", 9), BrokerQueue("a", "z", 0)]
+    text = json.dumps(Offsets(dict.fromkeys(queues, 1)).to_json())
+    assert text == json.dumps(Offsets(dict.fromkeys(reversed(queues), 1)).to_json())
+    assert text == '{"v": 1, "q": {"a/z/0": 1, "orders/b/9": 1, "orders/b/10": 1}, "from": {}}'
+
+
+@pytest.mark.parametrize("said", [{}, {"v": 2, "q": {}}, {"v": 1}, {"orders": {"0": 3}}])
+def test_a_checkpoint_of_another_program_is_refused(said: dict[str, object]) -> None:
+    with pytest.raises(Refused, match="checkpoint of its own"):
+        Offsets.of_json(said)
+
+
+@pytest.mark.parametrize("name", ["orders", "orders/0", "orders/b/x", "/b/0"])
+def test_a_name_that_is_no_queue_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="is no queue"):
+        queue_of(name)
+
+
+def test_a_broker_name_may_hold_a_slash() -> None:
+    assert queue_of("orders/rack/1/7") == BrokerQueue("orders", "rack/1", 7)

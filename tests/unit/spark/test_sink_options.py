@@ -1,0 +1,79 @@
+import pickle
+
+import pytest
+
+from sparrow.model.errors import IllegalName, Refused
+from sparrow.spark.sink_options import SINK, Delivery, SinkOptions, sink_options
+from sparrow.wire.compression import Compression
+
+GIVEN = {"nameserver": "127.0.0.1:9876"}
+
+
+def test_every_option_of_the_table_is_a_field():
+    fields = {option.field for option in SINK} - {"name_servers"} | {"client"}
+    assert fields == set(SinkOptions.__struct_fields__)
+    assert len({option.name.lower() for option in SINK}) == len(SINK)
+
+
+def test_rows_are_written_exactly_once_unless_told_otherwise():
+    options = sink_options(GIVEN)
+    assert options.delivery is Delivery.EXACTLY_ONCE
+    assert options.max_in_flight_bytes == 16 << 20
+    assert options.fills_checksum
+    assert options.compression is None
+
+
+def test_options_are_read_whatever_their_case():
+    options = sink_options(
+        {
+            **GIVEN,
+            "DELIVERY": "ATLEASTONCE",
+            "maxinflightbytes": "1m",
+            "CheckSum": "client",
+            "sparrow.accesskey": "me",
+            "SPARROW.secretKey": "s",
+        }
+    )
+    assert options.delivery is Delivery.AT_LEAST_ONCE
+    assert options.max_in_flight_bytes == 1 << 20
+    assert not options.fills_checksum
+    assert options.client.credentials is not None
+
+
+def test_options_survive_pickling():
+    options = sink_options(
+        {**GIVEN, "topic": "t", "compress": "zstd", "sparrow.secretKey": "s", "sparrow.accessKey": "me"}
+    )
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert options.compression is Compression.ZSTD
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [({}, "default"), ({"topic": "t"}, "t"), ({"topic": "t", "sinkName": "audit"}, "audit")]
+)
+def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
+    assert sink_options(GIVEN | given).sink_name == named
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"delivery": "sometimes"}, "exactlyOnce, idempotent, atLeastOnce"),
+        ({"sinkName": "a/b"}, "without '/'"),
+        ({"sinkName": "a" * 121}, "120"),
+        ({"jobKey": "a" * 100, "sinkName": "b" * 100}, "160"),
+        ({"deliverry": "exactlyOnce"}, "did you mean 'delivery'"),
+        ({"delivery": "atLeastOnce", "compress": "zlib"}, "compress"),
+        ({"delivery": "atLeastOnce", "jobKey": "monday"}, "jobKey"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str):
+    with pytest.raises(Refused, match=words):
+        sink_options(GIVEN | given)
+
+
+def test_name_servers_and_a_legal_topic_are_needed():
+    with pytest.raises(Refused, match="nameserver"):
+        sink_options({"topic": "t"})
+    with pytest.raises(IllegalName):
+        sink_options({**GIVEN, "topic": "no spaces"})
