@@ -117,15 +117,12 @@ def _json(found: Audited) -> str:
 
 
 def shown(found: Audited) -> Table:
-    from sparrow.spark.jobs.audit_rules import Finding
-
-    words = [finding.replace("_", " ") for finding in Finding]
-    table = Table("topic", "group", "hour (UTC)", "sent", "stored", "handled", "ok", *words)
+    table = Table("topic", "group", "hour (UTC)", "sent", "stored", "handled", "ok", "findings")
     for hour in found.hours:
         numbers = [_count(number) for number in (hour.sent, hour.stored, hour.handled, hour.ok)]
-        numbers += [f"{hour.findings[each].count:,}" if each in hour.findings else "-" for each in Finding]
-        style = "red" if hour.findings else None
-        table.add_row(escape(hour.topic), escape(hour.group or "-"), _when(hour.hour_ms), *numbers, style=style)
+        findings = sum(ids.count for ids in hour.findings.values())
+        where = (escape(hour.topic), escape(hour.group or "-"), _when(hour.hour_ms))
+        table.add_row(*where, *numbers, f"{findings:,}", style="red" if findings else None)
     return table
 
 

@@ -1,6 +1,9 @@
 """What is told of Spark's work, and what a person reads when it fails."""
 
-from sparrow.spark.jobs.running import behind_between, sentence_of
+import os
+import signal
+
+from sparrow.spark.jobs.running import asked_to_stop, behind_between, sentence_of
 
 
 def test_our_own_error_is_the_sentence_however_deep_it_lies() -> None:
@@ -48,3 +51,15 @@ def test_offsets_of_other_sources_tell_nothing() -> None:
     assert behind_between('{"orders": {"0": 5}}', '{"orders": {"0": 9}}') is None
     assert behind_between("12", "14") is None
     assert behind_between(None, None) is None
+
+
+def test_the_first_interrupt_is_noted_and_the_next_does_what_it_did_before() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with asked_to_stop() as is_asked:
+        assert not is_asked()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert is_asked()
+        assert signal.getsignal(signal.SIGINT) is before
+    with asked_to_stop() as is_asked:
+        assert not is_asked()
+    assert signal.getsignal(signal.SIGINT) is before

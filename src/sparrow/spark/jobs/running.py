@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -61,9 +62,11 @@ def follow(query: StreamingQuery, told: Told) -> Done:
                 told(done)
 
     try:
-        with failing_in_a_sentence():
+        with failing_in_a_sentence(), asked_to_stop() as is_asked:
             while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]
                 hear()
+                if is_asked():
+                    raise KeyboardInterrupt
             hear()
     except BaseException:
         query.stop()
@@ -121,30 +124,58 @@ def watch_job(spark: SparkSession, told: Told, *, what: str = "sparrow") -> Iter
                     tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
         told(Done(tasks=tasks, tasks_total=total))
 
-    def watch() -> None:
+    def watch(is_asked: Callable[[], bool]) -> None:
         while not is_over.wait(LOOK_S):
             try:
                 look()
+                if is_asked():
+                    context.cancelJobGroup(group)
             except Exception:  # the session is being stopped, and whoever waits for the job hears of it
                 return
 
     context.setJobGroup(group, what, interruptOnCancel=True)
-    watcher = threading.Thread(target=watch, name="sparrow-job-watch", daemon=True)
-    watcher.start()
-    try:
-        with failing_in_a_sentence():
-            yield
-    except BaseException:
-        with suppress(Exception):  # the session may be gone; what matters is why
-            context.cancelJobGroup(group)
-        raise
-    finally:
-        is_over.set()
-        watcher.join()
-        with suppress(Exception):  # a thread keeps its group until it is told another one
-            for name in ("spark.jobGroup.id", "spark.job.description"):
-                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+    with asked_to_stop() as is_asked:
+        watcher = threading.Thread(target=watch, args=(is_asked,), name="sparrow-job-watch", daemon=True)
+        watcher.start()
+        try:
+            with failing_in_a_sentence():
+                yield
+        except BaseException as failure:
+            with suppress(Exception):  # the session may be gone; what matters is why
+                context.cancelJobGroup(group)
+            if is_asked():
+                raise KeyboardInterrupt from failure
+            raise
+        finally:
+            is_over.set()
+            watcher.join()
+            with suppress(Exception):  # a thread keeps its group until it is told another one
+                for name in ("spark.jobGroup.id", "spark.job.description"):
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
     look()
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is noted, and acted on between two calls of Java: in the middle of one it leaves both sides confused.
+
+    A second Ctrl-C does what it did before. In other threads than the main one nobody can ask.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def note(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -157,9 +188,41 @@ def failing_in_a_sentence() -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     try:
-        yield
+        with _without_traces():
+            yield
     except (PySparkException, Py4JError) as cause:
         raise JobFailed(sentence_of(str(cause))) from cause
+
+
+_TELLERS = (
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.sql.execution.datasources.v2.AppendDataExec",
+    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+)
+"""Loggers of Spark that print every failure, which whoever waits for the job is told anyway."""
+
+
+@contextmanager
+def _without_traces() -> Iterator[None]:
+    from pyspark import SparkContext
+
+    with suppress(Exception):  # logging is no reason to fail
+        _set_level(SparkContext._jvm, "OFF")
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            _set_level(SparkContext._jvm, None)
+
+
+def _set_level(jvm: Any, level: str | None) -> None:
+    """None: as everybody's."""
+    logging = jvm.org.apache.logging.log4j
+    chosen = logging.Level.toLevel(level) if level else logging.LogManager.getRootLogger().getLevel()
+    for name in _TELLERS:
+        logging.core.config.Configurator.setLevel(name, chosen)
 
 
 _RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)

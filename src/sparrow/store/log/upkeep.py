@@ -159,9 +159,11 @@ class Upkeep:
 
     def checkpoint(self) -> None:
         """Make log and views durable up to here, so that the next start reads only what comes after."""
-        if self._log.written == self._checkpointed or isinstance(self._writer.refusing, StoreFailed):
-            return  # of a store that failed, only the next start can say what is whole
+        if self._log.written == self._checkpointed:
+            return
         with self._writer.lock:
+            if isinstance(self._writer.refusing, StoreFailed):
+                return  # only the next start can say what is whole
             end, newest_ms = self._log.written, self._writer.newest_ms
             ends = self._queues.ends()
         self._sync_log()
