@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline_arguments import ClientOptions, counted, pairs
-from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_arguments import counted
+from sparrow.cli.pipeline_options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline_progress import progress
 from sparrow.spark.jobs import archive as job
 from sparrow.spark.options import duration_ms
-from sparrow.spark.session import spark_session
 
 EXAMPLES = """
 Examples:
@@ -60,6 +59,6 @@ def archive(
         options=pairs("--option", option),
     )
     with progress("archive") as told:
-        spark = spark_session("sparrow archive", master=master, options=pairs("--conf", conf), keep_classes=True)
+        spark = session("archive", master, pairs("--conf", conf))
         done = job.run(spark, work, told=told)
     typer.echo(f"{counted(done.rows, 'message')} archived to {path}.")

@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from sparrow.spark.jobs.copies import Copied
     from sparrow.spark.jobs.selecting import Selection
 
-ClientOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="For the client, such as sparrow.accessKey=NAME; may be repeated."),
-]
 Since = Annotated[str | None, typer.Option(help="Stored from then on: ISO time, ms since 1970, or -24h.")]
 Until = Annotated[str | None, typer.Option(help="Stored before then.")]
 QueueNumber = Annotated[int | None, typer.Option(help="Only this queue.", min=0)]
@@ -26,17 +22,6 @@ OffsetRange = Annotated[
 Keys = Annotated[str | None, typer.Option(help="Only messages with one of these keys or ids, ',' between them.")]
 KeysFile = Annotated[Path | None, typer.Option(help="The same from a file, a key a line.", exists=True, dir_okay=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-
-
-def pairs(name: str, words: list[str] | None) -> dict[str, str]:
-    """`KEY=VALUE`, given again and again."""
-    found = {}
-    for word in words or ():
-        key, middle, value = word.partition("=")
-        if not (key and middle):
-            raise typer.BadParameter(f"{name} {word!r} is no setting: write KEY=VALUE")
-        found[key] = value
-    return found
 
 
 def selection(

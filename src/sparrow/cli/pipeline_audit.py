@@ -12,11 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparrow import clock
-from sparrow.cli.pipeline_options import Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_options import Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline_progress import progress
 from sparrow.model.errors import SparrowError
 from sparrow.spark.options import duration_ms
-from sparrow.spark.session import spark_session
 
 if TYPE_CHECKING:
     from sparrow.spark.jobs.audit import Audited
@@ -85,7 +84,7 @@ def audit(
             options=pairs("--option", option),
         )
         with progress("audit") as told:
-            spark = spark_session("sparrow audit", master=master, options=pairs("--conf", conf))
+            spark = session("audit", master, pairs("--conf", conf))
             found = job.run(spark, arguments, told=told)
     except (SparrowError, ValueError) as error:
         typer.secho(f"sparrow: {error}", fg=typer.colors.RED, err=True)
@@ -99,17 +98,6 @@ def audit(
         for line in remarks(found):
             Console(stderr=True).print(line)
     raise typer.Exit(CLEAN if found.is_clean else FOUND)
-
-
-def pairs(name: str, words: list[str] | None) -> dict[str, str]:
-    """`KEY=VALUE`, given again and again."""
-    found = {}
-    for word in words or ():
-        key, middle, value = word.partition("=")
-        if not (key and middle):
-            raise typer.BadParameter(f"{name} {word!r} is no setting: write KEY=VALUE")
-        found[key] = value
-    return found
 
 
 def _json(found: Audited) -> str:

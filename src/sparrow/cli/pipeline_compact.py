@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline_arguments import ClientOptions, counted, pairs
-from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_arguments import counted
+from sparrow.cli.pipeline_options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline_progress import progress
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs import compact as job
-from sparrow.spark.session import spark_session
 
 EXAMPLES = """
 Examples:
@@ -55,7 +54,7 @@ def compact(
         options=pairs("--option", option),
     )
     with progress("compact") as told:
-        spark = spark_session("sparrow compact", master=master, options=pairs("--conf", conf), keep_classes=True)
+        spark = session("compact", master, pairs("--conf", conf))
         done = job.run(spark, work, told=told)
     written = f"{counted(done.keys, 'key')} written to {to_topic}" if to_topic else f"{counted(done.keys, 'key')} now"
     typer.echo(f"{counted(done.read, 'message')} read, {written}.")

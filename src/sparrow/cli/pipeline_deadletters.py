@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparrow.cli.pipeline_audit import pairs
-from sparrow.cli.pipeline_forward import ClientOptions, said
-from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_forward import said
+from sparrow.cli.pipeline_options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,7 +54,6 @@ def deadletters(
     from sparrow.cli.pipeline_progress import progress
     from sparrow.spark.jobs import deadletters as job
     from sparrow.spark.jobs.places import default_checkpoint
-    from sparrow.spark.session import spark_session
 
     arguments = job.DeadLetters(
         name_servers=name_servers,
@@ -67,7 +65,7 @@ def deadletters(
         options=pairs("--option", option),
     )
     with progress("dead letters") as told:
-        spark = spark_session("sparrow deadletters", master=master, options=pairs("--conf", conf))
+        spark = session("deadletters", master, pairs("--conf", conf))
         found = job.run(spark, arguments, told=told)
     Console().print(shown(found, rows))
     if found.without_origin:

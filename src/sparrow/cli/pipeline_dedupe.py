@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline_audit import pairs
-from sparrow.cli.pipeline_forward import ClientOptions, Every, Group, Starting, Tags, said, seconds
-from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_forward import Every, Group, Starting, Tags, said, seconds
+from sparrow.cli.pipeline_options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
 
 EXAMPLES = """
 Examples:
@@ -50,14 +49,13 @@ def dedupe(
     from sparrow.cli.pipeline_progress import progress
     from sparrow.spark.jobs import dedupe as job
     from sparrow.spark.jobs.places import default_checkpoint
-    from sparrow.spark.session import spark_session
 
     if (archive is None) == (not source):
         raise typer.BadParameter("say which topics to read, or --archive FOLDER")
     settings = pairs("--conf", conf)
     if archive is not None:
         with progress(f"dedupe to {to}") as told:
-            spark = spark_session("sparrow dedupe", master=master, options=settings)
+            spark = session("dedupe", master, settings)
             done = job.run_archive(spark, archive, to, by=by, told=told)
     else:
         topics, within_s = tuple(source or ()), seconds(within) or 0
@@ -79,6 +77,6 @@ def dedupe(
             options=pairs("--option", option),
         )
         with progress(f"dedupe to {to}") as told:
-            spark = spark_session("sparrow dedupe", master=master, options=settings)
+            spark = session("dedupe", master, settings)
             done = job.run(spark, arguments, told=told)
     typer.echo(f"{done.read:,} messages read, {said(done.dropped)} of them repeats that were dropped")

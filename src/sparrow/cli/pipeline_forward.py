@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline_audit import pairs
-from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
 
 EXAMPLES = """
 Examples:
@@ -28,9 +27,6 @@ Starting = Annotated[
 ]
 Tags = Annotated[str | None, typer.Option(help="Only messages with these tags: 'A || B'.")]
 Every = Annotated[str | None, typer.Option(help="Go on for ever, and look so often (10s, 1m). Without: what is there.")]
-ClientOptions = Annotated[
-    list[str] | None, typer.Option("--option", help="For the client, such as sparrow.accessKey=NAME; may be repeated.")
-]
 
 
 def forward(
@@ -55,7 +51,6 @@ def forward(
     from sparrow.cli.pipeline_progress import progress
     from sparrow.spark.jobs import forward as job
     from sparrow.spark.jobs.places import default_checkpoint
-    from sparrow.spark.session import spark_session
 
     place = str(checkpoint or default_checkpoint("forward", [name_servers, sorted(source), to, where, tags, by]))
     arguments = job.Forward(
@@ -73,7 +68,7 @@ def forward(
         options=pairs("--option", option),
     )
     with progress(f"forward to {to}") as told:
-        spark = spark_session("sparrow forward", master=master, options=pairs("--conf", conf))
+        spark = session("forward", master, pairs("--conf", conf))
         done = job.run(spark, arguments, told=told)
     typer.echo(f"{done.read:,} messages read, {said(done.written)} written to {to}; progress is kept in {place}")
 

@@ -1,11 +1,14 @@
-"""Options that every pipeline has."""
+"""Options that every pipeline has, and the session they ask for."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NameServers = Annotated[
     str, typer.Option("--name-server", "-n", help="Name servers, ';' between them.", envvar="SPARROW_NAME_SERVER")
@@ -20,3 +23,25 @@ Checkpoint = Annotated[
 SparkOptions = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark, KEY=VALUE; may be given again and again.")
 ]
+ClientOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="For the client, such as sparrow.accessKey=NAME; may be repeated."),
+]
+
+
+def pairs(name: str, words: list[str] | None) -> dict[str, str]:
+    """`KEY=VALUE`, given again and again."""
+    found = {}
+    for word in words or ():
+        key, middle, value = word.partition("=")
+        if not (key and middle):
+            raise typer.BadParameter(f"{name} {word!r} is no setting: write KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def session(name: str, master: str | None, conf: dict[str, str]) -> SparkSession:
+    """A session for one command; what the next one needs to start quicker is made in the background."""
+    from sparrow.spark.session import spark_session
+
+    return spark_session(f"sparrow {name}", master=master, options=conf, keep_classes=True)

@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.bus_opening import BusOption, DatabaseOption, PrefixOption, SchemaOption
-from sparrow.cli.pipeline_audit import pairs
-from sparrow.cli.pipeline_forward import ClientOptions
-from sparrow.cli.pipeline_options import Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline_relaying import Relaying
 
 EXAMPLES = """
@@ -45,7 +43,6 @@ def outbox(
     """
     from sparrow.cli.pipeline_progress import progress
     from sparrow.spark.jobs import outbox as job
-    from sparrow.spark.session import spark_session
 
     if form not in ("document", "cap"):
         raise typer.BadParameter("say document or cap", param_hint="--form")
@@ -62,7 +59,7 @@ def outbox(
     )
     relay.open_events()  # what cannot work is said before Spark starts
     with progress("outbox") as told:
-        spark = spark_session("sparrow outbox", master=master, options=pairs("--conf", conf))
+        spark = session("outbox", master, pairs("--conf", conf))
         done = job.run(spark, job.Outbox(tasks=tasks), relay, relay.open_events, told=told)
     typer.echo(
         f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are not due or in other hands"

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.pipeline_arguments import (
-    ClientOptions,
     DryRun,
     Keys,
     KeysFile,
@@ -15,14 +14,12 @@ from sparrow.cli.pipeline_arguments import (
     QueueNumber,
     Since,
     Until,
-    pairs,
     selection,
     told_of_copies,
 )
-from sparrow.cli.pipeline_options import Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline_progress import progress
 from sparrow.spark.jobs import replay as job
-from sparrow.spark.session import spark_session
 
 EXAMPLES = """
 Examples:
@@ -69,6 +66,6 @@ def replay(
         options=pairs("--option", option),
     )
     with progress("replay") as told:
-        spark = spark_session("sparrow replay", master=master, options=pairs("--conf", conf), keep_classes=True)
+        spark = session("replay", master, pairs("--conf", conf))
         done = job.run(spark, work, dry_run=dry_run, told=told)
     typer.echo(told_of_copies(done, "replayed", to or f"group {to_group}", dry_run=dry_run))

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sparrow.cli.pipeline_options import pairs
 from sparrow.cli.pipeline_progress import progress
-from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import Pipeline, load
 
 RUN_EXAMPLES = """
@@ -86,22 +86,11 @@ def warm() -> None:
     typer.echo(f"{path}: the next start is quicker")
 
 
-def conf_of(pairs: list[str] | None) -> dict[str, str]:
-    """`KEY=VALUE`s as a mapping."""
-    found = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise Refused(f"--conf {pair!r} is not KEY=VALUE")
-        found[key] = value
-    return found
-
-
 def _session(pipeline: Pipeline, master: str | None, conf: list[str] | None):  # type: ignore[no-untyped-def]
     from sparrow.spark.pipelines.frames import text_of
     from sparrow.spark.session import spark_session
 
-    return spark_session(pipeline.name, master=master, options={**text_of(pipeline.spark), **conf_of(conf)})
+    return spark_session(pipeline.name, master=master, options={**text_of(pipeline.spark), **pairs("--conf", conf)})
 
 
 def _overview(pipeline: Pipeline) -> Table:

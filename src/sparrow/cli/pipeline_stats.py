@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.pipeline_audit import pairs
-from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions
+from sparrow.cli.pipeline_options import Checkpoint, Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline_progress import progress
 from sparrow.model.errors import Refused
-from sparrow.spark.session import spark_session
 
 if TYPE_CHECKING:
     from sparrow.spark.jobs.stats import Measured
@@ -87,7 +85,7 @@ def stats(
         options=pairs("--option", option),
     )
     with progress("stats") as told:
-        spark = spark_session("sparrow stats", master=master, options=pairs("--conf", conf))
+        spark = session("stats", master, pairs("--conf", conf))
         measured = job.run(spark, arguments, told=told)
     if measured.recent:
         Console().print(shown(measured))

@@ -29,7 +29,7 @@ FIRST_LEVEL = 3
 
 _NOT_AGAIN = ("TRAN_MSG", DELAY, PRODUCER_ID, SEQUENCE)
 """Sent again, it is a message of its own: not half of a transaction, not delayed, and no repeat of what was sent."""
-_OF_THE_JOURNEY = frozenset(
+OF_THE_JOURNEY = frozenset(
     {
         *(OWN_TOPIC, FIRST_ID, "RECONSUME_TIME", "MAX_RECONSUME_TIMES", *_NOT_AGAIN),
         *(DELAY, REAL_TOPIC, REAL_QUEUE_ID, "WAIT", "CLUSTER", "MSG_REGION", "TRACE_ON"),
@@ -97,7 +97,7 @@ def redriven(letter: StoredMessage, group: str, *, to_group_only: bool) -> Messa
     own_topic = letter.properties.get(OWN_TOPIC)
     if own_topic is None:
         raise Refused(f"the dead letter {letter.unique_key!r} does not say of which topic it was")
-    words = {name: value for name, value in letter.properties.items() if name not in _OF_THE_JOURNEY}
+    words = {name: value for name, value in letter.properties.items() if name not in OF_THE_JOURNEY}
     if to_group_only:
         words[OWN_TOPIC] = own_topic
     topic = RETRY_PREFIX + group if to_group_only else own_topic

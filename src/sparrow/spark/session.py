@@ -100,8 +100,12 @@ def spark_session(
 
 
 def _get_or_create(app_name: str, options: Mapping[str, str]) -> SparkSession:
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    for noisy in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # For each mistake in a query PySpark prints kilobytes of JSON, besides raising it.
+        PySparkLogger.getLogger(noisy).disabled = True
     # PySpark looks at pandas whether or not anybody uses it, now and in later calls, and warns about pandas 3.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     return SparkSession.builder.appName(app_name).config(map=dict(options)).getOrCreate()

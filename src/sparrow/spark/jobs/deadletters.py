@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.retry import _OF_THE_JOURNEY as OF_THE_JOURNEY
-from sparrow.client.retry import DEAD_PREFIX, OWN_TOPIC, RETRY_PREFIX
+from sparrow.client.retry import DEAD_PREFIX, OF_THE_JOURNEY, OWN_TOPIC, RETRY_PREFIX
 from sparrow.client.select import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.forward import ddl, mentioned, property_of, read_stream, write_stream, written

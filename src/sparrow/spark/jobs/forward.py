@@ -17,7 +17,7 @@ import msgspec
 from sparrow.client.select import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.copies import COPIED
-from sparrow.spark.jobs.running import Done, Told, failing_in_a_sentence, follow
+from sparrow.spark.jobs.running import Done, Told, failing_in_a_sentence, follow, in_a_sentence
 from sparrow.spark.schema import TYPES
 from sparrow.wire.properties import NAME_END, VALUE_END
 
@@ -187,7 +187,7 @@ def write_stream(
     def write(batch: DataFrame, _: int) -> None:
         arranged(batch).write.format("sparrow").mode("append").options(**options).save()
 
-    return writer.foreachBatch(write).start()
+    return writer.foreachBatch(in_a_sentence(write)).start()
 
 
 def written(query: StreamingQuery, done: Done) -> int | None:

@@ -18,7 +18,7 @@ import msgspec
 from sparrow.model.errors import SparrowError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -223,6 +223,21 @@ def _set_level(jvm: Any, level: str | None) -> None:
     chosen = logging.Level.toLevel(level) if level else logging.LogManager.getRootLogger().getLevel()
     for name in _TELLERS:
         logging.core.config.Configurator.setLevel(name, chosen)
+
+
+def in_a_sentence(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """What `foreachBatch` is given: it fails with one short sentence, and without its causes.
+
+    Spark looks for patterns in what comes from there, and Java's way to do that overflows the stack on a long trace.
+    """
+
+    def write_batch(batch: DataFrame, number: int) -> None:
+        try:
+            write(batch, number)
+        except Exception as error:
+            raise JobFailed(sentence_of(str(error))) from None
+
+    return write_batch
 
 
 _RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)

@@ -28,11 +28,10 @@ from sparrow.spark.jobs.lagging import Lag, ask_lag
 from sparrow.spark.jobs.places import joined
 from sparrow.spark.jobs.running import (
     Done,
-    JobFailed,
     Told,
     failing_in_a_sentence,
     follow,
-    sentence_of,
+    in_a_sentence,
     watch_job,
 )
 from sparrow.spark.jobs.spans import Span, brokers, stored_in
@@ -169,12 +168,7 @@ def _start(spark: SparkSession, stats: Stats, out: Output) -> list[StreamingQuer
 
     def start(kind: str, rows: DataFrame, written: Callable[[DataFrame], DataFrame]) -> None:
         def write(batch: DataFrame, _: int) -> None:
-            try:
-                out.write(kind, written(batch))
-            except Exception as error:
-                # Short, and without its causes: Spark looks for patterns in what comes from here, and Java's way to
-                # do that overflows the stack on a long trace, as every stop in the middle of a batch would make one.
-                raise JobFailed(sentence_of(str(error))) from None
+            out.write(kind, written(batch))
 
         writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG else "append")
         writer = writer.option("checkpointLocation", joined(stats.checkpoint or "", kind))
@@ -182,7 +176,7 @@ def _start(spark: SparkSession, stats: Stats, out: Output) -> list[StreamingQuer
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{stats.every_s} seconds")
-        begun.append(writer.foreachBatch(write).start())
+        begun.append(writer.foreachBatch(in_a_sentence(write)).start())
 
     try:
         messages = _stream(spark, stats, stats.topics, measures.MESSAGE_NEEDS, decompress="false")

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Refused
+from sparrow.spark.jobs.running import in_a_sentence
 from sparrow.spark.pipelines.declared import Pipeline, Sink
 from sparrow.spark.pipelines.frames import text_of
 from sparrow.spark.pipelines.tables import TableWriter
@@ -64,10 +65,10 @@ def start(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
     else:
         writer = writer.trigger(processingTime=pipeline.trigger)
     if sink.sql is not None:
-        return writer.foreachBatch(TableWriter(sink, scope=pipeline.name).write_batch).start()
+        return writer.foreachBatch(in_a_sentence(TableWriter(sink, scope=pipeline.name).write_batch)).start()
     if sink.topic is not None and sink.mode != "append":
         # Spark lets Python sinks append only. A batch writer knows the query and the batch it is in, so it is as exact.
-        return writer.foreachBatch(lambda batch, _: _save(batch, pipeline, sink)).start()
+        return writer.foreachBatch(in_a_sentence(lambda batch, _: _save(batch, pipeline, sink))).start()
     writer = writer.options(**_options(pipeline, sink)).format(_format(sink))
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
