@@ -362,16 +362,6 @@ async def test_a_commit_is_remembered_after_a_restart(store, tmp_path):
         assert await desk.read() == [b"a"]
 
 
-async def test_a_stage_on_a_database_goes_with_the_broker(tmp_path):
-    async with desk_on("sqlite", tmp_path) as desk:
-        await desk.stage("a", blob("t", {0: [b"a"]}))
-        folder = desk.broker.stages._folder
-    assert not folder.exists()
-    async with desk_on("sqlite", tmp_path) as desk:
-        with pytest.raises(Refused, match="is not here"):
-            await desk.commit(0, "a")
-
-
 # -- without a stage --------------------------------------------------------------------------------------------------
 
 

@@ -315,7 +315,7 @@ def test_rows_are_written_once_to_a_database_too(tmp_path: Path, delivery: str):
     with running(tmp_path, store=f"sqlite:///{tmp_path / 'messages.db'}") as platform:
         job = Job(platform.name_servers, delivery=delivery)
         for _ in range(2):
-            receipt = job.task(BODIES, batch=5)
+            receipt = job.task(BODIES, batch=0)  # a first batch makes its topic
             if receipt.stages:
                 job.commit(receipt)
         assert sorted(job.stored()) == sorted(BODIES)

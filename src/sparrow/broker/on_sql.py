@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters
@@ -29,6 +30,7 @@ from sparrow.wire.record import pack_host
 
 async def opened(
     url: str,
+    folder: Path,
     settings: BrokerSettings,
     sql_settings: SqlSettings,
     *,
@@ -36,7 +38,10 @@ async def opened(
     hold: Hold,
     now_ms: Callable[[], int],
 ) -> Broker:
-    """Connect, take over what is there, and a number among the brokers on this database."""
+    """Connect, take over what is there, and a number among the brokers on this database.
+
+    The folder is for what this broker keeps for itself: stages, until they are committed.
+    """
     host = address.as_host()
     store = await SqlStore.open(
         url,
@@ -70,7 +75,7 @@ async def opened(
         transactions=transactions,
         pops=pops,
         stages=Stages(
-            None,
+            folder / f"stages-{address.port}",  # brokers that share a database may share a folder as well
             bytes_max=settings.stage_bytes_max,
             ttl_ms=settings.stage_ttl_hours * 3_600_000,
             now_ms=now_ms,

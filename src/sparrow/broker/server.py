@@ -62,6 +62,7 @@ class BrokerServer:
         if self.settings.store is not None:
             return await on_sql.opened(
                 self.settings.store,
+                Path(self._store),
                 self.settings,
                 self._sql_settings or SqlSettings(),
                 address=self.address,

@@ -14,8 +14,6 @@ import asyncio
 import functools
 import logging
 import re
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -64,16 +62,15 @@ class Stages:
 
     def __init__(
         self,
-        folder: Path | None,
+        folder: Path,
         *,
         bytes_max: int,
         ttl_ms: float,
         now_ms: Callable[[], int],
         syncs: bool = False,
     ) -> None:
-        """Without a folder they are kept in a temporary one, and go with the broker. `syncs`: what is sealed is on
-        disk when that is said."""
-        self._folder, self._is_temporary = folder or Path(), folder is None
+        """The folder is this broker's alone. `syncs`: what is sealed is on disk when that is said."""
+        self._folder = folder
         self._bytes_max, self._ttl_ms, self._now_ms, self._syncs = bytes_max, ttl_ms, now_ms, syncs
         self._stages: dict[str, Stage] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "sparrow-stages")
@@ -97,8 +94,6 @@ class Stages:
         if self._expiring is not None:
             await asyncio.wait([self._expiring])
         await asyncio.to_thread(self._threads.shutdown)
-        if self._is_temporary and self._folder != Path():
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -275,8 +270,6 @@ class Stages:
             raise StoreFull(self._folder, str(cause)) from cause
 
     def _found(self) -> list[Stage]:
-        if self._is_temporary:
-            self._folder = Path(tempfile.mkdtemp(prefix="sparrow-stages-"))
         self._folder.mkdir(parents=True, exist_ok=True)
         found = []
         for path in sorted(self._folder.iterdir()):

@@ -2,6 +2,9 @@
 
 A broker that restarts is away for seconds, and may come back at another address. Whatever a sink asks may be asked
 again, so it is, until the time is up.
+
+A topic that no name server knows may be new, or its brokers may be away. Made anew on others, it would take a batch
+that those brokers have published already. So only a first batch makes topics.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from sparrow.client.aio.admin import Admin
 from sparrow.client.aio.sending import NoMaster
 from sparrow.client.aio.session import Session
 from sparrow.client.routes import Route
-from sparrow.model.errors import NotPermitted, Refused, Unavailable
+from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
 from sparrow.model.topic import checked_topic
 from sparrow.wire.codes import Response
 from sparrow.wire.faults import AnsweredNo
@@ -33,26 +36,38 @@ class Brokers:
         self._patience_s = patience_ms / 1000
         self._topic_queues = topic_queues
 
-    async def route(self, topic: str) -> Route:
-        """Where rows of the topic go. One that is not there yet gets the brokers it will have, if any makes topics."""
+    async def route(self, topic: str, *, may_be_new: bool) -> Route:
+        """Where rows of the topic go. One that may be new gets the brokers it will have, if any makes topics."""
         checked_topic(topic)
-        return await self.patiently(lambda: self._route(topic))
+        return await self.patiently(lambda: self._route(topic, may_be_new=may_be_new))
 
-    async def _route(self, topic: str, *, is_fresh: bool = False) -> Route:
-        route = await self._session.route(topic, is_fresh=is_fresh, template_queues=self._topic_queues)
+    async def known_route(self, topic: str) -> Route:
+        """The same of a topic that must be there: it is waited for."""
+        return await self.route(topic, may_be_new=False)
+
+    async def _route(self, topic: str, *, may_be_new: bool, is_fresh: bool = False) -> Route:
+        try:
+            queues = self._topic_queues if may_be_new else 0
+            route = await self._session.route(topic, is_fresh=is_fresh, template_queues=queues)
+        except UnknownTopic as cause:
+            if may_be_new:
+                raise
+            raise Unavailable(
+                f"no name server knows topic {topic!r} any more: its brokers are away, or it was deleted"
+            ) from cause
         if not route.write_queues and not is_fresh:
-            return await self._route(topic, is_fresh=True)
+            return await self._route(topic, may_be_new=may_be_new, is_fresh=True)
         if not route.write_queues:
             raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         return route
 
-    async def ask(self, broker: str, topic: str, what: Callable[[str], Awaitable[T]]) -> T:
+    async def ask(self, broker: str, topic: str, what: Callable[[str], Awaitable[T]], *, may_be_new: bool = False) -> T:
         """What the broker answers when it is there. `topic`: one by whose route it is found."""
         is_first = True
 
         async def once() -> T:
             nonlocal is_first
-            route = await self._route(topic, is_fresh=not is_first)
+            route = await self._route(topic, may_be_new=may_be_new, is_fresh=not is_first)
             is_first = False
             address = route.masters.get(broker)
             if address is None:
@@ -86,7 +101,7 @@ class Brokers:
 
     async def made_route(self, topic: str) -> Route:
         """The route of a topic that is there: where topics are made by the first message, it is made now."""
-        route = await self.route(topic)
+        route = await self.route(topic, may_be_new=True)
         if self._session.route_now(topic) is not None:
             return route
         brokers = {queue.broker_name for queue in route.write_queues}
@@ -97,14 +112,14 @@ class Brokers:
             raise Refused(
                 f"topic {topic!r} does not exist, and may not be made with this token: create it, or send it a message"
             ) from refusal
-        return await self.route(topic)
+        return await self.known_route(topic)
 
     async def check_staging(self, topic: str) -> None:
         """`Refused` if a broker of the topic cannot write rows once."""
-        route = await self.route(topic)
+        route = await self.route(topic, may_be_new=True)
         for broker in sorted({queue.broker_name for queue in route.write_queues}):
             if route.masters.get(broker) not in _KNOWN_TO_STAGE:
-                await self.ask(broker, topic, self._asked_for_ledger)
+                await self.ask(broker, topic, self._asked_for_ledger, may_be_new=True)
 
     async def _asked_for_ledger(self, address: str) -> None:
         await staging.ledger(self._session, address, "sparrow")

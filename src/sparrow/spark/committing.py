@@ -157,7 +157,7 @@ async def drop(session: Session, brokers: Brokers, stages: Iterable[Staged]) -> 
     for broker, its in by_broker.items():
         names = [each.stage for each in its]
         try:
-            route = await brokers.route(its[0].topic)
+            route = await brokers.known_route(its[0].topic)
             if broker in route.masters:
                 await staging.drop_stages(session, route.masters[broker], names)
         except SparrowError as error:

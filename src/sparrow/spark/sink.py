@@ -60,10 +60,9 @@ def _checked(options: SinkOptions, schema: StructType) -> Layout:
         link = LINKS.to(options.client)
         brokers = _brokers(link, options)
         if options.delivery is Delivery.AT_LEAST_ONCE:
-            link.run(brokers.route(options.topic))
+            link.run(brokers.route(options.topic, may_be_new=True))
         else:
             link.run(brokers.check_staging(options.topic))
-            link.run(brokers.made_route(options.topic))
     return layout
 
 

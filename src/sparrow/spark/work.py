@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Coroutine
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol
 
@@ -59,6 +60,13 @@ class Task(NamedTuple):
     partition: int
 
 
+def _finder(task: Task, options: SinkOptions, brokers: Brokers) -> Callable[[str], Coroutine[Any, Any, Route]]:
+    """How a task finds the route of a topic."""
+    if options.delivery is Delivery.AT_LEAST_ONCE:
+        return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
+    return brokers.made_route if task.transaction.number == 0 else brokers.known_route
+
+
 class Work(NamedTuple):
     """All that a task has in hand."""
 
@@ -74,8 +82,7 @@ class Work(NamedTuple):
     @classmethod
     def of(cls, task: Task, topic: str | None, options: SinkOptions, link: Link) -> Work:
         brokers = Brokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
-        is_sent = options.delivery is Delivery.AT_LEAST_ONCE  # a send makes a topic that is not there
-        routes = Routes(link, brokers.route if is_sent else brokers.made_route)
+        routes = Routes(link, _finder(task, options, brokers))
         own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
         ids = RowIds(UniqueIds(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
         return cls(task, topic, options, link, brokers, routes, ids)

@@ -28,7 +28,7 @@ def chunk(*bodies: bytes) -> Callable[[], Chunk]:
 
 
 @asynccontextmanager
-async def stages_in(folder: Path | None, **how: object):
+async def stages_in(folder: Path, **how: object):
     options: dict[str, object] = {"bytes_max": 1 << 20, "ttl_ms": HOUR_MS, "now_ms": lambda: START_MS}
     stages = Stages(folder, **(options | how))
     await stages.start()
@@ -204,14 +204,6 @@ async def test_a_stage_cut_short_is_as_good_as_none(tmp_path, size):
     async with stages_in(tmp_path / "stages") as stages:
         assert "s" not in stages
         assert files(tmp_path) == []
-
-
-async def test_a_temporary_folder_goes_with_the_broker():
-    async with stages_in(None) as stages:
-        await stages.add("s", 0, 10, chunk(b"a"))
-        folder = stages._folder
-        assert [path.name for path in folder.iterdir()] == ["s.part"]
-    assert not folder.exists()
 
 
 async def test_stages_hold_no_more_than_they_may(tmp_path):

@@ -1,0 +1,87 @@
+"""Spark's own Kafka connector, fetched once with Maven.
+
+The jars lie beside those of the official brokers in build/, in a folder named after the pom they came from. Where
+Java, Maven or the registry is missing, `NoConnector` says which.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pyspark
+
+from _harness import ROOT
+
+sys.path.append(str(ROOT))
+from tests.interop import official
+
+SCALA = "2.13"
+CONNECTOR_VERSION = "4.2.0"
+"""Not PySpark's own, 4.3.0: Maven finds no connector of that one, and this is the newest before it."""
+TOKENS_VERSION = "4.0.0"
+"""Of the connector's part for delegation tokens, which no scan uses: the newest that Maven finds."""
+POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>bench</groupId>
+  <artifactId>spark-kafka</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencyManagement>
+    <dependencies>
+      <dependency>
+        <groupId>org.apache.spark</groupId>
+        <artifactId>spark-token-provider-kafka-0-10_{scala}</artifactId>
+        <version>{tokens_version}</version>
+      </dependency>
+    </dependencies>
+  </dependencyManagement>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>spark-sql-kafka-0-10_{scala}</artifactId>
+      <version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class NoConnector(Exception):
+    """Why there are no jars."""
+
+
+def kafka_connector() -> list[Path]:
+    """The connector and what it needs besides the jars that come with PySpark."""
+    if shutil.which("java") is None:
+        raise NoConnector("no java on the path")
+    folder = official.BUILD / f"spark-kafka-{CONNECTOR_VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:  # two runs may want the same jars
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pom = folder / "pom.xml"
+        pom.write_text(POM.format(scala=SCALA, version=CONNECTOR_VERSION, tokens_version=TOKENS_VERSION))
+        jars = folder / f"jars-{official._fingerprint([pom])}"
+        if not jars.exists():
+            _fetch(pom, jars)
+    own = {_artifact(path) for path in (Path(pyspark.__file__).parent / "jars").iterdir()}
+    return sorted(path for path in jars.glob("*.jar") if _artifact(path) not in own)
+
+
+def _artifact(jar: Path) -> str:
+    """The name without a version: what Spark has already counts, in whichever version."""
+    return re.sub(r"-\d+\.\d[^_]*$", "", jar.name)
+
+
+def _fetch(pom: Path, jars: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise NoConnector("no mvn on the path")
+    with official._whole(jars) as unfinished:
+        goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={unfinished}")
+        output = official._run(("mvn", "-q", "-B", "-f", str(pom), *goal), official.FETCH_TIMEOUT_S)
+        if output is not None:
+            raise NoConnector(f"Maven could not fetch {pom.parent.name}: {output[-500:]}")

@@ -1,0 +1,350 @@
+"""Topic to Spark to topic, while everything is killed: each message that went in comes out exactly once.
+
+Queries read topics that grow all the time, with and without a shuffle, on a log store and on a SQL store, and write
+what they read to other topics. Drivers, Python workers and brokers are killed at random moments, drivers also at the
+worst one: when the broker has published a batch and Spark has not noted it. Then the topics are compared: none missing,
+none twice, the messages of a key in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.fault.spark_driver import Orders, Plan
+from tests.fault.spark_runs import COMMITS, Checkpoint, Driver, kill
+from tests.support.databases import mariadb_server
+from tests.support.processes import BrokerProcess
+from tests.support.waiting import eventually
+
+from sparrow.client.aio import Admin, Consumer, Producer, Session, staging
+from sparrow.model.errors import SparrowError
+from sparrow.model.message import Message
+from sparrow.naming.server import NameServer
+from sparrow.settings import NamingSettings
+from sparrow.wire.bodies import BrokerQueue
+
+LOG, SQL = "log", "sql"
+"""Brokers, by what they keep messages in."""
+QUEUES = 2
+KEYS_A_QUEUE = 5
+FEED_S, FEED_ROWS = 0.05, 10
+PATIENCE_S = 400.0
+"""For a driver to start, and for what it has missed: a busy machine takes ten times as long as an idle one."""
+DELAY_MAX_S = 5.0
+LEASE_MS = 3_000
+LOOK_S = 0.005
+SPARK_GAVE_UP = "Python worker failed to connect back"
+"""Within ten seconds, which no setting changes: a machine may be busier than that. The next driver has better luck."""
+GIVEN_UP_MAX = 5
+
+
+class Blow(StrEnum):
+    """What is killed."""
+
+    DRIVER = "driver"
+    """JVM and Python, at any moment."""
+    ORPHANS = "driver but not its workers"
+    """They find out, some later than others."""
+    PUBLISHED = "driver between publishing and noting it"
+    WORKER = "worker"
+    """Of a task, which is tried again."""
+    COMMITTER = "commit process"
+    """If it had something to do, the query fails, and the driver leaves."""
+    LOG_BROKER = "broker on a log"
+    SQL_BROKER = "broker on a database"
+
+
+BROKER_OF = {Blow.LOG_BROKER: LOG, Blow.SQL_BROKER: SQL}
+SMOKE = (Blow.PUBLISHED, Blow.WORKER, Blow.LOG_BROKER, Blow.SQL_BROKER)
+
+
+def blows(rng: random.Random, scale: str) -> list[Blow]:
+    """Each kind at least once, in any order."""
+    chosen = list(SMOKE) if scale == "smoke" else [*Blow, *rng.choices(list(Blow), k=20 - len(Blow))]
+    rng.shuffle(chosen)
+    return chosen
+
+
+class Broker(BrokerProcess):
+    def __init__(self, name: str, folder: Path, name_servers: str, **settings: object) -> None:
+        super().__init__(name, folder, name_servers, **settings)
+        self._environment |= {"SPARROW_SQL__LEASE_MS": str(LEASE_MS)}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+
+# -- the stage --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stage:
+    """Brokers, queries, and whoever sends to them."""
+
+    name_servers: str
+    brokers: dict[str, Broker]
+    plans: list[Plan]
+    driver: Driver
+    session: Session
+    rng: random.Random
+    is_fed: bool = True
+    blows: Counter[Blow] = field(default_factory=Counter)
+    replayed: int = 0
+    """Batches that Spark had begun and not noted when its driver died."""
+    refused: int = 0
+    """Those among them that the broker had published: it must refuse them when they come again."""
+    given_up: int = 0
+    """How often Spark left because the machine was busy."""
+    failed: int = 0
+    """How often a query failed because the process that commits was killed."""
+
+    async def until(self, claim: Callable[[], object]) -> None:
+        """The driver must live to see it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not claim():
+            assert time.monotonic() < deadline, f"it did not come true within {PATIENCE_S} s:\n{self.driver.said}"
+            await self.check_driver()
+            await asyncio.sleep(LOOK_S)
+
+    async def check_driver(self) -> None:
+        """Whatever is killed around it, a driver goes on, unless Spark itself cannot start its processes in time."""
+        if self.driver.is_running:
+            return
+        said = self.driver.said
+        assert SPARK_GAVE_UP in said, f"the driver left by itself:\n{said}"
+        self.given_up += 1
+        assert self.given_up < GIVEN_UP_MAX, "the machine is too busy for Spark"
+        await self.start_again()
+
+    async def start_again(self) -> None:
+        for plan in self.plans:
+            checkpoint = Checkpoint(plan)
+            self.replayed += checkpoint.planned > checkpoint.committed
+            self.refused += await self.ledger(plan) > checkpoint.committed
+        await self.driver.start()
+
+    async def ledger(self, plan: Plan) -> int:
+        """The last batch that is published; -1: none."""
+        query_id = Checkpoint(plan).query_id
+        if query_id is None or plan.delivery != "exactlyOnce":
+            return -1
+        scope = f"{query_id}/{plan.target}"
+        found = await staging.ledger(self.session, self.brokers[plan.broker].address, scope, timeout_ms=10_000)
+        return -1 if found is None else found
+
+
+@asynccontextmanager
+async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[Stage]:
+    async with AsyncExitStack() as stack:
+        url = f"sqlite:///{folder}/sparrow.db"
+        if scale == "full":
+            url = stack.enter_context(mariadb_server()).new_database()
+        name_server = NameServer(NamingSettings(port=0), kv_path=folder / "naming.json")
+        await name_server.start()
+        stack.push_async_callback(name_server.stop)
+        name_servers = str(name_server.address)
+        brokers = {
+            LOG: Broker(LOG, folder / LOG, name_servers),
+            SQL: Broker(SQL, folder / SQL, name_servers, store=url),
+        }
+        for broker in brokers.values():
+            stack.push_async_callback(broker.stop)
+            await broker.start()
+        plans = planned(folder, scale)
+        async with Admin(name_servers) as admin:
+            for plan in plans:
+                for topic in (plan.source, plan.target):
+                    await admin.create_topic(topic, QUEUES, brokers=[plan.broker])
+        orders = folder / "orders.json"
+        orders.write_bytes(msgspec.json.encode(Orders(name_servers, plans)))
+        driver = Driver(folder, orders)
+        stack.push_async_callback(driver.stop)
+        # It asks brokers by their address alone: tended, it would hang up where no route leads.
+        session = await stack.enter_async_context(Session(name_servers, tend_interval_ms=3_600_000))
+        yield Stage(name_servers, brokers, plans, driver, session, rng)
+
+
+def planned(folder: Path, scale: str) -> list[Plan]:
+    def plan(broker: str, kind: str, **how: Any) -> Plan:
+        name = f"{broker}_{kind}"
+        return Plan(name=name, broker=broker, source=f"{broker}_in", target=name, checkpoint=f"{folder}/{name}", **how)
+
+    found = [plan(LOG, "shuffled", is_shuffled=True), plan(SQL, "row_by_row")]
+    if scale == "full":
+        found += [plan(LOG, "row_by_row"), plan(SQL, "shuffled", is_shuffled=True)]
+        found += [plan(LOG, "idempotent", delivery="idempotent")]
+    return found
+
+
+async def feed(stage: Stage, topic: str, broker: str) -> None:
+    """Whatever arrives counts: what was sent twice, because no answer came, is two messages."""
+    number = 0
+    async with Producer(stage.name_servers, timeout_ms=1_000) as producer:
+        while stage.is_fed:
+            queue_id = number // KEYS_A_QUEUE % QUEUES
+            key = f"{queue_id}-{number % KEYS_A_QUEUE}"
+            number += 1
+            messages = [Message.of(topic, b"", keys=key)] * FEED_ROWS
+            try:
+                await producer.send_batch(messages, queue=BrokerQueue(topic, broker, queue_id))
+            except SparrowError:  # its broker is away
+                pass
+            await asyncio.sleep(FEED_S)  # so that there are many batches, not for anything to happen
+
+
+# -- the blows --------------------------------------------------------------------------------------------------------
+
+
+async def strike(stage: Stage, blow: Blow) -> None:
+    stage.blows[blow] += 1
+    match blow:
+        case Blow.WORKER:
+            await some_moment(stage, stage.plans)
+            await stage.until(stage.driver.workers)
+            kill(stage.rng.choice(stage.driver.workers()))
+        case Blow.LOG_BROKER | Blow.SQL_BROKER:
+            broker = stage.brokers[BROKER_OF[blow]]
+            await some_moment(stage, [plan for plan in stage.plans if plan.broker == broker.name])
+            await broker.kill()
+            await asyncio.sleep(stage.rng.choice((0, 0.3, 2)))
+            await broker.start()
+        case Blow.DRIVER | Blow.ORPHANS:
+            await some_moment(stage, stage.plans)
+            await stage.driver.kill(orphans=blow == Blow.ORPHANS)
+            await stage.start_again()
+        case Blow.COMMITTER:
+            await stage.until(lambda: stage.driver.workers(COMMITS))
+            await some_moment(stage, stage.plans)
+            for pid in stage.driver.workers(COMMITS):
+                kill(pid)
+            await failed_or_went_on(stage)
+        case Blow.PUBLISHED:
+            await kill_when_published(stage)
+            await stage.start_again()
+
+
+async def failed_or_went_on(stage: Stage) -> None:
+    before = {plan.name: Checkpoint(plan).planned for plan in stage.plans}
+
+    def is_clear() -> bool:
+        if not stage.driver.is_running:
+            return True
+        return all(Checkpoint(plan).planned > before[plan.name] for plan in stage.plans)
+
+    await eventually(is_clear, within_s=PATIENCE_S)
+    if not stage.driver.is_running:
+        stage.failed += 1
+        await stage.start_again()
+
+
+async def some_moment(stage: Stage, plans: Sequence[Plan]) -> None:
+    """Of a new batch; or of one that a driver does again, soon after its start."""
+    checkpoint = Checkpoint(stage.rng.choice(plans))
+    if stage.rng.random() < 0.3:
+        await stage.until(stage.driver.workers)
+    else:
+        before = checkpoint.planned
+        await stage.until(lambda: checkpoint.planned > before)
+    await asyncio.sleep(stage.rng.uniform(0, min(1.2 * checkpoint.took_s, DELAY_MAX_S)))
+
+
+async def kill_when_published(stage: Stage) -> None:
+    """At the worst moment. If Spark was quicker than we are, it is left alone, and the next batch is watched."""
+    plan = stage.rng.choice([plan for plan in stage.plans if plan.delivery == "exactlyOnce"])
+    checkpoint = Checkpoint(plan)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < deadline, "Spark never left us the time"
+        await stage.check_driver()
+        published = await stage.ledger(plan)
+        if published > checkpoint.committed:
+            await stage.driver.kill()
+            if published > checkpoint.committed:
+                return
+            await stage.start_again()
+
+
+# -- what is there in the end -----------------------------------------------------------------------------------------
+
+
+async def contents(stage: Stage, topic: str) -> list[dict[str, Any]]:
+    """In the order of the queues."""
+    columns = ("body", "keys", "queue_id", "queue_offset")
+    async with Consumer("readers", stage.name_servers) as consumer:
+        rows = (await consumer.read_table(topic, columns=columns)).to_pylist()
+    return sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
+
+
+async def ends(stage: Stage, topic: str) -> dict[int, int]:
+    """Of queues that hold something, as checkpoints say it."""
+    return {row["queue_id"]: row["queue_offset"] + 1 for row in await contents(stage, topic)}
+
+
+async def assert_exactly_once(stage: Stage, plan: Plan) -> int:
+    """How many messages there are."""
+    key_of = {f"{row['queue_id']}:{row['queue_offset']}": row["keys"] for row in await contents(stage, plan.source)}
+    found = await contents(stage, plan.target)
+    times = Counter(row["body"].decode() for row in found)
+    missing, doubled = key_of.keys() - times.keys(), [body for body, count in times.items() if count > 1]
+    assert not missing, f"{plan.name}: {len(missing)} of {len(key_of)} are missing, such as {sorted(missing)[:5]}"
+    assert not doubled, f"{plan.name}: {len(doubled)} of {len(key_of)} came twice, such as {sorted(doubled)[:5]}"
+    assert times.keys() == key_of.keys(), f"{plan.name}: {sorted(times.keys() - key_of.keys())[:5]} came from nowhere"
+    route = await stage.session.route(plan.target, is_fresh=True)
+    homes = {queue.broker_name for queue in route.write_queues}
+    assert homes == {plan.broker}, f"{plan.name}: its topic was made on {homes} while {plan.broker} was away"
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in found:
+        body = row["body"].decode()
+        assert row["keys"] == key_of[body], f"{plan.name}: {body} has another key"
+        places[row["keys"]].append((row["queue_id"], int(body.partition(":")[2])))
+    for key, its in places.items():
+        assert len({queue_id for queue_id, _ in its}) == 1, f"{plan.name}: key {key} is in several queues"
+        offsets = [offset for _, offset in its]
+        assert offsets == sorted(offsets), f"{plan.name}: messages of key {key} are not in their order"
+    return len(found)
+
+
+# -- the test ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(3_600)
+async def test_what_goes_in_comes_out_once_whoever_is_killed(tmp_path: Path, scale: str) -> None:
+    seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"SPARROW_SEED={seed}")
+    rng = random.Random(seed)
+    begun = time.monotonic()
+    async with staged(tmp_path, rng, scale) as stage:
+        sources = {plan.source: plan.broker for plan in stage.plans}
+        async with asyncio.TaskGroup() as feeding:
+            for topic, broker in sources.items():
+                feeding.create_task(feed(stage, topic, broker))
+            await stage.driver.start()
+            for blow in blows(rng, scale):
+                await strike(stage, blow)
+                print(f"{time.monotonic() - begun:6.1f} s: killed {blow}", flush=True)
+            stage.is_fed = False
+        wanted = {topic: await ends(stage, topic) for topic in sources}
+        await stage.until(lambda: all(Checkpoint(plan).read_until() == wanted[plan.source] for plan in stage.plans))
+        await stage.driver.stop()  # with all that earlier drivers have left behind: nobody writes any more
+        rows = {plan.name: await assert_exactly_once(stage, plan) for plan in stage.plans}
+        batches = {plan.name: Checkpoint(plan).committed + 1 for plan in stage.plans}
+        print(
+            f"{stage.blows.total()} kills ({', '.join(f'{count} {blow}' for blow, count in stage.blows.items())}), "
+            f"{stage.driver.runs} runs ({stage.failed} failed), {stage.replayed} batches replayed, "
+            f"{stage.refused} of them refused, {time.monotonic() - begun:.0f} s\nbatches: {batches}\nrows: {rows}"
+        )
+        assert stage.refused >= stage.blows[Blow.PUBLISHED], "the worst moment was met"
+        assert min(batches.values()) > 3, "too few batches for this to mean anything"
