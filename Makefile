@@ -15,7 +15,7 @@ SERVERS    := @$(BIN)/python -m tests.support.databases && $(BIN)/python -m test
 NONE_IS_FINE := || [ $$? -eq 5 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench interop fault lock clean install
+.PHONY: help run test lint bench interop spark fault lock clean install
 
 help:  ## print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,11 @@ interop: SCALE ?= full
 interop: $(STAMP)  ## official Java clients and mqadmin against our broker, our client against theirs (needs Java and Maven)
 	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -rs tests/interop
+
+spark: SCALE ?= full
+spark: $(STAMP)  ## every test of Spark, those too that `make test` leaves out
+	$(SERVERS)
+	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q --timeout=600 tests/spark
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property

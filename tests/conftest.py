@@ -2,6 +2,7 @@
 
 import os
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +24,20 @@ TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("fault", "interop")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test under tests/fault is a fault test, one under tests/interop an interop test; nobody has to say so."""
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
+            # One worker has all tests of the Spark session: two would start two, and the machine has room for one.
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    if os.environ.get("SPARROW_SCALE", "smoke") == "smoke":
+        left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture
@@ -80,3 +89,21 @@ def database_url(database: str, database_servers, tmp_path: Path) -> str:
     if database == "sqlite":
         return f"sqlite:///{tmp_path}/sparrow.db"
     return database_servers(database).new_database()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory):
+    """The Spark session of the run, started when the first test asks for it."""
+    from tests.support.spark import start_session
+
+    session = start_session(tmp_path_factory.mktemp("spark-warehouse"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def local_cluster_spark(tmp_path: Path):
+    """Runs a script (its text) on a cluster of two executors, in a process of its own: `run(script, *arguments)`."""
+    from tests.support.spark import run_script
+
+    return partial(run_script, folder=tmp_path)

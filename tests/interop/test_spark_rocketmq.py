@@ -1,7 +1,6 @@
 """Spark reads and writes Apache's own brokers: batch, stream, and the files they leave on disk."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.interop.java import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.stage import QUEUES, Stage
-from tests.support.spark import start_session
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin
 from sparrow.testing.platforms import running
 
 COUNT = 500
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(tmp_path_factory.mktemp("spark-warehouse"))
-    yield session
-    session.stop()
 
 
 def table_of(spark: SparkSession, stage: Stage, **options: str) -> DataFrame:
