@@ -121,6 +121,9 @@ def agreed(data: bytes, starts: list[int] | None, *, verify_crc: bool, expand: b
     assert (batch is None) == (messages is None)
     if batch is not None and messages is not None:
         assert rows_of(batch) == [row_of(message) for message in messages]
+        for name in ("keys", "tags", "msg_id"):  # alone, a property is looked for in another way
+            alone = columns.decode(data, starts, columns=[name], verify_crc=verify_crc, expand=expand)
+            assert alone.column(0).to_pylist() == batch.column(name).to_pylist()
 
 
 @given(st.lists(records(), max_size=6), st.lists(st.binary(max_size=5), min_size=7, max_size=7), st.booleans())

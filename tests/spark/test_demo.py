@@ -96,6 +96,7 @@ def is_alive(pid: int) -> bool:
     return _parent(pid) is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(420)
 def test_spark_sums_up_every_order_once_over_two_runs_and_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_planted_losses_and_doubles_are_found_with_their_ids(
     assert pq.read_table(folder / "hours").num_rows == len(audited.hours)
 
 
+@pytest.mark.thorough
 def test_transactions_count_when_they_are_committed(spark: SparkSession, platform: RunningPlatform) -> None:
     with client.Producer(platform.name_servers, group="shop", trace=True) as producer:
         with producer.transaction(Message.of("T", "kept")):
@@ -145,6 +146,7 @@ def test_transactions_count_when_they_are_committed(spark: SparkSession, platfor
     assert total(audited) == [1, 1, 0, 1]
 
 
+@pytest.mark.thorough
 def test_tables_of_an_outbox_and_an_inbox_are_compared_by_a_property(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -179,6 +181,7 @@ def test_tables_of_an_outbox_and_an_inbox_are_compared_by_a_property(
     assert by_hour[1_769_860_800_000].sent == 7  # 2026-01-31 12:00 UTC
 
 
+@pytest.mark.thorough
 def test_a_topic_of_ids_tells_what_was_handled(spark: SparkSession, platform: RunningPlatform) -> None:
     ids = send(platform, "T", ["1", "2", "3"], traced=False)
     send(platform, "done", [ids[0], msgspec.json.encode({"msg_id": ids[1]}).decode()], traced=False)
@@ -190,6 +193,7 @@ def test_a_topic_of_ids_tells_what_was_handled(spark: SparkSession, platform: Ru
     assert {hour.sent for hour in audited.hours} == {None}
 
 
+@pytest.mark.thorough
 def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, platform: RunningPlatform) -> None:
     send(platform, "T", ["early"], tags="paid")
     since = clock.now_ms() + 1
@@ -212,6 +216,7 @@ def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, 
     assert total(audited) == [1, 1, 0, 0]
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_found_out_is_refused(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", ["1"], traced=False)
     with pytest.raises(Refused, match="trace=True"):
@@ -226,6 +231,7 @@ def test_what_cannot_be_found_out_is_refused(spark: SparkSession, platform: Runn
         run(spark, Audit(name_servers=platform.name_servers, topics=("T",), sent=str(table)))
 
 
+@pytest.mark.thorough
 def test_the_command_leaves_with_what_it_found(spark: SparkSession, platform: RunningPlatform) -> None:
     runner = CliRunner()
     words = ["pipeline", "audit", "T", "--name-server", platform.name_servers, "--settle", "0"]

@@ -70,6 +70,7 @@ def test_a_selection_goes_back_once_and_as_it_was_when_it_was_young(
     assert redrive(spark, arguments, checkpoint).sent == len(timeouts) - 1, "only those that died since"
 
 
+@pytest.mark.thorough
 def test_the_command_reports_by_group_topic_tag_cause_and_hour(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
     assert [message.body for message in stored(platform, "payments")] == [b"1"]
 
 
+@pytest.mark.thorough
 def test_where_nothing_died_there_is_nothing_to_report(spark: SparkSession, platform: RunningPlatform) -> None:
     found = run(spark, DeadLetters(name_servers=platform.name_servers, group="nobody"))
     assert (found.lines, found.letters) == ([], 0)

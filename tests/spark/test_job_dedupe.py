@@ -66,6 +66,7 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
     assert bodies(platform, "once") == [*kept, "c99"]
 
 
+@pytest.mark.thorough
 def test_rows_of_a_long_time_ago_are_not_late(spark: SparkSession, tmp_path: Path) -> None:
     """A plain watermark on the store time would throw away what a second batch brings from before the first."""
     now = datetime.now(UTC)
@@ -88,6 +89,7 @@ def test_rows_of_a_long_time_ago_are_not_late(spark: SparkSession, tmp_path: Pat
     assert sorted(row.msg_id for row in spark.table("never_late").collect()) == ["new", "old", "older"]
 
 
+@pytest.mark.thorough
 def test_an_archive_keeps_the_first_of_each(spark: SparkSession, tmp_path: Path) -> None:
     def row(msg_id: str | None, offset: int, minute: int) -> dict[str, object]:
         at = datetime(2026, 1, 31, 12, minute, tzinfo=UTC)
@@ -107,6 +109,7 @@ def test_an_archive_keeps_the_first_of_each(spark: SparkSession, tmp_path: Path)
     ]
 
 
+@pytest.mark.thorough
 def test_the_command_says_how_many_were_dropped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, [("a", "1"), ("b", "1"), ("c", "2")])
     words = ["dedupe", "orders", "--to", "once", "-n", platform.name_servers, "--by", "properties['order']"]

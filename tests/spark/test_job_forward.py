@@ -88,6 +88,7 @@ def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
         assert contents(platform, "wide") == contents(platform, "orders")
 
 
+@pytest.mark.thorough
 def test_the_command_forwards_what_a_filter_lets_through(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

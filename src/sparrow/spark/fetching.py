@@ -20,7 +20,7 @@ from sparrow import clock
 from sparrow.client.aio.pulling import PullAnswer, Status, pull
 from sparrow.client.aio.session import Session
 from sparrow.client.subscription import Subscription
-from sparrow.model.errors import DataLost, Unavailable
+from sparrow.model.errors import DataLost, Unavailable, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.spark.links import LINKS
 from sparrow.spark.positions import MessagesGone, name_of
@@ -182,8 +182,9 @@ class _Pulls:
         while offset < wanted.end:
             try:
                 answer = await self._pull(offset)
-            except (Unavailable, TimeoutError) as cause:
-                # The broker restarts, or its leader changes. A pull names its offset, so asking again is safe.
+            except (Unavailable, UnknownTopic, TimeoutError) as cause:
+                # The broker restarts, or its leader changes; a name server that has lost it knows nothing of its
+                # topics. A pull names its offset, so asking again is safe.
                 deadline = deadline or loop.time() + options.patience_ms / 1000
                 if loop.time() > deadline:
                     raise Unavailable(
@@ -223,5 +224,5 @@ class _Pulls:
     async def _look_for_it(self) -> None:
         try:
             await self._session.route(self._wanted.queue.topic, is_fresh=True)
-        except (Unavailable, TimeoutError):
+        except (Unavailable, UnknownTopic, TimeoutError):
             pass

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sparrow.model.errors import Refused
+from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.spark import committing, writing
 from sparrow.spark.brokers import Brokers
 from sparrow.spark.links import LINKS, Link
@@ -51,11 +51,15 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     said = sink_options(options)
     if said.job_key is not None:
         raise Refused("the option 'jobKey' is for batch jobs: a stream is known by its checkpoint")
-    return StreamSink(said, _checked(said, schema))
+    try:
+        return StreamSink(said, _checked(said, schema))
+    except UnknownTopic:
+        # New, or its brokers are away: a writer is made for every batch, and the tasks know which batch it is.
+        return StreamSink(said, _layout(said, schema))
 
 
 def _checked(options: SinkOptions, schema: StructType) -> Layout:
-    layout = layout_of([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
+    layout = _layout(options, schema)
     if options.topic is not None:
         link = LINKS.to(options.client)
         brokers = _brokers(link, options)
@@ -64,6 +68,10 @@ def _checked(options: SinkOptions, schema: StructType) -> Layout:
         else:
             link.run(brokers.check_staging(options.topic))
     return layout
+
+
+def _layout(options: SinkOptions, schema: StructType) -> Layout:
+    return layout_of([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
 
 def _brokers(link: Link, options: SinkOptions) -> Brokers:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparrow.model.errors import Refused, SparrowError, Unavailable
+from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.spark import positions
 from sparrow.spark.fetching import read_task
 from sparrow.spark.offsets import Offsets
@@ -142,11 +142,10 @@ class Watch:
         is_fresh = now - self._refreshed_s >= self._options.refresh_ms / 1000
         try:
             self._heads = look(self._options, self._places, is_fresh=is_fresh, without_absent=True)
-        except (Unavailable, TimeoutError) as cause:
-            # Nothing is lost while a broker is away: its queues just bring nothing new. The query lives on.
-            if not self._heads:
-                self._heads = positions.patient_look(self._options, self._places)
-            elif now - self._complained_s > _COMPLAIN_S:
+        except (Unavailable, UnknownTopic, TimeoutError) as cause:
+            # Nothing is lost while a broker is away, and with it perhaps all that is known of its topics: its queues
+            # just bring nothing new. The query lives on.
+            if now - self._complained_s > _COMPLAIN_S:
                 self._complained_s = now
                 log.warning("the brokers cannot be asked for new messages just now: %s", cause)
         else:

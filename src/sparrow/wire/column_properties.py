@@ -1,6 +1,7 @@
 """Many property strings at once: every name and value, by one scan for the two separators.
 
-The rules are those of `properties.decode`, to the letter. Two shapes are told apart:
+The rules are those of `properties.decode`, to the letter. (`found_one` looks for a single name instead, where it can.)
+Two shapes are told apart:
 
 - *regular*: every string has the same names in the same order, as one producer's messages have. Then a property is
   every k-th value, and no name can be there twice.
@@ -14,9 +15,10 @@ from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.wire.column_parts import Ints, cut_short, every, retyped, slots, window
+from sparrow.wire.column_parts import Ints, binary, cut_short, every, retyped, slots, window
 
 MAP = pa.map_(pa.string(), pa.string())
 
@@ -116,6 +118,32 @@ class Properties:
         order = np.argsort(mark, kind="stable")
         is_superseded = mark[order[1:]] == mark[order[:-1]]
         return np.sort(np.append(order[:-1][~is_superseded], order[-1:]))
+
+
+def found_one(strings: pa.Array, name: str) -> pa.Array | None:
+    """The value of one property in each string, as `Properties.get` has it, without reading the others.
+
+    None where it is not that simple: the name stands twice in a string, or as the end of another name or of a value.
+    """
+    data, bounds = window(strings)
+    if not len(data):
+        return pa.nulls(len(strings), pa.binary())
+    word = name.encode() + b"\x01"
+    at = pc.find_substring(strings, word).to_numpy(zero_copy_only=False)
+    is_there = at >= 0
+    if data.tobytes().count(word) != np.count_nonzero(is_there):
+        return None
+    first, last = bounds[:-1], bounds[1:]
+    if ((at > 0) & (data[np.maximum(first + at - 1, 0)] != 2)).any():
+        return None
+    value_at = np.where(is_there, first + at + len(word), first).astype(np.int32)
+    # From each value to the next: where the first 0x02 is, there it ends, or with its string.
+    onward = binary(pa.py_buffer(data), np.append(value_at, np.int32(len(data))))
+    length = pc.find_substring(onward, b"\x02").to_numpy(zero_copy_only=False)
+    value_end = np.where(length < 0, last, np.minimum(value_at + length, last))
+    values = cut_short(data, value_at.astype(np.int64), np.maximum(value_end, value_at).astype(np.int64))
+    is_value = is_there & (value_end > value_at)
+    return values if is_value.all() else pc.if_else(pa.array(is_value), values, pa.scalar(None, pa.binary()))
 
 
 def _entries(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[Ints, Ints, Ints, Ints]:

@@ -37,7 +37,7 @@ from sparrow.wire.column_parts import (
     starts_of,
     text,
 )
-from sparrow.wire.column_properties import MAP, Properties
+from sparrow.wire.column_properties import MAP, Properties, found_one
 from sparrow.wire.compression import COMPRESSED, KIND_MASK, decompress
 from sparrow.wire.record import (
     BORN_IPV6,
@@ -79,6 +79,12 @@ DEFAULT_COLUMNS = (
 )
 
 
+_SINGLE = frozenset({"keys", "tags", "msg_id"})
+"""Columns that are one property each."""
+_FEW = 2
+"""So many of them are quicker looked for one by one than by reading all properties."""
+
+
 def decode(
     buf: BytesLike,
     starts: Any = None,
@@ -102,7 +108,8 @@ def decode(
     parts = sound_parts(buf, starts, sizes)
     if not len(parts.starts):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    batch = _Batch(parts, expand)
+    asks_for_few = "properties" not in columns and len(_SINGLE.intersection(columns)) <= _FEW
+    batch = _Batch(parts, expand, asks_for_few=asks_for_few)
     if verify_crc:
         batch.verify_crc()
     return pa.RecordBatch.from_arrays([COLUMNS[name][1](batch) for name in columns], schema=schema)
@@ -111,8 +118,8 @@ def decode(
 class _Batch:
     """Sound records on their way to columns; what several columns need is made once."""
 
-    def __init__(self, parts: Parts, expand: bool) -> None:
-        self.parts = parts
+    def __init__(self, parts: Parts, expand: bool, *, asks_for_few: bool) -> None:
+        self.parts, self._asks_for_few = parts, asks_for_few
         self._is_compressed = (parts.sys_flag & COMPRESSED != 0) if expand else np.zeros(len(parts.starts), np.bool_)
 
     def verify_crc(self) -> None:
@@ -159,7 +166,8 @@ class _Batch:
         return Properties(self.properties_raw)
 
     def property(self, name: str) -> pa.Array:
-        return retyped(self.properties.get(name), pa.string())
+        found = found_one(retyped(self.properties_raw, pa.binary()), name) if self._asks_for_few else None
+        return retyped(self.properties.get(name) if found is None else found, pa.string())
 
     def number(self, name: str) -> pa.Array:
         return pa.array(self.parts.field(name))
