@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,7 @@ from pyspark.sql.datasource import (
 from _harness import ROOT, Row, folder_on_disk, is_smoke, report
 from broker import broker
 from sparrow.client import Admin, Producer
+from sparrow.spark.schema import default_ddl
 from sparrow.spark.session import spark_session
 
 SMOKE = is_smoke()
@@ -41,6 +43,7 @@ ROUNDS = 1 if SMOKE else 2
 QUEUES = 8
 LOT = 1_000
 """Messages that one queue gets before the next has its turn."""
+BODY_BYTES = 100
 MAP = pa.map_(pa.string(), pa.string())
 SLIM = "body binary, keys string, tags string, queue_id int, queue_offset bigint, store_timestamp timestamp"
 
@@ -56,7 +59,7 @@ class TupleSource(DataSource):
         return "tuples"
 
     def schema(self) -> str:
-        return SLIM
+        return default_ddl(kafka=False, headers=False)
 
     def reader(self, schema: Any) -> DataSourceReader:
         return TupleReader(dict(self.options), schema)
@@ -83,15 +86,19 @@ class TupleReader(DataSourceReader):
             for found in directory.read(Queue(queue.topic, queue.queue_id), start, end, rows_max=8192):
                 for at in found.starts.tolist():
                     message = decode(found.view, at)
-                    stored = datetime.fromtimestamp(message.store_ms / 1000, UTC)
-                    properties = message.properties
+                    said = message.properties
                     yield (
                         message.body,
-                        properties.get("KEYS"),
-                        properties.get("TAGS"),
+                        said.get("KEYS"),
+                        said.get("TAGS"),
+                        said.get("UNIQ_KEY"),
+                        message.topic,
                         message.queue_id,
                         message.queue_offset,
-                        stored,
+                        datetime.fromtimestamp(message.store_ms / 1000, UTC),
+                        datetime.fromtimestamp(message.born_ms / 1000, UTC),
+                        message.reconsume_times,
+                        said,
                     )
 
 
@@ -117,25 +124,24 @@ class DropWriter(DataSourceArrowWriter):
 
 
 def fill(name_servers: str, topic: str, rows: int) -> None:
-    """Messages of 100 bytes with three properties, in lots, the queues in turn."""
+    """Messages of 100 bytes, no two alike, with three properties; in lots, the queues in turn."""
     with Admin(name_servers) as admin:
         admin.create_topic(topic, queues=QUEUES)
-    lots = [_lot(number) for number in range(10)]
     with Producer(name_servers) as producer:
         for at in range(0, rows, LOT):
-            producer.send_table(topic, lots[at // LOT % 10].slice(0, min(LOT, rows - at)))
+            producer.send_table(topic, _lot(at, min(LOT, rows - at)))
 
 
-def _lot(number: int) -> pa.Table:
-    numbers = range(number * LOT, number * LOT + LOT)
+def _lot(first: int, rows: int) -> pa.Table:
+    letters = np.random.default_rng(first).integers(33, 127, rows * BODY_BYTES, dtype=np.uint8)
+    bodies = pa.Array.from_buffers(pa.binary(BODY_BYTES), rows, [None, pa.py_buffer(letters)])
+    numbers = range(first, first + rows)
     return pa.table(
         {
-            "body": [b"%0100d" % each for each in numbers],
+            "body": bodies.cast(pa.binary()),
             "keys": [f"order-{each:08d}" for each in numbers],
             "tags": [f"tag{each % 5}" for each in numbers],
-            "properties": pa.array(
-                [{"UNIQ_KEY": f"{each:032X}"} for each in numbers], pa.map_(pa.string(), pa.string())
-            ),
+            "properties": pa.array([{"UNIQ_KEY": f"{each:032X}"} for each in numbers], MAP),
         }
     )
 
@@ -211,7 +217,7 @@ def reading(lab: Lab) -> list[Row]:
     part = json.dumps({"orders": {str(queue): ROWS // QUEUES // 10 for queue in range(QUEUES)}})
     options = {"access": "files", "path": str(lab.store), "subscribe": "orders", "endingOffsets": part, **few}
     tuples = lab.spark.read.format("tuples").options(**options).load()
-    ours, theirs = quickest(drain(lab.files(SLIM, endingOffsets=part)), drain(tuples))
+    ours, theirs = quickest(drain(lab.files(endingOffsets=part)), drain(tuples))
     rows.append(Row("source / a reader of tuples", theirs / ours, "ratio", 7.0))
     copied, archived = quickest(
         lambda: read.parquet(slim).write.mode("overwrite").option("compression", "zstd").parquet(f"{slim}-copy"),
@@ -296,7 +302,7 @@ def memory(lab: Lab) -> list[Row]:
         while not is_over.wait(0.05):
             for process in psutil.Process().children(recursive=True):
                 try:
-                    if "pyspark" in " ".join(process.cmdline()):
+                    if process.name().startswith("python"):
                         peak = max(peak, process.memory_full_info().uss)
                 except psutil.Error:
                     continue
@@ -329,6 +335,7 @@ def planning(lab: Lab) -> list[Row]:
 
 START = """
 import sys
+from sparrow.spark.schema import default_ddl
 from sparrow.spark.session import spark_session
 spark = spark_session("start", master="local[2]", class_archive=sys.argv[1] == "with")
 assert spark.range(10).count() == 10
