@@ -3,7 +3,7 @@
 import string
 import struct
 import zlib
-from typing import Annotated, get_args, get_origin
+from typing import Annotated, Literal, get_args, get_origin
 
 import msgspec
 import pytest
@@ -300,6 +300,8 @@ def values_of(kind):
         return st.integers(-bound - 1, bound)
     if kind is str:
         return some_text
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
     return st.one_of(*(st.none() if part is type(None) else values_of(part) for part in get_args(kind)))
 
 
