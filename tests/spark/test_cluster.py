@@ -41,6 +41,7 @@ spark.stop()
 """
 
 
+@pytest.mark.thorough
 def test_a_cluster_copies_topics_of_both_stores_exactly_once(
     local_cluster_spark: Callable[..., Ran], tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def quiet(_: Done) -> None:
     pass
 
 
+@pytest.mark.thorough
 def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_that_it_lacks(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     assert stored(platform, "part", QUEUES) == nothing | {2: originals[2][10:30]}
 
 
+@pytest.mark.thorough
 def test_an_archive_of_a_topic_that_is_not_there_fails_in_one_sentence(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def total(audited: Audited) -> list[int]:
     return [sum(getattr(hour, name) or 0 for hour in audited.hours) for name in names]
 
 
+@pytest.mark.thorough
 def test_a_platform_that_lost_nothing_is_clean(spark: SparkSession, platform: RunningPlatform) -> None:
     send(platform, "T", [f"{number}" for number in range(40)])
     failed: set[str] = set()

@@ -57,6 +57,7 @@ def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_table_holds_the_last_of_each_key_run_after_run(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     assert found == known | news
 
 
+@pytest.mark.thorough
 def test_newer_is_the_higher_offset_in_a_queue_and_the_later_store_time_between_queues(spark: SparkSession) -> None:
     rows = [
         # the clock went back between these two: in one queue it has no say

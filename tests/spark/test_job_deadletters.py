@@ -44,6 +44,7 @@ def stored(platform: RunningPlatform, topic: str) -> list[StoredMessage]:
         return [admin.message(row["msg_id"], topic=topic) for row in rows]
 
 
+@pytest.mark.thorough
 def test_a_selection_goes_back_once_and_as_it_was_when_it_was_young(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def bodies(platform: RunningPlatform, topic: str) -> list[str]:
     return [row["body"].decode() for row in rows]
 
 
+@pytest.mark.thorough
 def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_order(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

