@@ -23,7 +23,7 @@ def table_of(spark: SparkSession, stage: Stage, **options: str) -> DataFrame:
 
 async def filled(stage: Stage) -> list[str]:
     bodies = [f"body-{number}" for number in range(COUNT)]
-    await stage.put(bodies, keys="k", tags="t", properties={"city": "Oslo"})
+    await stage.put(bodies, keys="k", tags="t", city="Oslo")
     await stage.readable(COUNT)
     return bodies
 

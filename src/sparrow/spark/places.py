@@ -13,8 +13,10 @@ from typing import Protocol
 from sparrow.client.aio.admin import Admin
 from sparrow.client.aio.heads import Head, heads
 from sparrow.client.aio.offsets import BrokerOffsets
+from sparrow.client.retry import RETRY_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue
+from sparrow.model.topic import Group
 from sparrow.spark.links import LINKS, Link
 from sparrow.spark.source_options import SourceOptions
 from sparrow.store.log.directory import StoreDirectory
@@ -109,6 +111,7 @@ class BrokerPlaces:
 
     def __init__(self, link: Link) -> None:
         self._link, self._admin = link, Admin(session=link.session)
+        self._groups: set[str] = set()
 
     def topics(self) -> list[str]:
         return self._link.run(self._admin.topics())
@@ -144,7 +147,18 @@ class BrokerPlaces:
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit(self, group: str, offsets: dict[BrokerQueue, int]) -> None:
+        if group not in self._groups:
+            self._link.run(self._make_group(group))
+            self._groups.add(group)
         self._link.run(BrokerOffsets(self._link.session, group).save(offsets))
+
+    async def _make_group(self, group: str) -> None:
+        """Brokers make a group, and its retry topic, when a consumer joins it. A query never does, and `mqadmin` shows
+        no progress of a group without that topic."""
+        if group not in await self._admin.groups():
+            await self._admin.put_group(Group(name=group))
+        if not await self._is_there(f"{RETRY_PREFIX}{group}", is_fresh=False):
+            await self._admin.create_topic(f"{RETRY_PREFIX}{group}", queues=1)
 
 
 class FilePlaces:
