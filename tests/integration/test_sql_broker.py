@@ -37,7 +37,11 @@ ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
 # Of the event bus one is enough: the others differ in their framework, not in what they ask of a broker.
 NOT_ON_SQL += ("bus_first_steps", "bus_fastapi", "bus_flask", "bus_django")
-EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in NOT_ON_SQL]
+EXAMPLES = [
+    path
+    for path in sorted((ROOT / "examples").glob("*.py"))
+    if path.stem not in NOT_ON_SQL and not path.stem.startswith("spark_")  # a Spark each; tests/spark has both stores
+]
 MIDDLE = 1
 """The queue of a topic of one part that messages without a priority go to."""
 COMMIT, ROLL_BACK = 8, 12
