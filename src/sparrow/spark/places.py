@@ -16,7 +16,7 @@ from sparrow.client.aio.offsets import BrokerOffsets
 from sparrow.client.retry import RETRY_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue
-from sparrow.model.topic import Group
+from sparrow.model.topic import Group, is_of_brokers
 from sparrow.spark.links import LINKS, Link
 from sparrow.spark.source_options import SourceOptions
 from sparrow.store.log.directory import StoreDirectory
@@ -24,10 +24,6 @@ from sparrow.wire.bodies import BrokerQueue
 
 FILES_BROKER = "files"
 """The name of the broker in offsets of a store that is read without one."""
-_INTERNAL = re.compile(
-    r"SCHEDULE_TOPIC_XXXX|RMQ_SYS_.*|rmq_sys_.*|TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TRANS_CHECK_.*"
-)
-
 Heads = dict[BrokerQueue, Head]
 
 
@@ -75,7 +71,7 @@ def wanted_topics(options: SourceOptions, places: Places) -> list[str]:
         return list(options.assign)
     assert options.pattern is not None, "one of the three is there"
     pattern = re.compile(options.pattern)
-    return [name for name in places.topics() if pattern.fullmatch(name) and not _INTERNAL.fullmatch(name)]
+    return [name for name in places.topics() if pattern.fullmatch(name) and not is_of_brokers(name)]
 
 
 def look(options: SourceOptions, places: Places, *, is_fresh: bool, without_absent: bool = False) -> Heads:

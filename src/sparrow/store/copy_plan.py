@@ -14,13 +14,9 @@ import msgspec
 from sparrow.model.errors import IllegalName, Refused, UnknownTopic
 from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
 from sparrow.model.queue import Queue
-from sparrow.model.topic import INHERIT, Topic
+from sparrow.model.topic import INHERIT, Topic, is_of_brokers
 from sparrow.store.spi import Store
 
-_SYSTEM = re.compile(
-    r"(?i:rmq_sys_).+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TBW102"
-    r"|.+_REPLY_TOPIC"
-)
 _MADE_BY_ROCKETMQ = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})
 """In every store of its brokers, used or not, and with a thousand queues."""
 
@@ -67,7 +63,7 @@ async def planned(
 
 
 async def _is_system(source: Store, topic: Topic) -> bool:
-    if _SYSTEM.fullmatch(topic.name):
+    if is_of_brokers(topic.name):
         return True
     # A broker's name and its cluster's are topics, too: others inherit from them, and nobody sends there.
     if not topic.permission & INHERIT and topic.name not in _MADE_BY_ROCKETMQ:

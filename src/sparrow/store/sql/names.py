@@ -16,15 +16,13 @@ from typing import Literal, NamedTuple
 from sparrow.model.errors import IllegalName
 from sparrow.model.priority import Priority
 from sparrow.model.queue import PhysicalOffset
+from sparrow.model.topic import is_of_brokers
 
 NAME_MAX = 40
 """With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
 _LEGAL = re.compile(r"[a-z0-9][a-z0-9._|-]*")
 """With `|`, which stands for the dots in names of events: RocketMQ's topics may not have dots."""
-_PLATFORM = re.compile(
-    r"%RETRY%.+|%DLQ%.+|RMQ_SYS_.+|rmq_sys_.+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC"
-    r"|OFFSET_MOVED_EVENT|TBW102|.+_REPLY_TOPIC"
-)
+_OF_GROUPS = ("%RETRY%", "%DLQ%")
 _ID_BITS = 40
 """Of a physical offset: the id; above it the lane. A trillion messages for each of eight million lanes."""
 
@@ -61,7 +59,7 @@ def lane_and_id(place: int) -> tuple[int, int]:
 
 def is_platforms(topic: str) -> bool:
     """Whether the topic is one of the platform's own."""
-    return _PLATFORM.fullmatch(topic) is not None
+    return is_of_brokers(topic) or topic.startswith(_OF_GROUPS)
 
 
 def spelling(topic: str) -> str:
