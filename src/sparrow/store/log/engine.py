@@ -227,7 +227,7 @@ class LogStore:
     async def append_group(
         self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
     ) -> bool:
-        """While its records are copied, every other append waits: about a millisecond for a megabyte or two."""
+        """While its records are copied, every other append waits."""
         checked_scope(scope)
         checked_number(number)
         if self._memory.has_got_to(scope, number):
