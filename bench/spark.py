@@ -32,8 +32,8 @@ from pyspark.sql.datasource import (
 from _harness import ROOT, Row, folder_on_disk, is_smoke, report
 from broker import broker
 from sparrow.client import Admin, Producer
-from sparrow.spark.schema import default_ddl
-from sparrow.spark.session import spark_session
+from sparrow.spark.runtime.session import spark_session
+from sparrow.spark.source.schema import default_ddl
 
 SMOKE = is_smoke()
 ROWS = int(sys.argv[sys.argv.index("--rows") + 1]) if "--rows" in sys.argv else 20_000 if SMOKE else 5_000_000
@@ -67,7 +67,7 @@ class TupleSource(DataSource):
 
 class TupleReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: Any) -> None:
-        from sparrow.spark.source import TopicReader
+        from sparrow.spark.source.table import TopicReader
 
         self._reader = TopicReader(options, schema)
 
@@ -324,7 +324,7 @@ def planning(lab: Lab) -> list[Row]:
             admin.create_topic(f"wide{number}", queues=100)
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from sparrow.spark.source import TopicReader
+    from sparrow.spark.source.table import TopicReader
 
     schema = StructType([StructField("queue_offset", LongType())])
     options = {"nameserver": lab.name_servers, "subscribePattern": "wide.*"}
@@ -335,8 +335,8 @@ def planning(lab: Lab) -> list[Row]:
 
 START = """
 import sys
-from sparrow.spark.schema import default_ddl
-from sparrow.spark.session import spark_session
+from sparrow.spark.source.schema import default_ddl
+from sparrow.spark.runtime.session import spark_session
 spark = spark_session("start", master="local[2]", class_archive=sys.argv[1] == "with")
 assert spark.range(10).count() == 10
 spark.stop()
@@ -344,7 +344,7 @@ spark.stop()
 
 
 def starting() -> list[Row]:
-    from sparrow.spark.class_archive import make
+    from sparrow.spark.runtime.class_archive import make
 
     if SMOKE:
         return []

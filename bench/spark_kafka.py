@@ -25,7 +25,7 @@ from _harness import ROOT, Row, folder_on_disk, is_smoke, report
 from _spark_jars import CONNECTOR_VERSION, NoConnector, kafka_connector
 from broker import broker
 from spark import LOT, QUEUES, Lab, drain, fill, quickest
-from sparrow.spark.session import spark_session
+from sparrow.spark.runtime.session import spark_session
 
 sys.path.append(str(ROOT))
 from tests.support.message_brokers import MessageBroker, kafka_server

@@ -31,30 +31,30 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """Unless the user names columns: what is not in the schema is not read."""
-        from sparrow.spark.schema import default_ddl
+        from sparrow.spark.source.schema import default_ddl
 
         is_set = {key.lower(): value.strip().lower() == "true" for key, value in self.options.items()}
         return default_ddl(kafka=is_set.get("kafkaschema", False), headers=is_set.get("includeheaders", True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from sparrow.spark.pushdown import FilteringTopicReader
-        from sparrow.spark.source import TopicReader
+        from sparrow.spark.source.pushdown import FilteringTopicReader
+        from sparrow.spark.source.table import TopicReader
 
         # Spark refuses a reader that can filter unless its setting for it is on.
         kind = FilteringTopicReader if self.options.get("pushdown", "").lower() == "true" else TopicReader
         return kind(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from sparrow.spark.stream import TopicStreamReader
+        from sparrow.spark.source.stream import TopicStreamReader
 
         return TopicStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from sparrow.spark.sink import batch_writer
+        from sparrow.spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from sparrow.spark.sink import stream_writer
+        from sparrow.spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark import LOCAL, SMALL
 from tests.support.waiting import wait_until
 
-from sparrow.spark.session import spark_session
+from sparrow.spark.runtime.session import spark_session
 
 ROWS_A_BATCH = 2_000
 """A driver that was away for long catches up in several batches."""

@@ -15,7 +15,7 @@ from tests.fault.spark_driver import Plan
 from tests.support.processes import ENVIRONMENT
 from tests.support.waiting import eventually
 
-from sparrow.spark.offsets import Offsets
+from sparrow.spark.source.offsets import Offsets
 
 DAEMON = "pyspark.daemon"
 TASKS, COMMITS = "pyspark.worker", "pyspark.sql.worker.python_streaming_sink_runner"

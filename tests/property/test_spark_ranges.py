@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.spark.offsets import Offsets
-from sparrow.spark.ranges import Range, shared, tasks
+from sparrow.spark.source.offsets import Offsets
+from sparrow.spark.source.ranges import Range, shared, tasks
 from sparrow.wire.bodies import BrokerQueue
 
 QUEUES = st.builds(BrokerQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 20))

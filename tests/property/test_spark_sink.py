@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sparrow.client.select import SHARDING_KEY, by_hash
 from sparrow.model.message import Message
-from sparrow.spark import records
-from sparrow.spark.records import Encoder, Gathering, RowIds, pieces
-from sparrow.spark.routing import ANY, places_of, sorted_by_place
-from sparrow.spark.rows import Rows, with_entry
-from sparrow.spark.sink_options import sink_options
-from sparrow.spark.writing import chunks
+from sparrow.spark.sink import records
+from sparrow.spark.sink.options import sink_options
+from sparrow.spark.sink.records import Encoder, Gathering, RowIds, pieces
+from sparrow.spark.sink.routing import ANY, places_of, sorted_by_place
+from sparrow.spark.sink.rows import Rows, with_entry
+from sparrow.spark.sink.writing import chunks
 from sparrow.wire import portions
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.columns import decode

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from sparrow.cli.demo_revenue import one_line
 from sparrow.client import Consumer
 from sparrow.model.errors import UnknownTopic
-from sparrow.spark.java import NoJava
+from sparrow.spark.runtime.java import NoJava
 
 DEMO = (sys.executable, "-m", "sparrow", "demo", "--port", "0", "--name-server-port", "0")
 SPARK_STARTS_S = 170

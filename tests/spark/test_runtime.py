@@ -10,8 +10,8 @@ import pytest
 from tests.support.spark import Ran, run_script
 
 from sparrow.spark import spark_session
-from sparrow.spark.class_archive import make
-from sparrow.spark.packaging import FOLDER, SITE, build_archive, use_archive
+from sparrow.spark.runtime.class_archive import make
+from sparrow.spark.runtime.packaging import FOLDER, SITE, build_archive, use_archive
 
 # Each test starts a Spark or two: not beside others of their kind.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
@@ -157,7 +157,7 @@ def main(options):
 """
 PACKED = """
 from pathlib import Path
-from sparrow.spark.packaging import use_archive
+from sparrow.spark import use_archive
 main(use_archive(Path(sys.argv[1])))
 """
 
@@ -172,8 +172,8 @@ def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
     with tarfile.open(packed) as tar:
         names = set(tar.getnames())
     assert {"bin/python", f"{SITE}/sparrow/__init__.py", f"{SITE}/pyspark_sparrow/__init__.py"} <= names
-    assert {f"{SITE}/sparrow/spark/log4j2.properties", f"{SITE}/pyarrow/lib.pxd"} & names == {
-        f"{SITE}/sparrow/spark/log4j2.properties"
+    assert {f"{SITE}/sparrow/spark/runtime/log4j2.properties", f"{SITE}/pyarrow/lib.pxd"} & names == {
+        f"{SITE}/sparrow/spark/runtime/log4j2.properties"
     }
     tops = {name.removeprefix(SITE + "/").partition("/")[0] for name in names}
     assert {"numpy", "numpy.libs", "pyarrow", "msgspec", "zstandard"} <= tops

@@ -20,13 +20,13 @@ from sparrow.client.blocking.loop import LoopThread
 from sparrow.model.errors import Refused, Unavailable, UnknownTopic
 from sparrow.model.priority import Priority, lane_of
 from sparrow.settings import NamingSettings
-from sparrow.spark import committing, writing
-from sparrow.spark.brokers import Brokers
 from sparrow.spark.links import Link
 from sparrow.spark.options import ClientOptions
-from sparrow.spark.receipts import Receipt, Transaction
-from sparrow.spark.rows import STRING_MAP, layout_of
-from sparrow.spark.sink_options import SinkOptions, sink_options
+from sparrow.spark.sink import committing, writing
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.options import SinkOptions, sink_options
+from sparrow.spark.sink.receipts import Receipt, Transaction
+from sparrow.spark.sink.rows import STRING_MAP, layout_of
 from sparrow.testing import running
 from sparrow.wire.codes import Code
 from sparrow.wire.column_properties import MAP

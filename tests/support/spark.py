@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparrow.spark import spark_session
-from sparrow.spark.class_archive import spark_home
+from sparrow.spark.runtime.class_archive import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -108,7 +108,7 @@ def main(name_servers: str, checkpoint: str) -> int:
 
 def _run(pipeline: Pipeline, say: Say) -> None:
     from sparrow.spark.pipelines.running import run
-    from sparrow.spark.session import spark_session
+    from sparrow.spark.runtime.session import spark_session
 
     say(Word(state="starting"))
     spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SETTINGS, quick_start=True)

@@ -42,6 +42,6 @@ def pairs(name: str, words: list[str] | None) -> dict[str, str]:
 
 def session(name: str, master: str | None, conf: dict[str, str]) -> SparkSession:
     """A session for one command; what the next one needs to start quicker is made in the background."""
-    from sparrow.spark.session import spark_session
+    from sparrow.spark.runtime.session import spark_session
 
     return spark_session(f"sparrow {name}", master=master, options=conf, keep_classes=True)

@@ -68,7 +68,7 @@ def package(
     """Pack this Python environment for a cluster's executors."""
     from rich.progress import Progress
 
-    from sparrow.spark.packaging import build_archive
+    from sparrow.spark.runtime.packaging import build_archive
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         work = bar.add_task("packing", total=None)
@@ -79,7 +79,7 @@ def package(
 
 def warm() -> None:
     """Make the class archive, which lets Spark start in about half the time."""
-    from sparrow.spark.class_archive import make
+    from sparrow.spark.runtime.class_archive import make
 
     with Console(stderr=True).status("loading Spark's classes once"):
         path = make()
@@ -88,7 +88,7 @@ def warm() -> None:
 
 def _session(pipeline: Pipeline, master: str | None, conf: list[str] | None):  # type: ignore[no-untyped-def]
     from sparrow.spark.pipelines.frames import text_of
-    from sparrow.spark.session import spark_session
+    from sparrow.spark.runtime.session import spark_session
 
     return spark_session(pipeline.name, master=master, options={**text_of(pipeline.spark), **pairs("--conf", conf)})
 

@@ -9,11 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparrow.spark.session import spark_session
+    from sparrow.spark.runtime.packaging import build_archive, use_archive
+    from sparrow.spark.runtime.session import spark_session
 
-__all__ = ["spark_session"]
+__all__ = ["build_archive", "spark_session", "use_archive"]
 
-_HOMES = {"spark_session": "sparrow.spark.session"}
+_HOMES = {
+    "build_archive": "sparrow.spark.runtime.packaging",
+    "spark_session": "sparrow.spark.runtime.session",
+    "use_archive": "sparrow.spark.runtime.packaging",
+}
 
 
 def __getattr__(name: str) -> object:

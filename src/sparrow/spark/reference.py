@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparrow.spark.options import CLIENT, Option
-from sparrow.spark.schema import DEFAULT, KAFKA_TYPES, TYPES
-from sparrow.spark.sink_options import SINK
-from sparrow.spark.source_options import SOURCE
+from sparrow.spark.sink.options import SINK
+from sparrow.spark.source.options import SOURCE
+from sparrow.spark.source.schema import DEFAULT, KAFKA_TYPES, TYPES
 
 _COLUMN_NOTES = {
     "body": "As sent; decompressed unless `decompress=false`. `string` may be asked for instead.",

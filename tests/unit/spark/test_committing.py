@@ -1,7 +1,7 @@
 import pytest
 
 from sparrow.model.errors import Refused
-from sparrow.spark.committing import Noted, is_over, mark_of
+from sparrow.spark.sink.committing import Noted, is_over, mark_of
 
 BOTH, ONE = mark_of(["a", "b"]), mark_of(["a"])
 NOTHING = Noted(None, None, None)

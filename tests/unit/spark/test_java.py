@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from sparrow.model.errors import SettingsError
-from sparrow.spark import java as java_module
-from sparrow.spark.class_archive import BASE, UNUSED_S, archive_path, forget_unused, options_to_make, options_to_use
-from sparrow.spark.java import (
+from sparrow.spark.runtime import java as java_module
+from sparrow.spark.runtime.class_archive import (
+    BASE,
+    UNUSED_S,
+    archive_path,
+    forget_unused,
+    options_to_make,
+    options_to_use,
+)
+from sparrow.spark.runtime.java import (
     MODULES,
     SECURITY_ACTION,
     VECTOR,
@@ -25,7 +32,7 @@ from sparrow.spark.java import (
     parse,
     wrapped,
 )
-from sparrow.spark.session import DEFAULTS, NoPySpark, defaults, joined, spark_session
+from sparrow.spark.runtime.session import DEFAULTS, NoPySpark, defaults, joined, spark_session
 
 ANSWER = """\
 java.base@17.0.15
@@ -233,7 +240,7 @@ def test_java_options_with_blanks_are_quoted():
 
 def test_importing_the_room_loads_no_pyspark():
     heavy = "{'pyspark', 'pyarrow', 'numpy'}"
-    code = f"import sys, sparrow.spark, sparrow.spark.session; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, sparrow.spark, sparrow.spark.runtime.session; print(sorted({heavy} & set(sys.modules)))"
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True).stdout == "[]\n"
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sparrow.model.errors import Refused
-from sparrow.spark.offsets import Offsets, queue_of
+from sparrow.spark.source.offsets import Offsets, queue_of
 from sparrow.wire.bodies import BrokerQueue
 
 

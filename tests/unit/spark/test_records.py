@@ -3,10 +3,10 @@ import pyarrow as pa
 import pytest
 
 from sparrow.model.errors import Refused
-from sparrow.spark import records
-from sparrow.spark.records import Encoder, Gathering, RowIds, compressed, pieces
-from sparrow.spark.rows import Rows
-from sparrow.spark.sink_options import sink_options
+from sparrow.spark.sink import records
+from sparrow.spark.sink.options import sink_options
+from sparrow.spark.sink.records import Encoder, Gathering, RowIds, compressed, pieces
+from sparrow.spark.sink.rows import Rows
 from sparrow.wire import portions
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.columns import decode

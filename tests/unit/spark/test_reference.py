@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparrow.spark.reference import filled
-from sparrow.spark.sink_options import SINK
-from sparrow.spark.source_options import SOURCE
+from sparrow.spark.sink.options import SINK
+from sparrow.spark.source.options import SOURCE
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 

@@ -5,8 +5,8 @@ import pytest
 from sparrow.client.select import by_hash
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
-from sparrow.spark.routing import ANY, by_topic, places_of, sorted_by_place
-from sparrow.spark.rows import Rows
+from sparrow.spark.sink.routing import ANY, by_topic, places_of, sorted_by_place
+from sparrow.spark.sink.rows import Rows
 from sparrow.wire.bodies import BrokerQueue
 
 QUEUES = tuple(BrokerQueue("t", broker, number) for broker in ("a", "b") for number in range(3))

@@ -6,8 +6,8 @@ import pytest
 
 from sparrow.client.select import SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.rows import KAFKA_HEADERS, PARTS, STRING_MAP, Layout, layout_of
-from sparrow.spark.sink_options import sink_options
+from sparrow.spark.sink.options import sink_options
+from sparrow.spark.sink.rows import KAFKA_HEADERS, PARTS, STRING_MAP, Layout, layout_of
 
 MAP = pa.map_(pa.string(), pa.string())
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -3,8 +3,8 @@ import pytest
 
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
-from sparrow.spark.rows import Rows
-from sparrow.spark.sending import messages, must_go_alone
+from sparrow.spark.sink.rows import Rows
+from sparrow.spark.sink.sending import messages, must_go_alone
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from sparrow.model.errors import IllegalName, Refused
-from sparrow.spark.sink_options import SINK, Delivery, SinkOptions, sink_options
+from sparrow.spark.sink.options import SINK, Delivery, SinkOptions, sink_options
 from sparrow.wire.compression import Compression
 
 GIVEN = {"nameserver": "127.0.0.1:9876"}

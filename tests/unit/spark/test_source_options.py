@@ -4,7 +4,7 @@ import pytest
 
 from sparrow import clock
 from sparrow.model.errors import Refused
-from sparrow.spark.source_options import SOURCE, SourceOptions
+from sparrow.spark.source.options import SOURCE, SourceOptions
 
 LEAST = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 

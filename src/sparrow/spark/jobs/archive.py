@@ -20,7 +20,7 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.places import checkpoint_has_begun, joined, path_exists
 from sparrow.spark.jobs.running import Told, follow
-from sparrow.spark.schema import TYPES
+from sparrow.spark.source.schema import TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from sparrow.client.trace import Kind
 from sparrow.model.errors import Refused
 from sparrow.model.outcome import Outcome
 from sparrow.spark.jobs.trace_columns import ENDED, PUB, TRANSACTION
-from sparrow.spark.schema import TYPES
+from sparrow.spark.source.schema import TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -23,10 +23,10 @@ from sparrow.model.errors import Refused
 from sparrow.spark.jobs.places import joined, key_of, names_in, path_exists, read_text, remove, replace_text
 from sparrow.spark.jobs.running import Told, watch_job
 from sparrow.spark.options import for_client
-from sparrow.spark.places import look, places_of
-from sparrow.spark.positions import name_of
-from sparrow.spark.schema import TYPES
-from sparrow.spark.source_options import SourceOptions
+from sparrow.spark.source.options import SourceOptions
+from sparrow.spark.source.places import look, places_of
+from sparrow.spark.source.positions import name_of
+from sparrow.spark.source.schema import TYPES
 from sparrow.wire.bodies import BrokerQueue
 
 if TYPE_CHECKING:

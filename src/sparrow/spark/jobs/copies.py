@@ -18,10 +18,10 @@ import msgspec
 from sparrow.client.aio import staging
 from sparrow.model.errors import Refused
 from sparrow.model.priority import part_of
-from sparrow.spark.brokers import Brokers
 from sparrow.spark.jobs.running import Told, watch_job
 from sparrow.spark.links import LINKS, Link
 from sparrow.spark.options import client_options, for_client
+from sparrow.spark.sink.brokers import Brokers
 from sparrow.wire.bodies import BrokerQueue
 
 if TYPE_CHECKING:

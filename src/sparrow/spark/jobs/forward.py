@@ -18,7 +18,7 @@ from sparrow.client.select import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.copies import COPIED
 from sparrow.spark.jobs.running import Done, Told, failing_in_a_sentence, follow, in_a_sentence
-from sparrow.spark.schema import TYPES
+from sparrow.spark.source.schema import TYPES
 from sparrow.wire.properties import NAME_END, VALUE_END
 
 if TYPE_CHECKING:

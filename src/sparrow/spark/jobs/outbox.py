@@ -130,7 +130,7 @@ class Posting:
     """
 
     def __init__(self, name_servers: str, *, client: dict[str, str], topic_queues: int, patience_ms: int) -> None:
-        from sparrow.spark.sink_options import sink_options
+        from sparrow.spark.sink.options import sink_options
 
         self._options = sink_options(
             {
@@ -148,9 +148,9 @@ class Posting:
     def post(self, messages: pa.RecordBatch) -> None:
         """Columns are those of a sink: body, topic, keys, sharding_key, properties."""
         from sparrow.spark.links import LINKS
-        from sparrow.spark.receipts import Transaction
-        from sparrow.spark.rows import layout_of
-        from sparrow.spark.writing import Task, write
+        from sparrow.spark.sink.receipts import Transaction
+        from sparrow.spark.sink.rows import layout_of
+        from sparrow.spark.sink.writing import Task, write
 
         layout = layout_of([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
         task = Task(Transaction(self._scope, next(self._numbers)), 0)

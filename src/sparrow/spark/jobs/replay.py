@@ -26,7 +26,7 @@ from sparrow.spark.jobs.running import Told, watch_job
 from sparrow.spark.jobs.selecting import Selection, selected
 from sparrow.spark.links import LINKS
 from sparrow.spark.options import client_options, for_client
-from sparrow.spark.schema import TYPES
+from sparrow.spark.source.schema import TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

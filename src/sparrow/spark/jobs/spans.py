@@ -10,8 +10,8 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.spark.links import LINKS
 from sparrow.spark.options import client_options, read
-from sparrow.spark.places import BrokerPlaces
-from sparrow.spark.source_options import SOURCE
+from sparrow.spark.source.options import SOURCE
+from sparrow.spark.source.places import BrokerPlaces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

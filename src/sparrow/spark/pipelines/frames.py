@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.running import sentence_of
 from sparrow.spark.pipelines.declared import Pipeline, Source, Step
-from sparrow.spark.schema import default_ddl
+from sparrow.spark.source.schema import default_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,10 +23,10 @@ from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.spark.links import LINKS
-from sparrow.spark.positions import MessagesGone, name_of
-from sparrow.spark.ranges import Range, Task
-from sparrow.spark.schema import Projection, offsets_of, with_tags
-from sparrow.spark.source_options import SourceOptions
+from sparrow.spark.source.options import SourceOptions
+from sparrow.spark.source.positions import MessagesGone, name_of
+from sparrow.spark.source.ranges import Range, Task
+from sparrow.spark.source.schema import Projection, offsets_of, with_tags
 from sparrow.wire import columns as codec
 from sparrow.wire.tags import tags_code
 

@@ -22,12 +22,12 @@ from sparrow.client.routes import Route
 from sparrow.model.errors import Refused
 from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY, Message
 from sparrow.model.priority import PRIORITY
-from sparrow.spark.lanes import Lanes
-from sparrow.spark.receipts import Staged
-from sparrow.spark.records import DELAYS, NOT_AT_ALL, pieces
-from sparrow.spark.routing import ANY, by_topic, places_of, sorted_by_place
-from sparrow.spark.rows import Rows
-from sparrow.spark.work import Work
+from sparrow.spark.sink.lanes import Lanes
+from sparrow.spark.sink.receipts import Staged
+from sparrow.spark.sink.records import DELAYS, NOT_AT_ALL, pieces
+from sparrow.spark.sink.routing import ANY, by_topic, places_of, sorted_by_place
+from sparrow.spark.sink.rows import Rows
+from sparrow.spark.sink.work import Work
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.column_batch import encode_batches
 

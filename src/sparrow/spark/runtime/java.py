@@ -125,7 +125,7 @@ def wrapper_text(binary: Path, major: int) -> str:
     patterns = "|".join(shlex.quote(argument) for argument in left_out(major))
     return (
         "#!/bin/sh\n"
-        "# Made by sparrow.spark.java: runs the real Java without the arguments named here.\n"
+        "# Made by sparrow.spark.runtime.java: runs the real Java without the arguments named here.\n"
         "for argument do\n"
         "  shift\n"
         f'  case "$argument" in {patterns}) ;; *) set -- "$@" "$argument" ;; esac\n'

@@ -9,13 +9,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused
-from sparrow.spark import positions
-from sparrow.spark.fetching import read_task
-from sparrow.spark.places import places_of
-from sparrow.spark.positions import MessagesGone, name_of
-from sparrow.spark.ranges import Range, Task, tasks
-from sparrow.spark.schema import projection
-from sparrow.spark.source_options import SourceOptions
+from sparrow.spark.source import positions
+from sparrow.spark.source.fetching import read_task
+from sparrow.spark.source.options import SourceOptions
+from sparrow.spark.source.places import places_of
+from sparrow.spark.source.positions import MessagesGone, name_of
+from sparrow.spark.source.ranges import Range, Task, tasks
+from sparrow.spark.source.schema import projection
 
 
 class TaskPartition(InputPartition):

@@ -18,12 +18,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused, UnknownTopic
-from sparrow.spark import committing, writing
-from sparrow.spark.brokers import Brokers
 from sparrow.spark.links import LINKS, Link
-from sparrow.spark.receipts import Receipt, Transaction
-from sparrow.spark.rows import Layout, layout_of
-from sparrow.spark.sink_options import Delivery, SinkOptions, sink_options
+from sparrow.spark.sink import committing, writing
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.options import Delivery, SinkOptions, sink_options
+from sparrow.spark.sink.receipts import Receipt, Transaction
+from sparrow.spark.sink.rows import Layout, layout_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,8 +25,8 @@ from typing import NamedTuple, TypeAlias
 from sparrow.client.aio import staging
 from sparrow.client.aio.session import Session
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.spark.brokers import Brokers
-from sparrow.spark.receipts import Receipt, Staged, Transaction
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.receipts import Receipt, Staged, Transaction
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from sparrow.model.errors import Refused, SparrowError, Unavailable
-from sparrow.spark.places import Heads, Places, look
-from sparrow.spark.source_options import EARLIEST, GROUP_PREFIX, LATEST, OffsetsByQueue, SourceOptions
+from sparrow.spark.source.options import EARLIEST, GROUP_PREFIX, LATEST, OffsetsByQueue, SourceOptions
+from sparrow.spark.source.places import Heads, Places, look
 from sparrow.wire.bodies import BrokerQueue
 
 Found = dict[BrokerQueue, int]

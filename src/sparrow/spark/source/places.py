@@ -18,7 +18,7 @@ from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, is_of_brokers
 from sparrow.spark.links import LINKS, Link
-from sparrow.spark.source_options import SourceOptions
+from sparrow.spark.source.options import SourceOptions
 from sparrow.store.log.directory import StoreDirectory
 from sparrow.wire.bodies import BrokerQueue
 

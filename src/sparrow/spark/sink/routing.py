@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import Refused
-from sparrow.spark.rows import Rows
+from sparrow.spark.sink.rows import Rows
 from sparrow.wire.column_encoding import crcs_of
 from sparrow.wire.column_hashes import java_hashes
 

@@ -18,16 +18,16 @@ import pyarrow as pa
 from sparrow import clock
 from sparrow.client.aio import staging
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.spark.committing import drop
-from sparrow.spark.lanes import Lanes
 from sparrow.spark.links import Link
-from sparrow.spark.receipts import Receipt, Staged
-from sparrow.spark.records import Encoder, Gathering, pieces
-from sparrow.spark.routing import by_topic, places_of
-from sparrow.spark.rows import Layout, Rows
-from sparrow.spark.sending import Sending
-from sparrow.spark.sink_options import Delivery, SinkOptions
-from sparrow.spark.work import Task, Work, Writing
+from sparrow.spark.sink.committing import drop
+from sparrow.spark.sink.lanes import Lanes
+from sparrow.spark.sink.options import Delivery, SinkOptions
+from sparrow.spark.sink.receipts import Receipt, Staged
+from sparrow.spark.sink.records import Encoder, Gathering, pieces
+from sparrow.spark.sink.routing import by_topic, places_of
+from sparrow.spark.sink.rows import Layout, Rows
+from sparrow.spark.sink.sending import Sending
+from sparrow.spark.sink.work import Task, Work, Writing
 
 __all__ = ["Task", "chunks", "write"]
 

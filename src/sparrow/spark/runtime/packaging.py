@@ -112,7 +112,7 @@ def launcher() -> str:
     here = Path(sys.base_prefix, "bin", PYTHON)
     return f"""\
 #!/bin/sh
-# Made by sparrow.spark.packaging: runs {PYTHON} with the packages beside this file.
+# Made by sparrow.spark.runtime.packaging: runs {PYTHON} with the packages beside this file.
 root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
 for python in {shlex.quote(str(here))} "$(command -v {PYTHON})"; do
   if [ -x "$python" ]; then

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparrow.spark.places import places_of
-from sparrow.spark.ranges import Range
-from sparrow.spark.source import TopicReader
+from sparrow.spark.source.places import places_of
+from sparrow.spark.source.ranges import Range
+from sparrow.spark.source.table import TopicReader
 
 _Names = Mapping[str, str]
 _PLAIN: _Names = {

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Protocol
 
 from sparrow import clock
 from sparrow.client.routes import Route
-from sparrow.spark.brokers import Brokers
 from sparrow.spark.links import Link
-from sparrow.spark.receipts import Staged, Transaction
-from sparrow.spark.records import RowIds
-from sparrow.spark.rows import Rows
-from sparrow.spark.sink_options import Delivery, SinkOptions
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.options import Delivery, SinkOptions
+from sparrow.spark.sink.receipts import Staged, Transaction
+from sparrow.spark.sink.records import RowIds
+from sparrow.spark.sink.rows import Rows
 from sparrow.wire.ids import UniqueIds
 
 

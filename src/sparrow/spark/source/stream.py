@@ -20,15 +20,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
-from sparrow.spark import positions
-from sparrow.spark.fetching import read_task
-from sparrow.spark.offsets import Offsets
-from sparrow.spark.places import Heads, Places, look, places_of
-from sparrow.spark.positions import MessagesGone, name_of
-from sparrow.spark.ranges import Range, shared, tasks
-from sparrow.spark.schema import projection
-from sparrow.spark.source import TaskPartition
-from sparrow.spark.source_options import SourceOptions
+from sparrow.spark.source import positions
+from sparrow.spark.source.fetching import read_task
+from sparrow.spark.source.offsets import Offsets
+from sparrow.spark.source.options import SourceOptions
+from sparrow.spark.source.places import Heads, Places, look, places_of
+from sparrow.spark.source.positions import MessagesGone, name_of
+from sparrow.spark.source.ranges import Range, shared, tasks
+from sparrow.spark.source.schema import projection
+from sparrow.spark.source.table import TaskPartition
 from sparrow.wire.bodies import BrokerQueue
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from sparrow.client.later import DELIVER_AFTER, DELIVER_AT
 from sparrow.model.errors import Refused
 from sparrow.model.message import DELAY
 from sparrow.model.queue import Queue
-from sparrow.spark.routing import sorted_by_place
-from sparrow.spark.rows import Rows
-from sparrow.spark.sink_options import SinkOptions
+from sparrow.spark.sink.options import SinkOptions
+from sparrow.spark.sink.routing import sorted_by_place
+from sparrow.spark.sink.rows import Rows
 from sparrow.wire import portions
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.column_encoding import LOOPBACK

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sparrow.model.errors import SettingsError
-from sparrow.spark.class_archive import archive_path, make_later, options_to_use, spark_home
-from sparrow.spark.java import Java, cache_directory, find_java, wrapped
+from sparrow.spark.runtime.class_archive import archive_path, make_later, options_to_use, spark_home
+from sparrow.spark.runtime.java import Java, cache_directory, find_java, wrapped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparrow.spark.session import JAVA_OPTIONS, joined, spark_session
+from sparrow.spark.runtime.session import JAVA_OPTIONS, joined, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

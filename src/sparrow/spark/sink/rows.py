@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sparrow.client.select import SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.sink_options import Delivery, SinkOptions
+from sparrow.spark.sink.options import Delivery, SinkOptions
 from sparrow.wire.column_parts import retyped
 from sparrow.wire.column_properties import MAP
 

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sparrow.model.errors import StorageError
-from sparrow.spark.java import Java, cache_directory, find_java, kept_in
+from sparrow.spark.runtime.java import Java, cache_directory, find_java, kept_in
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def make_later() -> None:
     """Have it made by a process that outlives this one, and that gives way to every other."""
     with suppress(OSError):  # no room for one more process: another time
         subprocess.Popen(
-            [sys.executable, "-m", "sparrow.spark.class_archive"],
+            [sys.executable, "-m", "sparrow.spark.runtime.class_archive"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
             _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET], environ, draft)
             draft.replace(archive.with_name(BASE))
         draft = Path(folder, archive.name)
-        training = "import sys; from sparrow.spark.training import train; train(sys.argv[1:])"
+        training = "import sys; from sparrow.spark.runtime.training import train; train(sys.argv[1:])"
         _run([sys.executable, "-c", training, *options_to_make(java, archive, draft)], environ, draft)
         draft.chmod(0o644)
         draft.replace(archive)

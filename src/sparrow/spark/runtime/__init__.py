@@ -1,0 +1,1 @@
+"""Spark on any machine: Java, the session, a quicker start, and the archive that a cluster needs."""

@@ -1,0 +1,1 @@
+"""Reading topics: tables and streams, from brokers or from the files of a store."""
