@@ -119,7 +119,7 @@ ROUNDS_A_STORE = 20
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path, scale: str) -> None:
     seed = int(os.environ.get("SPARROW_SEED") or random.SystemRandom().getrandbits(32))
     rng, acknowledged = random.Random(seed), 0
-    rounds = 20 if scale == "smoke" else 200
+    rounds = 10 if scale == "smoke" else 200
     for number in range(rounds):
         try:
             if number % ROUNDS_A_STORE == 0:  # everything is read after each kill: a new store before that takes long
