@@ -37,6 +37,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     queue_ends: dict[str, dict[int, int]]
     """topic -> queue id -> end, as of that place: a queue that has less lost something."""
     index: IndexMark | None
+    emptied: dict[str, list[int]] = {}
+    """topic -> ids of queues in which retention left nothing: they may have no files."""
 
 
 class RocketMQCheckpoint(msgspec.Struct, frozen=True):

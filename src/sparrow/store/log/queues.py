@@ -51,6 +51,14 @@ class Queues:
                 ends.setdefault(queue.queue.topic, {})[queue.queue.id] = queue.end
         return ends
 
+    def emptied(self) -> dict[str, list[int]]:
+        """topic -> ids of those that had messages, and have none left."""
+        emptied: dict[str, list[int]] = {}
+        for queue in self:
+            if queue.first == queue.end > 0:
+                emptied.setdefault(queue.queue.topic, []).append(queue.queue.id)
+        return emptied
+
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         return [queue for queue in self if queue.queue.topic == topic]
 

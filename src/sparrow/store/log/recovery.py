@@ -157,7 +157,9 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
     for topic, ends in mark.queue_ends.items():
         for queue_id, end in ends.items():
             queue = found.queues.get(Queue(topic, queue_id))
-            if queue is None or queue.end != end or not queue.is_sound():
+            if (queue is None or queue.end == 0) and queue_id in mark.emptied.get(topic, ()):
+                found.queues.of(Queue(topic, queue_id)).start_at(end)
+            elif queue is None or queue.end != end or not queue.is_sound():
                 return _start_over(found, first, f"queue {topic}/{queue_id} is not what the checkpoint says")
     newest = _newest_entry(found)
     if newest is not None and not _is_sound_at(segments, newest):

@@ -165,7 +165,7 @@ class Upkeep:
             if isinstance(self._writer.refusing, StoreFailed):
                 return  # only the next start can say what is whole
             end, newest_ms = self._log.written, self._writer.newest_ms
-            ends = self._queues.ends()
+            ends, emptied = self._queues.ends(), self._queues.emptied()
         self._sync_log()
         self.file_keys()
         self.write_queues_out()
@@ -173,7 +173,7 @@ class Upkeep:
             queue.sync()
         mark = self._index.mark()
         self._memory.snapshot()
-        files.save(self._path / files.CHECKPOINT, Checkpoint(end, ends, mark))
+        files.save(self._path / files.CHECKPOINT, Checkpoint(end, ends, mark, emptied))
         times = RocketMQCheckpoint(newest_ms, newest_ms, self._index.last_ms)
         files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT, times)
         self._checkpointed = end

@@ -303,6 +303,31 @@ async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_
         assert store.append_now(A, [draft("next")]).offset == 5
 
 
+async def test_a_queue_without_messages_and_files_does_not_make_every_start_read_the_whole_log(tmp_path, caplog):
+    now = Clock()
+    settings = small(retention_hours=1)
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        store.append_now(A, [draft(f"{n}") for n in range(5)])
+        for _ in range(6):
+            now.now_ms += HOUR_MS
+            store.append_now(B, [draft(bytes(2000))])
+        await store.trim()
+    shutil.rmtree(tmp_path / "consumequeue")
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        store.append_now(B, [draft("more")])
+    assert "queues and index are built again from the log" in caplog.messages
+    caplog.clear()
+    for _ in range(2):
+        async with await opened(tmp_path, settings, now_ms=now) as store:
+            assert store.bounds_now(A) == Bounds(5, 5)
+            store.append_now(B, [draft("more")])
+    assert "queues and index are built again from the log" not in caplog.messages
+    shutil.rmtree(tmp_path / "consumequeue" / "B")
+    async with await opened(tmp_path, settings, now_ms=now) as store:
+        assert store.append_now(A, [draft("next")]).offset == 5
+    assert "queues and index are built again from the log" in caplog.messages
+
+
 # -- dead letters -----------------------------------------------------------------------------------------------------
 
 DEAD = Queue("%DLQ%g", 0)
