@@ -566,6 +566,7 @@ class StoreConformance:
     async def test_a_group_is_appended_once(self, store, reopen):
         assert await store.ledger("query") is None
         assert await store.append_group("query", 3, [portion(Q0, "three")]) is True
+        await visible(store, Q0, 1)
         async for found in now_and_reopened(store, reopen):
             for number in (3, 2, 0):
                 assert await found.append_group("query", number, [portion(Q0, "again"), portion(Q1, "again")]) is False
@@ -626,7 +627,8 @@ class StoreConformance:
         group = [portion(OTHER, "x"), portion(Q0, "a", "b"), portion(Q1, "c")]
         done = await asyncio.gather(*(store.append_group("query", 0, group) for _ in range(8)))
         assert sorted(done) == [False] * 7 + [True]
-        await visible(store, Q0, 2)
+        for queue, end in ((Q0, 2), (OTHER, 1)):
+            await visible(store, queue, end)
         assert await store.bounds(Q0) == Bounds(0, 2)
         assert await store.bounds(OTHER) == Bounds(0, 1)
 

@@ -286,16 +286,17 @@ class Writer:
         grown: dict[Queue, QueueOffset] = {}
         with self.lock:
             offset = min(offset, self.log.written)  # the log may have been cut since
-            if watermark == "durable":
-                self.durable = PhysicalOffset(max(self.durable, offset))
-            else:
-                self.replicated = PhysicalOffset(max(self.replicated, offset))
             if watermark == self._visible_after:
                 while self._held and self._held[0][0] <= offset:
                     _, queue, end = self._held.popleft()
                     if not queue.is_gone:
                         queue.visible_end = end
                         grown[queue.queue] = end
+            # Last: who sees the mark without the lock may expect to find what lies below it.
+            if watermark == "durable":
+                self.durable = PhysicalOffset(max(self.durable, offset))
+            else:
+                self.replicated = PhysicalOffset(max(self.replicated, offset))
         if self._on_growth is not None:
             for name, end in grown.items():
                 self._on_growth(name, end)
