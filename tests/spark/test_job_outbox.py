@@ -62,7 +62,6 @@ def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessa
     return [(int(delivery_of(message).headers["cap-msg-id"] or 0), message) for message in messages]
 
 
-@pytest.mark.thorough
 def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
     spark: SparkSession, platform: RunningPlatform, database_url: str
 ) -> None:

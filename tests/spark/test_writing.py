@@ -94,7 +94,7 @@ class Job:
         return self.write(table.to_batches(rows_a_batch), partition, batch)
 
     def write(self, batches: Iterable[pa.RecordBatch], partition: int = 0, batch: int = 0) -> Receipt:
-        task = writing.Task(Transaction("query/sink", batch), partition)
+        task = writing.Task(Transaction("query/sink", batch), partition, may_make_topics=batch == 0)
         return writing.write(batches, self.layout, self.options, task, self.link)
 
     def commit(self, *receipts: Receipt) -> bool:

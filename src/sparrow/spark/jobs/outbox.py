@@ -153,7 +153,7 @@ class Posting:
         from sparrow.spark.sink.writing import Task, write
 
         layout = layout_of([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
-        task = Task(Transaction(self._scope, next(self._numbers)), 0)
+        task = Task(Transaction(self._scope, next(self._numbers)), 0, may_make_topics=True)
         write([messages], layout, self._options, task, LINKS.to(self._options.client))
 
 

@@ -58,13 +58,15 @@ class Task(NamedTuple):
 
     transaction: Transaction
     partition: int
+    may_make_topics: bool
+    """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
 
 
 def _finder(task: Task, options: SinkOptions, brokers: Brokers) -> Callable[[str], Coroutine[Any, Any, Route]]:
     """How a task finds the route of a topic."""
     if options.delivery is Delivery.AT_LEAST_ONCE:
         return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
-    return brokers.made_route if task.transaction.number == 0 else brokers.known_route
+    return brokers.made_route if task.may_make_topics else brokers.known_route
 
 
 class Work(NamedTuple):

@@ -86,7 +86,8 @@ class _Sink:
 
     def _written(self, batches: Iterator[pa.RecordBatch], transaction: Transaction, partition: int) -> Receipt:
         link = LINKS.to(self._options.client)
-        return writing.write(batches, self._layout, self._options, writing.Task(transaction, partition), link)
+        task = writing.Task(transaction, partition, may_make_topics=transaction.number == 0)
+        return writing.write(batches, self._layout, self._options, task, link)
 
     def _of_stream(self, context: TaskContext) -> Transaction | None:
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
