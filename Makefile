@@ -27,7 +27,7 @@ test: SCALE ?= smoke
 test: $(STAMP)  ## unit and property tests first, then the slower folders at smoke scale
 	$(if $(FAST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 2 $(FAST_TESTS) $(NONE_IS_FINE),@echo "no fast tests yet")
 	$(SERVERS)
-	$(if $(REST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 4 --dist loadgroup $(REST_TESTS) $(NONE_IS_FINE),@echo "no slower tests yet")
+	$(if $(REST_TESTS),SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q -n 3 --dist loadgroup $(REST_TESTS) $(NONE_IS_FINE),@echo "no slower tests yet")
 
 lint: $(STAMP)  ## ruff check, ruff format --check, mypy --strict
 	$(BIN)/ruff check .

@@ -375,7 +375,7 @@ def main() -> None:
                 fill(name_servers, "orders", ROWS)
                 (data / "filled").touch()
             options = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
-            spark = spark_session("bench", master="local[2]", options=options)
+            spark = spark_session("bench", master="local[2]", options=options, quick_start=SMOKE)
             try:
                 lab = Lab(spark, name_servers, data, scratch)
                 for part in (planning, reading, memory, writing, latency):

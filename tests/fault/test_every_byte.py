@@ -152,7 +152,7 @@ def log(request: pytest.FixtureRequest, scale: str) -> Iterator[Log]:
 
 @pytest.fixture
 def tail_records(scale: str) -> int:
-    return 4 if scale == "smoke" else 20
+    return 2 if scale == "smoke" else 20
 
 
 # -- hurting a copy of it ---------------------------------------------------------------------------------------------

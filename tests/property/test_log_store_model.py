@@ -433,5 +433,8 @@ class LogStoreMachine(RuleBasedStateMachine):
                 assert self.run(self.store.committed(group, queue)) == self.model.committed.get((group, queue))
 
 
-LogStoreMachine.TestCase.settings = hypothesis_settings(stateful_step_count=50)
+# Half as many as of others: each opens and damages files.
+LogStoreMachine.TestCase.settings = hypothesis_settings(
+    stateful_step_count=50, max_examples=hypothesis_settings().max_examples // 2
+)
 TestLogStoreAgainstAList = LogStoreMachine.TestCase

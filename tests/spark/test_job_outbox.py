@@ -153,13 +153,16 @@ def test_an_event_that_no_broker_takes_does_not_hold_up_the_others(
     url = f"sqlite:///{tmp_path}/sparrow.db"
     (whole,) = publish(url, [Outgoing("order.created", {"n": 1})])
     # On the bus's own broker such names are fine, so that they come to be stored.
-    (strange,) = publish(url, [Outgoing("order.created!", {"n": 2})])
+    (strange,) = publish(url, [Outgoing("order.created!", {"n": 2}, "k")])
+    (behind,) = publish(url, [Outgoing("order.created", {"n": 3}, "k")])
     words = ["outbox", "--database", url, "-n", platform.name_servers, "--tasks", "1"]
     done = CliRunner().invoke(app, ["pipeline", *words])
     assert done.exit_code == 0, done.output
     assert "1 events sent" in done.output
     assert "1 attempts failed" in done.output
     assert [number for number, _ in events(platform, "order|created")] == [whole]
-    refused = next(row for row in looked_up(url, "published") if row["Id"] == strange)
+    rows = {row["Id"]: row for row in looked_up(url, "published")}
+    assert rows[behind]["StatusName"] == "Scheduled", "the order of a key outlasts the job"
+    refused = rows[strange]
     assert (refused["StatusName"], refused["Retries"]) == ("Scheduled", 1)
     assert "IllegalName" in refused["LastError"]

@@ -39,7 +39,7 @@ BATCH, TURN_S = 20, 0.02
 """A thousand orders a second: enough to see, little enough to leave running."""
 
 
-def run(
+def demo(
     data: Data = Path("sparrow-data"),
     port: PortOption = None,
     name_server_port: NamingPort = None,

@@ -3,30 +3,63 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from sparrow import __version__
-from sparrow.cli import bus, demo, pipeline, resend, store, token, up
 from sparrow.model.errors import SparrowError
+
+VERBS = {
+    "up": "up",
+    "broker": "up",
+    "name-server": "up",
+    "demo": "demo",
+    "resend": "resend",
+    "bus": "bus",
+    "pipeline": "pipeline",
+    "store": "store",
+    "token": "token",
+}
+"""The module of each, with an `app` of verbs of its own or a function of its name."""
+
+
+class Verbs(TyperGroup):
+    """Loads a verb when it is asked for: who wants one need not wait for all the others."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for verb in [cmd_name] if cmd_name in VERBS else VERBS:  # all: what was meant is sought among them
+            if verb not in self.commands:
+                loaded = typer.main.get_command(_app_with(verb))
+                assert isinstance(loaded, TyperGroup), "it has a callback"
+                self.commands[verb] = loaded.commands[verb]
+        return super().get_command(ctx, cmd_name)
+
+
+def _app_with(verb: str) -> typer.Typer:
+    module = import_module(f"sparrow.cli.{VERBS[verb]}")
+    holding = typer.Typer(callback=lambda: None, rich_markup_mode="rich", add_completion=False)
+    if hasattr(module, "app"):
+        holding.add_typer(module.app, name=verb)
+    else:
+        function = getattr(module, verb.replace("-", "_"))
+        holding.command(verb, epilog=getattr(module, "EXAMPLES", None))(function)
+    return holding
+
 
 app = typer.Typer(
     name="sparrow",
+    cls=Verbs,
     help="Sparrow, a RocketMQ-compatible message platform.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("up")(up.up)
-app.command("broker")(up.broker)
-app.command("name-server")(up.name_server)
-app.command("demo")(demo.run)
-app.command("resend", epilog=resend.EXAMPLES)(resend.resend)
-app.add_typer(bus.app, name="bus")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(store.app, name="store")
-app.add_typer(token.app, name="token")
 
 
 def _version(is_wanted: bool) -> None:

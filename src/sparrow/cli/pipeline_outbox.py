@@ -62,7 +62,8 @@ def outbox(
         spark = session("outbox", master, pairs("--conf", conf))
         done = job.run(spark, job.Outbox(tasks=tasks), relay, relay.open_events, told=told)
     typer.echo(
-        f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are not due or in other hands"
+        f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are left: not due, in other hands, "
+        "or behind one of their key that failed"
     )
     if done.failed:
         typer.secho(f"{done.failed:,} attempts failed; those events are tried again later", fg="yellow", err=True)

@@ -78,20 +78,26 @@ class Relaying:
     async def _until_nothing_is_due(self, bus: EventBus, relay: Relay) -> None:
         from sparrow.bus.relay import BATCHES_MAX
 
-        while True:
+        in_vain = 0
+        while in_vain < 2:  # what others had in hand at the first look may have come free before it was asked for
             for _ in range(BATCHES_MAX):
                 if not await relay.step():
                     break
             await relay.drain()
             if await relay.step():
-                continue
-            if not await self._is_more_to_come(bus):
-                return
-            await asyncio.sleep(_PAUSE_S)
+                in_vain = 0
+            elif await self._is_more_to_come(bus):
+                in_vain = 0
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                in_vain += 1
 
     async def _is_more_to_come(self, bus: EventBus) -> bool:
-        """Whether events wait that could be had, were not others of their keys in other hands."""
-        return any(each.due for each in await self._backlog(bus))
+        """Whether events wait that could be had, were not others of their keys in other hands.
+
+        Those behind one that failed and is tried again later are not worth waiting for.
+        """
+        return any(each.due and each.held for each in await self._backlog(bus))
 
     async def _open_events(self) -> int:
         async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
