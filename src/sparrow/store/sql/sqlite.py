@@ -74,12 +74,12 @@ class Sqlite:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[_Session]:
         async with self._turn:
-            await self._in(self._writing, self._writer.execute, "BEGIN IMMEDIATE")
-            try:
+            try:  # from the start: who is cancelled while it begins must not leave it open
+                await self._in(self._writing, self._writer.execute, "BEGIN IMMEDIATE")
                 yield _Session(self)
                 await self._in(self._writing, self._writer.execute, "COMMIT")
             except BaseException:
-                await self._in(self._writing, self._writer.rollback)
+                await asyncio.shield(self._in(self._writing, self._writer.rollback))
                 raise
 
     async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
