@@ -1,6 +1,7 @@
 """What every test shares: how hard hypothesis tries, the scale of a run, and the markers a folder implies."""
 
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -84,11 +85,15 @@ def database(request) -> str:
 
 
 @pytest.fixture
-def database_url(database: str, database_servers, tmp_path: Path) -> str:
-    """A fresh, empty database."""
+def database_url(database: str, database_servers, tmp_path: Path) -> Iterator[str]:
+    """An empty database."""
     if database == "sqlite":
-        return f"sqlite:///{tmp_path}/sparrow.db"
-    return database_servers(database).new_database()
+        yield f"sqlite:///{tmp_path}/sparrow.db"
+        return
+    server = database_servers(database)
+    url = server.new_database()
+    yield url
+    server.take_back(url)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from sparrow.cli.main import VERBS, app
 from sparrow.client.aio.producer import Producer
 from sparrow.model import Message
 
@@ -25,18 +27,33 @@ def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_plain_sparrow_and_help_explain_themselves(tmp_path: Path) -> None:
-    for words in (
-        [],
-        ["--help"],
-        ["demo", "--help"],
-        ["up", "--help"],
-        ["broker", "--help"],
-        ["name-server", "--help"],
-        ["store", "info", "--help"],
-    ):
+    for words in ([], ["--help"]):
         done = run(*words, cwd=tmp_path)
         assert "Usage" in done.stdout + done.stderr
-    assert "Example" in run("demo", "--help", cwd=tmp_path).stdout
+        for verb in VERBS:
+            assert f" {verb} " in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [[verb] for verb in VERBS] + [["store", "info"], ["pipeline", "archive"]], ids=" ".join
+)
+def test_every_verb_has_help(words: list[str]) -> None:
+    done = CliRunner().invoke(app, [*words, "--help"])
+    assert done.exit_code == 0
+    assert f"Usage: sparrow {' '.join(words)}" in done.output
+
+
+def test_a_verb_that_is_misspelt_is_guessed() -> None:
+    done = CliRunner().invoke(app, ["piplin"])
+    assert done.exit_code == 2
+    assert "Did you mean 'pipeline'?" in done.output
+
+
+def test_a_verb_is_loaded_without_the_others(tmp_path: Path) -> None:
+    code = "import sys; from sparrow.cli.main import app; app(['token', '--help'], standalone_mode=False); "
+    code += "print('LOADED', 'sparrow.cli.demo' in sys.modules, 'sparrow.broker' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "LOADED False False" in done.stdout, done.stdout + done.stderr
 
 
 FREE_PORTS = ("--port", "0", "--name-server-port", "0")
