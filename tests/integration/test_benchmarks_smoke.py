@@ -14,6 +14,8 @@ BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if not path.name
 
 # At smoke scale this one measures a part of what `spark` does, without Kafka.
 LEFT_OUT = {"spark_kafka"}
+PART = {"spark": ["--only", "writing"]}
+"""Of those that take long even so: all of it runs with `make spark`."""
 
 
 @pytest.mark.parametrize(
@@ -21,12 +23,11 @@ LEFT_OUT = {"spark_kafka"}
     [pytest.param(path, marks=[pytest.mark.thorough] if path.stem in LEFT_OUT else []) for path in BENCHES],
     ids=lambda path: path.stem,
 )
-def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path) -> None:
+def test_a_bench_reports_its_figures(bench: Path, tmp_path: Path, scale: str) -> None:
     result = tmp_path / "results" / f"{bench.stem}.json"
     environment = {**os.environ, "SPARROW_BENCH_RESULT": str(result), "PYTHONPATH": str(ROOT / "src")}
-    ran = subprocess.run(
-        [sys.executable, str(bench), "--smoke"], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, str(bench), "--smoke", *(PART.get(bench.stem, []) if scale == "smoke" else [])]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     entries = json.loads(result.read_text())
     assert entries, "a bench has something to say"
