@@ -69,6 +69,7 @@ def rows_of(spark: SparkSession, platform: RunningPlatform, topic: str) -> list[
     return [{**json.loads(row.body), "keys": row["keys"]} for row in found]
 
 
+@pytest.mark.thorough
 def test_sql_over_a_topic_goes_to_a_topic_a_table_and_files_at_once(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:

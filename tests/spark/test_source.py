@@ -198,6 +198,7 @@ def test_people_who_come_from_kafka_find_their_columns(spark: SparkSession, plat
     assert "headers" not in bare.columns
 
 
+@pytest.mark.thorough
 def test_compressed_and_empty_bodies_come_as_they_were_sent(spark: SparkSession, platform: RunningPlatform) -> None:
     with Producer(platform.name_servers, compress_above_bytes=1000) as producer:
         for body in (b"x" * 50_000, b"", bytes(range(256))):
@@ -293,6 +294,7 @@ def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, platform: Runnin
     assert Stream(spark, platform, tmp_path, subscribe="growing").run().rows == []
 
 
+@pytest.mark.thorough
 def test_a_batch_that_was_not_committed_is_replayed_the_same(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -329,6 +331,7 @@ def test_queues_that_appear_later_are_read_from_their_beginning(
     assert {place[1] for place in stream.places if place[0] == "widened"} == {0, 1, 2}
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_topic_is_refused(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
