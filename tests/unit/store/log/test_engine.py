@@ -285,17 +285,22 @@ async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path)
         assert await store.trim() > 0
 
 
-async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_are_lost(tmp_path):
-    """Offsets never go back: a group that read up to 5 must not be given another message 0."""
-    now = Clock()
-    settings = small(retention_hours=1)
-    async with await opened(tmp_path, settings, now_ms=now) as store:
+async def empty_a(path, settings, now) -> None:
+    """Five messages in A, then so many in B that retention takes them."""
+    async with await opened(path, settings, now_ms=now) as store:
         store.append_now(A, [draft(f"{n}") for n in range(5)])
         for _ in range(6):
             now.now_ms += HOUR_MS
             store.append_now(B, [draft(bytes(2000))])
         await store.trim()
         assert store.bounds_now(A) == Bounds(5, 5)
+
+
+async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_are_lost(tmp_path):
+    """Offsets never go back: a group that read up to 5 must not be given another message 0."""
+    now = Clock()
+    settings = small(retention_hours=1)
+    await empty_a(tmp_path, settings, now)
     async with await opened(tmp_path, settings, now_ms=now) as store:
         assert store.bounds_now(A) == Bounds(5, 5)
     shutil.rmtree(tmp_path / "consumequeue")
@@ -306,12 +311,7 @@ async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_
 async def test_a_queue_without_messages_and_files_does_not_make_every_start_read_the_whole_log(tmp_path, caplog):
     now = Clock()
     settings = small(retention_hours=1)
-    async with await opened(tmp_path, settings, now_ms=now) as store:
-        store.append_now(A, [draft(f"{n}") for n in range(5)])
-        for _ in range(6):
-            now.now_ms += HOUR_MS
-            store.append_now(B, [draft(bytes(2000))])
-        await store.trim()
+    await empty_a(tmp_path, settings, now)
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path, settings, now_ms=now) as store:
         store.append_now(B, [draft("more")])
