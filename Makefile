@@ -52,7 +52,8 @@ spark: SCALE ?= full
 spark: $(STAMP)  ## every test of Spark, those too that `make test` leaves out
 	$(SERVERS)
 	SPARROW_SCALE=$(SCALE) $(BIN)/pytest -q --timeout=600 tests/spark \
-		'tests/integration/test_benchmarks_smoke.py::test_a_bench_reports_its_figures[spark]'
+		'tests/integration/test_benchmarks_smoke.py::test_a_bench_reports_its_figures[spark]' \
+		'tests/integration/test_benchmarks_smoke.py::test_a_bench_reports_its_figures[spark_kafka]'
 
 fault: SCALE ?= full
 fault: $(STAMP)  ## kill -9, torn tails, full disks, cut connections, at full scale; random examples for every property

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if not path.name.startswith("_"))
 
 
-# At smoke scale this one measures a part of what `spark` does, without Kafka.
+# At smoke scale this one measures a part of what `spark` does, without Kafka; it runs with `make spark`.
 LEFT_OUT = {"spark_kafka"}
 PART = {"spark": ["--only", "writing"]}
 """Of those that take long even so: all of it runs with `make spark`."""

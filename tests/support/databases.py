@@ -60,7 +60,7 @@ POSTGRES_SETTINGS = {
     "max_connections": 200,
 }
 
-# A new database is 300 files, a quarter of a second; and as many to remove in the end.
+# A new database is hundreds of files to write, and to remove in the end.
 EMPTY_POSTGRES = """
     SET lock_timeout = '5s';
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -4,7 +4,7 @@ A broker that restarts is away for seconds, and may come back at another address
 again, so it is, until the time is up.
 
 A topic that no name server knows may be new, or its brokers may be away. Made anew on others, it would take a batch
-that those brokers have published already. So only a first batch makes topics.
+that those brokers have published already. So only who writes for the first time makes topics.
 """
 
 from __future__ import annotations
