@@ -8,7 +8,7 @@ from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft
 from sparrow.model.queue import Bounds
 from sparrow.settings import SqlSettings
 from sparrow.store.sql import bulk, retention
-from sparrow.store.sql.database import DatabaseLost
+from sparrow.store.sql.database import DatabaseLost, open_database
 from sparrow.store.sql.engine import SqlStore
 
 
@@ -21,6 +21,19 @@ class TestSqlStore(StoreConformance):
             return await SqlStore.open(database_url)
 
         return opened
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    async def test_who_is_cancelled_while_it_connects_does_not_go_on(self, database_url):
+        for turns in range(200):  # of the event loop: whatever it just waits for
+            opening = asyncio.create_task(open_database(database_url))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if opening.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await opening
+            else:
+                await opening.result().close()
 
     # -- groups, where several processes share a database -------------------------------------------------------------
 

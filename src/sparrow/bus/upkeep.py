@@ -166,13 +166,12 @@ class Upkeep:
 
         # Soon after the start too: a process that is restarted every day must clean all the same.
         soon_s = self._shared.chance.random() * min(_START_JITTER_S, settings.clean_interval_s / 10)
-        await asyncio.sleep(soon_s)
-        if await self._alone("clean", settings.clean_interval_s):
-            await clean_and_mend()
-        await self._every(settings.clean_interval_s, "clean", clean_and_mend)
+        await self._every(settings.clean_interval_s, "clean", clean_and_mend, first_s=soon_s)
 
-    async def _every(self, interval_s: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        due = self._clock() + interval_s
+    async def _every(
+        self, interval_s: float, key: str, work: Callable[[], Awaitable[object]], first_s: float | None = None
+    ) -> None:
+        due = self._clock() + (interval_s if first_s is None else first_s)
         while True:
             await asyncio.sleep(min(_TICK_S, interval_s))
             if self._clock() < due:

@@ -49,7 +49,8 @@ class SparkBeside:
         with suppress(ProcessLookupError):
             self._process.terminate()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await self._process.wait()
         # What was still starting when its parent left, or would not stop. A batch cut short is done again, once.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

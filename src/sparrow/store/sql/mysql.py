@@ -6,6 +6,7 @@ server has the whole of it before it takes the lane's lock.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from binascii import hexlify
@@ -140,7 +141,19 @@ class MySql:
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Any:
-        address = self._address
+        async with asyncio.timeout(_CONNECT_S):
+            connection = await self._connected()
+            try:
+                for statement in _SESSION:
+                    await connection.query(statement)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    async def _connected(self) -> Any:
+        task, address = asyncio.current_task(), self._address
+        cancels = task.cancelling() if task else 0
         connection = await asyncmy.connect(
             host=address.host,
             port=address.port,
@@ -153,8 +166,10 @@ class MySql:
             connect_timeout=_CONNECT_S,
             stmt_cache_size=_PREPARED_MAX,
         )
-        for statement in _SESSION:
-            await connection.query(statement)  # type: ignore[no-untyped-call]
+        # The driver waits with `wait_for`, which before Python 3.12 forgets a cancellation that comes with the answer.
+        if task and task.cancelling() > cancels:
+            connection.close()
+            raise asyncio.CancelledError
         return connection
 
     def _failure(self, cause: BaseException) -> Exception:
