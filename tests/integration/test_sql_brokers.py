@@ -7,6 +7,7 @@ import contextlib
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.consuming import Inbox
@@ -14,6 +15,7 @@ from tests.support.platforms import named, pull, pulled, send, send_batch, sent,
 from tests.support.sql_brokers import NAME, Crew, crew, leading_of, store_of
 from tests.support.waiting import eventually
 
+from sparrow.broker.sql.delay import SqlDelay
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
@@ -427,6 +429,31 @@ async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they
     assert sorted(await everything(two.channels[0])) == sorted(str(n).encode() for n in range(100))
 
 
+async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
+    two: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a leader's look at what is due and its delivery, one is cancelled and another comes."""
+    store, soon_ms = store_of(two.brokers[0]), int(time.time() * 1000) + 300
+    assert isinstance(two.brokers[1].broker.delay, SqlDelay)
+    at_other, append_with = two.brokers[1].broker.delay, store.append_with
+    came = asyncio.Event()
+
+    async def later(*words: Any) -> Any:
+        if not came.is_set():
+            assert await at_other.cancel("t", "A", soon_ms)
+            await send(two.channels[1], "t", b"new", 0, named(TIMER_DELIVER_MS=str(soon_ms + 700)))
+            came.set()
+        return await append_with(*words)
+
+    monkeypatch.setattr(store, "append_with", later)
+    await send(two.channels[0], "t", b"cancelled", 0, named(UNIQ_KEY="A", TIMER_DELIVER_MS=str(soon_ms)))
+    await asyncio.wait_for(came.wait(), 10)
+    async with asyncio.timeout(10):
+        while (await store.database.rows("SELECT COUNT(*) FROM hermes_delay"))[0][0]:
+            await asyncio.sleep(0.05)
+    assert await everything(two.channels[0]) == [b"new"]
+
+
 async def half(running: Crew, at: int, topic: str, body: bytes) -> EndTransaction:
     """Begun there; and the word that commits it."""
     words = named(TRAN_MSG="true", PGROUP="p", UNIQ_KEY=body.hex().upper())
@@ -444,6 +471,15 @@ async def test_a_transaction_begun_on_one_is_ended_on_another(two: Crew) -> None
     for channel in two.channels:  # said again, nothing happens
         assert (await channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == Response.SUCCESS
     assert await everything(two.channels[0]) == [b"paid"]
+
+
+async def test_a_word_said_again_does_not_end_the_transaction_that_was_begun_after(two: Crew) -> None:
+    for number in range(3):
+        word = await half(two, number % 2, "t", str(number).encode())
+        for _ in range(2):
+            await two.channels[0].request(Code.END_TRANSACTION, word, timeout_ms=5_000)
+            await half(two, 1, "t", b"undecided")
+    assert await everything(two.channels[0]) == [b"0", b"1", b"2"]
 
 
 async def test_a_transaction_on_a_topic_the_other_has_not_heard_of_is_ended_there(two: Crew) -> None:

@@ -68,8 +68,9 @@ _TYPES: dict[Kind, dict[str, str]] = {
         "number": "INTEGER",
         "small": "INTEGER",
         "ip": "INTEGER",
-        "counted": "INTEGER PRIMARY KEY AUTOINCREMENT",  # never the number of something deleted
-        "counted_big": "INTEGER PRIMARY KEY",
+        # Never the number of something deleted: somebody may still speak of that.
+        "counted": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "counted_big": "INTEGER PRIMARY KEY AUTOINCREMENT",
         "name": "TEXT",
         "group": "TEXT",
         "text": "TEXT",
