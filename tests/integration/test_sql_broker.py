@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -88,7 +89,13 @@ async def reading(stand: Stand, inbox: Inbox, topic: str = "t", **options: objec
 # -- examples ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+# Each on one of them: what they do is done on all of them below.
+@pytest.mark.parametrize(
+    ("example", "database"),
+    list(zip(EXAMPLES, itertools.cycle(("mariadb", "postgresql", "sqlite")))),
+    indirect=["database"],
+    ids=lambda given: given.stem if isinstance(given, Path) else given,
+)
 def test_an_example_runs_on_a_database(example: Path, tmp_path: Path, database_url: str) -> None:
     done = subprocess.run(
         [sys.executable, str(example)],

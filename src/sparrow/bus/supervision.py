@@ -13,6 +13,7 @@ PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
 _HEALTHY_S = 10.0
 _SETTLED_S = 1.0
+_SAY_AGAIN_S = 2.0
 
 
 class Supervised:
@@ -56,8 +57,7 @@ class Supervised:
         return self._error
 
     async def stop(self) -> None:
-        self._task.cancel()
-        try:
-            await self._task
-        except asyncio.CancelledError:
-            pass
+        while not self._task.done():
+            self._task.cancel()
+            # Said again: a driver that waits with `wait_for` may have lost the word, before Python 3.12.
+            await asyncio.wait([self._task], timeout=_SAY_AGAIN_S)
