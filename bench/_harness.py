@@ -18,6 +18,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 
+if {"-h", "--help"} & set(sys.argv[1:]):  # what a bench does, instead of minutes of it
+    print(
+        sys.modules["__main__"].__doc__,
+        "\n`--smoke` runs for seconds; SPARROW_BENCH_RESULT=FILE keeps the figures as JSON.",
+    )
+    sys.exit()
+
 
 class Row(NamedTuple):
     """One figure; with a goal, at least that (or, for costs, `at_most` that) is wanted."""

@@ -1,7 +1,7 @@
 """Spark on topics: ratios to Parquet, to a reader of tuples, and between our own ways, all in one run.
 
 Five million messages of 100 bytes in eight queues that take turns in the log; two cores for Spark, broker and Python
-together. Each time is the quicker of two rounds, the rivals in turn. `--keep FOLDER` keeps the data for another run,
+together. Each time is the quickest of three rounds, the rivals in turn. `--keep FOLDER` keeps the data for another run,
 `--rows N` takes fewer, `--only reading` measures one part.
 """
 
@@ -39,7 +39,7 @@ SMOKE = is_smoke()
 ROWS = int(sys.argv[sys.argv.index("--rows") + 1]) if "--rows" in sys.argv else 20_000 if SMOKE else 5_000_000
 WRITTEN = 5_000 if SMOKE else 500_000
 """Rows of a batch that is written."""
-ROUNDS = 1 if SMOKE else 2
+ROUNDS = 1 if SMOKE else 3
 QUEUES = 8
 LOT = 1_000
 """Messages that one queue gets before the next has its turn."""

@@ -245,6 +245,21 @@ class StoreConformance:
         assert list((await store.read(Q0, 0, bytes_max=1)).sizes) == [size]
         assert list((await store.read(Q0, 2, bytes_max=0)).sizes) == [size]
 
+    @pytest.mark.parametrize("is_large_first", [True, False])
+    async def test_large_portions_of_unlike_messages_are_whole_and_well_filled(self, store, reopen, is_large_first):
+        lots = [[b"x" * 2_000]] * 70 + [[b"%d" % (20 * lot + n) for n in range(20)] for lot in range(75)]
+        for lot in lots if is_large_first else lots[::-1]:
+            await send(store, Q0, *map(draft, lot))
+        sent = [body for lot in (lots if is_large_first else lots[::-1]) for body in lot]
+        async for reader in now_and_reopened(store, reopen):
+            offset, answers = 0, []
+            while isinstance(found := await reader.read(Q0, offset, count_max=65_536, bytes_max=64 << 10), Slice):
+                assert sum(found.sizes) <= 64 << 10
+                answers.append(bodies(found))
+                offset = found.next_offset
+            assert [body for answer in answers for body in answer] == sent
+            assert len(answers) < 12
+
     async def test_bytes_max_holds_in_large_portions_too(self, store):
         for _ in range(10):
             await send(store, Q0, *(draft(b"x") for _ in range(30)))

@@ -27,6 +27,8 @@ Ints = npt.NDArray[np.int64]
 _FEW_ENTRIES = 1024
 _EXAMINED_MIN = 800
 """Entries one read looks at, at least, when a tag filter lets few through."""
+_SAMPLED = 64
+"""Entries that tell how many more an answer has room for."""
 
 
 class Reader:
@@ -59,7 +61,10 @@ class Reader:
         if hot_only and not is_ours:
             return None
         examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
-        raw = queue.entries(offset, min(examined, bounds.end - offset))
+        examined = min(examined, bounds.end - offset)
+        if tags_codes is None and examined > _FEW_ENTRIES:
+            examined = min(examined, _fitting(queue, offset, bytes_max))
+        raw = queue.entries(offset, examined)
         if is_ours and len(raw) <= _FEW_ENTRIES * ENTRY_BYTES:
             places, sizes, next_offset = _choose_few(raw, offset, count_max, bytes_max, tags_codes)
             if not places or places[0] >= self._hot_from:
@@ -144,6 +149,13 @@ class Reader:
         data = segment.pread(physical_offset - segment.base, size)
         is_sound = columns.check(data, np.zeros(1, np.int64), base=physical_offset)
         return data if len(data) == size and bool(is_sound[0]) else None
+
+
+def _fitting(queue: ConsumeQueue, offset: int, bytes_max: int) -> int:
+    """About how many entries fill an answer, by the first of them: the others would be looked at in vain."""
+    sizes = np.frombuffer(queue.entries(offset, _SAMPLED), columns.QUEUE_ENTRY)["size"]
+    usual = int(sizes.mean()) if len(sizes) else 0
+    return _SAMPLED + bytes_max // max(usual, SMALLEST_BYTES)
 
 
 def _choose_few(
