@@ -13,7 +13,7 @@ PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
 _HEALTHY_S = 10.0
 _SETTLED_S = 1.0
-_SAY_AGAIN_S = 2.0
+_SAY_AGAIN_S = 10.0
 
 
 class Supervised:

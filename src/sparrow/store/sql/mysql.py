@@ -53,7 +53,8 @@ _SESSION = (
 _NAMED = re.compile(r"%\((\w+)\)s")
 _ROOM_BYTES = 64 << 10
 """For what stands around the messages in a packet."""
-_CONNECT_S = 5
+_CONNECT_S, _GREETED_S = 5, 15
+"""Until the server takes the call, and until it can be asked."""
 _COMPOUND_ROWS = 50
 """Below so many rows MariaDB is given one compound statement. Else it sends an answer for every part of the text, which
 costs more than the parts themselves do. For many rows a plain text is quicker."""
@@ -141,7 +142,7 @@ class MySql:
     # -- connections --------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Any:
-        async with asyncio.timeout(_CONNECT_S):
+        async with asyncio.timeout(_GREETED_S):
             connection = await self._connected()
             try:
                 for statement in _SESSION:
