@@ -1,7 +1,6 @@
 """Messages that wait for their time, over a real socket and on a clock that goes as it is told."""
 
 import asyncio
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import LogSettings
+from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice
 from sparrow.wire import headers, record
@@ -511,8 +511,7 @@ async def test_messages_that_fill_more_than_a_segment_together_come_one_by_one(t
 
 
 async def test_what_rocketmq_has_delivered_is_not_delivered_again(tmp_path):
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(tmp_path / "store", filter="data")
+    extract(FIXTURE, tmp_path / "store")
     clock = Clock(1_794_734_683_408 + YEAR_MS)
     settings = LogSettings(index_slots=100, index_entries=200)
     with LogStore(tmp_path / "store", settings, now_ms=clock) as store:

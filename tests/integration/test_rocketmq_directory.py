@@ -4,13 +4,13 @@
 """
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from sparrow.model import Draft, Queue, StoredMessage
 from sparrow.settings import LogSettings
+from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.wire import record
@@ -22,8 +22,7 @@ SETTINGS = LogSettings(index_slots=100, index_entries=200)
 
 @pytest.fixture(params=["clean", "crashed"])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(FIXTURE / f"{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path / "store", filter="data")
+    extract(FIXTURE / f"{request.param}.tar.xz", tmp_path / "store")
     return tmp_path / "store"
 
 

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import tarfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from sparrow.model import Draft, Queue
 from sparrow.model.errors import DataLost
 from sparrow.model.topic import Topic
 from sparrow.settings import LogSettings
+from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.log.directory import Found, StoreDirectory
 from sparrow.store.log.views import STATE
@@ -242,8 +242,7 @@ async def test_a_group_is_seen_once_all_of_it_is_there(store: LogStore, tmp_path
 
 @pytest.fixture(params=["clean", "crashed"])
 def rocketmq(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(FIXTURE / f"{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path / "rocketmq", filter="data")
+    extract(FIXTURE / f"{request.param}.tar.xz", tmp_path / "rocketmq")
     return tmp_path / "rocketmq"
 
 

@@ -28,6 +28,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from sparrow.model.errors import SettingsError
+from sparrow.spark.runtime.tar_archive import extract
 
 OURS = "sparrowmq"
 PACKAGES = ("sparrow", "pyspark_sparrow")
@@ -97,8 +98,7 @@ def use_archive(archive: Path, *, directory: Path | None = None) -> dict[str, st
                 FOLDER, str(home), "the driver's directory", "a directory without a folder of that name"
             )
         draft = Path(tempfile.mkdtemp(dir=directory, prefix=f".{FOLDER}-"))
-        with tarfile.open(archive) as packed:
-            packed.extractall(draft, filter="data")
+        extract(archive, draft)
         (draft / STAMP).write_text(stamp)
         draft.chmod(0o755)
         if home.exists():
