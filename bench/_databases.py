@@ -1,7 +1,8 @@
 """Databases for benches, and the bare drivers that the SQL store is measured against.
 
-The servers are the ones that the tests start, with room for what a bench puts in; their files lie on the disk of the
-project. A bare driver inserts and selects the same rows in the same form as the store does (hex in the text, arrays,
+The servers are the ones that the tests start, with more memory. Their files lie in /var/tmp, which is on a disk and
+open to every user: under root PostgreSQL runs as the user postgres, who may not enter a checkout in a home directory of
+mode 700. A bare driver inserts and selects the same rows in the same form as the store does (hex in the text, arrays,
 bound values, prepared queries), on one connection, and does nothing else.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -29,17 +31,23 @@ from tests.support.databases import mariadb_server, postgres_server
 KINDS = ("MariaDB", "PostgreSQL", "SQLite")
 
 
+SHARED_FOLDER = Path("/var/tmp")
+
+
 @contextmanager
-def database(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of an empty one."""
-    if kind == "SQLite":
-        yield f"sqlite:///{folder / 'bench.db'}"
-    elif kind == "MariaDB":
-        with mariadb_server(folder, innodb_buffer_pool_size="512M", innodb_log_file_size="256M") as server:
-            yield server.new_database()
-    else:
-        with postgres_server(folder, shared_buffers="512MB", max_wal_size="2GB") as server:
-            yield server.new_database()
+def database(kind: str) -> Iterator[str]:
+    """Start a server with an empty database; yield the database's URL."""
+    with tempfile.TemporaryDirectory(prefix="sparrow-bench-", dir=SHARED_FOLDER, ignore_cleanup_errors=True) as path:
+        folder = Path(path)
+        folder.chmod(0o755)
+        if kind == "SQLite":
+            yield f"sqlite:///{folder / 'bench.db'}"
+        elif kind == "MariaDB":
+            with mariadb_server(folder, innodb_buffer_pool_size="512M", innodb_log_file_size="256M") as server:
+                yield server.new_database()
+        else:
+            with postgres_server(folder, shared_buffers="512MB", max_wal_size="2GB") as server:
+                yield server.new_database()
 
 
 class Bare(Protocol):

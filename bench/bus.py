@@ -17,7 +17,6 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -318,11 +317,10 @@ def main() -> None:
     rows: list[Row] = []
     only = os.environ.get("SPARROW_BENCH_ONLY", "").split(",")
     with folder_on_disk() as folder, broker(folder / "broker") as (_, _, name_servers):
-        folder.chmod(0o755)  # PostgreSQL runs as a user of its own
         for kind in KINDS:
             if only != [""] and kind not in only:
                 continue
-            with database(kind, Path(folder)) as url:
+            with database(kind) as url:
                 rows += uvloop.run(measure(kind, url, name_servers))
     report("bus", rows)
 

@@ -18,14 +18,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 import uvloop
 
 from _databases import KINDS, Bare, bare, database
-from _harness import Row, folder_on_disk, is_smoke, report
+from _harness import Row, is_smoke, report
 from sparrow.model.message import Draft
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
@@ -364,10 +363,8 @@ def main() -> None:
     chosen = [kind for kind in KINDS if kind in os.environ.get("SPARROW_BENCH_DATABASES", ",".join(KINDS)).split(",")]
     rows: list[Row] = []
     for kind in chosen:
-        with folder_on_disk() as folder:
-            Path(folder).chmod(0o755)  # PostgreSQL runs as a user of its own
-            with database(kind, folder) as url:
-                rows += uvloop.run(measured(kind, url))
+        with database(kind) as url:
+            rows += uvloop.run(measured(kind, url))
     report("sql_store", rows)
 
 
