@@ -19,7 +19,7 @@ from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority, lane_of
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.token import SECRET_BYTES, Token
-from sparrow.model.topic import Topic
+from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
 from sparrow.store.positions import durable, single, span
 from sparrow.store.spi import AtEnd, Slice
@@ -642,6 +642,34 @@ async def test_s01_readers_never_see_a_part_of_a_batch(store, open_store):
         await store.append(HIGH, numbers(size))
     await asyncio.wait_for(looking, 10)
     assert seen <= {0, *ends}
+
+
+async def test_s01_readers_that_ask_for_new_messages_at_the_same_time_all_get_them(store, open_store):
+    await store.put_topic(topic("wide", parts=4))
+    queues = [Queue("wide", number) for number in range(4 * len(Priority))]
+    reader = await open_store()
+    # InnoDB is: before it passes a message on, a reader then commits a mark of its own.
+    reader.database.shows_before_durable = True
+    for count in range(1, 6):
+        for queue in queues:
+            await store.append(queue, numbers(1))
+        # The reader has no mark yet, or retention has deleted it: all of these readers insert it.
+        await store.database.change("DELETE FROM hermes_mark WHERE name LIKE 'seen:%'")
+        found = await asyncio.gather(*map(reader.bounds, queues))
+        assert found == [Bounds(0, count)] * len(queues)
+
+
+async def test_s01_rows_that_several_brokers_write_first_at_the_same_time_hold_what_one_of_them_wrote(
+    store, open_store
+):
+    others = [store, *[await open_store() for _ in range(3)]]
+    for number in range(10):
+        await asyncio.gather(
+            *(other.put_mark(f"mark-{number}", value) for value, other in enumerate(others)),
+            *(other.put_group(Group(name=f"group-{number}")) for other in others),
+        )
+        assert await store.mark(f"mark-{number}") in range(len(others))
+    assert {f"group-{number}" for number in range(10)} <= (await (await open_store()).groups()).keys()
 
 
 async def test_s02_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):

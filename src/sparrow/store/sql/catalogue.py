@@ -214,10 +214,7 @@ class Catalogue:
     async def put_group(self, group: Group) -> None:
         options = msgspec.json.encode(group).decode()
         async with self._changing:
-            if not await insert_new(self._database, "hermes_group", name=group.name, options=options):
-                await self._database.change(
-                    "UPDATE hermes_group SET options = :options WHERE name = :name", options=options, name=group.name
-                )
+            await upsert(self._database, "hermes_group", key="name", name=group.name, options=options)
             self.groups[group.name] = group
 
     async def delete_group(self, name: str) -> None:
@@ -241,6 +238,23 @@ def insert_new_text(kind: DatabaseKind, into: str, names: Iterable[str]) -> str:
     start, end = ("INSERT IGNORE INTO", "") if kind == "mysql" else ("INSERT INTO", "ON CONFLICT DO NOTHING")
     columns, places = ", ".join(f'"{name}"' for name in names), ", ".join(f":{name}" for name in names)
     return f'{start} "{into}" ({columns}) VALUES ({places}) {end}'
+
+
+async def upsert(database: Database, into: str, *, key: str, **values: object) -> None:
+    """Insert a row, or give the row with its key these values."""
+    change = ", ".join(f'"{name}" = :{name}' for name in values if name != key)
+    await database.change(upsert_text(database.kind, into, values, key=key, change=change), **values)
+
+
+def upsert_text(kind: DatabaseKind, into: str, names: Iterable[str], *, key: str, change: str) -> str:
+    """An INSERT that makes a change to the row instead if its key is there.
+
+    One statement, and so no race: of an UPDATE that finds no row and an INSERT behind it, two may run side by side, and
+    the second INSERT fails. `change` names the table where it reads a column: `n = t.n + 1`.
+    """
+    columns, places = ", ".join(f'"{name}"' for name in names), ", ".join(f":{name}" for name in names)
+    there = "ON DUPLICATE KEY UPDATE" if kind == "mysql" else f'ON CONFLICT ("{key}") DO UPDATE SET'
+    return f'INSERT INTO "{into}" ({columns}) VALUES ({places}) {there} {change}'
 
 
 def has_lanes(topic: Topic) -> bool:

@@ -23,7 +23,7 @@ from sparrow.settings import SqlSettings
 from sparrow.store.scopes import checked_number, checked_scope
 from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, Portion, ReadResult
 from sparrow.store.sql import groups, retention, search, tokens
-from sparrow.store.sql.catalogue import Catalogue, insert_new
+from sparrow.store.sql.catalogue import Catalogue, upsert
 from sparrow.store.sql.database import (
     Conflict,
     Database,
@@ -449,10 +449,7 @@ class SqlStore:
         return int(found[0][0]) if found else None
 
     async def put_mark(self, name: str, value: int) -> None:
-        if not await insert_new(self.database, "hermes_mark", name=name, value=value):
-            await self.database.change(
-                "UPDATE hermes_mark SET value = :value WHERE name = :name", value=value, name=name
-            )
+        await upsert(self.database, "hermes_mark", key="name", name=name, value=value)
 
     async def tokens(self) -> Mapping[str, Token]:
         found = await tokens.all_tokens(self.database)

@@ -17,6 +17,7 @@ from uuid import uuid4
 from sparrow import clock
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue, QueueOffset
+from sparrow.store.sql.catalogue import upsert_text
 from sparrow.store.sql.database import Conflict, Database
 from sparrow.store.sql.reading import LaneView
 
@@ -27,6 +28,8 @@ _QUIET_LOOKS = 50
 """Looks that found nothing before they become rarer."""
 _AHEAD_ROWS = 1000
 """New rows that are fetched for readers who wait."""
+_LATER_VALUE = "value = CASE WHEN hermes_mark.value < :value THEN :value ELSE hermes_mark.value + 1 END"
+"""Always another value: an UPDATE that changes nothing writes nothing to the server's log."""
 
 
 class Watch:
@@ -86,15 +89,12 @@ class Watch:
         a server that was started anew in between is noticed."""
         async with self._database.transaction() as session:
             found = await session.rows(ask)
-            marked = await session.change(
-                "UPDATE hermes_mark SET value = CASE WHEN value < :now THEN :now ELSE value + 1 END WHERE name = :name",
-                now=clock.now_ms(),
+            # Several may be here at a time: readers that ask, and the watch itself.
+            await session.change(
+                upsert_text(self._database.kind, "hermes_mark", ("name", "value"), key="name", change=_LATER_VALUE),
                 name=self._mark,
+                value=clock.now_ms(),
             )
-            if not marked:
-                await session.change(
-                    "INSERT INTO hermes_mark (name, value) VALUES (:name, :now)", name=self._mark, now=clock.now_ms()
-                )
         return found
 
     async def _tell(self, grown: Collection[tuple[LaneView, int]]) -> None:
