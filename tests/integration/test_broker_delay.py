@@ -7,8 +7,8 @@ import pytest
 from tests.support.asking import LOG, Asking, Clock, asking
 from tests.support.waiting import eventually
 
-from sparrow.broker.delay import DELIVERED_MARK, Delay
-from sparrow.broker.waiting import SOURCES, TIMER_SOURCE
+from sparrow.broker.delay.delay_topics import SOURCES, TIMER_SOURCE
+from sparrow.broker.delay.log import DELIVERED_MARK, Delay
 from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.queue import Queue

@@ -14,8 +14,9 @@ from tests.support.platforms import TIMEOUT_MS, named, running_platform, send, s
 from tests.support.waiting import eventually
 from tests.support.wires import wire_to
 
-from sparrow.broker.pop import handles, pops
-from sparrow.broker.pop.pops import FROM_MARK
+from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.state import log as state_log
+from sparrow.broker.pop.state.log import FROM_MARK
 from sparrow.broker.server import BrokerServer
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
@@ -94,7 +95,7 @@ class Popper:
             if handle is None:
                 key = ("0", str(message.queue_id))
                 assert message.queue_offset in taken[key]
-                handle = handles.handle_of(
+                handle = receipt_handles.handle_of(
                     start=starts[key],
                     pop_ms=said.pop_ms,
                     invisible_ms=said.invisible_ms,
@@ -349,7 +350,7 @@ async def test_nobody_can_send_to_the_topic_that_pop_keeps_its_state_in(popper):
 
 
 async def test_a_broker_with_too_many_pops_in_flight_says_so_and_loses_nothing(popper, monkeypatch):
-    monkeypatch.setattr(pops, "LOTS_MAX", 1)
+    monkeypatch.setattr(state_log, "LOTS_MAX", 1)
     await popper.fill(each=2, queues=1)
     (first,) = await popper.pop(count=1)
     assert (await popper.try_pop()).code == Response.SYSTEM_BUSY

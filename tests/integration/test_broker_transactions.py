@@ -7,10 +7,10 @@ import pytest
 from tests.support.asking import LOG, Clock
 from tests.support.waiting import eventually
 
-from sparrow.broker.halves import FINISHED_TAG, OP
+from sparrow.broker.catalog.topics import CHECKED_OUT_TOPIC
 from sparrow.broker.server import BrokerServer
-from sparrow.broker.topics import CHECKED_OUT_TOPIC
-from sparrow.broker.transactions import HALF_MARK, OP_MARK
+from sparrow.broker.transactions.half_messages import FINISHED_TAG, OP
+from sparrow.broker.transactions.log import HALF_MARK, OP_MARK
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net import Channel, connect

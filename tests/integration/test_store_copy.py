@@ -10,7 +10,7 @@ from tests.support.log_stores import small
 from typer.testing import CliRunner
 
 from sparrow import clock
-from sparrow.broker.references import reference_to
+from sparrow.broker.consume.references import reference_to
 from sparrow.cli.main import app
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.support.log_stores import crashed_copy
 from tests.support.log_stores import small as small_log
 
-from sparrow.broker.pop import pops as pops_module
-from sparrow.broker.pop.inflight import InFlight, Lot
-from sparrow.broker.pop.pops import Pops
-from sparrow.broker.pop.words import packed, unpacked
-from sparrow.broker.topics import Topics
+from sparrow.broker.catalog.topics import Topics
+from sparrow.broker.pop.state import log as pops_module
+from sparrow.broker.pop.state.in_flight import InFlight, Lot
+from sparrow.broker.pop.state.journal import packed, unpacked
+from sparrow.broker.pop.state.log import Pops
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import BrokerSettings

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from sparrow.broker.topics import RETRY_PREFIX
+from sparrow.broker.catalog.topics import RETRY_PREFIX
 from sparrow.model.errors import NotPermitted, ProtocolError
 from sparrow.model.token import NAME_CHARS_MAX, WHOSE, Token, TokenKind
 from sparrow.wire import bodies, portions

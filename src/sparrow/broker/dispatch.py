@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from sparrow.broker import ending, heads, locks, membership, offsets, query, reply, resend, retry, staging
-from sparrow.broker.admin import connections, control, groups, progress, runtime, tokens, topics
+from sparrow.broker.admin import connections, consumer_control, consumer_progress, groups, runtime, tokens, topics
 from sparrow.broker.auth import Guard
+from sparrow.broker.catalog import offsets, queue_bounds, queue_locks
+from sparrow.broker.clients import heartbeats
+from sparrow.broker.consume import resend, retry
+from sparrow.broker.consume.pull import Pulling
 from sparrow.broker.context import Broker
-from sparrow.broker.pop import acks, assignment, looking
-from sparrow.broker.pop.acks import Acknowledging
-from sparrow.broker.pop.serving import Popping
-from sparrow.broker.pull import Pulling
-from sparrow.broker.send import Sending
+from sparrow.broker.pop import ack, assignment, peek
+from sparrow.broker.pop.ack import Acknowledging
+from sparrow.broker.pop.pop import Popping
+from sparrow.broker.produce import reply, staging
+from sparrow.broker.produce.send import Sending
+from sparrow.broker.query import messages
+from sparrow.broker.transactions import end_transaction
 from sparrow.net.serving import GuardedServing, Handler, Serving
 
 _CAPABILITIES = (
-    membership,
-    locks,
+    heartbeats,
+    queue_locks,
     offsets,
-    query,
+    messages,
     retry,
-    ending,
-    acks,
+    end_transaction,
+    ack,
     assignment,
-    looking,
+    peek,
     reply,
     resend,
-    heads,
+    queue_bounds,
     staging,
 )
-_ADMINISTRATION = (topics, groups, progress, connections, runtime, control, tokens)
+_ADMINISTRATION = (topics, groups, consumer_progress, connections, runtime, consumer_control, tokens)
 
 HANDLERS: dict[int, Handler[Broker]] = {
     code: handler for part in (*_CAPABILITIES, *_ADMINISTRATION) for code, handler in part.HANDLERS.items()

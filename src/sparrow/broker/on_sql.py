@@ -7,21 +7,21 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from sparrow.broker.catalog.groups import Groups
+from sparrow.broker.catalog.queue_locks import QueueLocks
+from sparrow.broker.catalog.topics import Topics
+from sparrow.broker.clients.registry import Members
+from sparrow.broker.consume.long_poll import Hold
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters
-from sparrow.broker.groups import Groups
-from sparrow.broker.hold import Hold
-from sparrow.broker.locks import QueueLocks
-from sparrow.broker.members import Members
 from sparrow.broker.pop.revive import Reviving
 from sparrow.broker.pop.sql_pops import SqlPops
+from sparrow.broker.produce.stage_store import Stages
 from sparrow.broker.sql.delay import SqlDelay
 from sparrow.broker.sql.leading import Leading
 from sparrow.broker.sql.resending import SqlResending
 from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.sql.upkeep import SqlUpkeep
-from sparrow.broker.stages import Stages
-from sparrow.broker.topics import Topics
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings, SqlSettings
 from sparrow.store.sql.engine import SqlStore

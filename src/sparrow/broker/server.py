@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparrow import clock
-from sparrow.broker import dispatch, membership, on_log, on_sql
+from sparrow.broker import dispatch, log_broker, on_sql
+from sparrow.broker.clients import heartbeats
+from sparrow.broker.consume.long_poll import Hold
 from sparrow.broker.context import Broker
-from sparrow.broker.hold import Hold
 from sparrow.broker.registration import Registration
 from sparrow.net.address import Address, parse_list
 from sparrow.net.channel import Channel
@@ -69,7 +70,7 @@ class BrokerServer:
                 hold=hold,
                 now_ms=self._now_ms,
             )
-        return await on_log.opened(
+        return await log_broker.opened(
             Path(self._store),
             self.settings,
             self._log_settings or LogSettings(),
@@ -79,7 +80,7 @@ class BrokerServer:
         )
 
     def _closed(self, channel: Channel) -> None:
-        membership.left(self.broker, channel)
+        heartbeats.left(self.broker, channel)
         self.broker.hold.drop(channel)
 
     def _scan_later(self) -> None:
@@ -87,7 +88,7 @@ class BrokerServer:
         self._scan = loop.call_later(self.settings.scan_interval_ms / 1000, self._scan_members)
 
     def _scan_members(self) -> None:
-        membership.drop_silent(self.broker)
+        heartbeats.drop_silent(self.broker)
         self.broker.counters.tick(self._now_ms())
         self._scan_later()
 

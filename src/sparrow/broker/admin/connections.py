@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sparrow.broker.clients.registry import Member
 from sparrow.broker.context import Broker
-from sparrow.broker.members import Member
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.wire import bodies
 from sparrow.wire.codes import Code, Response

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sparrow.broker.catalog.groups import SYSTEM_GROUPS
 from sparrow.broker.context import Broker
-from sparrow.broker.groups import SYSTEM_GROUPS
 from sparrow.model.errors import Refused
 from sparrow.model.topic import Group, checked_group
 from sparrow.net.serving import Answer, Call, Handler

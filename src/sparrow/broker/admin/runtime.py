@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters, Figure, Figures, Rates, Totals, Traffic
-from sparrow.broker.query import store_ms_of
+from sparrow.broker.query.messages import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.settings import GIB

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX
 from sparrow.broker.context import Broker
-from sparrow.broker.lanes import has_lanes, laid_out
-from sparrow.broker.query import store_ms_at
-from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.broker.produce.lanes import has_lanes, laid_out
+from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import HAS_LANES
 from sparrow.model.queue import Queue

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.clients.registry import BROADCASTING
 from sparrow.broker.context import Broker
-from sparrow.broker.members import BROADCASTING
-from sparrow.broker.topics import RETRY_PREFIX
 from sparrow.model.errors import NotPermitted, Refused, SparrowError
 from sparrow.model.topic import READ
 from sparrow.net.address import parse_list

@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sparrow.broker.groups import Groups
-from sparrow.broker.hold import Hold
-from sparrow.broker.pop.handles import retry_topic
-from sparrow.broker.pop.inflight import Lot
-from sparrow.broker.pop.pops import Pops
-from sparrow.broker.pop.state import PopState
-from sparrow.broker.references import may_hold_references, resolve
-from sparrow.broker.topics import DEAD_PREFIX, RETRY_PREFIX, Topics
+from sparrow.broker.catalog.groups import Groups
+from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX, Topics
+from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.consume.references import may_hold_references, resolve
+from sparrow.broker.pop.receipt_handles import retry_topic
+from sparrow.broker.pop.state.in_flight import Lot
+from sparrow.broker.pop.state.log import Pops
+from sparrow.broker.pop.state.spi import PopState
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue

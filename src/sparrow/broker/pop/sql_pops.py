@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from itertools import count
 from typing import Any
 
-from sparrow.broker.hold import Hold
-from sparrow.broker.pop.in_order import InOrder, Run
-from sparrow.broker.pop.inflight import LOTS_MAX, InFlight, Lot
-from sparrow.broker.pop.places import Place
+from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.pop.state.ack_floor import Place
+from sparrow.broker.pop.state.fifo import InOrder, Run
+from sparrow.broker.pop.state.in_flight import LOTS_MAX, InFlight, Lot
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANES
 from sparrow.model.queue import Queue

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sparrow.broker.delay import Delay
+from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.delay.delay_topics import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, is_due
+from sparrow.broker.delay.log import Delay
 from sparrow.broker.sql.once import claim, once_of
-from sparrow.broker.topics import RETRY_PREFIX
-from sparrow.broker.waiting import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, is_due
 from sparrow.model.delay import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft

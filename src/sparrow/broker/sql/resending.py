@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sparrow.broker.members import Members
-from sparrow.broker.pop import handles
-from sparrow.broker.references import reference_to
-from sparrow.broker.subscriptions import Filter
-from sparrow.broker.topics import RETRY_PREFIX, Topics
+from sparrow.broker.catalog.topics import RETRY_PREFIX, Topics
+from sparrow.broker.clients.registry import Members
+from sparrow.broker.clients.subscriptions import Filter
+from sparrow.broker.consume.references import reference_to
+from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
@@ -103,8 +103,8 @@ class SqlResending:
 
     async def _reads(self, group: str, topic: str, wanted: Filter | None) -> str:
         """Of which retry topic a group's retries are read: who pops has one for each topic."""
-        pops = wanted is None and await self._store.mark(handles.popped_mark(group, topic)) is not None
-        return handles.retry_topic(group, topic).removeprefix(RETRY_PREFIX) if pops else group
+        pops = wanted is None and await self._store.mark(receipt_handles.popped_mark(group, topic)) is not None
+        return receipt_handles.retry_topic(group, topic).removeprefix(RETRY_PREFIX) if pops else group
 
     async def _references(self, queue: Queue, each: Range, wanted: Filter | None) -> list[Draft]:
         """For those that retention has left, and the group wants."""

@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sparrow.broker.asking import Asking
-from sparrow.broker.halves import CHECK_TIMES, HALF, IMMUNITY
-from sparrow.broker.members import Members
+from sparrow.broker.clients.registry import Members
+from sparrow.broker.delay.delay_topics import whole_number
 from sparrow.broker.sql.once import claim, claimed, once_of
-from sparrow.broker.transactions import NotEnded
-from sparrow.broker.waiting import whole_number
+from sparrow.broker.transactions.check_back import Asking
+from sparrow.broker.transactions.half_messages import CHECK_TIMES, HALF, IMMUNITY
+from sparrow.broker.transactions.log import NotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sparrow.broker.sql92.parsing import EXPRESSION_CHARS_MAX, parse
-from sparrow.broker.sql92.rows import matcher
-from sparrow.broker.sql92.tokens import BadSelector
+from sparrow.broker.sql92.lexer import BadSelector
+from sparrow.broker.sql92.parser import EXPRESSION_CHARS_MAX, parse
+from sparrow.broker.sql92.row_evaluator import matcher
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ class Selector:
 
     def mask(self, property_strings: Any) -> NDArray[np.bool_]:
         """The same for each of many property strings: an Arrow array, chunked or not, of binary or string."""
-        from sparrow.broker.sql92.columns import mask  # Arrow and NumPy only for those who have columns
+        from sparrow.broker.sql92.column_evaluator import mask  # Arrow and NumPy only for those who have columns
 
         return mask(self.condition, property_strings)
 

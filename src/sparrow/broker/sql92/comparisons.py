@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from sparrow.broker.sql92.conversions import READERS, double, rank
-from sparrow.broker.sql92.tree import NUMBERS, Comparison, Operator, Sort, sort_of
+from sparrow.broker.sql92.java_numbers import READERS, double, rank
+from sparrow.broker.sql92.syntax_tree import NUMBERS, Comparison, Operator, Sort, sort_of
 
 Test: TypeAlias = Callable[[Any, Any], bool]
 

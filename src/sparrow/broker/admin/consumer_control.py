@@ -1,0 +1,196 @@
+"""Remote control of consumers: the broker passes an operator's wish on to the clients of a group.
+
+An answer a client gives is handed on as it is. A client too old for a request is not sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from sparrow.broker.clients.registry import Member
+from sparrow.broker.consume.references import resolve
+from sparrow.broker.context import Broker
+from sparrow.model.errors import RequestTimeout, SparrowError
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.net.channel import Channel
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire import bodies, headers, ids
+from sparrow.wire.bodies import BrokerQueue, ListedOffsets, ResetOffsets
+from sparrow.wire.codes import Code, Language, Response
+from sparrow.wire.faults import AnsweredNo
+from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
+
+log = logging.getLogger(__name__)
+
+STATUS_TIMEOUT_MS = 5_000
+RELAY_TIMEOUT_MS = 10_000
+OFFSETS_SINCE = 28
+"""The first version (3.0.7) whose clients understand 220 and 221."""
+RELAY_SINCE = 62
+"""The first (3.1.8) that understands 307 and 309."""
+NEWEST_MS = -1
+"""For a time: the end of the queue."""
+
+
+async def reset_offsets(request: ResetOffset, broker: Broker, _: Call) -> Answer:
+    """Tell every member to go on elsewhere. They commit the new offsets themselves.
+
+    With nobody online the tool is told so, and commits the offsets itself (mqadmin's `resetOffsetByTime`).
+    """
+    offsets = await _new_offsets(request, broker.topics[request.topic], broker)
+    group = broker.members.consumers(request.group)
+    if group is None:
+        remark = f"no consumer of group {request.group!r} is online: its offsets can be committed without it"
+        return Answer(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
+    _check_versions(group.members.values(), since=OFFSETS_SINCE)
+    header = ResetOffset(request.topic, request.group, request.time_ms, request.is_forced)
+    for member in group.members.values():
+        body = ListedOffsets.of(offsets) if member.language == Language.CPP else offsets
+        member.channel.tell(Code.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
+    return Answer.of(offsets)
+
+
+async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> ResetOffsets:
+    """Forwards only by force: a reset by time is meant to read again, not to skip."""
+    one = request.queue_id if request.queue_id is not None and request.queue_id >= 0 else None
+    if one is not None and one >= topic.read_queues:
+        raise AnsweredNo(Response.SYSTEM_ERROR, f"topic {topic.name!r} has {topic.read_queues} queues, and no {one}")
+    table: dict[BrokerQueue, int] = {}
+    for queue_id in range(topic.read_queues) if one is None else (one,):
+        queue = Queue(topic.name, queue_id)
+        committed = await broker.store.committed(request.group, queue)
+        offset = await _wanted(request, queue, broker)
+        is_named = request.offset is not None and request.offset >= 0
+        table[BrokerQueue(topic.name, broker.name, queue_id)] = (
+            offset if request.is_forced or is_named or committed is None else min(offset, committed)
+        )
+    return ResetOffsets(table)
+
+
+async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
+    bounds = await broker.store.bounds(queue)
+    if request.offset is not None and request.offset >= 0:
+        if not bounds.first <= request.offset <= bounds.end:
+            raise AnsweredNo(
+                Response.SYSTEM_ERROR,
+                f"{queue} holds offsets {bounds.first} to {bounds.end}: it cannot be read from {request.offset}",
+            )
+        return request.offset
+    if request.time_ms == NEWEST_MS:
+        return bounds.end
+    return await broker.store.offset_at(queue, request.time_ms)
+
+
+async def consumer_status(request: ConsumerStatus, broker: Broker, _: Call) -> Answer:
+    """Where the members themselves think they are: one of them, or all."""
+    group = broker.members.consumers(request.group)
+    asked = [
+        member
+        for member in (group.members.values() if group is not None else ())
+        if not request.client_id or member.client_id == request.client_id
+    ]
+    if not asked:
+        raise _not_online(request.group, request.client_id)
+    _check_versions(asked, since=OFFSETS_SINCE)
+    said = await asyncio.gather(*(_status(member, request) for member in asked), return_exceptions=True)
+    table = {}
+    for member, status in zip(asked, said, strict=True):
+        if isinstance(status, bodies.ConsumerStatus):
+            table[member.client_id] = status.message_queue_table
+        else:
+            log.warning("no status from a consumer", extra={"client": member.client_id, "why": str(status)})
+    failures = [status for status in said if isinstance(status, BaseException)]
+    if not table and failures:
+        raise failures[0]
+    return Answer.of(bodies.ConsumerStatus(consumer_table=table))
+
+
+async def _status(member: Member, request: ConsumerStatus) -> bodies.ConsumerStatus:
+    channel: Channel = member.channel
+    answer = await channel.request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, request, timeout_ms=STATUS_TIMEOUT_MS)
+    if answer.code != Response.SUCCESS:
+        raise AnsweredNo(answer.code, answer.remark or "")
+    return bodies.read(bodies.ConsumerStatus, answer.body)
+
+
+async def consumer_running(request: ConsumerRunning, broker: Broker, _: Call) -> Answer:
+    """What a client says of its own state."""
+    member = _member(broker, request.group, request.client_id)
+    return await _relayed(Code.GET_CONSUMER_RUNNING_INFO, request, b"", member, request.group)
+
+
+async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) -> Answer:
+    """Have a client consume one message, now, and say what came of it."""
+    member = _member(broker, request.group, request.client_id)
+    if not request.message_id:
+        raise AnsweredNo(Response.SYSTEM_ERROR, "which message? say its offset id as msgId")
+    place = ids.parse_offset_id(request.message_id)
+    record = await broker.store.record_at(place.physical_offset)
+    whole = await resolve(broker.store, record) if record is not None else None
+    if whole is None:
+        raise AnsweredNo(Response.SYSTEM_ERROR, f"there is no message {request.message_id}, or no longer")
+    topic = broker.topics.get(request.topic or "")
+    header = msgspec.structs.replace(
+        request,
+        client_id=member.client_id,
+        broker_name=broker.name,
+        topic_sys_flag=topic.sys_flag if topic is not None else None,
+    )
+    return await _relayed(Code.CONSUME_MESSAGE_DIRECTLY, header, bytes(whole), member, request.group)
+
+
+async def _relayed(code: Code, header: headers.Header, body: bytes, member: Member, group: str) -> Answer:
+    if member.version < RELAY_SINCE:
+        raise _too_old(member)
+    channel: Channel = member.channel
+    try:
+        answer = await channel.request(code, header, body, timeout_ms=RELAY_TIMEOUT_MS)
+    except RequestTimeout as late:
+        return Answer(code=Response.CONSUME_MSG_TIMEOUT, remark=f"consumer {member.client_id!r} of {group!r}: {late}")
+    except SparrowError as failed:
+        return Answer(code=Response.SYSTEM_ERROR, remark=f"consumer {member.client_id!r} of {group!r}: {failed}")
+    return Answer(body=bytes(answer.body), code=answer.code, remark=answer.remark)
+
+
+def _member(broker: Broker, group: str, client_id: str | None) -> Member:
+    """That client, or any of the group if none is named."""
+    if client_id:
+        member = broker.members.client(group, client_id)
+    else:
+        found = broker.members.consumers(group)
+        member = next(iter(found.members.values())) if found is not None else None
+    if member is None:
+        raise _not_online(group, client_id)
+    return member
+
+
+def _check_versions(members: Iterable[Member], *, since: int) -> None:
+    """All or none: a reset that only some members follow would leave the group in two places."""
+    for member in members:
+        if member.version < since:
+            raise _too_old(member)
+
+
+def _too_old(member: Member) -> AnsweredNo:
+    return AnsweredNo(
+        Response.SYSTEM_ERROR,
+        f"consumer {member.client_id!r} (version {member.version}) is too old for this: upgrade it",
+    )
+
+
+def _not_online(group: str, client_id: str | None) -> AnsweredNo:
+    who = f"consumer {client_id!r} of group {group!r} is not" if client_id else f"no consumer of group {group!r} is"
+    return AnsweredNo(Response.SYSTEM_ERROR, f"{who} online")
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,
+    Code.GET_CONSUMER_RUNNING_INFO: consumer_running,
+    Code.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+}

@@ -1,0 +1,196 @@
+"""How far groups are: by offsets, by time, for one group or all of them; and offsets handed from group to group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from sparrow.broker.admin.topics import QUEUES_AT_ONCE
+from sparrow.broker.context import Broker
+from sparrow.broker.query.messages import store_ms_at
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire import bodies
+from sparrow.wire.bodies import (
+    AllOffsets,
+    BrokerQueue,
+    ConsumeStatsList,
+    QueueProgress,
+    TimeSpan,
+    TimeSpans,
+    TopicList,
+)
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import (
+    BrokerConsumeStats,
+    CloneOffsets,
+    ConsumeStats,
+    ConsumeTimeSpan,
+    CorrectOffsets,
+    Done,
+    SubscriptionOfGroup,
+    TopicsOfGroup,
+)
+
+NEVER_MS = -1
+NO_CORRECTION = (1 << 63) - 1
+
+
+async def of_group(request: ConsumeStats, broker: Broker, _call: Call) -> Answer:
+    """How far the group is on the topics asked for, or on all it reads."""
+    names = request.topics or await _topics_of(broker, request.group)
+    table: dict[BrokerQueue, QueueProgress] = {}
+    rate = 0.0
+    for topic in _read_by(broker, request.group, names):
+        table |= await _progress(broker, request.group, topic)
+        rate += _rate(broker, request.group, topic.name)
+    return Answer.of(bodies.ConsumeStats(table, rate))
+
+
+async def of_all(request: BrokerConsumeStats, broker: Broker, _call: Call) -> Answer:
+    """The same for every group that ever committed, on the ordered topics or on the others."""
+    topics_of: dict[str, list[str]] = {}
+    for name, group in sorted(await broker.store.offsets()):
+        topics_of.setdefault(group, []).append(name)
+    listed: list[dict[str, list[bodies.ConsumeStats]]] = []
+    behind = 0
+    for group, names in sorted(topics_of.items()):
+        stats = []
+        for topic in _read_by(broker, group, names):
+            if topic.is_ordered == request.in_order:
+                table = await _progress(broker, group, topic)
+                behind += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
+                stats.append(bodies.ConsumeStats(table, _rate(broker, group, topic.name)))
+        listed.append({group: stats})
+    return Answer.of(ConsumeStatsList(listed, str(broker.address), behind))
+
+
+async def _topics_of(broker: Broker, group: str) -> list[str]:
+    """What the group has committed offsets on."""
+    return sorted(topic for topic, reader in await broker.store.offsets() if reader == group)
+
+
+def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
+    """Of these topics, those that exist and, while the group is online, that it still subscribes to."""
+    online = broker.members.consumers(group)
+    return [
+        topic
+        for topic in map(broker.topics.get, names)
+        if topic is not None and (online is None or not online.subscriptions or topic.name in online.subscriptions)
+    ]
+
+
+async def _progress(broker: Broker, group: str, topic: Topic) -> dict[BrokerQueue, QueueProgress]:
+    table = {}
+    for queue_id in range(topic.read_queues):
+        queue = Queue(topic.name, queue_id)
+        first, end = broker.store.bounds_now(queue)
+        offset = await broker.store.committed(group, queue) or 0
+        read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
+        # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
+        progress = QueueProgress(end, offset, read_ms or 0, pull_offset=offset)
+        table[BrokerQueue(topic.name, broker.name, queue_id)] = progress
+        if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return table
+
+
+def _rate(broker: Broker, group: str, topic: str) -> float:
+    pulled = broker.counters.pulled_by(group, topic, broker.now_ms())
+    return pulled.messages.minute.rate if pulled is not None else 0.0
+
+
+async def time_spans(request: ConsumeTimeSpan, broker: Broker, _call: Call) -> Answer:
+    """From when to when messages reach, from when the last consumed one is, and how long the next has been waiting."""
+    topic = broker.topics[request.topic]
+    spans = [
+        await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.read_queues)
+    ]
+    return Answer.of(TimeSpans(spans))
+
+
+async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
+    first, end = broker.store.bounds_now(queue)
+    offset = await broker.store.committed(group, queue) or 0
+
+    async def stored_ms(at: int) -> int:
+        found = await store_ms_at(broker.store, queue, at) if first <= at < end else None
+        return NEVER_MS if found is None else found
+
+    oldest_ms = await stored_ms(first)
+    next_ms = await stored_ms(max(offset, first))
+    return TimeSpan(
+        message_queue=BrokerQueue(queue.topic, broker.name, queue.id),
+        min_time_stamp=oldest_ms,
+        max_time_stamp=await stored_ms(end - 1),
+        consume_time_stamp=await stored_ms(offset - 1) if offset > first else oldest_ms,
+        delay_time=max(0, broker.now_ms() - next_ms) if next_ms != NEVER_MS else 0,
+    )
+
+
+async def topics_of(request: TopicsOfGroup, broker: Broker, _call: Call) -> Answer:
+    return Answer.of(TopicList(await _topics_of(broker, request.group), str(broker.address)))
+
+
+async def subscription(request: SubscriptionOfGroup, broker: Broker, _call: Call) -> Answer:
+    """What the group's consumers want of the topic; nothing, while none is online."""
+    topic = request.topic or ""
+    wanted = broker.members.filter_of(request.group, topic)
+    said = wanted.data if wanted is not None else None
+    return Answer.of(bodies.SubscriptionOfGroup(request.group, topic, said))
+
+
+async def corrections(request: CorrectOffsets, broker: Broker, _call: Call) -> Answer:
+    """The smallest offset any group has on each queue, where that is behind the group compared with.
+
+    Groups named in the filter do not count, nor do offsets whose messages are gone.
+    """
+    ignored = set((request.filter_groups or "").split(","))
+    least: dict[int, int] = {}
+    offsets = await broker.store.offsets()
+    for (topic, group), committed in offsets.items():
+        if topic != request.topic or group in ignored:
+            continue
+        for queue_id, offset in committed.items():
+            if offset >= broker.store.bounds_now(Queue(topic, queue_id)).first:
+                least[queue_id] = min(offset, least.get(queue_id, offset))
+    for queue_id, offset in offsets.get((request.topic, request.compare_group), {}).items():
+        if least.get(queue_id, NO_CORRECTION) > offset:
+            least[queue_id] = NO_CORRECTION
+    return Answer.of(bodies.CorrectOffsets(least))
+
+
+async def clone(request: CloneOffsets, broker: Broker, _call: Call) -> Done:
+    """Let one group go on where another is, on one topic or on all that the other reads."""
+    await broker.groups.found_or_created(request.to_group)
+    offsets = await broker.store.offsets()
+    names = [request.topic] if request.topic else await _topics_of(broker, request.from_group)
+    topics = [broker.topics[name] for name in names]
+    if not request.is_offline:
+        topics = _read_by(broker, request.to_group, names)
+    for topic in topics:
+        for queue_id, offset in offsets.get((topic.name, request.from_group), {}).items():
+            await broker.store.commit(request.to_group, Queue(topic.name, queue_id), offset)
+    return Done()
+
+
+async def all_offsets(_request: Done, broker: Broker, _call: Call) -> Answer:
+    """Everything every group committed, as a slave copies it."""
+    table = {
+        f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
+        for (topic, group), committed in (await broker.store.offsets()).items()
+    }
+    return Answer.of(AllOffsets(table))
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.GET_CONSUME_STATS: of_group,
+    Code.GET_BROKER_CONSUME_STATS: of_all,
+    Code.QUERY_CONSUME_TIME_SPAN: time_spans,
+    Code.QUERY_TOPICS_BY_CONSUMER: topics_of,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: subscription,
+    Code.QUERY_CORRECTION_OFFSET: corrections,
+    Code.CLONE_GROUP_OFFSET: clone,
+    Code.GET_ALL_CONSUMER_OFFSET: all_offsets,
+}

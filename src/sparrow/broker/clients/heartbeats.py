@@ -1,0 +1,122 @@
+"""Clients come, stay and go; the members of a group hear of it at once and share its queues anew."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.clients.registry import CLUSTERING
+from sparrow.broker.clients.subscriptions import filter_of
+from sparrow.broker.context import Broker
+from sparrow.model.errors import BadRequest, Refused
+from sparrow.model.topic import Group
+from sparrow.net.channel import Channel
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire import headers
+from sparrow.wire.bodies import ClientConfigCheck, ConsumerList, HeartbeatData
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import IS_ONE_WAY, Command, encode
+from sparrow.wire.headers import ConsumersChanged, Done, Heartbeat, HeartbeatSeen, ListConsumers, UnregisterClient
+
+log = logging.getLogger(__name__)
+
+
+async def heartbeat(_: Heartbeat, broker: Broker, call: Call) -> HeartbeatSeen:
+    """A client says who it is. Its consumer groups, and the topics for their retries, are made if they are new."""
+    said = call.body(HeartbeatData)
+    if not said.client_id:
+        raise BadRequest("HeartbeatData", "clientID", "is empty")
+    groups = [group for consumer in said.consumer_data_set if (group := await _group(broker, consumer.group_name))]
+    names = {group.name for group in groups}
+    said = msgspec.structs.replace(
+        said, consumer_data_set=[consumer for consumer in said.consumer_data_set if consumer.group_name in names]
+    )
+    if not call.channel.is_open:  # it hung up while we made its groups: nobody would ever remove it
+        return HeartbeatSeen()
+    changed = broker.members.heartbeat(
+        call.channel, said, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
+    )
+    notify(broker, changed.groups)
+    # Last, since it may wait for name servers: nobody must wait for them to become a member.
+    for group in groups:
+        if group.retry_queues > 0:
+            await broker.topics.create_for_group(RETRY_PREFIX, group.name, group.retry_queues)
+    if changed.refused:
+        raise changed.refused[0]
+    return HeartbeatSeen(supports_v2=True, subscription_changed=changed.needs_subscriptions)
+
+
+async def _group(broker: Broker, name: str) -> Group | None:
+    """None for a group that may not be made: its consumers find out when they pull."""
+    try:
+        return await broker.groups.found_or_created(name)
+    except Refused as refusal:
+        log.info("heartbeat of a group that may not be", extra={"group": name, "why": str(refusal)})
+        return None
+
+
+async def unregister(request: UnregisterClient, broker: Broker, call: Call) -> None:
+    notify(
+        broker,
+        broker.members.unregister(
+            call.channel,
+            request.client_id,
+            producer_group=request.producer_group,
+            consumer_group=request.consumer_group,
+        ).groups,
+    )
+
+
+async def list_consumers(request: ListConsumers, broker: Broker, _: Call) -> Answer:
+    """The ids every member shares the queues by."""
+    found = broker.members.consumers(request.group)
+    if found is None:
+        return Answer(code=Response.SYSTEM_ERROR, remark=f"no consumer of group {request.group!r} is online")
+    return Answer.of(ConsumerList(list(found.members)))
+
+
+async def check_config(_: Done, broker: Broker, call: Call) -> None:
+    """Whether a subscription would do, asked before a consumer starts with it."""
+    filter_of(call.body(ClientConfigCheck).subscription_data)
+
+
+def left(broker: Broker, channel: Channel) -> None:
+    """A connection has ended."""
+    notify(broker, broker.members.left(channel).groups)
+
+
+def drop_silent(broker: Broker) -> None:
+    """Hang up on clients that send no heartbeat any more; their connections may be dead without anybody knowing."""
+    before_ms = broker.now_ms() - broker.settings.client_silence_ms
+    for channel in broker.members.silent(before_ms):
+        log.info("client fell silent", extra={"peer": channel.address})
+        channel.close("no heartbeat came for too long")
+        left(broker, channel)
+    notify(broker, broker.members.expire(before_ms).groups)
+
+
+def notify(broker: Broker, groups: Iterable[str]) -> None:
+    """Tell all members that somebody came or left. Those who broadcast share nothing, and are left alone."""
+    for name in groups:
+        group = broker.members.consumers(name)
+        if group is None or group.message_model != CLUSTERING:
+            continue
+        # One frame for all: when a thousand leave one after the other, half a million of these go out.
+        ext = headers.write(ConsumersChanged(name))
+        news = encode(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, flag=IS_ONE_WAY, ext=ext))
+        for member in group.members.values():
+            channel: Channel = member.channel
+            # Who does not read finds out at its next rebalance, within 20 s; words must not pile up for it.
+            if not channel.is_blocked:
+                channel.write(news)
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.HEART_BEAT: heartbeat,
+    Code.UNREGISTER_CLIENT: unregister,
+    Code.GET_CONSUMER_LIST_BY_GROUP: list_consumers,
+    Code.CHECK_CLIENT_CONFIG: check_config,
+}

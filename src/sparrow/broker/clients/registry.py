@@ -1,0 +1,266 @@
+"""Who is online: the clients of each group, and what each consumer group subscribes to.
+
+1. In a group a client id stands for one connection. On a new connection it takes the place of the old one.
+2. A group's subscriptions are those of its newest heartbeat: its members are expected to subscribe alike. Only a newer
+   version of a subscription takes the place of an older one.
+3. Whoever leaves is gone at once, and a group without members is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from sparrow.broker.clients.subscriptions import Filter, filter_of
+from sparrow.model.errors import Refused
+from sparrow.wire.bodies import ConsumerData, HeartbeatData
+from sparrow.wire.codes import Language
+
+CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A client in a group."""
+
+    channel: Any
+    """Whatever stands for its connection; any hashable."""
+    client_id: str
+    language: Language
+    version: int
+    seen_ms: int
+
+
+class ConsumerGroup(msgspec.Struct):
+    """The consumers of a group that are online. Readers leave it as it is."""
+
+    members: dict[str, Member] = {}
+    """By client id, in the order in which they came."""
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = CLUSTERING
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, Filter] = {}
+    """By topic."""
+    fingerprint: int | None = None
+    """Of the heartbeat the subscriptions are from; None while there was none that had any."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What a heartbeat, or somebody's leaving, has changed."""
+
+    groups: tuple[str, ...] = ()
+    """Consumer groups whose members or topics are others than before, and which still have members."""
+    needs_subscriptions: bool = False
+    """A heartbeat without subscriptions came from a client whose subscriptions are not those we have."""
+    refused: tuple[Refused, ...] = ()
+    """Subscriptions that could not be taken; the rest was."""
+
+
+class Members:
+    """All clients of one broker."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[str, Member]] = {}
+        self._producer_clients: dict[str, Member] = {}
+        self._seats: dict[Any, _Seats] = {}
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def heartbeat(self, channel: Any, data: HeartbeatData, *, language: Language, version: int, now_ms: int) -> Changed:
+        """A client says which groups it is in."""
+        member = Member(channel, data.client_id, language, version, now_ms)
+        seats = self._seats.setdefault(channel, _Seats())
+        seats.seen_ms = now_ms
+        for producer in data.producer_data_set:
+            self._take_producer(producer.group_name, member)
+            seats.producers.add((producer.group_name, member.client_id))
+        changed: list[str] = []
+        refused: list[Refused] = []
+        needs_subscriptions = False
+        for consumer in data.consumer_data_set:
+            name = consumer.group_name
+            group = self._consumers.setdefault(name, ConsumerGroup())
+            is_changed = self._take_consumer(name, group, member)
+            seats.consumers.add((name, member.client_id))
+            group.consume_type, group.message_model = consumer.consume_type, consumer.message_model
+            group.consume_from_where = consumer.consume_from_where
+            if data.without_sub:
+                needs_subscriptions |= group.fingerprint != data.heartbeat_fingerprint
+            else:
+                is_changed |= _subscribe(group, consumer, refused)
+                group.fingerprint = data.heartbeat_fingerprint
+            if is_changed:
+                changed.append(name)
+        if seats.is_empty:
+            del self._seats[channel]
+        return Changed(tuple(changed), needs_subscriptions, tuple(refused))
+
+    def unregister(
+        self, channel: Any, client_id: str, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> Changed:
+        """A client leaves a group, or one in each role."""
+        changed: list[str] = []
+        if producer_group is not None:
+            self._drop_producer(channel, producer_group, client_id)
+        if consumer_group is not None:
+            changed += self._drop_consumer(channel, consumer_group, client_id)
+        return Changed(tuple(changed))
+
+    def left(self, channel: Any) -> Changed:
+        """A connection has ended, and with it every membership it stood for."""
+        seats = self._seats.get(channel, _Seats())
+        for group, client_id in list(seats.producers):
+            self._drop_producer(channel, group, client_id)
+        changed = [
+            name
+            for group, client_id in list(seats.consumers)
+            for name in self._drop_consumer(channel, group, client_id)
+        ]
+        self._seats.pop(channel, None)
+        return self._still_there(changed)
+
+    def silent(self, before_ms: int) -> list[Any]:
+        """Channels that have sent no heartbeat since."""
+        return [channel for channel, seats in self._seats.items() if seats.seen_ms < before_ms]
+
+    def expire(self, before_ms: int) -> Changed:
+        """Forget the groups that a client no longer names, though it goes on sending heartbeats for others.
+
+        Go's client does not say so when one of several consumers on a connection stops.
+        """
+        changed: list[str] = []
+        for channel, seats in list(self._seats.items()):
+            for name, client_id in list(seats.producers):
+                if self._producers[name][client_id].seen_ms < before_ms:
+                    self._drop_producer(channel, name, client_id)
+            for name, client_id in list(seats.consumers):
+                if self._consumers[name].members[client_id].seen_ms < before_ms:
+                    changed += self._drop_consumer(channel, name, client_id)
+        return self._still_there(changed)
+
+    # -- what it knows ------------------------------------------------------------------------------------------------
+
+    def filter_of(self, group: str, topic: str) -> Filter | None:
+        """What the group wants of the topic; asked for with every pull."""
+        found = self._consumers.get(group)
+        return found.subscriptions.get(topic) if found is not None else None
+
+    def consumers(self, group: str) -> ConsumerGroup | None:
+        return self._consumers.get(group)
+
+    def is_known(self, group: str) -> bool:
+        """Whether consumers of the group are online."""
+        return group in self._consumers
+
+    def client(self, group: str, client_id: str) -> Member | None:
+        """A consumer."""
+        found = self._consumers.get(group)
+        return found.members.get(client_id) if found is not None else None
+
+    def producers(self, group: str) -> list[Member]:
+        return list(self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> Mapping[str, list[Member]]:
+        return {name: list(members.values()) for name, members in self._producers.items()}
+
+    def producer_client(self, client_id: str) -> Member | None:
+        """A producer, in whichever group it is."""
+        return self._producer_clients.get(client_id)
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        """Consumer groups online that subscribe to the topic."""
+        return [name for name, group in self._consumers.items() if topic in group.subscriptions]
+
+    # -- seats --------------------------------------------------------------------------------------------------------
+
+    def _take_consumer(self, name: str, group: ConsumerGroup, member: Member) -> bool:
+        before = group.members.get(member.client_id)
+        group.members[member.client_id] = member
+        if before is None:
+            return True
+        if before.channel == member.channel:
+            return False
+        # Back on a new connection: it may have missed what the others were told meanwhile.
+        self._leave_seat(before.channel, consumer=(name, member.client_id))
+        return True
+
+    def _take_producer(self, name: str, member: Member) -> None:
+        group = self._producers.setdefault(name, {})
+        before = group.get(member.client_id)
+        group[member.client_id] = self._producer_clients[member.client_id] = member
+        if before is not None and before.channel != member.channel:
+            self._leave_seat(before.channel, producer=(name, member.client_id))
+
+    def _drop_consumer(self, channel: Any, name: str, client_id: str) -> Iterable[str]:
+        """The group, if somebody is left in it to be told."""
+        group = self._consumers.get(name)
+        if group is None or client_id not in group.members or group.members[client_id].channel != channel:
+            return ()
+        del group.members[client_id]
+        self._leave_seat(channel, consumer=(name, client_id))
+        if group.members:
+            return (name,)
+        del self._consumers[name]
+        return ()
+
+    def _drop_producer(self, channel: Any, name: str, client_id: str) -> None:
+        group = self._producers.get(name)
+        if group is None or client_id not in group or group[client_id].channel != channel:
+            return
+        del group[client_id]
+        if not group:
+            del self._producers[name]
+        self._leave_seat(channel, producer=(name, client_id))
+        seats, client = self._seats.get(channel), self._producer_clients.get(client_id)
+        is_in_others = seats is not None and any(other == client_id for _, other in seats.producers)
+        if client is not None and client.channel == channel and not is_in_others:
+            del self._producer_clients[client_id]
+
+    def _still_there(self, groups: Iterable[str]) -> Changed:
+        """Each once, and without those whose last member has left as well."""
+        return Changed(tuple(name for name in dict.fromkeys(groups) if name in self._consumers))
+
+    def _leave_seat(
+        self, channel: Any, *, consumer: tuple[str, str] | None = None, producer: tuple[str, str] | None = None
+    ) -> None:
+        seats = self._seats[channel]
+        if consumer is not None:
+            seats.consumers.discard(consumer)
+        if producer is not None:
+            seats.producers.discard(producer)
+        if seats.is_empty:
+            del self._seats[channel]
+
+
+class _Seats:
+    """What one connection stands for: (group, client id), in each role."""
+
+    __slots__ = ("consumers", "producers", "seen_ms")
+
+    def __init__(self) -> None:
+        self.consumers: set[tuple[str, str]] = set()
+        self.producers: set[tuple[str, str]] = set()
+        self.seen_ms = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.consumers and not self.producers
+
+
+def _subscribe(group: ConsumerGroup, consumer: ConsumerData, refused: list[Refused]) -> bool:
+    """Take the subscriptions of a heartbeat. Whether the group has other topics now."""
+    before = group.subscriptions
+    after: dict[str, Filter] = {}
+    for data in consumer.subscription_data_set:
+        known = after.get(data.topic) or before.get(data.topic)
+        if known is not None and known.version >= data.sub_version:
+            after[data.topic] = known
+            continue
+        try:
+            after[data.topic] = filter_of(data)
+        except Refused as refusal:
+            refused.append(refusal)
+    group.subscriptions = after
+    return before.keys() != after.keys()

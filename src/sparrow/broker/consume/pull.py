@@ -1,0 +1,253 @@
+"""Pulling: records go out as they lie in the store; where there are none yet, the request waits in the hold.
+
+A plain function. Only what needs the disk, or makes a group, becomes a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from sparrow.broker.clients.subscriptions import Filter, parse
+from sparrow.broker.consume.filtering import examined_max, selected
+from sparrow.broker.consume.long_poll import Held
+from sparrow.broker.consume.references import are_in, may_hold_references, resolved
+from sparrow.broker.context import Broker
+from sparrow.model.errors import NotPermitted, Refused
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group
+from sparrow.net.channel import Channel
+from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import IS_ONE_WAY, Command
+from sparrow.wire.headers import Pulled, PullMessage
+
+log = logging.getLogger(__name__)
+
+SKIP_BACKLOG = "skip.backlog"
+"""An attribute of a group: more messages behind than this in a queue, and it goes on at the queue's end."""
+_TURNS_A_CHANNEL = 4
+"""Answers from disk that one peer may wait for at a time."""
+_USUAL_BYTES = 256 * 1024
+"""What an answer holds when the client names no limit of its own (4.9 does not)."""
+
+_FOUND, _NOT_FOUND, _AGAIN, _MOVED = (
+    int(Response.SUCCESS),
+    int(Response.PULL_NOT_FOUND),
+    int(Response.PULL_RETRY_IMMEDIATELY),
+    int(Response.PULL_OFFSET_MOVED),
+)
+_REMARKS = {
+    _FOUND: "FOUND",
+    _NOT_FOUND: "NO_NEW_MSG",
+    _AGAIN: "NO_MATCHED_MSG",
+    _MOVED: "OFFSET_ILLEGAL",
+}
+
+
+class Pulling:
+    """Serves pulls (11) and lite pulls (361): on the wire they are the same."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._store, self._hold = broker, broker.store, broker.hold
+        self._groups, self._topics, self._members = broker.groups, broker.topics, broker.members
+        self._settings = broker.settings
+        self._turns: WeakKeyDictionary[Channel, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def handlers(self) -> dict[int, Plain]:
+        return {Code.PULL_MESSAGE: self.pull, Code.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+        request = headers.read(PullMessage, command.ext)
+        group = self._groups.get(request.group)
+        if group is None:
+            return self._in_new_group(request, command, channel)
+        self._check(request, group)
+        said = self._filter_of(request)
+        if isinstance(said, Answer):
+            return reply(command, said)
+        queue = Queue(request.topic, request.queue_id)
+        if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
+            self._store.commit_now(request.group, queue, request.commit_offset)
+        if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
+            return skipped
+        found = self._read_now(queue, request.offset, request, said)
+        if found is None:
+            return self._from_disk(request, command, channel, queue, said)
+        return self._answer(request, command, channel, queue, said, found)
+
+    async def _in_new_group(self, request: PullMessage, command: Command, channel: Channel) -> bytes | None:
+        await self._broker.groups.found_or_created(request.group)
+        async with self._turn(channel):
+            again = self.pull(command, channel)
+            if isinstance(again, bytes):
+                channel.write(again)
+                return None
+        return again if again is None else await again
+
+    @asynccontextmanager
+    async def _turn(self, channel: Channel) -> AsyncIterator[None]:
+        """For answers that are not given at once. A few at a time, and none while the peer does not read what it has:
+        else one that asks and never reads could fill our memory."""
+        turns = self._turns.get(channel)
+        if turns is None:
+            turns = self._turns[channel] = asyncio.Semaphore(_TURNS_A_CHANNEL)
+        async with turns:
+            await channel.writable()
+            yield
+
+    def _skipped(self, group: Group, request: PullMessage, command: Command, queue: Queue) -> bytes | None:
+        """A group that wants what is new rather than all of it is sent to the end once it is too far behind."""
+        limit = group.attributes.get(SKIP_BACKLOG, "")
+        if not limit.isdigit():
+            return None
+        first, end = self._store.bounds_now(queue)
+        if end - request.offset <= int(limit):
+            return None
+        words = {"group": group.name, "queue": str(queue), "from": request.offset, "to": end}
+        log.warning("backlog skipped", extra=words)
+        return _said(command, _MOVED, end, first, end)
+
+    def _check(self, request: PullMessage, group: Group) -> None:
+        if not group.may_consume:
+            raise NotPermitted(f"consuming in group {group.name!r}", "the group's configuration forbids it")
+        topic = self._topics[request.topic]
+        if not topic.is_readable:
+            raise NotPermitted(f"reading topic {topic.name!r}", "the topic has no read permission")
+        if not 0 <= request.queue_id < topic.read_queues:
+            raise Refused(
+                f"topic {topic.name!r} has no queue {request.queue_id}: its queues are 0 to {topic.read_queues - 1}"
+            )
+        if request.messages_max < 1:
+            raise Refused(f"a pull of at most {request.messages_max} messages makes no sense: ask for 1 or more")
+
+    def _filter_of(self, request: PullMessage) -> Filter | Answer:
+        if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
+            return parse(request.topic, request.subscription or "*", request.expression_type or "TAG")
+        found = self._members.filter_of(request.group, request.topic)
+        if found is None:
+            # A heartbeat may be on its way (the broker restarted, say): clients try again.
+            return Answer(
+                code=Response.SUBSCRIPTION_NOT_EXIST,
+                remark=f"group {request.group!r} has not subscribed to {request.topic!r}: no heartbeat said so yet",
+            )
+        if found.version < request.sub_version:
+            return Answer(
+                code=Response.SUBSCRIPTION_NOT_LATEST,
+                remark=f"an older subscription of group {request.group!r} to {request.topic!r} is known here",
+            )
+        return found
+
+    def _read_now(self, queue: Queue, offset: int, request: PullMessage, wanted: Filter) -> ReadResult | None:
+        """What matches, if that needs no disk; else None."""
+        found = self._store.read_now(queue, offset, **self._limits(request, wanted))
+        if may_hold_references(queue.topic) and are_in(found):
+            return None
+        if wanted.selector is None or found is None:
+            return found
+        return selected(found, wanted.selector, self._count_max(request))
+
+    def _limits(self, request: PullMessage, wanted: Filter) -> Limits:
+        return {
+            "count_max": examined_max(self._count_max(request), wanted.selector),
+            "bytes_max": self._bytes_max(request),
+            "tags_codes": wanted.tags_codes,
+        }
+
+    def _count_max(self, request: PullMessage) -> int:
+        return min(request.messages_max, self._settings.pull_messages_max)
+
+    def _bytes_max(self, request: PullMessage) -> int:
+        if request.bytes_max is None or request.bytes_max <= 0:
+            return _USUAL_BYTES
+        return min(request.bytes_max, self._settings.pull_bytes_max)
+
+    async def _from_disk(
+        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter
+    ) -> bytes | None:
+        async with self._turn(channel):
+            found = await self._store.read(queue, request.offset, **self._limits(request, wanted))
+            if may_hold_references(queue.topic):
+                found = await resolved(self._store, found, bytes_max=self._bytes_max(request))
+            found = selected(found, wanted.selector, self._count_max(request))
+            frame = self._answer(request, command, channel, queue, wanted, found)
+            if frame is not None:
+                channel.write(frame)
+        return None
+
+    def _answer(
+        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter, found: ReadResult
+    ) -> bytes | None:
+        first, end = found.bounds
+        if isinstance(found, AtEnd):
+            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0 and not command.flag & IS_ONE_WAY:
+                self._park(request, command, channel, queue, wanted)
+                return None
+            self._broker.counters.missed(request.group, request.topic)
+            return _said(command, _NOT_FOUND, request.offset, first, end)
+        if isinstance(found, Moved):
+            return _said(command, _MOVED, found.to, first, end)
+        if not found.sizes:
+            return _said(command, _AGAIN, found.next_offset, first, end)
+        self._broker.counters.pulled(request.group, request.topic, len(found.sizes), sum(found.sizes))
+        return _found(request, command, found)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _park(self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter) -> None:
+        def resume(held: Held, is_over: bool) -> bool:
+            if not channel.is_open:
+                return True
+            try:
+                frame = self._look_again(request, command, held, wanted, is_over)
+            except Exception as error:
+                frame = failure(command, error)
+            if frame is None:
+                return False
+            channel.write(frame)
+            return True
+
+        held = Held(queue, request.offset, resume, channel)
+        self._hold.park(held, min(request.hold_ms, self._settings.hold_ms_max))
+        # Between the read and the parking another thread may have made more visible (synchronous flush does).
+        if self._store.bounds_now(queue).end > request.offset:
+            self._hold.wake(queue)
+
+    def _look_again(
+        self, request: PullMessage, command: Command, held: Held, wanted: Filter, is_over: bool
+    ) -> bytes | None:
+        """The answer, or None to go on waiting."""
+        while True:
+            found = self._read_now(held.queue, held.offset, request, wanted)
+            if found is None:  # what it waited for has left memory already: the next pull reads the disk
+                bounds = self._store.bounds_now(held.queue)
+                return _said(command, _AGAIN, held.offset, *bounds)
+            first, end = found.bounds
+            if isinstance(found, AtEnd):
+                return _said(command, _NOT_FOUND, held.offset, first, end) if is_over else None
+            if isinstance(found, Moved):
+                return _said(command, _MOVED, found.to, first, end)
+            if found.sizes:
+                self._broker.counters.pulled(request.group, request.topic, len(found.sizes), sum(found.sizes))
+                return _found(request, command, found)
+            held.offset = found.next_offset
+
+
+def _said(command: Command, code: int, next_offset: int, first: int, end: int, body: object = b"") -> bytes | None:
+    return reply(command, Answer(Pulled(0, next_offset, first, end), body, code, _REMARKS[code]))  # type: ignore[arg-type]
+
+
+def _found(request: PullMessage, command: Command, found: Slice) -> bytes | None:
+    first, end = found.bounds
+    if not request.with_sizes:
+        return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+    header = Pulled(0, found.next_offset, first, end, sizes=len(found.sizes))
+    body: list[bytes | memoryview] = [*found.runs, np.asarray(found.sizes, ">i4").tobytes()]
+    return reply(command, Answer(header, body, _FOUND, _REMARKS[_FOUND]))

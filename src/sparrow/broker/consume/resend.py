@@ -1,0 +1,292 @@
+"""Resend: messages of a topic are delivered once more, to one group or to all that read it, and not copied.
+
+Each group gets references (see `references`) in its retry topic; how far it is there is the resend's progress.
+
+1. Nothing is stored before the whole request was found to make sense for every group.
+2. References are stored some hundreds at a time, with a turn for others in between; the answer comes when all are.
+   A broker that stops half-way has resent what came first.
+3. A group that is online gets only what it subscribes to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from sparrow.broker.catalog.groups import SYSTEM_GROUPS
+from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.broker.clients.registry import BROADCASTING
+from sparrow.broker.clients.subscriptions import Filter
+from sparrow.broker.consume.references import reference_to
+from sparrow.broker.context import Broker
+from sparrow.broker.pop import receipt_handles
+from sparrow.model.errors import Refused
+from sparrow.model.message import Draft
+from sparrow.model.priority import HAS_LANES, LANES, lane_of, priority_of
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.net.serving import Call, Handler
+from sparrow.store.spi import AtEnd, Moved, Slice
+from sparrow.wire import record
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import MessagesResent, ResendMessages
+from sparrow.wire.tags import tags_code_in
+
+CHUNK = 500
+"""References stored without a turn for others: a few milliseconds."""
+CHUNK_BYTES = 4 << 20
+KEY_MATCHES_MAX = 1000
+"""More messages with one key than stores look for: such are resent by time or by offsets."""
+
+
+class Span(NamedTuple):
+    """Messages of one queue that follow one another; the end is not included."""
+
+    queue: Queue
+    begin: int
+    end: int
+
+
+class Selection(NamedTuple):
+    spans: list[Span]
+    missing: int
+    """Of the messages asked for, those that retention took."""
+
+
+class Target(NamedTuple):
+    """A group that shall get them."""
+
+    group: Group
+    queue: Queue
+    wanted: Filter | None
+    """None: everything."""
+
+
+async def resend(request: ResendMessages, broker: Broker, _: Call) -> MessagesResent:
+    """Deliver the messages asked for once more; how many there are, how many are gone, and to whom they go."""
+    topic = _checked_topic(request, broker)
+    selection = await _selected(request, topic, broker)
+    targets = [await _target(group, topic, broker) for group in await _groups(request, topic, broker)]
+    if not request.is_forced:
+        await _check_behind(selection, targets, broker)
+    count, missing = 0, selection.missing
+    # A database has tables for ranges, and whoever leads makes references of them.
+    stores_now = broker.ranges is None and not request.is_dry_run
+    if targets:
+        for target in targets if not request.is_dry_run else ():
+            await broker.topics.create_for_group(RETRY_PREFIX, target.queue.topic.removeprefix(RETRY_PREFIX))
+        for span in selection.spans:
+            found = 0
+            async for records in _chunks(span, broker):
+                found += len(records)
+                count += await _store(records, topic.name, targets, broker, is_dry_run=not stores_now)
+                await asyncio.sleep(0)
+            missing += span.end - span.begin - found
+            if broker.ranges is not None and not request.is_dry_run:
+                readers = [target.group.name for target in targets]
+                await broker.ranges.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
+    return MessagesResent(count, missing, ",".join(target.group.name for target in targets))
+
+
+# -- which messages ---------------------------------------------------------------------------------------------------
+
+
+def _checked_topic(request: ResendMessages, broker: Broker) -> Topic:
+    topic = broker.topics[request.topic]
+    if topic.name.startswith(DEAD_PREFIX):
+        raise Refused(f"{topic.name!r} holds dead letters: they are redriven, not resent")
+    if topic.name.startswith(RETRY_PREFIX) or broker.topics.is_system(topic.name):
+        raise Refused(f"messages of {topic.name!r} cannot be resent: name the topic they were sent to")
+    return topic
+
+
+async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> Selection:
+    by_offsets = request.begin is not None or request.end is not None
+    by_time = request.from_ms is not None or request.to_ms is not None
+    if request.keys is None and by_offsets == by_time:
+        raise Refused("which messages? Say offsets (begin and end), keys, or times (from and to)")
+    if by_offsets:
+        if request.keys is not None:
+            raise Refused("offsets or keys, not both: each says by itself which messages are meant")
+        return await _by_offsets(request, topic, broker)
+    if request.queue_id is not None:
+        raise Refused("a queue goes with offsets: times and keys are looked for in all queues")
+    begin_ms, end_ms = request.from_ms or 0, request.to_ms if request.to_ms is not None else 1 << 62
+    if begin_ms > end_ms:
+        raise Refused(f"the time ends ({end_ms} ms) before it begins ({begin_ms} ms)")
+    queues = _queues(request, topic)
+    if request.keys is not None:
+        return await _by_keys(request.keys.split(), begin_ms, end_ms, queues, broker)
+    spans = [
+        Span(queue, await broker.store.offset_at(queue, begin_ms), await broker.store.offset_at(queue, end_ms))
+        for queue in queues
+    ]
+    return Selection([span for span in spans if span.begin < span.end], 0)
+
+
+async def _by_offsets(request: ResendMessages, topic: Topic, broker: Broker) -> Selection:
+    begin, last = request.begin, request.end
+    if begin is None or last is None:
+        raise Refused("offsets from where to where? Say both begin and end; both are included")
+    if begin > last or begin < 0:
+        raise Refused(f"{begin} to {last} is no range of offsets: begin is 0 or more, and not behind end")
+    if request.queue_id is None and request.priority is None and topic.read_queues > 1:
+        raise Refused(f"offsets of which queue? Topic {topic.name!r} has {topic.read_queues} of them")
+    spans, missing, ends = [], 0, []
+    for queue in _queues(request, topic):
+        first, end = await broker.store.bounds(queue)
+        ends.append(int(end))
+        span = Span(queue, max(begin, first), min(last + 1, end))
+        missing += max(0, min(last + 1, first) - begin)
+        if span.begin < span.end:
+            spans.append(span)
+    if begin >= max(ends):
+        raise Refused(f"nothing is there yet: the last message has offset {max(ends) - 1}, and {begin} was asked for")
+    return Selection(spans, missing)
+
+
+async def _by_keys(keys: list[str], begin_ms: int, end_ms: int, queues: list[Queue], broker: Broker) -> Selection:
+    if not keys:
+        raise Refused("which keys? None was said")
+    wanted, places = set(queues), set[tuple[Queue, int]]()
+    for key in keys:
+        found = await broker.store.find_by_key(
+            queues[0].topic, key, limit=KEY_MATCHES_MAX, begin_ms=begin_ms, end_ms=max(end_ms - 1, 0)
+        )
+        if len(found) >= KEY_MATCHES_MAX:
+            raise Refused(
+                f"{KEY_MATCHES_MAX} messages or more have the key {key!r}: narrow it down with a time, or say offsets"
+            )
+        for raw in found:
+            message = record.decode(raw, verify_crc=False, expand=False)
+            if message.queue in wanted:
+                places.add((message.queue, message.queue_offset))
+    return Selection(_merged(sorted(places)), 0)
+
+
+def _merged(places: list[tuple[Queue, int]]) -> list[Span]:
+    """Neighbours as one span."""
+    spans: list[Span] = []
+    for queue, offset in places:
+        if spans and spans[-1].queue == queue and spans[-1].end == offset:
+            spans[-1] = spans[-1]._replace(end=offset + 1)
+        else:
+            spans.append(Span(queue, offset, offset + 1))
+    return spans
+
+
+def _queues(request: ResendMessages, topic: Topic) -> list[Queue]:
+    """One, those of a lane, or all: also those that senders or readers no longer use."""
+    count = max(topic.read_queues, topic.write_queues)
+    ids = list(range(count))
+    if request.queue_id is not None:
+        if not 0 <= request.queue_id < count:
+            raise Refused(f"topic {topic.name!r} has no queue {request.queue_id}: its queues are 0 to {count - 1}")
+        ids = [request.queue_id]
+    if request.priority is not None:
+        if not topic.sys_flag & HAS_LANES:
+            raise Refused(f"topic {topic.name!r} has no priorities: say a queue")
+        priority = priority_of(request.priority)
+        ids = [each for each in ids if lane_of(each) == priority]
+        if not ids:
+            raise Refused(f"queue {request.queue_id} is not of that priority: every {LANES}rd queue is, in turn")
+    return [Queue(topic.name, each) for each in ids]
+
+
+# -- for whom ---------------------------------------------------------------------------------------------------------
+
+
+async def _groups(request: ResendMessages, topic: Topic, broker: Broker) -> list[Group]:
+    if request.group is not None:
+        group = broker.groups[request.group]
+        if (why := _why_not(group, broker)) is not None:
+            raise Refused(f"nothing can be resent to group {group.name!r}: {why}")
+        return [group]
+    readers = sorted({group for name, group in await broker.store.offsets() if name == topic.name})
+    durable = [broker.groups.get(name) for name in readers if name not in SYSTEM_GROUPS]
+    return [group for group in durable if group is not None and _why_not(group, broker) is None]
+
+
+def _why_not(group: Group, broker: Broker) -> str | None:
+    """Why nothing can be resent to a group; None: it can."""
+    if not group.may_consume:
+        return "its configuration forbids it to consume"
+    online = broker.members.consumers(group.name)
+    if online is not None and online.message_model == BROADCASTING:
+        return "it broadcasts, and its members read no retry topic"
+    return None
+
+
+async def _target(group: Group, topic: Topic, broker: Broker) -> Target:
+    """Who pulls reads one retry topic for all topics; who pops, one for each.
+
+    Whoever subscribes pulls the first of these, also a Java consumer that pops the topic itself. Of a group that does
+    not, we know whether it ever popped.
+    """
+    wanted = broker.members.filter_of(group.name, topic.name)
+    pops = wanted is None and await broker.store.mark(receipt_handles.popped_mark(group.name, topic.name)) is not None
+    name = receipt_handles.retry_topic(group.name, topic.name) if pops else RETRY_PREFIX + group.name
+    return Target(group, Queue(name, 0), wanted)
+
+
+async def _check_behind(selection: Selection, targets: list[Target], broker: Broker) -> None:
+    """Who has not read them yet gets them anyway."""
+    for target in targets:
+        for queue, _, end in selection.spans:
+            committed = await broker.store.committed(target.group.name, queue)
+            if committed is None or committed < end:
+                at = "has read nothing" if committed is None else f"is at offset {committed}"
+                raise Refused(
+                    f"group {target.group.name!r} {at} of {queue}, and would get messages up to {end - 1} twice: "
+                    "wait until it has read them, or force it"
+                )
+
+
+# -- storing ----------------------------------------------------------------------------------------------------------
+
+
+async def _chunks(span: Span, broker: Broker) -> AsyncIterator[list[memoryview]]:
+    """The records of a span, as far as retention leaves them."""
+    offset = span.begin
+    while offset < span.end:
+        found = await broker.store.read(
+            span.queue, offset, count_max=min(CHUNK, span.end - offset), bytes_max=CHUNK_BYTES
+        )
+        match found:
+            case Slice():
+                yield list(found.records())
+                offset = found.next_offset
+            case Moved(to=to) if to > offset:
+                offset = to
+            case Moved() | AtEnd():
+                return
+
+
+async def _store(
+    records: list[memoryview], topic: str, targets: list[Target], broker: Broker, *, is_dry_run: bool
+) -> int:
+    """How many of them somebody wants."""
+    drafts: list[list[Draft]] = [[] for _ in targets]
+    count = 0
+    for raw in records:
+        properties = record.properties_of(raw)
+        code = tags_code_in(properties)
+        receivers = [
+            which
+            for which, target in enumerate(targets)
+            if target.wanted is None or target.wanted.takes(code, properties)
+        ]
+        if receivers:
+            count += 1
+            draft = reference_to(raw, topic, properties)
+            for which in receivers:
+                drafts[which].append(draft)
+    if not is_dry_run:
+        for target, some in zip(targets, drafts, strict=True):
+            if some:
+                await broker.store.append(target.queue, some)
+    return count
+
+
+HANDLERS: dict[int, Handler[Broker]] = {Code.RESEND_MESSAGES: resend}

@@ -1,0 +1,97 @@
+"""Messages that a consumer could not handle: they come again after a growing delay, and are buried in the end.
+
+The retry topic and the dead-letter topic belong to the group, over all its topics. The dead-letter topic is made with
+the first dead letter.
+"""
+
+from __future__ import annotations
+
+from random import randrange
+
+from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.broker.consume.references import OUT_OF_SIGHT, resolve
+from sparrow.broker.context import Broker
+from sparrow.model.errors import NotPermitted
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.store.spi import Appended, placed
+from sparrow.wire import record
+from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
+from sparrow.wire.headers import Done, SendBack, SendMessage
+from sparrow.wire.ids import format_offset_id
+from sparrow.wire.properties import value_of, with_values
+
+FIRST_LEVEL = 3
+"""The first retry comes after 10 s, the next after 30 s, and so on through the delay levels."""
+
+
+async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Answer:
+    """A consumer gives a message back: try it later, or bury it."""
+    group = broker.groups[request.group]
+    if group.retry_queues <= 0:
+        return Done()  # a group without retry queues wants no retries
+    raw: bytes | memoryview | None = await broker.store.record_at(request.physical_offset)
+    if raw is not None:
+        raw = await resolve(
+            broker.store, raw
+        )  # of a message that was resent: what is stored now is a message by itself
+    message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
+    if raw is None or message is None or message.topic in OUT_OF_SIGHT:
+        return Answer(
+            code=Response.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
+        )
+    draft = record.redraft(raw)
+    words = {"WAIT": "false"}
+    if value_of(draft.properties, b"RETRY_TOPIC") is None:
+        words["RETRY_TOPIC"] = message.topic
+    if value_of(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
+        words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
+    times_max = group.retries_max
+    said_max = request.reconsume_times_max
+    if said_max is not None and said_max >= 0 and call.command.version >= RETRY_LIMIT_SINCE:
+        times_max = said_max
+    is_dead = request.delay_level < 0 or draft.reconsume_times >= times_max
+    level = request.delay_level or FIRST_LEVEL + draft.reconsume_times
+    draft.reconsume_times += 1
+    draft.properties = with_values(draft.properties, words)
+    broker.counters.sent_back(request.group, message.topic)
+    if is_dead:
+        appended = await bury(broker, group, draft)
+    else:
+        topic = await broker.topics.create_for_group(RETRY_PREFIX, group.name, group.retry_queues)
+        # The group may have more queues by now than its topic has: nobody would read those.
+        queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
+        draft.properties = with_values(draft.properties, {"DELAY": str(level)})
+        appended = await placed(broker.delay.put_level(queue, draft, level))
+    # The consumer will commit past it: from then on this copy is all there is.
+    if (durable := broker.store.durable(appended.end)) is not None:
+        await durable
+    return Done()
+
+
+async def bury(broker: Broker, group: Group, draft: Draft) -> Appended:
+    """Put a message to the group's dead letters."""
+    topic = await broker.topics.create_for_group(DEAD_PREFIX, group.name)
+    draft.properties = with_values(draft.properties, {"DELAY": ""})
+    return await placed(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
+
+
+def is_worn_out(request: SendMessage, group: Group) -> bool:
+    """Of a message sent to a retry topic by its consumer: whether it was tried often enough.
+
+    RocketMQ 5's rule. 4.9's (not less than the limit) would bury what Go sends, which always says 0 of 0.
+    """
+    times_max = request.reconsume_times_max if request.reconsume_times_max is not None else group.retries_max
+    return request.reconsume_times > times_max
+
+
+def group_of(topic: str) -> str:
+    """The group whose retry topic this is."""
+    if not topic.startswith(RETRY_PREFIX):
+        raise NotPermitted(f"topic {topic!r}", "it is no retry topic")
+    return topic.removeprefix(RETRY_PREFIX)
+
+
+HANDLERS: dict[int, Handler[Broker]] = {Code.CONSUMER_SEND_MSG_BACK: send_back}

@@ -1,0 +1,213 @@
+"""Where delayed messages wait: the queues, a number for each message in them, and reading them back.
+
+The queues are RocketMQ's: one a level in the schedule topic, and one for any other time in the timer topic, among
+which lie the cancellations (`TIMER_DEL_UNIQKEY`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparrow.broker.catalog.topics import TIMER_TOPIC
+from sparrow.broker.delay.timer_wheel import Ints
+from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.errors import IllegalMessage, ProtocolError
+from sparrow.model.message import Draft
+from sparrow.model.queue import Bounds, Queue
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Moved, Slice
+from sparrow.wire import columns, record
+from sparrow.wire.checksum import body_crc
+from sparrow.wire.column_properties import Properties
+from sparrow.wire.properties import value_of
+
+log = logging.getLogger(__name__)
+
+SOURCES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LEVELS_MS))), Queue(TIMER_TOPIC, 0))
+TIMER_SOURCE = len(SOURCES) - 1
+
+DUE = "TIMER_OUT_MS"
+CANCELLED = "TIMER_DEL_UNIQKEY"
+ROLLED_FROM = "TIMER_ROLLED_FROM"
+"""On a message that was written once more: the reference of the copy it replaces."""
+
+_PLACE_BITS = 56
+_PLACE_MASK = (1 << _PLACE_BITS) - 1
+_LOADED_AT_ONCE = 8_192
+_PLACE_AT = slice(record.AT_PHYSICAL_OFFSET, record.AT_PHYSICAL_OFFSET + 8)
+_USUAL_BYTES = 1_024
+"""Read at first: most messages are no longer."""
+
+
+class Loaded(NamedTuple):
+    """What one read at a start found."""
+
+    due_ms: Ints
+    """By what the log says: the store time and the level, or the time that was asked for."""
+    references: Ints
+    cancelled: list[tuple[str, int]]
+    """`topic+key`, and when it would have been due."""
+    replaced: Ints
+    """References that are waiting under another number by now."""
+
+
+def reference_of(source: int, physical_offset: int) -> int:
+    """By its place in the log, so that any number of them are read without asking their queues."""
+    return source << _PLACE_BITS | physical_offset
+
+
+def place_in(reference: int) -> int:
+    return reference & _PLACE_MASK
+
+
+def places_in(references: Ints) -> Ints:
+    return references & _PLACE_MASK
+
+
+def oldest(references: Ints) -> dict[int, int]:
+    """Of each source that is among these, the oldest place."""
+    ordered = np.sort(references)
+    starts = np.searchsorted(ordered, np.arange(len(SOURCES)) << _PLACE_BITS)
+    found = {}
+    for source, at in enumerate(starts.tolist()):
+        if at < len(ordered) and int(ordered[at]) >> _PLACE_BITS == source:
+            found[source] = place_in(int(ordered[at]))
+    return found
+
+
+def oldest_offsets(store: LogStore, references: Ints, bounds: list[Bounds]) -> list[int]:
+    """The offset, in each source, of the oldest of these; the end, where there is none."""
+    oldest_of = {source: reference_of(source, place) for source, place in oldest(references).items()}
+    found = read_records(store, oldest_of.values())
+    offsets = [int(end) for _, end in bounds]
+    for source, reference in oldest_of.items():
+        raw = found.get(reference)
+        offsets[source] = min(record.place_of(raw), offsets[source]) if raw is not None else int(bounds[source].first)
+    return offsets
+
+
+def whole_number(text: str | bytes | None) -> int | None:
+    """What a sender may have written anything into."""
+    return int(text) if text and text.isdigit() and text.isascii() and len(text) < 19 else None
+
+
+def records_in(found: Slice) -> Iterator[memoryview]:
+    """One by one, each a copy of its own: the log may be unmapped behind it."""
+    data, at = memoryview(found.tobytes()), 0
+    for size in found.sizes:
+        yield data[at : at + size]
+        at += size
+
+
+def read_records(store: LogStore, references: Iterable[int]) -> dict[int, bytes]:
+    """The stored records. What is gone, or is no record any more, is not in it. May wait for the disk."""
+    found: dict[int, bytes] = {}
+    for reference in sorted(references):
+        place = place_in(reference)
+        try:
+            data = store.raw(place, _USUAL_BYTES)
+            size = int.from_bytes(data[:4], "big")
+            if size > len(data):
+                data = store.raw(place, size)
+        except OSError:  # retention has just closed the file
+            continue
+        if record.SMALLEST_BYTES <= size <= len(data) and int.from_bytes(data[_PLACE_AT], "big") == place:
+            found[reference] = data[:size]
+    return found
+
+
+def parsed(raw: bytes) -> tuple[Draft | None, Queue | None]:
+    """A waiting message and where it is to go; nothing, where it does not say."""
+    try:
+        draft = record.redraft(raw)
+        topic, number = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
+    except ProtocolError:
+        topic = number = None
+    else:
+        if draft.body and body_crc(draft.body) != int.from_bytes(raw[8:12], "big") & 0x7FFFFFFF:
+            topic = None
+    queue_id = whole_number(number)
+    if topic is None or queue_id is None:
+        log.error(
+            "a delayed message is damaged, or does not say where it is to go",
+            extra={"queue_offset": record.place_of(raw)},
+        )
+        return None, None
+    return draft, Queue(topic, queue_id)
+
+
+async def load(store: LogStore, source: int, offset: int) -> AsyncIterator[Loaded]:
+    """Everything in a source from an offset on."""
+    queue = SOURCES[source]
+    while True:
+        found = await store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=4 << 20)
+        if isinstance(found, Slice):
+            if found.sizes:
+                yield _loaded(source, found)
+            offset = found.next_offset
+        elif isinstance(found, Moved) and found.to > offset:
+            offset = found.to
+        else:
+            return
+
+
+def _loaded(source: int, found: Slice) -> Loaded:
+    wanted = ["physical_offset", "store_timestamp"]
+    data = found.tobytes()
+    batch = columns.decode(data, sizes=found.sizes, columns=wanted)
+    references = batch.column(0).to_numpy() | source << _PLACE_BITS
+    stored_ms = batch.column(1).cast("int64").to_numpy() // 1000
+    nothing = np.empty(0, np.int64)
+    if source != TIMER_SOURCE:
+        return Loaded(stored_ms + DELAY_LEVELS_MS[source], references, [], nothing)
+    said = list(_words(data, found))
+    # Without a time it was due when it came; RocketMQ always says one.
+    numbers = (whole_number(due) for due, _, _ in said)
+    due_ms = np.array([-1 if due is None else due for due in numbers], np.int64)
+    due_ms = np.where(due_ms < 0, stored_ms, due_ms)
+    cancelled = [
+        (name.decode("utf-8", "replace"), due)
+        for (_, name, _), due in zip(said, due_ms.tolist(), strict=True)
+        if name is not None
+    ]
+    is_message = np.array([name is None for _, name, _ in said], np.bool_)
+    replaced = [int(number) for _, _, number in said if number is not None and number.isdigit()]
+    return Loaded(due_ms[is_message], references[is_message], cancelled, np.array(replaced, np.int64))
+
+
+def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | None, bytes | None]]:
+    """Of each timer: when it is due, what it cancels, what it replaces."""
+    try:
+        raw: Any = columns.decode(data, sizes=found.sizes, columns=["properties_raw"]).column(0)
+    except ProtocolError:  # one of them is no text; the others shall not wait for it
+        return [
+            tuple(_encoded(properties, name) for name in (DUE, CANCELLED, ROLLED_FROM))  # type: ignore[misc]
+            for properties in map(record.properties_of, records_in(found))
+        ]
+    properties = Properties(raw)
+    return zip(*(properties.get(name).to_pylist() for name in (DUE, CANCELLED, ROLLED_FROM)), strict=True)
+
+
+def _encoded(properties: bytes, name: str) -> bytes | None:
+    try:
+        value = value_of(properties, name.encode())
+    except ProtocolError:
+        return None
+    return None if value is None else value.encode()
+
+
+def is_due(due_ms: int, now_ms: int, *, horizon_ms: int, cancels: bool) -> bool:
+    """Whether a message need not wait; `IllegalMessage` for one that may not, or that comes too late to cancel."""
+    if due_ms <= now_ms:
+        if cancels:
+            raise IllegalMessage("it would cancel a message that is delivered already")
+        return True
+    if due_ms - now_ms > horizon_ms:
+        raise IllegalMessage(
+            f"a delay of {due_ms - now_ms} ms is beyond the horizon of {horizon_ms} ms: raise that, or send later"
+        )
+    return False

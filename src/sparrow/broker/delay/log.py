@@ -1,0 +1,376 @@
+"""Messages that wait for their time: in topics of their own, and in `Timers` by the time they are due.
+
+1. A message waits in the log (`waiting`). What is due when is a view of those queues: read again at a start, from the
+   oldest message that was still waiting.
+2. Delivering appends it to the topic and queue it was meant for. After each round a mark says up to which time all are
+   delivered; it lies behind what was delivered, so a crash can repeat the last round but never lose one.
+3. By the log's times, whatever waits is due after the newest mark. Where a clock that was set back would break this,
+   the mark is taken back first: then a restart may repeat messages, but forgets none.
+4. Waits outlive retention: what has waited for half of it is written once more at the log's head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.broker.delay import delay_topics
+from sparrow.broker.delay.delay_topics import (
+    CANCELLED,
+    DUE,
+    ROLLED_FROM,
+    SOURCES,
+    TIMER_SOURCE,
+    is_due,
+    reference_of,
+    whole_number,
+)
+from sparrow.broker.delay.timer_wheel import Ints, Timers
+from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Appended, Slice
+from sparrow.wire import record
+from sparrow.wire.properties import value_of, with_values
+
+log = logging.getLogger(__name__)
+
+DELIVERED_MARK = "timers.delivered_ms"
+WHEEL_MARK = "timers.wheel_ms"
+"""Up to when RocketMQ had delivered what waits in the timer topic, in a directory that was its own."""
+
+ROUND_MAX = 512
+"""Deliveries between two looks at the clock: other requests are served in between."""
+_READ_AT_ONCE, _ROUND_BYTES, _APPEND_BYTES = 128, 8 << 20, 512 << 10
+TICK_S = 0.005
+"""What is due in this time goes together: half of what a sender may notice would be 50 ms."""
+TURN_MAX_S = 1.0
+"""The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
+POINTERS_INTERVAL_S = 10.0
+ROLLS_AFTER_MS_MIN = 60_000
+_ROLLED_AT_ONCE = 20_000
+_LEAVES_SOON_MS = 60_000
+"""What is due so soon is not written once more: nothing may become due between its copy and its end."""
+_NOTHING: Ints = np.empty(0, np.int64)
+
+
+class Delay:
+    """All waiting messages of a broker."""
+
+    def __init__(self, store: LogStore, *, horizon_ms: int, rolls_after_ms: int, now_ms: Callable[[], int]) -> None:
+        self._store, self._now_ms = store, now_ms
+        self._horizon_ms, self._rolls_after_ms = horizon_ms, max(rolls_after_ms, ROLLS_AFTER_MS_MIN)
+        self._timers = Timers()
+        self._in_hand = _NOTHING
+        """Taken from the timers, and not delivered yet."""
+        self._cancelled: dict[str, int] = {}
+        """`topic+key` of what shall not be delivered, and when it would have been."""
+        self._cancelled_order: list[tuple[int, str]] = []
+        self._found_end = 0
+        """The log up to here was there when we started."""
+        self._delivered_ms = 0
+        self._taken_ms = 0
+        """Whatever is due by then may be on its way already."""
+        self._something_sooner = asyncio.Event()
+        self._next_look_ms = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def count(self) -> int:
+        """Messages that are waiting."""
+        return self._timers.count + len(self._in_hand)
+
+    # -- taking messages in -------------------------------------------------------------------------------------------
+
+    def put_level(self, queue: Queue, draft: Draft, level: int) -> Appended:
+        """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
+        source = min(level, len(DELAY_LEVELS_MS)) - 1
+        delay_ms = DELAY_LEVELS_MS[source]
+        appended = self._put(source, queue, draft, {})
+        self._keep_mark_below(appended.store_ms + delay_ms)
+        # The log's time never goes back. After the clock did, the sender still means the clock.
+        self._add(min(appended.store_ms, self._now_ms()) + delay_ms, source, appended)
+        return appended
+
+    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> Appended | None:
+        """Store a message to be delivered at a time. None: that time has come already."""
+        cancelled = value_of(draft.properties, CANCELLED.encode())
+        if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
+            return None
+        if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
+            return self._cancel(cancelled if "+" in cancelled else f"{queue.topic}+{cancelled}", due_ms)
+        self._keep_mark_below(due_ms)
+        appended = self._put(TIMER_SOURCE, queue, draft, {DUE: str(due_ms)})
+        self._add(due_ms, TIMER_SOURCE, appended)
+        return appended
+
+    async def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
+        """None if it is too late: the message is delivered, or on its way."""
+        if due_ms <= max(self._now_ms(), self._taken_ms):
+            return None
+        return self._cancel(f"{topic}+{unique_key}", due_ms)
+
+    @staticmethod
+    def handle_of(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
+        """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
+        return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
+
+    def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> Appended:
+        # What only we may say is taken out, whoever said it.
+        ours = {DUE: "", CANCELLED: "", ROLLED_FROM: ""}
+        words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
+        draft.properties = with_values(draft.properties, words)
+        return self._store.append_now(SOURCES[source], (draft,))
+
+    def _cancel(self, name: str, due_ms: int) -> Appended:
+        words = with_values(b"", {CANCELLED: name, DUE: str(due_ms)})
+        appended = self._store.append_now(SOURCES[TIMER_SOURCE], (Draft(body=b"cancelled", properties=words),))
+        self._hear_cancelled(name, due_ms)
+        return appended
+
+    def _hear_cancelled(self, name: str, due_ms: int) -> None:
+        self._cancelled[name] = due_ms
+        heapq.heappush(self._cancelled_order, (due_ms, name))
+
+    def _add(self, due_ms: int, source: int, appended: Appended) -> None:
+        self._timers.add(due_ms, reference_of(source, appended.physical_offsets[0]))
+        if due_ms < self._next_look_ms:
+            self._something_sooner.set()
+
+    def _keep_mark_below(self, due_ms: int) -> None:
+        if due_ms <= self._delivered_ms:
+            self._delivered_ms = due_ms - 1
+            self._store.put_mark_now(DELIVERED_MARK, self._delivered_ms)
+
+    # -- starting and stopping ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find out what was waiting, and go on delivering."""
+        self._found_end = self._store.written
+        self._delivered_ms = await self._store.mark(DELIVERED_MARK) or 0
+        wheel_ms = await self._store.mark(WHEEL_MARK) or 0
+        replaced = [_NOTHING]
+        for source, queue in enumerate(SOURCES):
+            delivered_ms = self._delivered_ms if source != TIMER_SOURCE else max(self._delivered_ms, wheel_ms)
+            first = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
+            async for found in delay_topics.load(self._store, source, first):
+                is_waiting = found.due_ms > delivered_ms
+                due_ms = found.due_ms[is_waiting]
+                if source != TIMER_SOURCE:
+                    due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `put_level` does
+                self._timers.add_many(due_ms, found.references[is_waiting])
+                for name, due in found.cancelled:
+                    self._hear_cancelled(name, due)
+                replaced.append(found.replaced)
+        self._timers.drop(np.concatenate(replaced))
+        self._forget_cancelled()
+        self._tasks = [asyncio.create_task(self._keep_delivering()), asyncio.create_task(self._keep_up())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.save_pointers()
+        except SparrowError as error:  # the next start reads more than it need
+            log.warning("timers not kept up", extra={"why": str(error)})
+
+    def wake(self) -> None:
+        """Look at the clock at once: it was set."""
+        self._something_sooner.set()
+
+    # -- delivering ---------------------------------------------------------------------------------------------------
+
+    async def _keep_delivering(self) -> None:
+        while True:
+            self._something_sooner.clear()
+            try:
+                is_stuck = await self._deliver_due()
+            except Exception as error:  # a full disk, say: they stay in the log, and are tried again
+                log.error("delayed messages not delivered", extra={"why": str(error)}, exc_info=_unless_ours(error))
+                await asyncio.sleep(TURN_MAX_S)
+                continue
+            now_ms = self._now_ms()
+            next_ms = self._timers.next_due_ms(now_ms)
+            self._next_look_ms = now_ms + 3_600_000 if next_ms is None else next_ms
+            wait_s = min(max(TICK_S, (self._next_look_ms - now_ms) / 1000), TURN_MAX_S)
+            if is_stuck:
+                await asyncio.sleep(TICK_S)
+                continue
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._something_sooner.wait()
+            except TimeoutError:
+                pass
+
+    async def _deliver_due(self) -> bool:
+        """Everything that is due by now, in rounds. True: some cannot be read yet."""
+        while True:
+            now_ms = self._now_ms()
+            due_ms, references = self._timers.take(now_ms, ROUND_MAX)
+            if not len(references):
+                return False
+            self._in_hand, self._taken_ms = references, max(self._taken_ms, now_ms)
+            is_done = np.zeros(len(references), np.bool_)
+            try:
+                found, is_readable = await self._read(references)
+                self._deliver(references.tolist(), found, is_done[:is_readable])
+            finally:
+                self._in_hand = _NOTHING
+                if not is_done.all():
+                    self._timers.put_back(due_ms[~is_done], references[~is_done])
+            self._say_delivered(now_ms)
+            if not is_readable:
+                return True
+            await asyncio.sleep(0)
+
+    async def _read(self, references: Ints) -> tuple[dict[int, bytes], int]:
+        """The records of the first of these: how many, is for their size to say."""
+        found: dict[int, bytes] = {}
+        # What readers may not see yet is not as safe as it must be; it is delivered when it is.
+        is_hidden = delay_topics.places_in(references) >= self._store.watermark(self._store.settings.visible_after)
+        readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
+        for start in range(0, readable, _READ_AT_ONCE):
+            stop = min(start + _READ_AT_ONCE, readable)
+            found |= await self._records(references[start:stop])
+            if sum(map(len, found.values())) > _ROUND_BYTES:
+                return found, stop
+        return found, readable
+
+    async def _records(self, references: Ints) -> dict[int, bytes]:
+        """What was written lately is in memory; for the rest one thread reads all of them."""
+        hot_from = max(self._found_end, self._store.written - self._store.settings.hot_bytes)
+        if int(delay_topics.places_in(references).min()) >= hot_from:
+            return delay_topics.read_records(self._store, references.tolist())
+        return await asyncio.to_thread(delay_topics.read_records, self._store, references.tolist())
+
+    def _deliver(self, references: list[int], found: dict[int, bytes], is_done: npt.NDArray[np.bool_]) -> None:
+        """Append them, in order for each queue; `is_done` says which need not be looked at again, whatever happens."""
+        lots: dict[Queue, list[tuple[int, Draft]]] = {}
+        for place in range(len(is_done)):
+            raw = found.get(references[place])
+            if raw is None:
+                log.error("a delayed message is lost", extra={"reference": references[place]})
+            draft, queue = delay_topics.parsed(raw) if raw is not None else (None, None)
+            if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
+                is_done[place] = True
+            else:
+                lots.setdefault(queue, []).append((place, draft))
+        for queue, lot in lots.items():
+            start, held = 0, 0
+            for at, (_, draft) in enumerate(lot):
+                held += len(draft.body) + len(draft.properties)
+                if held > _APPEND_BYTES or at == len(lot) - 1:
+                    self._append(queue, [draft for _, draft in lot[start : at + 1]])
+                    is_done[[place for place, _ in lot[start : at + 1]]] = True
+                    start, held = at + 1, 0
+
+    def _append(self, queue: Queue, drafts: list[Draft]) -> None:
+        try:
+            self._store.append_now(queue, drafts)
+        except Refused as refusal:
+            if len(drafts) > 1:  # what is wrong with one, or with their number, is not wrong with each
+                for draft in drafts:
+                    self._append(queue, [draft])
+            else:  # the topic is gone, say: nobody could ever get it
+                log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
+
+    def _is_cancelled(self, draft: Draft, topic: str) -> bool:
+        name = f"{topic}+{value_of(draft.properties, b'UNIQ_KEY')}"
+        due_ms = self._cancelled.get(name)
+        return due_ms is not None and due_ms == whole_number(value_of(draft.properties, DUE.encode()))
+
+    def _say_delivered(self, now_ms: int) -> None:
+        next_ms = self._timers.next_due_ms(now_ms)
+        delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
+        if delivered_ms > self._delivered_ms:
+            self._delivered_ms = delivered_ms
+            self._store.put_mark_now(DELIVERED_MARK, delivered_ms)
+            self._forget_cancelled()
+
+    def _forget_cancelled(self) -> None:
+        order = self._cancelled_order
+        while order and order[0][0] <= self._delivered_ms:
+            due_ms, name = heapq.heappop(order)
+            if self._cancelled.get(name) == due_ms:
+                del self._cancelled[name]
+
+    # -- how far back a restart must read -----------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(POINTERS_INTERVAL_S)
+            try:
+                await self.roll()
+                await self.save_pointers()
+            except Exception as error:
+                log.error("timers not kept up", extra={"why": str(error)}, exc_info=_unless_ours(error))
+
+    async def save_pointers(self) -> None:
+        """Say of each source where the oldest message lies that still waits."""
+        for source, first in enumerate(await self._oldest()):
+            if await self._store.mark(_pointer(source)) != first:
+                await self._store.put_mark(_pointer(source), first)
+
+    async def _oldest(self) -> list[int]:
+        """The offset, in each source, of the oldest that waits; the end, where none does."""
+        # In this order, and without a pause: what comes from now on lies behind these ends.
+        bounds = [self._store.bounds_now(queue) for queue in SOURCES]
+        references = np.concatenate((self._timers.everything()[1], self._in_hand))
+        return await asyncio.to_thread(delay_topics.oldest_offsets, self._store, references, bounds)
+
+    async def roll(self) -> None:
+        """Write messages that have waited long once more at the head, before retention takes them."""
+        limit_ms = self._now_ms() - self._rolls_after_ms
+        for source, first in enumerate(await self._oldest()):
+            limit = await self._store.offset_at(SOURCES[source], limit_ms)
+            if first >= limit:
+                continue
+            found = await self._store.read(SOURCES[source], limit, count_max=1)
+            records = list(delay_topics.records_in(found)) if isinstance(found, Slice) else []
+            end = record.decode(records[0], expand=False).physical_offset if records else self._store.written
+            while await self._roll_some(source, end):
+                pass
+
+    async def _roll_some(self, source: int, end: int) -> bool:
+        """Those that lie before a place in the log. Whether there may be more."""
+        due_ms, references = self._timers.everything()
+        is_old = (references >= reference_of(source, 0)) & (references < reference_of(source, end))
+        rows = np.flatnonzero(is_old & (due_ms > self._now_ms() + _LEAVES_SOON_MS))
+        rows = rows[np.argsort(references[rows])][:_ROLLED_AT_ONCE]
+        for start in range(0, len(rows), _READ_AT_ONCE):
+            some = rows[start : start + _READ_AT_ONCE]
+            found = await self._records(references[some])
+            for due, reference in zip(due_ms[some].tolist(), references[some].tolist(), strict=True):
+                if reference in found:
+                    self._write_again(due, reference, found[reference])
+            await asyncio.sleep(0)
+        self._timers.drop(references[rows])
+        return len(rows) == _ROLLED_AT_ONCE
+
+    def _write_again(self, due_ms: int, reference: int, raw: bytes) -> None:
+        draft, queue = delay_topics.parsed(raw)
+        if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
+            return  # the cancellation may be out of sight for a restart by then
+        times = (whole_number(value_of(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        words = {DUE: str(due_ms), "TIMER_ROLL_TIMES": str(times), ROLLED_FROM: str(reference)}
+        self._keep_mark_below(due_ms)
+        appended = self._put(TIMER_SOURCE, queue, draft, words)
+        self._add(due_ms, TIMER_SOURCE, appended)
+
+
+def _pointer(source: int) -> str:
+    return f"timers.from.{source}"
+
+
+def _unless_ours(error: Exception) -> Exception | None:
+    """A trace for what should not have happened; for what we raise on purpose its sentence is enough."""
+    return None if isinstance(error, SparrowError) else error

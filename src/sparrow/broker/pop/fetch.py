@@ -1,0 +1,282 @@
+"""Filling the basket of one pop from the queues it may read.
+
+1. A queue is read from the group's position on. That moves past what is taken at once, and past what the filter leaves
+   out; only in order it waits for acknowledgements.
+2. Queues take turns at being the first, within their lane if the topic has lanes (see `lanes` for those). The retry
+   topic is the last, and in one pop of five the first: neither old nor new messages starve.
+3. Nothing has happened until `close`: then all that was taken is in flight, and only then positions move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from random import randrange
+
+from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.consume.filtering import examined_max, selected
+from sparrow.broker.consume.references import are_in, may_hold_references, resolved
+from sparrow.broker.context import Broker
+from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.lane_fairness import Turns
+from sparrow.broker.pop.response import REVIVE_QUEUE, Basket
+from sparrow.broker.pop.state.in_flight import Lot
+from sparrow.broker.produce.lanes import STRICT, has_lanes
+from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
+from sparrow.model.queue import Queue
+from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
+from sparrow.wire import record
+from sparrow.wire.headers import Notification, PopMessage
+
+_RETRY_FIRST = 5
+_LOOKS_MAX = 32
+"""Reads of one queue in which nothing matched, before others get their turn."""
+_FROM_NEWEST = 1
+
+
+class Taking:
+    """Takes messages for a group."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._store, self._topics, self._pops = broker, broker.store, broker.topics, broker.pops
+        self.reading: set[tuple[str, Queue]] = set()
+        """Queues that are being read from the disk for somebody: nobody else takes from them meanwhile."""
+        self._popped: set[tuple[str, str]] = set()
+        self._turns = Turns(broker)
+
+    def queues(self, topic: str, queue_id: int, lanes: Iterable[Priority] = Priority) -> list[Queue]:
+        """Of a topic, in whatever order is this pop's; `lanes` is that of its lanes, if it has any."""
+        if queue_id >= 0:
+            return [Queue(topic, queue_id)]
+        count, in_lanes = self._topics[topic].read_queues, has_lanes(self._topics[topic])
+        if in_lanes:
+            count = part_of(count)
+        first = randrange(count) if count > 1 else 0
+        numbers = [(first + number) % count for number in range(count)]
+        if in_lanes:
+            return [Queue(topic, queue_id_of(part, lane)) for lane in lanes for part in numbers]
+        return [Queue(topic, number) for number in numbers]
+
+    def retry_queue(self, group: str, topic: str) -> Queue | None:
+        """Of its retries; there need not be any yet."""
+        return None if topic.startswith(RETRY_PREFIX) else Queue(receipt_handles.retry_topic(group, topic), 0)
+
+    def fill(self, basket: Basket) -> Queue | None:
+        """Take what can be had without the disk; or the first queue that has something, and has it there.
+
+        It is not passed over for others that need no disk: those might never leave it a turn. Nor is a lane, for the
+        one below it, where more than one queue is read from there for a pop.
+        """
+        request = basket.request
+        self._pops.check()
+        if basket.sources is None:
+            basket.sources = self._sources(basket)
+        is_strict = self._pops.fetches_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
+        for queue, kept in basket.sources:
+            basket.kept = kept
+            if not self._may_take(basket, queue):
+                continue
+            if basket.is_full:
+                basket.rest += self._left(request.group, queue)
+            elif not self._take(basket, queue) and (is_strict or not basket.count):
+                return queue
+        return None
+
+    def _sources(self, basket: Basket) -> list[tuple[Queue, int]]:
+        """Queues, and how many places each must leave to those that follow."""
+        request = basket.request
+        turn = STRICT
+        if request.queue_id < 0 and has_lanes(self._topics[request.topic]):
+            turn = self._turns.next(request.group, request.topic, places=basket.room, now_ms=basket.now_ms)
+        kept = {lane: turn.kept_behind(lane) for lane in Priority} if turn.kept else {}
+        queues = [
+            (queue, kept[lane_of(queue.id)] if kept else 0)
+            for queue in self.queues(request.topic, request.queue_id, turn.order)
+        ]
+        retries = None if request.in_order else self.retry_queue(request.group, request.topic)
+        if retries is None or retries.topic not in self._topics:
+            return queues
+        if not randrange(_RETRY_FIRST):
+            return [(retries, turn.kept_behind(None)), *queues]
+        return [*queues, (retries, 0)]
+
+    def _may_take(self, basket: Basket, queue: Queue) -> bool:
+        request = basket.request
+        if (request.group, queue) in self.reading and queue not in basket.fetched:
+            return False
+        if not self._pops.is_open(request.group, queue):
+            return False
+        if not request.in_order:
+            return True
+        return not self.is_blocked(request.group, queue, basket.now_ms, request.attempt_id)
+
+    def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None) -> bool:
+        """Of a queue read in order. A group that was sent elsewhere meanwhile is not kept from going there."""
+        run = self._pops.in_order.of(group, queue)
+        if run is None or run.committed != self._pops.position(group, queue):
+            return False
+        return self._pops.in_order.is_blocked(group, queue, now_ms, attempt)
+
+    def _left(self, group: str, queue: Queue) -> int:
+        first, end = self._store.bounds_now(queue)
+        return max(0, int(end) - max(self._pops.position(group, queue) or 0, first))
+
+    def _take(self, basket: Basket, queue: Queue) -> bool:
+        """False: it lies on the disk, or elsewhere."""
+        at = self.position(basket, queue)
+        fetched = basket.fetched.get(queue)
+        if fetched is not None and fetched[0] == at:  # else the group was sent elsewhere meanwhile
+            fitting = basket.fitting(self.wanted(basket, queue, fetched[1]))
+            looked_to = self.put(basket, queue, at, fitting)
+            basket.is_cut_short |= looked_to is not None
+            return True
+        for _ in range(_LOOKS_MAX):
+            found = self._store.read_now(queue, at, **self.limits(basket, queue))
+            if found is None or (may_hold_references(queue.topic) and are_in(found)):
+                return False
+            looked_to = self.put(basket, queue, at, self.wanted(basket, queue, found))
+            if looked_to is None:
+                return True
+            at = looked_to
+        basket.is_cut_short = True
+        return True
+
+    def limits(self, basket: Basket, queue: Queue) -> Limits:
+        is_retried = queue.topic != basket.request.topic  # was wanted before, and is not filtered again
+        return {
+            "count_max": examined_max(basket.free, None if is_retried else basket.wanted.selector),
+            "bytes_max": basket.room_bytes,
+            "tags_codes": None if is_retried else basket.wanted.tags_codes,
+        }
+
+    async def fetch(self, basket: Basket, queue: Queue) -> tuple[int, ReadResult]:
+        """What `fill` could not have at once: from which offset on, and what there is."""
+        at = self.position(basket, queue)
+        found = await self._store.read(queue, at, **self.limits(basket, queue))
+        if may_hold_references(queue.topic):
+            found = await resolved(self._store, found, bytes_max=basket.room_bytes)
+        return at, found
+
+    def wanted(self, basket: Basket, queue: Queue, found: ReadResult) -> ReadResult:
+        """What meets the group's condition, if it has one."""
+        is_retried = queue.topic != basket.request.topic
+        return found if is_retried else selected(found, basket.wanted.selector, basket.free)
+
+    def position(self, basket: Basket, queue: Queue) -> int:
+        """Where the group goes on reading. A new group's first pop decides it for good."""
+        request = basket.request
+        at = basket.offsets.get(queue)
+        if at is None:
+            at = self._pops.position(request.group, queue)
+        if at is not None:
+            return at
+        first, end = self._store.bounds_now(queue)
+        at = int(first)
+        if request.init_mode == _FROM_NEWEST and queue.topic == request.topic and first > 0:
+            at = max(at, end - 1)  # as RocketMQ: the newest message itself is not missed
+        basket.offsets[queue] = at
+        return at
+
+    def put(self, basket: Basket, queue: Queue, at: int, found: ReadResult) -> int | None:
+        """Take what a read has found; if it found nothing and there may be more, where to look next."""
+        if isinstance(found, AtEnd):
+            return None
+        if isinstance(found, Moved):
+            basket.offsets[queue] = found.to
+            return found.to
+        offsets: Sequence[int] = range(at, at + len(found.sizes))
+        if len(found.sizes) != found.next_offset - at:  # not all wanted, or not all there
+            offsets = [record.place_of(raw) for raw in found.records()]
+        if not basket.request.in_order or not offsets:
+            basket.offsets[queue] = found.next_offset
+        if queue.topic != basket.request.topic:
+            offsets = self._put_retries(basket, queue, offsets, found)
+        else:
+            basket.records += found.runs
+        if not offsets:
+            return found.next_offset
+        basket.room -= len(offsets)
+        basket.room_bytes -= sum(found.sizes)
+        basket.rest += found.bounds.end - found.next_offset
+        self._note(basket, queue, offsets, found.next_offset)
+        return None
+
+    def _note(self, basket: Basket, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
+        request = basket.request
+        retry = receipt_handles.NORMAL if queue.topic == request.topic else receipt_handles.RETRIED
+        start = offsets[0]
+        if request.in_order:
+            basket.runs.append((queue, offsets, next_offset))
+        else:
+            mask = 0
+            if isinstance(offsets, range):
+                mask = (1 << len(offsets)) - 1
+            else:
+                for offset in offsets:
+                    mask |= 1 << offset - start
+            basket.lots.append(
+                Lot(request.group, queue, start, pop_ms=basket.now_ms, invisible_ms=request.invisible_ms, mask=mask)
+            )
+        basket.starts.append(receipt_handles.start_entry(retry, queue.id, start))
+        basket.taken.append(receipt_handles.offsets_entry(retry, queue.id, offsets))
+
+    def _put_retries(self, basket: Basket, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
+        """As messages of the topic they were first sent to, each with its handle: clients know no retry topics."""
+        request = basket.request
+        messages = [record.decode(raw, verify_crc=False, expand=False) for raw in found.records()]
+        # Names of groups and topics may be put together to the same name in two ways: others' retries are passed over.
+        ours = [each for each in messages if each.properties.get("RETRY_TOPIC", request.topic) == request.topic]
+        for message in ours:
+            message.topic = request.topic
+            message.properties["POP_CK"] = receipt_handles.handle_of(
+                start=ours[0].queue_offset,
+                pop_ms=basket.now_ms,
+                invisible_ms=request.invisible_ms,
+                revive_queue=REVIVE_QUEUE,
+                retry=receipt_handles.RETRIED,
+                broker=self._broker.name,
+                queue_id=queue.id,
+                offset=message.queue_offset,
+            )
+            basket.records.append(record.encode_message(message))
+        return [message.queue_offset for message in ours]
+
+    def close(self, basket: Basket) -> None:
+        """What was taken is in flight from here on."""
+        request = basket.request
+        if basket.lots:
+            self._pops.take(basket.lots)
+            for lot in basket.lots:
+                self._turns.took(lot.group, lot.queue, lot.mask.bit_count())
+            if (request.group, request.topic) not in self._popped:
+                self._popped.add((request.group, request.topic))
+                self._pops.mark(receipt_handles.popped_mark(request.group, request.topic), basket.now_ms)
+        for queue, offset in basket.offsets.items():
+            self._pops.go_on(request.group, queue, offset)
+        for queue, offsets, next_offset in basket.runs:
+            run = self._pops.in_order.take(
+                request.group,
+                queue,
+                offsets,
+                next_offset=next_offset,
+                pop_ms=basket.now_ms,
+                invisible_ms=request.invisible_ms,
+                attempt=request.attempt_id,
+            )
+            self._turns.took(request.group, queue, len(offsets))
+            self._pops.go_on(request.group, queue, run.committed)
+            self._pops.ran(run)
+            basket.counts += receipt_handles.count_entries(queue.id, run.counts)
+
+    def has_more(self, group: str, queue: Queue) -> bool:
+        """Whether there is something behind the group's position."""
+        return queue.topic in self._topics and self._pops.is_open(group, queue) and self._left(group, queue) > 0
+
+    def opening(self, request: PopMessage | Notification) -> Awaitable[None] | None:
+        """To be awaited before anything is taken, if it is not known yet how far the group is."""
+        return self._pops.opening(request.group, self._all_sources(request))
+
+    def _all_sources(self, request: PopMessage | Notification) -> Iterator[Queue]:
+        yield from self.queues(request.topic, request.queue_id)
+        retries = None if request.in_order else self.retry_queue(request.group, request.topic)
+        if retries is not None and retries.topic in self._topics:
+            yield retries

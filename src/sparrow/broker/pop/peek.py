@@ -1,0 +1,56 @@
+"""Looking without taking: the next messages of a group, and how many pops wait."""
+
+from __future__ import annotations
+
+from sparrow.broker.consume.references import resolved
+from sparrow.broker.context import Broker
+from sparrow.broker.pop.fetch import Taking
+from sparrow.broker.pop.pop import HeldPop
+from sparrow.broker.pop.response import ANSWER_BYTES
+from sparrow.broker.pop.validation import check_count, check_reader
+from sparrow.model.queue import Queue
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.store.spi import Slice
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import PeekMessage, PollingAsked, PollingCounted, Popped
+
+
+async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
+    """What the group would get next. It stays where it is."""
+    broker.pops.check()
+    check_count(request.messages_max)
+    await broker.groups.found_or_created(request.group)
+    check_reader(broker, request.group, request.topic, request.queue_id)
+    room, room_bytes, rest = request.messages_max, ANSWER_BYTES, 0
+    records: list[memoryview] = []
+    queues = Taking(broker).queues(request.topic, request.queue_id)
+    opening = broker.pops.opening(request.group, queues)
+    if opening is not None:
+        await opening
+    for queue in queues:
+        bounds = await broker.store.bounds(queue)
+        at = max(broker.pops.position(request.group, queue) or 0, bounds.first)
+        if room > 0 and room_bytes > 0:
+            found = await broker.store.read(queue, at, count_max=room, bytes_max=room_bytes)
+            found = await resolved(broker.store, found, bytes_max=room_bytes)
+            if isinstance(found, Slice):
+                records += found.runs
+                room, room_bytes = room - len(found.sizes), room_bytes - sum(found.sizes)
+                at = found.next_offset
+        rest += max(0, bounds.end - at)
+    header = Popped(pop_ms=broker.now_ms(), invisible_ms=0, revive_queue=0, rest=rest)
+    if not records:
+        return Answer(header, code=Response.PULL_NOT_FOUND, remark="there is no message for the group")
+    return Answer(header, records, remark="FOUND")
+
+
+async def polling(request: PollingAsked, broker: Broker, _call: Call) -> PollingCounted:
+    """How many pops wait for exactly this: that queue, or all of them."""
+    topic = broker.topics[request.topic]
+    queue = Queue(topic.name, max(request.queue_id, 0))
+    waiting = [held for held in broker.hold.waiting_for(queue) if isinstance(held, HeldPop)]
+    mine = (request.group, request.queue_id)
+    return PollingCounted(sum((held.group, held.queue_id) == mine for held in waiting))
+
+
+HANDLERS: dict[int, Handler[Broker]] = {Code.PEEK_MESSAGE: peek, Code.POLLING_INFO: polling}

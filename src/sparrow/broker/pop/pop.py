@@ -1,0 +1,249 @@
+"""Pops and notifications: answered at once, or held until there is something, or their time is over.
+
+Plain functions. Only what needs the disk, or makes a group, becomes a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sparrow.broker.clients.subscriptions import Filter, parse
+from sparrow.broker.consume.long_poll import Held
+from sparrow.broker.context import Broker
+from sparrow.broker.pop.fetch import Taking
+from sparrow.broker.pop.response import Basket
+from sparrow.broker.pop.validation import check_count, check_invisible, check_reader, nothing
+from sparrow.model.errors import Busy
+from sparrow.model.queue import Queue
+from sparrow.net.channel import Channel
+from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.store.spi import ReadResult
+from sparrow.wire import headers
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.frame import IS_ONE_WAY, Command
+from sparrow.wire.headers import Notification, Notified, PopMessage
+
+_LATE_MS = 500
+"""A pop that was so long on its way that its sender has given it up is not served: nobody would get the messages."""
+_ON_THE_WAY_MS = 50
+"""The answer must be back before the sender's own time is over."""
+
+Said = bytes | Awaitable[bytes | None] | None
+Look = Callable[[bool], "bytes | None"]
+"""Looks once more; the last time (True) it must have an answer."""
+
+
+class HeldPop(Held):
+    """A waiting pop, or a waiting question whether there is something to pop."""
+
+    __slots__ = ("group", "queue_id")
+
+    def __init__(
+        self, request: PopMessage | Notification, queues: list[Queue], resume: Callable[[Held, bool], bool], to: Channel
+    ) -> None:
+        super().__init__(queues[0], 0, resume, to, more=tuple(queues[1:]))
+        self.group, self.queue_id = request.group, request.queue_id
+
+
+class Popping:
+    """Serves pops (200050) and notifications (200054)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._hold, self._pops = broker, broker.hold, broker.pops
+        self._taking = Taking(broker)
+        self._dry: set[tuple[object, ...]] = set()
+        """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
+
+    def handlers(self) -> dict[int, Plain]:
+        return {Code.POP_MESSAGE: self.pop, Code.NOTIFICATION: self.notify}
+
+    # -- pop ----------------------------------------------------------------------------------------------------------
+
+    def pop(self, command: Command, channel: Channel, *, is_opened: bool = False) -> Said:
+        self._pops.check()
+        request = headers.read(PopMessage, command.ext)
+        check_count(request.messages_max)
+        check_invisible(request.invisible_ms, least=1)
+        if self._broker.groups.get(request.group) is None:
+            return self._in_new_group(request.group, command, channel)
+        check_reader(self._broker, request.group, request.topic, request.queue_id)
+        wanted = parse(request.topic, request.expression, request.expression_type)
+        if command.flag & IS_ONE_WAY:
+            return None  # nobody would get the messages
+        if self._is_late(request):
+            return nothing(command)
+        opening = None if is_opened else self._taking.opening(request)
+        if opening is not None:
+            return self._once_open(opening, command, channel)
+        basket = Basket(request, wanted, self._broker.now_ms())
+        cold = self._taking.fill(basket)
+        if cold is not None:
+            return self._from_disk(basket, cold, command, channel)
+        return self._answer(basket, command) or self._wait(basket, command, channel)
+
+    def _wait(self, basket: Basket, command: Command, channel: Channel) -> bytes | None:
+        """There was nothing; it is held, or told so."""
+        request = basket.request
+        look = self._popper(request, basket.wanted, command)
+        if basket.is_cut_short or not self._park(request, command, channel, look):
+            self._broker.counters.missed(request.group, request.topic)
+            return nothing(command)
+        return None
+
+    async def _in_new_group(self, group: str, command: Command, channel: Channel) -> bytes | None:
+        await self._broker.groups.found_or_created(group)
+        return await self._again(command, channel, is_opened=False)
+
+    async def _once_open(self, opening: Awaitable[None], command: Command, channel: Channel) -> bytes | None:
+        await opening
+        return await self._again(command, channel, is_opened=True)
+
+    async def _again(self, command: Command, channel: Channel, *, is_opened: bool) -> bytes | None:
+        serve = self.pop if command.code == Code.POP_MESSAGE else self.notify
+        again = serve(command, channel, is_opened=is_opened)
+        return again if again is None or isinstance(again, bytes) else await again
+
+    def _is_late(self, request: PopMessage | Notification) -> bool:
+        return self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
+
+    def _answer(self, basket: Basket, command: Command) -> bytes | None:
+        """None if nothing was taken. What was taken is in flight when this returns."""
+        self._taking.close(basket)
+        if not basket.count:
+            return None
+        request = basket.request
+        size = sum(map(len, basket.records))
+        self._broker.counters.pulled(request.group, request.topic, basket.count, size)
+        return reply(command, Answer(basket.header(), basket.records, remark="FOUND"))
+
+    async def _from_disk(self, basket: Basket, cold: Queue, command: Command, channel: Channel) -> bytes | None:
+        """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
+        await channel.writable()
+        group, reading = basket.request.group, self._taking.reading
+        if (group, cold) in reading:
+            return nothing(command)
+        alone = [(cold, 0)]
+        if self._pops.fetches_max == 1:  # there is no waiting for others: all places are for this queue
+            basket = Basket(basket.request, basket.wanted, basket.now_ms)
+            basket.sources = alone
+        held: list[Queue] = []
+        fetched: dict[Queue, tuple[int, ReadResult]] = {}
+        again: Queue | None = cold
+        try:
+            while again is not None and again not in fetched and len(held) < self._pops.fetches_max:
+                reading.add((group, again))
+                held.append(again)
+                fetched[again] = await self._taking.fetch(basket, again)
+                basket = basket.emptied(self._broker.now_ms(), fetched)
+                again = self._taking.fill(basket)
+            frame = self._answer(basket, command)
+            if frame is None and (again is not None or basket.sources is alone):
+                return nothing(command)
+            return frame or self._wait(basket, command, channel)
+        finally:
+            for queue in held:
+                reading.discard((group, queue))
+                self._hold.wake(queue)
+
+    def _popper(self, request: PopMessage, wanted: Filter, command: Command) -> Look:
+        key = (
+            request.group,
+            request.topic,
+            request.queue_id,
+            request.expression_type,
+            request.expression,
+            request.in_order,
+            request.attempt_id,
+        )
+
+        def look(is_over: bool) -> bytes | None:
+            if key in self._dry and not is_over:
+                return None
+            basket = Basket(request, wanted, self._broker.now_ms())
+            cold = self._taking.fill(basket)
+            frame = self._answer(basket, command)
+            if frame is not None:
+                return frame
+            if is_over or cold is not None or basket.is_cut_short:
+                return nothing(command)  # what lies on the disk is read for the next pop
+            self._is_dry(key)
+            return None
+
+        return look
+
+    def _is_dry(self, key: tuple[object, ...]) -> None:
+        """Until this turn ends: nothing can come before, since whatever comes is looked for in the next."""
+        if not self._dry:
+            asyncio.get_running_loop().call_soon(self._dry.clear)
+        self._dry.add(key)
+
+    # -- notification -------------------------------------------------------------------------------------------------
+
+    def notify(self, command: Command, channel: Channel, *, is_opened: bool = False) -> Said:
+        self._pops.check()
+        request = headers.read(Notification, command.ext)
+        if self._broker.groups.get(request.group) is None:
+            return self._in_new_group(request.group, command, channel)
+        check_reader(self._broker, request.group, request.topic, request.queue_id)
+        opening = None if is_opened else self._taking.opening(request)
+        if opening is not None:
+            return self._once_open(opening, command, channel)
+
+        def look(is_over: bool) -> bytes | None:
+            has_message = self._has_message(request)
+            return reply(command, Answer(Notified(has_message))) if has_message or is_over else None
+
+        said = look(self._is_late(request) or bool(command.flag & IS_ONE_WAY))
+        if said is None and not command.flag & IS_ONE_WAY and not self._park(request, command, channel, look):
+            return look(True)
+        return said
+
+    def _has_message(self, request: Notification) -> bool:
+        self._pops.check()
+        group, taking = request.group, self._taking
+        queues = taking.queues(request.topic, request.queue_id)
+        if request.in_order:
+            now_ms, attempt = self._broker.now_ms(), request.attempt_id
+            queues = [queue for queue in queues if not taking.is_blocked(group, queue, now_ms, attempt)]
+        else:
+            queues += filter(None, [taking.retry_queue(group, request.topic)])
+        return any(taking.has_more(group, queue) for queue in queues)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def _park(self, request: PopMessage | Notification, command: Command, channel: Channel, look: Look) -> bool:
+        """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
+        left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
+        hold_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
+        queues = self._taking.queues(request.topic, request.queue_id)
+        if not request.in_order:
+            queues += filter(None, [self._taking.retry_queue(request.group, request.topic)])
+        if hold_ms <= 0 or not queues:
+            return False
+
+        def resume(_: Held, is_over: bool) -> bool:
+            if not channel.is_open:
+                return True
+            try:
+                frame = look(is_over)
+            except Exception as error:
+                frame = failure(command, error)
+            if frame is None:
+                return False
+            channel.write(frame)
+            return True
+
+        try:
+            self._hold.park(HeldPop(request, queues, resume, channel), hold_ms)
+        except Busy as refusal:
+            said = Answer(Notified(False, polling_full=True)) if isinstance(request, Notification) else None
+            full = reply(command, said or Answer(code=Response.POLLING_FULL, remark=str(refusal)))
+            if full is not None:
+                channel.write(full)
+            return True
+        # Between the look and the parking another thread may have made more visible (synchronous flush does).
+        for queue in queues:
+            if self._taking.has_more(request.group, queue):
+                self._hold.wake(queue)
+        return True

@@ -1,0 +1,88 @@
+"""What one pop takes with it, and how the answer speaks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparrow.broker.clients.subscriptions import Filter
+from sparrow.broker.pop import receipt_handles
+from sparrow.broker.pop.state.in_flight import Lot
+from sparrow.model.queue import Queue, QueueOffset
+from sparrow.store.spi import ReadResult, Slice
+from sparrow.wire import record
+from sparrow.wire.headers import PopMessage, Popped
+
+ANSWER_BYTES = 256 * 1024
+"""What an answer holds; more only if a single message is larger."""
+REVIVE_QUEUE = 0
+"""Ours has one queue; RocketMQ's has eight, and handles say which."""
+
+
+class Basket:
+    """Empty at first. `now_ms` becomes the time in its handles."""
+
+    def __init__(self, request: PopMessage, wanted: Filter, now_ms: int) -> None:
+        self.request, self.wanted, self.now_ms = request, wanted, now_ms
+        self.sources: Sequence[tuple[Queue, int]] | None = None
+        """Queues to take from, and how many places each must leave to those that follow; None: not decided yet."""
+        self.fetched: Mapping[Queue, tuple[int, ReadResult]] = {}
+        """What was read for this pop already: from which offset on, and what there was."""
+        self.room, self.room_bytes = request.messages_max, ANSWER_BYTES
+        self.kept = 0
+        """Places that the next queue must leave to lanes behind it."""
+        self.records: list[bytes | memoryview] = []
+        self.rest = 0
+        """Messages left in the queues."""
+        self.is_cut_short = False
+        """There is more to look at, though nothing was found yet."""
+        self.lots: list[Lot] = []
+        self.runs: list[tuple[Queue, Sequence[int], int]] = []
+        self.offsets: dict[Queue, int] = {}
+        """How far the group gets in each queue."""
+        self.starts: list[str] = []
+        self.taken: list[str] = []
+        self.counts: list[str] = []
+
+    def emptied(self, now_ms: int, fetched: Mapping[Queue, tuple[int, ReadResult]]) -> Basket:
+        """To be filled anew, in the same order, now that more is at hand."""
+        other = Basket(self.request, self.wanted, now_ms)
+        other.sources, other.fetched = self.sources, fetched
+        return other
+
+    @property
+    def count(self) -> int:
+        return self.request.messages_max - self.room
+
+    @property
+    def free(self) -> int:
+        """Places that the next queue may fill."""
+        return self.room - self.kept
+
+    @property
+    def is_full(self) -> bool:
+        return self.free <= 0 or self.room_bytes <= 0
+
+    def fitting(self, found: ReadResult) -> ReadResult:
+        """As much of what was read a while ago as there is room for by now, and one at least."""
+        if not isinstance(found, Slice) or (len(found.sizes) <= self.free and sum(found.sizes) <= self.room_bytes):
+            return found
+        kept: list[memoryview] = []
+        size = 0
+        for raw in found.records():
+            if kept and (len(kept) >= self.free or size + len(raw) > self.room_bytes):
+                next_offset = QueueOffset(record.place_of(raw))
+                return Slice(kept, [len(each) for each in kept], next_offset, found.bounds)
+            kept.append(raw)
+            size += len(raw)
+        return found
+
+    def header(self) -> Popped:
+        return Popped(
+            pop_ms=self.now_ms,
+            invisible_ms=self.request.invisible_ms,
+            revive_queue=receipt_handles.IN_ORDER if self.request.in_order else REVIVE_QUEUE,
+            rest=self.rest,
+            start_offsets=";".join(self.starts),
+            message_offsets=";".join(self.taken),
+            order_counts=";".join(self.counts) or None,
+        )

@@ -1,0 +1,61 @@
+"""How far a group is in a queue where only what is settled is stored. Pure: whoever stores it is told what.
+
+1. `position` is what is handed out next. Everything below `floor` is settled: acknowledged, or stored elsewhere.
+2. What was taken holds the floor until it is settled, in whatever lot it is by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+
+from sparrow.broker.pop.state.in_flight import Lot
+
+_SPARE_ENTRIES = 1024
+
+
+class Place:
+    """Of one group in one queue."""
+
+    __slots__ = ("_compact_at", "_held", "_numbers", "lane", "position", "said", "seen")
+
+    def __init__(self, lane: int, stored: int | None) -> None:
+        """As it is when nothing is in flight."""
+        self.lane = lane
+        """The lane's number: a topic that was deleted and made again has others."""
+        self.position = stored
+        """None: nothing was ever handed out."""
+        self.said = stored
+        """The offset that is stored, or on its way there."""
+        self.seen: int | None = None
+        """What the store took for that when we last looked: if it is another now, somebody else has said so."""
+        self._held: list[tuple[int, int, Lot]] = []
+        """A heap of lots by the first message of each that was not settled when we last looked: it only grows."""
+        self._numbers = count()
+        self._compact_at = _SPARE_ENTRIES
+
+    def hold(self, lot: Lot) -> None:
+        """Its messages are not settled yet."""
+        lowest = lot.lowest()
+        assert lowest is not None, "an empty lot holds nothing"
+        heapq.heappush(self._held, (lowest, next(self._numbers), lot))
+        if len(self._held) > self._compact_at:
+            # Behind one that stays long in flight, lots that are gone would pile up.
+            self._held = [entry for entry in self._held if entry[2].lowest() is not None]
+            heapq.heapify(self._held)
+            self._compact_at = 2 * len(self._held) + _SPARE_ENTRIES
+
+    @property
+    def floor(self) -> int | None:
+        """The first message that is not settled; None while nothing was ever handed out."""
+        held = self._held
+        while held:
+            lowest, number, lot = held[0]
+            now = lot.lowest()
+            if now is None:
+                heapq.heappop(held)
+            elif now != lowest:
+                heapq.heapreplace(held, (now, number, lot))
+            else:
+                return lowest if self.position is None else min(lowest, self.position)
+        return self.position

@@ -1,0 +1,107 @@
+"""Sends that are repeated because their answer was lost: the first is answered again, and nothing is stored twice.
+
+A producer that wants this gives each message its own id (`__PID`) and a running number (`__SEQ`). What was stored
+before a restart is found again in the key index, by the unique id that a message keeps however often it is sent.
+
+1. A repeat gets the answer of the first. Two that come at the same time count as one.
+2. The last so many sends of each producer are remembered, and so many producers: a repeat comes within seconds.
+3. For a while after a start, what is not remembered is looked for in the index; later nobody repeats so old a send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparrow.broker.catalog.topics import HALF_TOPIC, TIMER_TOPIC
+from sparrow.model.delay import SCHEDULE_TOPIC
+from sparrow.model.errors import IllegalMessage
+from sparrow.model.message import PRODUCER_ID, SEQUENCE
+from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+from sparrow.store.spi import Appended, Store
+from sparrow.wire import record
+from sparrow.wire.properties import value_of
+
+SENDS_A_PRODUCER, PRODUCERS_MAX = 4096, 10_000
+LOOKS_BACK_MS = 120_000
+"""Longer than any client goes on repeating a send."""
+
+
+class Ticket(NamedTuple):
+    """Who sends, and which of its sends this is."""
+
+    producer_id: str
+    sequence: int
+
+
+def ticket_of(properties: bytes) -> Ticket | None:
+    """None: a message that may be stored as often as it is sent."""
+    producer_id = value_of(properties, PRODUCER_ID.encode())
+    if producer_id is None:
+        return None
+    number = value_of(properties, SEQUENCE.encode())
+    if number is None or not number.isascii() or not number.isdigit():
+        raise IllegalMessage(f"it names its producer ({PRODUCER_ID}) but has no number ({SEQUENCE})")
+    return Ticket(producer_id, int(number))
+
+
+class Repeats:
+    """What the producers of a broker have sent of late."""
+
+    def __init__(self, store: Store, *, now_ms: Callable[[], int]) -> None:
+        self._store, self._now_ms = store, now_ms
+        self._looks_until_ms = now_ms() + LOOKS_BACK_MS
+        self._sends: OrderedDict[str, OrderedDict[int, Appended]] = OrderedDict()
+        self._looking: dict[Ticket, asyncio.Future[None]] = {}
+
+    def known(self, ticket: Ticket) -> Appended | None:
+        sends = self._sends.get(ticket.producer_id)
+        return sends.get(ticket.sequence) if sends is not None else None
+
+    def remember(self, ticket: Ticket, appended: Appended) -> None:
+        sends = self._sends.get(ticket.producer_id)
+        if sends is None:
+            sends = self._sends[ticket.producer_id] = OrderedDict()
+            if len(self._sends) > PRODUCERS_MAX:
+                self._sends.popitem(last=False)
+        else:
+            self._sends.move_to_end(ticket.producer_id)
+        sends[ticket.sequence] = appended
+        if len(sends) > SENDS_A_PRODUCER:
+            sends.popitem(last=False)
+
+    @property
+    def must_look(self) -> bool:
+        """Whether what is not known here may still be in the log."""
+        return self._now_ms() < self._looks_until_ms
+
+    async def look(self, topic: str, ticket: Ticket, unique_key: str) -> None:
+        """Find out what the log knows of a send; `known` tells afterwards. Those who ask at once ask once."""
+        looking = self._looking.get(ticket)
+        if looking is not None:
+            await looking
+            return
+        future = self._looking[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            # The newest word counts: delivered, or else still waiting for its time or its producer.
+            for name in (topic, SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
+                if self.known(ticket) is None:
+                    for raw in await self._store.find_by_key(name, unique_key, limit=1):
+                        self.remember(ticket, _placed(raw))
+        finally:
+            del self._looking[ticket]
+            future.set_result(None)
+
+
+def _placed(raw: bytes) -> Appended:
+    found = record.decode(raw, verify_crc=False, expand=False)
+    at = found.physical_offset
+    return Appended(
+        Queue(found.topic, found.queue_id),
+        QueueOffset(found.queue_offset),
+        (PhysicalOffset(at),),
+        PhysicalOffset(at + len(raw)),
+        found.store_ms,
+    )

@@ -1,0 +1,92 @@
+"""Replies: pushed to the client that asked, and kept in the reply topic.
+
+1. A reply is checked like any message. Who asked is found by its client id among the producers online here.
+2. It is stored whether or not it could be pushed; only the push decides what its sender is told.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sparrow.broker.catalog.topics import NOT_FOR_SENDERS
+from sparrow.broker.consume.references import without_references
+from sparrow.broker.context import Broker
+from sparrow.broker.produce.send import not_for_senders, queue_of
+from sparrow.model.errors import SparrowError
+from sparrow.model.message import Draft
+from sparrow.net.channel import Channel
+from sparrow.net.serving import Answer, Call, Handler
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.headers import PushReply, SendMessage, Sent
+from sparrow.wire.ids import format_offset_id
+from sparrow.wire.properties import value_of, with_values
+
+log = logging.getLogger(__name__)
+
+PUSH_TIMEOUT_MS = 10_000
+
+
+async def reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
+    """Hand a reply on. The answer says where it was stored, and whether it reached whoever asked."""
+    if request.topic in NOT_FOR_SENDERS:
+        raise not_for_senders(request.topic)
+    queue = queue_of(request, broker.topics[request.topic])
+    properties = request.properties.encode()
+    failure = await _push(request, properties, broker, call)
+    draft = Draft(
+        body=bytes(call.command.body),
+        properties=with_values(without_references(properties), {"CLUSTER": broker.settings.cluster}),
+        flag=request.flag,
+        sys_flag=request.sys_flag,
+        born_ms=request.born_ms,
+        born_host=call.channel.packed_host,
+        reconsume_times=request.reconsume_times,
+    )
+    appended = await broker.store.append(queue, (draft,))
+    broker.counters.sent(request.topic, 1, len(call.command.body))
+    offset_id = format_offset_id(broker.address.as_host(), appended.physical_offsets[0])
+    header = Sent(offset_id, queue.id, appended.offset, value_of(draft.properties, b"UNIQ_KEY"))
+    if failure is not None:
+        return Answer(header, code=Response.SYSTEM_ERROR, remark=failure)
+    return Answer(header)
+
+
+async def _push(request: SendMessage, properties: bytes, broker: Broker, call: Call) -> str | None:
+    """Why it did not reach its asker; None if it did."""
+    client_id = value_of(properties, b"REPLY_TO_CLIENT")
+    if client_id is None:
+        return "the reply does not say who asked (REPLY_TO_CLIENT)"
+    member = broker.members.producer_client(client_id)
+    if member is None:
+        return f"client {client_id!r}, who asked, is not online here"
+    now_ms = broker.now_ms()
+    header = PushReply(
+        group=request.group,
+        topic=request.topic,
+        template_topic=request.template_topic,
+        template_queues=request.template_queues,
+        queue_id=request.queue_id,
+        sys_flag=request.sys_flag,
+        born_ms=request.born_ms,
+        flag=request.flag,
+        born_host=call.channel.address,
+        store_host=str(broker.address),
+        store_ms=now_ms,
+        properties=with_values(properties, {"PUSH_REPLY_TIME": str(now_ms)}).decode(),
+        reconsume_times=request.reconsume_times,
+        unit_mode=request.unit_mode,
+    )
+    channel: Channel = member.channel
+    try:
+        answer = await channel.request(
+            Code.PUSH_REPLY_MESSAGE_TO_CLIENT, header, call.command.body, timeout_ms=PUSH_TIMEOUT_MS
+        )
+    except SparrowError as error:
+        log.info("a reply was not pushed", extra={"client": client_id, "why": str(error)})
+        return f"client {client_id!r}, who asked, did not take the reply: {error}"
+    if answer.code != Response.SUCCESS:
+        return f"client {client_id!r}, who asked, did not take the reply: {answer.remark or answer.code}"
+    return None
+
+
+HANDLERS: dict[int, Handler[Broker]] = {Code.SEND_REPLY_MESSAGE: reply, Code.SEND_REPLY_MESSAGE_V2: reply}

@@ -1,0 +1,154 @@
+"""Messages that are appended all together, once: staged and committed, or in one request.
+
+A client numbers what it commits within a scope of its own (a query and its batches, say); the store's ledger notes how
+far a scope has got, in the same breath as the messages are appended. So a commit may be asked again and again.
+
+1. What is staged is checked when it comes: a commit has nothing left to refuse but a topic that was taken away.
+2. Records go to the queue that they name, as senders know it, and nowhere else: none is delayed, retried or half.
+3. Whether a scope has got so far is asked before anything else: a stage that is gone since then is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sparrow.broker.context import Broker
+from sparrow.broker.produce.record_validation import Arriving, destinations, settled
+from sparrow.broker.produce.stage_file import Chunk
+from sparrow.model.errors import NotPermitted, ProtocolError, Refused
+from sparrow.net.serving import Call, Handler
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Portion
+from sparrow.wire import portions
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import (
+    AppendOnce,
+    CommitStages,
+    Committed,
+    Done,
+    LedgerFound,
+    QueryLedger,
+    SealStage,
+    StageRecords,
+    StageSealed,
+)
+from sparrow.wire.record import pack_host
+
+STAGES_MAX = 10_000
+"""In one commit: each is a mapped file."""
+_IPV4_BYTES = 8
+
+
+async def stage(request: StageRecords, broker: Broker, call: Call) -> Done:
+    """One more body for a stage."""
+    if request.seq < 0:
+        raise Refused(f"{request.seq} is no number of a body: they start at 0")
+    arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
+    await broker.stages.add(request.stage, request.seq, len(call.command.body), partial(_chunk, arriving))
+    return Done()
+
+
+async def seal(request: SealStage, broker: Broker, _call: Call) -> StageSealed:
+    """Nothing more will come. The stage is there until it is committed or dropped, or until its time is up."""
+    found = await broker.stages.seal(request.stage, request.chunks)
+    return StageSealed(found.rows, found.size_bytes)
+
+
+async def commit(request: CommitStages, broker: Broker, call: Call) -> Committed:
+    """All that the stages hold becomes messages, unless the scope has got so far already. Either way they are gone."""
+    names = call.body(list[str])
+    if len(names) > STAGES_MAX:
+        raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_MAX} are possible")
+    async with broker.stages.turn(request.scope):
+        outcome = Committed("already", 0)
+        if not await _has_got(broker, request.scope, request.number):
+            async with broker.stages.claimed(names) as found:
+                outcome = await _appended(broker, request.scope, request.number, found)
+    await broker.stages.drop(names)
+    return outcome
+
+
+async def drop(_request: Done, broker: Broker, call: Call) -> Done:
+    """The stages are gone, whether they were there or not."""
+    await broker.stages.drop(call.body(list[str]))
+    return Done()
+
+
+async def ledger(request: QueryLedger, broker: Broker, _call: Call) -> LedgerFound:
+    return LedgerFound(await broker.store.ledger(request.scope))
+
+
+async def append_once(request: AppendOnce, broker: Broker, call: Call) -> Committed:
+    """The records in the body become messages, unless the scope has got so far already."""
+    with broker.stages.arriving(len(call.command.body)):
+        async with broker.stages.turn(request.scope):
+            if await _has_got(broker, request.scope, request.number):
+                return Committed("already", 0)
+            arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
+            found = await broker.stages.in_thread(settled, arriving)
+            return await _appended(broker, request.scope, request.number, found)
+
+
+# -- parts of these ---------------------------------------------------------------------------------------------------
+
+
+def _arriving(broker: Broker, call: Call, *, fills_checksum: bool) -> Arriving:
+    """A body as far as it can be checked at once. The records themselves are for a thread."""
+    try:
+        found = portions.decode(call.command.body)
+    except ProtocolError as cause:
+        raise Refused(f"the records cannot be read: {cause}") from cause
+    if not found:
+        raise Refused("the body holds no records")
+    return Arriving(
+        found,
+        destinations(found, broker.topics.get),
+        fills_checksum=fills_checksum,
+        body_bytes_max=broker.store.message_bytes_max,
+        store_host_bytes=_store_host_bytes(broker),
+        born_host=call.channel.packed_host,
+        now_ms=broker.now_ms(),
+    )
+
+
+def _store_host_bytes(broker: Broker) -> int:
+    """Records of a log have room for the address of this broker. A database keeps none."""
+    return len(pack_host(broker.address.as_host())) if isinstance(broker.store, LogStore) else _IPV4_BYTES
+
+
+def _chunk(arriving: Arriving) -> Chunk:
+    found = settled(arriving)
+    return Chunk(portions.encode(found), *_measured(found))
+
+
+def _measured(found: Sequence[portions.Portion]) -> tuple[int, int]:
+    return sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)
+
+
+async def _has_got(broker: Broker, scope: str, number: int) -> bool:
+    noted = await broker.store.ledger(scope)
+    return noted is not None and number <= noted
+
+
+async def _appended(broker: Broker, scope: str, number: int, found: Sequence[portions.Portion]) -> Committed:
+    for name in {part.queue.topic for part in found}:
+        if not broker.topics[name].is_writable:
+            raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
+    # Checked when they came, and what the files say is checked against their own checksums.
+    group = [Portion(*part) for part in found]
+    if not await broker.store.append_group(scope, number, group, verify_crc=False):
+        return Committed("already", 0)
+    for part in found:
+        broker.counters.sent(part.queue.topic, len(part.sizes), len(part.data))
+    return Committed("committed", _measured(found)[0])
+
+
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.STAGE_RECORDS: stage,
+    Code.SEAL_STAGE: seal,
+    Code.COMMIT_STAGES: commit,
+    Code.DROP_STAGES: drop,
+    Code.QUERY_LEDGER: ledger,
+    Code.APPEND_ONCE: append_once,
+}

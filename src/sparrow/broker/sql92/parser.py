@@ -1,0 +1,282 @@
+"""Selector text to a tree, or a `BadSelector` that shows the place.
+
+    or          : and (OR and)*
+    and         : equality (AND equality)*
+    equality    : comparison ((= | <>) comparison | IS [NOT] NULL)*
+    comparison  : unary ((< | <= | > | >=) unary | [NOT] BETWEEN unary AND unary | [NOT] IN (text, ...)
+                         | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text)*
+    unary       : (+ | - | NOT) unary | text | number | TRUE | FALSE | NULL | name | ( or )
+
+This is RocketMQ's grammar (SelectorParser.jj) and not SQL's, which is why a general SQL parser such as sqlglot's is no
+help: NOT binds tighter than any comparison (`NOT a IS NULL` asks whether `NOT a` is null), `a = 1 IS NULL` leans left,
+CONTAINS is an operator.
+
+One deliberate difference: RocketMQ stops reading where the grammar stops, so that it takes `a = 1 b = 2` for `a = 1`,
+and `a LIKE 'x'` or `a + 1 > 3` for `a`, which is never true. Text left over is refused here, unless it is a comment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NoReturn
+
+from sparrow.broker.sql92.java_numbers import INT32_MAX, INT64_MAX
+from sparrow.broker.sql92.lexer import BadSelector, Token, tokens
+from sparrow.broker.sql92.syntax_tree import (
+    NUMBERS,
+    And,
+    Between,
+    Comparison,
+    Condition,
+    In,
+    IsNull,
+    Literal,
+    Negated,
+    Node,
+    Not,
+    Operator,
+    Or,
+    Part,
+    PartTest,
+    Property,
+    Sort,
+    Truth,
+    is_condition,
+)
+
+EXPRESSION_CHARS_MAX = 8192
+HEIGHT_MAX = 64
+"""How deep a tree may be: parser and evaluators call themselves once or a few times a level."""
+
+_CONSTANTS = {
+    "TRUE": Literal(True, Sort.BOOLEAN),
+    "FALSE": Literal(False, Sort.BOOLEAN),
+    "NULL": Literal(None, Sort.NOTHING),
+}
+_ORDERINGS = {"<": Operator.LESS, "<=": Operator.AT_MOST, ">": Operator.GREATER, ">=": Operator.AT_LEAST}
+_PARTS = {part.value: part for part in Part}
+
+
+class Parsed(NamedTuple):
+    node: Node
+    at: int
+    height: int = 1
+    is_plain: bool = False
+    """A literal with no minus before it: only those are checked against each other when an expression is read."""
+
+
+def parse(expression: str) -> Condition:
+    if len(expression) > EXPRESSION_CHARS_MAX:
+        problem = f"{len(expression)} characters are too many: the {EXPRESSION_CHARS_MAX} that are allowed end"
+        raise BadSelector(expression, EXPRESSION_CHARS_MAX, problem)
+    reader = _Reader(expression)
+    whole = reader.either()
+    reader.end()
+    return reader.condition(whole)
+
+
+class _Reader:
+    """One method a level of the grammar, each leaving `ahead` at the first token it did not use."""
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._tokens = tokens(expression)
+        self._open = 0
+        self.ahead = next(self._tokens)
+
+    def refuse(self, at: int, problem: str) -> NoReturn:
+        raise BadSelector(self._expression, at, problem)
+
+    def end(self) -> None:
+        rest = self.ahead
+        is_comment = rest.kind == "-" and self._expression.startswith("--", rest.at)
+        if rest.kind != "end" and not is_comment:
+            self.refuse(rest.at, f"the selector is over, but {rest.text!r} follows")
+
+    def condition(self, parsed: Parsed) -> Condition:
+        """What was read, where RocketMQ wants a condition."""
+        if isinstance(parsed.node, Property):
+            return Truth(parsed.node)
+        if isinstance(parsed.node, Negated) or not is_condition(parsed.node):
+            self.refuse(parsed.at, "a value stands where a condition is wanted")
+        return parsed.node
+
+    # -- levels, loosest first ---------------------------------------------------------------------
+
+    def either(self) -> Parsed:
+        first = self._all()
+        if self.ahead.kind != "OR":
+            return first
+        terms = [first]
+        while self._took("OR"):
+            terms.append(self._all())
+        return self._made(Or(tuple(map(self.condition, terms))), *terms)
+
+    def _all(self) -> Parsed:
+        first = self._equality()
+        if self.ahead.kind != "AND":
+            return first
+        terms = [first]
+        while self._took("AND"):
+            terms.append(self._equality())
+        return self._made(And(tuple(map(self.condition, terms))), *terms)
+
+    def _equality(self) -> Parsed:
+        left = self._comparison()
+        while True:
+            sign = self.ahead
+            if self._took("=") or self._took("<>"):
+                right = self._comparison()
+                self._check_equality(left, right)
+                equal = Comparison(Operator.EQUAL, left.node, right.node)
+                left = self._made(Not(equal) if sign.kind == "<>" else equal, left, right)
+            elif self._took("IS"):
+                is_negated = self._took("NOT")
+                self._expect("NULL", "NULL")
+                left = self._made(Not(IsNull(left.node)) if is_negated else IsNull(left.node), left)
+            else:
+                return left
+
+    def _comparison(self) -> Parsed:
+        left = self._unary()
+        while True:
+            sign = self.ahead
+            if sign.kind in _ORDERINGS:
+                self._step()
+                right = self._unary()
+                self._check_ordered(left, right)
+                left = self._made(Comparison(_ORDERINGS[sign.kind], left.node, right.node), left, right)
+                continue
+            is_negated = self._took("NOT")
+            if self.ahead.kind in _PARTS:
+                part = _PARTS[self._step().kind]
+                left = self._made(PartTest(part, left.node, self._text(), is_negated), left)
+            elif self._took("BETWEEN"):
+                left = self._between(left, is_negated=is_negated)
+            elif self._took("IN"):
+                left = self._in(left, is_negated=is_negated)
+            elif is_negated:
+                self.refuse(self.ahead.at, "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH is wanted after NOT")
+            else:
+                return left
+
+    def _between(self, value: Parsed, *, is_negated: bool) -> Parsed:
+        low = self._unary()
+        self._expect("AND", "AND between the two bounds")
+        high = self._unary()
+        self._check_ordered(value, low, high)
+        # RocketMQ looks at neither bounds with a minus nor those of NOT BETWEEN.
+        if not is_negated and low.is_plain and high.is_plain and _is_above(low.node, high.node):
+            self.refuse(low.at, "the low bound is above the high one")
+        return self._made(Between(value.node, low.node, high.node, is_negated), value, low, high)
+
+    def _in(self, left: Parsed, *, is_negated: bool) -> Parsed:
+        if not isinstance(left.node, Property):
+            self.refuse(left.at, "only a property can be IN a list" + _hint(left.node))
+        self._expect("(", "'('")
+        texts = [self._text()]
+        while self._took(","):
+            texts.append(self._text())
+        self._expect(")", "',' or ')'")
+        found = In(left.node, tuple(texts))
+        return self._made(Not(found) if is_negated else found, left)
+
+    def _unary(self) -> Parsed:
+        token = self._step()
+        if token.kind in ("+", "-", "NOT", "("):
+            self._open += 1
+            if self._open > HEIGHT_MAX:
+                self.refuse(token.at, f"nested more than {HEIGHT_MAX} deep")
+            inner = self.either() if token.kind == "(" else self._unary()
+            self._open -= 1
+            if token.kind == "(":
+                self._expect(")", "')'")
+                return inner
+            if token.kind == "+":
+                return inner
+            if token.kind == "NOT":
+                return self._made(Not(self.condition(inner)), inner)._replace(at=token.at)
+            return self._made(_negated(inner.node), inner)._replace(at=token.at)
+        if token.kind in _CONSTANTS:
+            return Parsed(_CONSTANTS[token.kind], token.at, is_plain=True)
+        if token.kind == "name":
+            return Parsed(Property(token.text), token.at)
+        if token.kind == "text":
+            return Parsed(Literal(token.unquoted, Sort.TEXT), token.at, is_plain=True)
+        if token.kind in ("integer", "double"):
+            return Parsed(self._number(token), token.at, is_plain=True)
+        self.refuse(token.at, f"a value, a property or a condition is wanted, not {token}")
+
+    # -- what makes a tree sound -------------------------------------------------------------------
+
+    def _made(self, node: Node, *parts: Parsed) -> Parsed:
+        height = 1 + max(part.height for part in parts)
+        if height > HEIGHT_MAX:
+            self.refuse(parts[0].at, f"nested more than {HEIGHT_MAX} deep")
+        return Parsed(node, parts[0].at, height)
+
+    def _check_ordered(self, *operands: Parsed) -> None:
+        for operand in operands:
+            node = operand.node
+            if is_condition(node) or (isinstance(node, Literal) and node.sort not in NUMBERS):
+                self.refuse(operand.at, "only numbers and properties have an order" + _hint(node))
+
+    def _check_equality(self, left: Parsed, right: Parsed) -> None:
+        for operand in (left, right):
+            if isinstance(operand.node, Literal) and operand.node.value is None:
+                self.refuse(operand.at, "nothing equals NULL: write IS NULL")
+        # Only this way round: RocketMQ lets `1 = TRUE` pass, and it is false.
+        if left.is_plain and right.is_plain and is_condition(left.node) and not is_condition(right.node):
+            self.refuse(right.at, "TRUE or FALSE cannot be compared with this")
+
+    def _number(self, token: Token) -> Literal:
+        if token.kind == "double":
+            real = float(token.text)
+            if not 0.0 < real < float("inf"):  # RocketMQ takes Double.MIN_VALUE for the least of all, so 0.0 is none
+                self.refuse(token.at, "a number with a point or exponent must be above 0 and finite; for zero write 0")
+            return Literal(real, Sort.DOUBLE)
+        digits = token.text.rstrip("lL")
+        if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
+            self.refuse(token.at, f"an integer can be no more than {INT64_MAX}")
+        whole = int(digits)
+        return Literal(whole, Sort.INT32 if whole <= INT32_MAX else Sort.INT64)
+
+    # -- tokens ------------------------------------------------------------------------------------
+
+    def _step(self) -> Token:
+        token = self.ahead
+        if token.kind != "end":
+            self.ahead = next(self._tokens)
+        return token
+
+    def _took(self, kind: str) -> bool:
+        if self.ahead.kind != kind:
+            return False
+        self._step()
+        return True
+
+    def _expect(self, kind: str, wanted: str) -> None:
+        if not self._took(kind):
+            self.refuse(self.ahead.at, f"{wanted} is wanted, not {self.ahead}")
+
+    def _text(self) -> str:
+        if self.ahead.kind != "text":
+            self.refuse(self.ahead.at, f"a text in quotes is wanted, not {self.ahead}")
+        return self._step().unquoted
+
+
+def _hint(node: Node) -> str:
+    return " (NOT binds tighter: write NOT (...))" if isinstance(node, Not) else ""
+
+
+def _negated(node: Node) -> Node:
+    if isinstance(node, Literal) and node.sort in NUMBERS:
+        return Literal(-node.value, node.sort)  # type: ignore[operator]
+    return Negated(node)
+
+
+def _is_above(low: Node, high: Node) -> bool:
+    assert isinstance(low, Literal)
+    assert isinstance(high, Literal)
+    if Sort.DOUBLE in (low.sort, high.sort):
+        return float(low.value) > float(high.value)  # type: ignore[arg-type]
+    return low.value > high.value  # type: ignore[operator]

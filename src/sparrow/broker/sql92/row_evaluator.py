@@ -1,0 +1,244 @@
+"""A selector over one message, straight from its property string: each node of the tree becomes a function.
+
+A condition is True, False or None (null, unknown). Where RocketMQ's evaluation ends in an exception (a property that is
+no number beside a number, a boolean on the left of a text) the function raises `Unanswerable`, and the message does not
+match whatever else the selector says: `a > 3 OR b = 'x'` is no match when `a` is "abc". AND and OR look from left to
+right and stop as soon as they know, so the same the other way round is a match.
+
+The functions expect the property string between two 0x02. Then each entry has one on both sides, and "0x02 name 0x01"
+is found nowhere but at the start of an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from sparrow.broker.sql92.comparisons import TESTS, Test, Unanswerable, above_all, tester
+from sparrow.broker.sql92.java_numbers import READERS
+from sparrow.broker.sql92.syntax_tree import (
+    NUMBERS,
+    And,
+    Between,
+    Comparison,
+    Condition,
+    In,
+    IsNull,
+    Literal,
+    Negated,
+    Node,
+    Not,
+    Operator,
+    Or,
+    Part,
+    PartTest,
+    Property,
+    Truth,
+)
+
+Answer: TypeAlias = Callable[[bytes], bool | None]
+Value: TypeAlias = Callable[[bytes], Any]
+"""A property or a text is given as UTF-8, never decoded: equality, order of parts and digits are all in the bytes."""
+
+_PARTS: dict[Part, Callable[[bytes, bytes], bool]] = {
+    Part.CONTAINS: bytes.__contains__,
+    Part.STARTS_WITH: bytes.startswith,
+    Part.ENDS_WITH: bytes.endswith,
+}
+
+
+def matcher(condition: Condition) -> Callable[[bytes], bool]:
+    answer = answer_to(condition)
+
+    def matches(properties: bytes) -> bool:
+        try:
+            return answer(b"\x02" + properties + b"\x02") is True
+        except Unanswerable:
+            return False
+
+    return matches
+
+
+def encoded(text: str) -> bytes:
+    # Half a surrogate pair is in no property, so it may become any bytes that are in none.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def answer_to(node: Condition) -> Answer:
+    """The function a condition becomes."""
+    match node:
+        case And():
+            return _until(False, [answer_to(condition) for condition in node.conditions])
+        case Or():
+            return _until(True, [answer_to(condition) for condition in node.conditions])
+        case Not():
+            return _not(answer_to(node.condition))
+        case Comparison(Operator.EQUAL, left, right):
+            return _equal(_value(left), _value(right), tester(node))
+        case Comparison(_, Property(name), Literal(bound, sort)) if sort in NUMBERS:
+            return _ordered_beside(bound, _property(name), READERS[sort], TESTS[node.operator])
+        case Comparison(_, left, right):
+            return _ordered(_value(left), _value(right), tester(node))
+        case Between(Property(name), Literal(low, sort), Literal(high, other), False) if sort is other:
+            return _within(_property(name), READERS[sort], low, high)
+        case Between():
+            return answer_to(node.spelled_out())
+        case In():
+            return _in(_property(node.property.name), frozenset(map(encoded, node.texts)))
+        case PartTest():
+            return _part(node)
+        case IsNull():
+            return _is_null(_value(node.operand))
+        case Truth():
+            return _truth(_property(node.property.name))
+        case Literal():
+            return _constant(node.value)
+
+
+def _value(node: Node) -> Value:
+    match node:
+        case Property():
+            return _property(node.name)
+        case Literal(str() as text):
+            return _constant(encoded(text))
+        case Literal():
+            return _constant(node.value)
+        case Negated():
+            return _negated(_value(node.operand))
+        case _:
+            return answer_to(node)
+
+
+def _property(name: str) -> Value:
+    mark = b"\x02" + name.encode() + b"\x01"
+    mark_bytes = len(mark)
+
+    def look(raw: bytes) -> bytes | None:
+        at = raw.rfind(mark)  # of several with one name the last counts
+        while at >= 0:
+            start = at + mark_bytes
+            value = raw[start : raw.find(b"\x02", start)]
+            if value:
+                return value
+            at = raw.rfind(mark, 0, at)
+        return None
+
+    return look
+
+
+def _constant(value: Any) -> Value:
+    return lambda raw: value
+
+
+def _negated(operand: Value) -> Value:
+    def negated(raw: bytes) -> None:
+        operand(raw)  # it may be unanswerable
+
+    return negated
+
+
+# -- conditions ------------------------------------------------------------------------------------
+
+
+def _until(decisive: bool, answers: list[Answer]) -> Answer:
+    """OR, which True decides, and AND, which False decides."""
+
+    def together(raw: bytes) -> bool | None:
+        result: bool | None = not decisive
+        for answer in answers:
+            found = answer(raw)
+            if found is decisive:
+                return decisive
+            if found is None:
+                result = None
+        return result
+
+    return together
+
+
+def _not(answer: Answer) -> Answer:
+    def opposite(raw: bytes) -> bool | None:
+        found = answer(raw)
+        return None if found is None else not found
+
+    return opposite
+
+
+def _equal(left: Value, right: Value, is_equal: Test) -> Answer:
+    def equal(raw: bytes) -> bool | None:
+        one, other = left(raw), right(raw)
+        if one is None:
+            return True if other is None else None
+        return False if other is None else is_equal(one, other)
+
+    return equal
+
+
+def _ordered(left: Value, right: Value, test: Test) -> Answer:
+    def ordered(raw: bytes) -> bool | None:
+        one = left(raw)
+        if one is None:
+            return None
+        other = right(raw)
+        return None if other is None else test(one, other)
+
+    return ordered
+
+
+def _ordered_beside(bound: Any, look: Value, read: Callable[[bytes], float | None], test: Test) -> Answer:
+    """A property beside a number: by far the most common order, so it has a function of its own."""
+
+    def ordered(raw: bytes) -> bool | None:
+        text = look(raw)
+        if text is None:
+            return None
+        number = read(text)
+        if number is None:
+            raise Unanswerable
+        return test(above_all(number), bound)
+
+    return ordered
+
+
+def _within(look: Value, read: Callable[[bytes], float | None], low: Any, high: Any) -> Answer:
+    """BETWEEN two numbers of one sort, with the property looked up and read once."""
+
+    def within(raw: bytes) -> bool | None:
+        text = look(raw)
+        if text is None:
+            return None
+        number = read(text)
+        if number is None:
+            raise Unanswerable
+        return bool(low <= above_all(number) <= high)
+
+    return within
+
+
+def _in(look: Value, texts: frozenset[bytes]) -> Answer:
+    def found(raw: bytes) -> bool | None:
+        text = look(raw)
+        return None if text is None else text in texts
+
+    return found
+
+
+def _is_null(value: Value) -> Answer:
+    return lambda raw: value(raw) is None
+
+
+def _truth(look: Value) -> Answer:
+    return lambda raw: None if look(raw) is None else False
+
+
+def _part(node: PartTest) -> Answer:
+    if not node.text:
+        return _constant(False)  # and the operand, which may be unanswerable, is not even looked at
+    value, text, is_negated = _value(node.operand), encoded(node.text), node.is_negated
+    has = _PARTS[node.part]
+
+    def tested(raw: bytes) -> bool:
+        whole = value(raw)
+        return isinstance(whole, bytes) and has(whole, text) is not is_negated
+
+    return tested

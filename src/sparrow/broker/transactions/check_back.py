@@ -1,0 +1,55 @@
+"""Asking a producer what became of a transaction it has not ended."""
+
+from __future__ import annotations
+
+from sparrow.broker.clients.registry import Member, Members
+from sparrow.broker.delay.delay_topics import whole_number
+from sparrow.broker.transactions.half_messages import CHECK_TIMES
+from sparrow.model.message import StoredMessage
+from sparrow.net.channel import Channel
+from sparrow.wire import record
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import CheckTransaction
+from sparrow.wire.ids import format_offset_id
+
+
+class Asking:
+    """Asks the members of a producer group in turn: any of them may know."""
+
+    def __init__(self, members: Members, broker_name: str) -> None:
+        self._members, self._broker_name = members, broker_name
+        self._turn = 0
+
+    def ask(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
+        """Send the question, if there is anybody to ask; the answer ends the transaction like any other."""
+        member = self._producer(message.properties.get("PGROUP", ""))
+        if member is None:
+            return  # the next look may find somebody
+        offset_id = format_offset_id(message.store_host, message.physical_offset)
+        unique = message.unique_key
+        # The client must see the message as it was meant, not where it lies.
+        message.topic = message.properties.get("REAL_TOPIC", message.topic)
+        message.queue_id = whole_number(message.properties.get("REAL_QID")) or 0
+        message.properties[CHECK_TIMES] = str(checks)
+        header = CheckTransaction(
+            half_queue_offset=half_offset,
+            half_physical_offset=message.physical_offset,
+            topic=message.topic,
+            message_id=unique,
+            transaction_id=unique,
+            offset_message_id=offset_id,
+            broker_name=self._broker_name,
+        )
+        channel: Channel = member.channel
+        channel.tell(Code.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
+
+    def _producer(self, group: str) -> Member | None:
+        members = [each for each in self._members.producers(group) if _can_hear(each.channel)]
+        if not members:
+            return None
+        self._turn += 1
+        return members[self._turn % len(members)]
+
+
+def _can_hear(channel: Channel) -> bool:
+    return channel.is_open and not channel.is_blocked

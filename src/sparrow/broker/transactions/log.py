@@ -1,0 +1,321 @@
+"""Transactional messages: stored out of sight first, then committed or rolled back, and asked after if nobody says.
+
+1. A half message lies in the half topic until an op record names its offset there: then it is finished.
+2. Committing appends the message to its real queue and then the op record. What was finished once stays finished: a
+   second word on it, or a stranger's, changes nothing.
+3. A half older than the timeout is asked after, at most so many times; then it is set aside for inspection.
+4. What is unfinished is a view of both topics. Op records of another tag say how often halves were asked after; now
+   and then one names all that are unfinished, and a restart reads both topics from there on only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from sparrow.broker.catalog.topics import CHECKED_OUT_TOPIC, Topics
+from sparrow.broker.clients.registry import Members
+from sparrow.broker.delay.delay_topics import records_in, whole_number
+from sparrow.broker.transactions.check_back import Asking
+from sparrow.broker.transactions.half_messages import (
+    ASKED_TAG,
+    CHECK_TIMES,
+    FINISHED_TAG,
+    HALF,
+    OP,
+    Half,
+    half_of,
+    hear,
+    physical_offset_in,
+)
+from sparrow.model.errors import ProtocolError, Refused, SparrowError
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.settings import BrokerSettings
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Appended, Moved, Slice
+from sparrow.wire import record
+from sparrow.wire.headers import EndTransaction
+from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.record import COMMITTED, ROLLED_BACK, TRANSACTION_MASK
+
+log = logging.getLogger(__name__)
+
+HALF_MARK, OP_MARK = "transactions.half", "transactions.op"
+ROCKETMQ_READER = "CID_RMQ_SYS_TRANS"
+"""In whose name RocketMQ reads both topics; where it stopped, we begin."""
+_LOADED_AT_ONCE = 4096
+_LOOKED_AT_ONCE = 200
+_NAMED_AT_ONCE = 20_000
+_SUMMED_UP_AFTER = 1_000
+"""Op records, at least, until all that is unfinished is named once more."""
+_OF_RETENTION = 0.9
+
+
+class NotEnded(Refused):
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the transaction cannot be ended: {self.why}"
+
+
+class Transactions:
+    """All unfinished transactions of a broker."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        topics: Topics,
+        members: Members,
+        settings: BrokerSettings,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store, self._topics, self._settings = store, topics, settings
+        self._now_ms = now_ms
+        self._halves: dict[int, Half] = {}
+        """By offset in the half queue."""
+        self._unsaid: list[int] = []
+        """Finished halves whose op record could not be written."""
+        self._asking = Asking(members, settings.name)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._halves)
+
+    # -- a transaction's way ------------------------------------------------------------------------------------------
+
+    def put_half(self, queue: Queue, draft: Draft) -> Appended:
+        """Store a message that only its producer's word will deliver."""
+        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), CHECK_TIMES: ""}
+        draft.properties = with_values(draft.properties, words)
+        draft.sys_flag &= ~TRANSACTION_MASK
+        appended = self._store.append_now(HALF, (draft,))
+        self._halves[appended.offset] = half_of(draft.properties, appended.physical_offsets[0], appended.store_ms)
+        return appended
+
+    async def end(self, request: EndTransaction) -> Appended | None:
+        """Do what the producer says. None: there was nothing to deliver."""
+        if request.verdict not in (COMMITTED, ROLLED_BACK):
+            return None  # it does not know either: it will be asked again
+        offset = request.half_queue_offset
+        half = self._halves.get(offset)
+        if half is None:
+            return None  # finished before, or never begun here
+        if half.physical_offset != request.half_physical_offset:
+            raise NotEnded(f"no half message lies at {request.half_physical_offset}")
+        draft = record.redraft(await self._record(offset, half))
+        if value_of(draft.properties, b"PGROUP") != request.group:
+            raise NotEnded(f"it was not begun by group {request.group!r}")
+        # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
+        if offset not in self._halves:
+            return None
+        appended = self._commit(half, draft) if request.verdict == COMMITTED else None
+        self._finish(offset)
+        return appended
+
+    async def _record(self, offset: int, half: Half) -> memoryview | bytes:
+        """The half message as it was stored; most are still at hand."""
+        found = self._store.read_now(HALF, offset, count_max=1)
+        raw: memoryview | bytes | None = None
+        if isinstance(found, Slice) and found.sizes:
+            raw = bytes(found.runs[0])
+        elif found is None:
+            raw = await self._store.record_at(half.physical_offset)
+        if raw is None or physical_offset_in(raw) != half.physical_offset:
+            raise NotEnded("its half message cannot be read, or not yet")
+        return raw
+
+    def _commit(self, half: Half, draft: Draft) -> Appended:
+        topic, queue_id = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
+        number = whole_number(queue_id)
+        if topic is None or number is None:
+            raise NotEnded("its half message does not say where it was to go")
+        draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
+        draft.prepared_offset = half.physical_offset
+        return self._store.append_now(Queue(topic, number), (draft,))
+
+    def _finish(self, offset: int) -> None:
+        """It is finished from now on, even if that cannot be written down just now."""
+        del self._halves[offset]
+        self._unsaid.append(offset)
+        try:
+            self._say_finished()
+        except SparrowError as error:
+            log.error("the end of a transaction is not written yet", extra={"half_offset": offset, "why": str(error)})
+
+    def _say_finished(self) -> None:
+        while self._unsaid:
+            some = self._unsaid[:_NAMED_AT_ONCE]
+            self._say(",".join(map(str, some)), FINISHED_TAG)
+            del self._unsaid[: len(some)]
+
+    def _say(self, body: str, tag: bytes) -> Appended:
+        return self._store.append_now(OP, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
+
+    # -- starting and stopping ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find out what was unfinished, and go on asking."""
+        await self._load()
+        self._task = asyncio.create_task(self._keep_asking())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            try:
+                self._say_finished()
+                await self.sum_up(at_once=True)
+            except SparrowError as error:  # the next start reads more than it need
+                log.warning("transactions not summed up", extra={"why": str(error)})
+
+    async def _load(self) -> None:
+        finished: set[int] = set()
+        asked: dict[int, int] = {}
+        async for raw in self._records(OP, await self._begin(OP_MARK, OP)):
+            hear(raw, finished, asked)
+        begin = await self._begin(HALF_MARK, HALF)
+        for offset in sorted(asked.keys() - finished):
+            if offset < begin:
+                await self._take_back(offset)
+        async for raw in self._records(HALF, begin):
+            if record.place_of(raw) not in finished:
+                self._take_in(raw)
+        for offset, half in self._halves.items():
+            half.checks = max(half.checks, asked.get(offset, 0))
+            if half.checks:  # when it was last asked is not known: at worst now
+                half.next_check_ms = self._now_ms() + self._settings.transaction_check_interval_ms
+
+    async def _begin(self, mark: str, queue: Queue) -> int:
+        said = await self._store.mark(mark)
+        return said if said is not None else await self._store.committed(ROCKETMQ_READER, queue) or 0
+
+    async def _take_back(self, offset: int) -> None:
+        """A half that was unfinished already when the rest was last summed up."""
+        found = await self._store.read(HALF, offset, count_max=1)
+        if isinstance(found, Slice):
+            for raw in records_in(found):
+                if record.place_of(raw) == offset:
+                    self._take_in(raw)
+
+    def _take_in(self, raw: memoryview) -> None:
+        try:
+            message = record.decode(raw, verify_crc=False, expand=False)
+            half = half_of(record.properties_of(raw), message.physical_offset, message.store_ms)
+        except ProtocolError as cause:
+            log.error("a half message cannot be read", extra={"offset": record.place_of(raw), "why": str(cause)})
+            return
+        self._halves[message.queue_offset] = half
+
+    async def _records(self, queue: Queue, offset: int) -> AsyncIterator[memoryview]:
+        offset = max(offset, (await self._store.bounds(queue)).first)
+        while True:
+            found = await self._store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=8 << 20)
+            if isinstance(found, Slice):
+                for raw in records_in(found):
+                    yield raw
+                offset = found.next_offset
+            elif isinstance(found, Moved) and found.to > offset:
+                offset = found.to
+            else:
+                return
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def _keep_asking(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
+            try:
+                self._say_finished()
+                await self.ask_overdue()
+                await self.sum_up()
+            except Exception as error:
+                ours = isinstance(error, SparrowError)
+                log.error("transactions not asked after", extra={"why": str(error)}, exc_info=None if ours else error)
+
+    async def ask_overdue(self) -> None:
+        """Ask the producers of halves that have waited too long."""
+        now_ms = self._now_ms()
+        asked: list[tuple[int, int]] = []
+        try:
+            for number, (offset, half) in enumerate(list(self._halves.items())):
+                if number % _LOOKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # others are served in between
+                is_old = self._leaves_soon(half, now_ms)
+                if (now_ms < self._next_check_ms(half) and not is_old) or offset not in self._halves:
+                    continue
+                try:
+                    if half.checks < self._settings.transaction_checks_max and not is_old:
+                        half.checks += 1  # also when nobody is there: what nobody will ever answer ends, too
+                        half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
+                        asked.append((offset, half.checks))
+                        await self._ask(offset, half)
+                    else:
+                        await self._set_aside(offset, half)
+                except (Refused, ProtocolError) as error:  # this one; the others have their turn
+                    log.warning("a transaction is not asked after", extra={"half_offset": offset, "why": str(error)})
+                    half.next_check_ms = now_ms + self._settings.transaction_check_interval_ms
+        finally:
+            self._say_asked(each for each in asked if each[0] in self._halves)
+
+    def _next_check_ms(self, half: Half) -> int:
+        patience_ms = half.immunity_ms if half.immunity_ms is not None else self._settings.transaction_timeout_ms
+        return max(half.stored_ms + patience_ms, half.next_check_ms)
+
+    def _leaves_soon(self, half: Half, now_ms: int) -> bool:
+        """Whether retention will take it before long, however much patience was asked for."""
+        retention_ms = self._store.settings.retention_hours * 3_600_000
+        return retention_ms > 0 and now_ms - half.stored_ms > _OF_RETENTION * retention_ms
+
+    def _say_asked(self, asked: Iterable[tuple[int, int]]) -> int | None:
+        """Where the first record of it lies, if there is one."""
+        words = [f"{offset}:{checks}" for offset, checks in asked]
+        first = None
+        for at in range(0, len(words), _NAMED_AT_ONCE):
+            appended = self._say(",".join(words[at : at + _NAMED_AT_ONCE]), ASKED_TAG)
+            first = appended.offset if first is None else first
+        return first
+
+    async def _ask(self, offset: int, half: Half) -> None:
+        message = record.decode(await self._record(offset, half), verify_crc=False, expand=False)
+        self._asking.ask(message, half_offset=offset, checks=half.checks)
+
+    async def _set_aside(self, offset: int, half: Half) -> None:
+        """Rolled back, and kept where an operator can look at it."""
+        try:
+            draft = record.redraft(await self._record(offset, half))
+        except NotEnded:
+            if half.physical_offset >= self._store.watermark(self._store.settings.visible_after):
+                raise  # it is there, and not safe enough yet to be seen
+            log.error("a transaction's message is lost", extra={"half_offset": offset})
+            self._finish(offset)  # retention or damage took it
+            return
+        if CHECKED_OUT_TOPIC not in self._topics:
+            await self._topics.put(Topic(name=CHECKED_OUT_TOPIC, read_queues=1, write_queues=1))
+        if offset not in self._halves:
+            return
+        draft.properties = with_values(draft.properties, {CHECK_TIMES: str(half.checks)})
+        self._store.append_now(Queue(CHECKED_OUT_TOPIC, 0), (draft,))
+        self._finish(offset)
+        log.warning("a transaction was given up", extra={"half_offset": offset, "checks": half.checks})
+
+    # -- how far back a restart must read -----------------------------------------------------------------------------
+
+    async def sum_up(self, *, at_once: bool = False) -> None:
+        """Name all that is unfinished, so that nothing before need be read at a start."""
+        begin = await self._store.mark(OP_MARK) or 0
+        new = self._store.bounds_now(OP).end - begin
+        if self._unsaid or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
+            return
+        # No pause from here on. The half mark first: with the old op mark it still finds this summary.
+        # What readers cannot see yet cannot be finished either, and is read from the half mark on.
+        end = self._store.bounds_now(HALF).end
+        first = self._say_asked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
+        self._store.put_mark_now(HALF_MARK, end)
+        self._store.put_mark_now(OP_MARK, self._store.bounds_now(OP).end if first is None else first)

@@ -1,0 +1,85 @@
+"""A send that is repeated because its answer was lost is stored once."""
+
+import asyncio
+
+from tests.support.platforms import channel_to, named, pull, running_broker, send, try_send
+
+from sparrow.broker.produce.dedup import LOOKS_BACK_MS, SENDS_A_PRODUCER, Repeats, Ticket
+from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+from sparrow.store.spi import Appended
+from sparrow.wire.codes import Response
+
+PRODUCER = "7F00000112345678ABCDEF01"
+
+
+def ticket(number: int, producer: str = PRODUCER) -> str:
+    return named(__PID=producer, __SEQ=str(number), UNIQ_KEY=f"{producer}{number:08X}")
+
+
+async def test_a_repeat_gets_the_first_answer_and_stores_nothing(tmp_path):
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        first = await send(channel, "T", b"once", 1, ticket(1))
+        again = await send(channel, "T", b"once", 2, ticket(1))  # a retry may choose another queue
+        other = await send(channel, "T", b"twice", 1, ticket(2))
+        assert (again.message_id, again.queue_id, again.queue_offset) == (first.message_id, 1, first.queue_offset)
+        assert other.queue_offset == first.queue_offset + 1
+        assert (await pull(channel, "T", 1)).bodies == [b"once", b"twice"]
+        assert (await pull(channel, "T", 2)).code == Response.PULL_NOT_FOUND
+
+
+async def test_repeats_that_come_together_are_one(tmp_path):
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        await send(channel, "T", b"makes the topic")
+        answers = await asyncio.gather(*(send(channel, "T", b"once", 1, ticket(7)) for _ in range(20)))
+        assert len({answer.message_id for answer in answers}) == 1
+        assert (await pull(channel, "T", 1)).bodies == [b"once"]
+
+
+async def test_a_repeat_is_known_after_a_restart(tmp_path):
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        first = await send(channel, "T", b"once", 0, ticket(1))
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        again = await send(channel, "T", b"once", 0, ticket(1))
+        assert again.queue_offset == first.queue_offset
+        await send(channel, "T", b"new", 0, ticket(2))
+        assert (await pull(channel, "T")).bodies == [b"once", b"new"]
+
+
+async def test_another_producer_with_the_same_number_is_another(tmp_path):
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        await send(channel, "T", b"one", 0, ticket(1))
+        await send(channel, "T", b"two", 0, ticket(1, producer="7F00000112345678ABCDEF02"))
+        assert (await pull(channel, "T")).bodies == [b"one", b"two"]
+
+
+async def test_a_producer_without_a_number_is_refused(tmp_path):
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        await send(channel, "T", b"makes the topic")
+        refused = await try_send(channel, "T", b"x", 0, named(__PID=PRODUCER))
+        assert (refused.code, "__SEQ" in refused.remark) == (Response.MESSAGE_ILLEGAL, True)
+
+
+def test_what_is_remembered_is_bounded():
+    now_ms = 0
+    repeats = Repeats(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]  (it is not asked)
+    for number in range(SENDS_A_PRODUCER + 10):
+        place = Appended(Queue("T", 0), QueueOffset(number), (PhysicalOffset(0),), PhysicalOffset(1), 0)
+        repeats.remember(Ticket(PRODUCER, number), place)
+    assert repeats.known(Ticket(PRODUCER, 9)) is None
+    assert repeats.known(Ticket(PRODUCER, 10)) is not None
+    assert repeats.must_look
+    now_ms = LOOKS_BACK_MS
+    assert not repeats.must_look
+
+
+async def test_a_repeat_of_what_waits_for_its_time_is_known_after_a_restart(tmp_path):
+    words = ticket(1) + named(TIMER_DELAY_SEC="3600")
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        first = await send(channel, "T", b"later", 0, words)
+        again = await send(channel, "T", b"later", 0, words)
+        assert again.queue_offset == first.queue_offset
+        assert first.recall_handle
+        assert again.recall_handle is None, "when the first is due is not known any more"
+    async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
+        assert (await send(channel, "T", b"later", 0, words)).queue_offset == first.queue_offset
+        assert server.broker.delay.count == 1

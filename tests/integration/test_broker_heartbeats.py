@@ -1,0 +1,554 @@
+"""Clients of a real broker, over real sockets: membership, locks, and remote control of consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.drafts import draft
+from tests.support.waiting import eventually
+
+from sparrow.broker.admin import consumer_control
+from sparrow.broker.server import BrokerServer
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.net import Channel, connect
+from sparrow.settings import BrokerSettings, LogSettings
+from sparrow.wire import bodies, headers, record
+from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, LockQueues, ProducerData, SubscriptionData
+from sparrow.wire.codes import OUR_VERSION, Code, Language, Response
+from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode
+from sparrow.wire.ids import format_offset_id
+
+LOG = LogSettings(segment_bytes=1 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000)
+
+
+@asynccontextmanager
+async def serving(path: Path, **settings: object) -> AsyncIterator[BrokerServer]:
+    async with BrokerServer(BrokerSettings(port=0, **settings), path, LOG) as server:
+        yield server
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[BrokerServer]:
+    async with serving(tmp_path) as running:
+        yield running
+
+
+class Client:
+    """A consumer as a broker sees it: it beats, and answers what it is asked."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.channel: Channel
+        self.heard: list[Command] = []
+        self.answers: dict[int, Callable[[Command], Command]] = {}
+
+    async def connect(self, server: BrokerServer) -> Client:
+        self.channel = await connect(server.address, self._serve)
+        return self
+
+    def _serve(self, command: Command, channel: Channel) -> None:
+        self.heard.append(command)
+        if command.code in self.answers:
+            channel.write(encode(self.answers[command.code](command)))
+
+    def heartbeat(self, group: str = "g", *topics: str, **more: object) -> bytes:
+        subscriptions = [SubscriptionData(topic, sub_version=1) for topic in topics or ("T",)]
+        model = str(more.pop("message_model", "CLUSTERING"))
+        consumer = ConsumerData(group, message_model=model, subscription_data_set=subscriptions)
+        return bodies.write(HeartbeatData(self.client_id, consumer_data_set=[consumer], **more))
+
+    async def beat(self, group: str = "g", *topics: str, **more: object) -> Command:
+        seen = await self.channel.request(Code.HEART_BEAT, headers.Heartbeat(), self.heartbeat(group, *topics, **more))
+        assert seen.code == Response.SUCCESS, seen.remark
+        return seen
+
+    def beat_as(self, language: Language, version: int) -> None:
+        """One-way, in the name of another language or release."""
+        frame = Command(Code.HEART_BEAT, 1, IS_ONE_WAY, language, version, None, None, self.heartbeat())
+        self.channel.write(encode(frame))
+
+    def told(self, code: int) -> list[Command]:
+        return [command for command in self.heard if command.code == code]
+
+    async def ask(self, code: int, header: headers.Header | None = None, body: bytes = b"") -> Command:
+        return await self.channel.request(code, header, body)
+
+    async def members(self, group: str = "g") -> list[str]:
+        found = await self.ask(Code.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers(group))
+        assert found.code == Response.SUCCESS, found.remark
+        return bodies.read(bodies.ConsumerList, found.body).consumer_id_list
+
+
+@pytest.fixture
+async def client(server: BrokerServer) -> AsyncIterator[Callable[[str], object]]:
+    """Makes connected clients, and hangs up for all of them."""
+    made: list[Client] = []
+
+    async def connected(client_id: str) -> Client:
+        made.append(await Client(client_id).connect(server))
+        return made[-1]
+
+    yield connected
+    for each in made:
+        each.channel.close()
+
+
+# -- coming and going -------------------------------------------------------------------------------------------------
+
+
+async def test_members_hear_of_each_other(client):
+    one, two = await client("one"), await client("two")
+    await one.beat()
+    await two.beat()
+    assert await one.members() == await two.members() == ["one", "two"]
+    await eventually(lambda: len(one.told(40)) == 2)  # of itself, and of the other
+    assert headers.read(headers.ConsumersChanged, one.told(40)[-1].ext).group == "g"
+    assert one.told(40)[-1].is_one_way
+
+    await two.ask(Code.UNREGISTER_CLIENT, headers.UnregisterClient("two", consumer_group="g"))
+    await eventually(lambda: len(one.told(40)) == 3)
+    assert await one.members() == ["one"]
+
+
+async def test_the_same_heartbeat_again_tells_nobody(client):
+    one, two = await client("one"), await client("two")
+    await one.beat()
+    await two.beat()
+    await eventually(lambda: len(one.told(40)) == 2)
+    await two.beat()
+    await two.beat()
+    await one.members()  # an answer on the same connection: whatever was said before it has arrived
+    assert len(one.told(40)) == 2
+
+
+async def test_a_client_that_hangs_up_is_gone_at_once(client, server):
+    one, two = await client("one"), await client("two")
+    await one.beat()
+    await two.beat(producer_data_set=[ProducerData("p")])
+    two.channel.abort()
+    await eventually(lambda: len(one.told(40)) == 3)
+    assert await one.members() == ["one"]
+    assert server.broker.members.producers("p") == []
+
+
+async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
+    log = LOG.model_copy(update={"flush": "sync"})  # so that making a group takes a while
+    async with BrokerServer(BrokerSettings(port=0), tmp_path, log) as server:
+        hasty = await Client("hasty").connect(server)
+        hasty.beat_as(Language.JAVA, OUR_VERSION)
+        hasty.channel.close()
+        await eventually(lambda: server.broker.groups.get("g"))
+        await eventually(lambda: not server.broker.members.is_known("g"))
+
+
+async def test_the_last_one_to_leave_leaves_no_group(client):
+    one = await client("one")
+    await one.beat()
+    await one.ask(Code.UNREGISTER_CLIENT, headers.UnregisterClient("one", consumer_group="g"))
+    found = await one.ask(Code.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers("g"))
+    assert (found.code, found.remark) == (Response.SYSTEM_ERROR, "no consumer of group 'g' is online")
+
+
+async def test_those_who_broadcast_are_left_alone(client):
+    one, two = await client("one"), await client("two")
+    await one.beat(message_model="BROADCASTING")
+    await two.beat(message_model="BROADCASTING")
+    assert await one.members() == ["one", "two"]
+    assert one.told(40) == []
+
+
+async def test_a_client_that_falls_silent_is_dropped(tmp_path):
+    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+        mute, lively = await Client("mute").connect(server), await Client("lively").connect(server)
+        await lively.beat()
+        await mute.beat()
+        async with asyncio.timeout(10):
+            while mute.channel.is_open:
+                await lively.beat()
+        assert lively.channel.is_open
+        assert await lively.members() == ["lively"]
+        lively.channel.close()
+
+
+async def test_a_group_that_a_client_no_longer_names_is_left(tmp_path):
+    async with serving(tmp_path, client_silence_ms=600, scan_interval_ms=10) as server:
+        one, two = await Client("one").connect(server), await Client("two").connect(server)
+        await one.beat("g")
+        await one.beat("h")
+        await two.beat("h")
+        await eventually(lambda: len(two.told(40)) == 1)
+        async with asyncio.timeout(10):
+            while len(two.told(40)) < 2:
+                await one.beat("g")
+                await two.beat("h")
+        assert await two.members("h") == ["two"]
+        assert await two.members("g") == ["one"]
+        one.channel.close()
+        two.channel.close()
+
+
+async def test_a_new_group_and_its_retry_topic_are_made(client, server):
+    one = await client("one")
+    await one.beat("brand-new")
+    assert server.broker.groups.get("brand-new") == Group(name="brand-new")
+    retry = server.broker.topics["%RETRY%brand-new"]
+    assert (retry.read_queues, retry.write_queues, retry.permission) == (1, 1, 6)
+
+
+async def test_a_group_that_may_not_be_made_is_passed_over(tmp_path):
+    async with serving(tmp_path, auto_create_groups=False) as server:
+        one = await Client("one").connect(server)
+        await server.broker.groups.put(Group(name="known", retry_queues=3))
+        await one.beat("unknown")
+        await one.beat("known")
+        assert not server.broker.members.is_known("unknown")
+        assert "%RETRY%unknown" not in server.broker.topics
+        assert server.broker.members.is_known("known")
+        assert server.broker.topics["%RETRY%known"].write_queues == 3
+        one.channel.close()
+
+
+async def test_heartbeats_without_subscriptions(client, server):
+    one = await client("one")
+
+    def said(seen: Command) -> headers.HeartbeatSeen:
+        return headers.read(headers.HeartbeatSeen, seen.ext)
+
+    first = await one.beat(heartbeat_fingerprint=5, without_sub=True)
+    assert said(first) == headers.HeartbeatSeen(supports_v2=True, subscription_changed=True)
+    assert server.broker.members.filter_of("g", "T") is None
+    assert not said(await one.beat(heartbeat_fingerprint=5)).subscription_changed
+    assert not said(await one.beat("g", "other", heartbeat_fingerprint=5, without_sub=True)).subscription_changed
+    assert server.broker.members.filter_of("g", "T") is not None
+    assert first.version >= 233  # or Java does not pull by SQL92
+
+
+# -- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (Code.HEART_BEAT, b""),
+        (Code.HEART_BEAT, b"{"),
+        (Code.HEART_BEAT, b'{"consumerDataSet":[]}'),
+        (Code.HEART_BEAT, b'{"clientID":""}'),
+        (Code.HEART_BEAT, b'{"clientID":"x","consumerDataSet":[{"groupName":["no"]}]}'),
+        (Code.LOCK_BATCH_MQ, b"[]"),
+        (Code.UNLOCK_BATCH_MQ, b'{"clientId":"x"}'),
+        (Code.CHECK_CLIENT_CONFIG, b"nonsense"),
+    ],
+)
+async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_lives_on(client, code, body):
+    one = await client("one")
+    refusal = await one.ask(code, None, body)
+    assert refusal.code == Response.SYSTEM_ERROR
+    assert "cannot be read" in refusal.remark
+    await one.beat()
+
+
+async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
+    one = await client("one")
+    by_sql = SubscriptionData("S", "a >", "SQL92", 1)
+    asked = await one.ask(Code.CHECK_CLIENT_CONFIG, None, bodies.write(bodies.ClientConfigCheck("one", "g", by_sql)))
+    assert asked.code == Response.SUBSCRIPTION_PARSE_FAILED
+    assert "a >" in asked.remark
+    data = ConsumerData("g", subscription_data_set=[by_sql, SubscriptionData("T", sub_version=1)])
+    beaten = await one.ask(Code.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
+    assert (beaten.code, beaten.remark) == (asked.code, asked.remark)
+    assert await one.members() == ["one"]
+    assert server.broker.members.filter_of("g", "T") is not None
+
+
+async def test_tags_pass_the_check(client):
+    one = await client("one")
+    check = bodies.ClientConfigCheck("one", "g", SubscriptionData("T", "a || b"))
+    assert (await one.ask(Code.CHECK_CLIENT_CONFIG, None, bodies.write(check))).code == Response.SUCCESS
+
+
+# -- locks ------------------------------------------------------------------------------------------------------------
+
+
+async def test_one_client_of_a_group_holds_a_queue(client):
+    one, two = await client("one"), await client("two")
+    queues = [BrokerQueue("T", "sparrow", number) for number in range(2)]
+
+    async def lock(who: Client) -> list[BrokerQueue]:
+        held = await who.ask(Code.LOCK_BATCH_MQ, None, bodies.write(LockQueues("g", who.client_id, queues)))
+        return bodies.read(bodies.QueuesLocked, held.body).locked
+
+    assert await lock(one) == queues
+    assert await lock(two) == []
+    give_back = bodies.write(LockQueues("g", "one", queues[:1]))
+    assert (await one.ask(Code.UNLOCK_BATCH_MQ, None, give_back)).code == Response.SUCCESS
+    assert await lock(two) == queues[:1]
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+async def test_tools_see_who_consumes(client):
+    one, tool = await client("one"), await client("tool")
+    none = await tool.ask(Code.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerConnections("g"))
+    assert (none.code, none.remark) == (Response.CONSUMER_NOT_ONLINE, "no consumer of group 'g' is online")
+    await one.beat("g", "T", "U")
+    found = await tool.ask(Code.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerConnections("g"))
+    told = bodies.read(bodies.ConsumerConnections, found.body)
+    (connection,) = told.connection_set
+    assert (connection.client_id, connection.language, connection.version) == ("one", "PYTHON", OUR_VERSION)
+    assert connection.client_addr.startswith("127.0.0.1:")
+    assert set(told.subscription_table) == {"T", "U"}
+    assert (told.message_model, told.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
+
+
+async def test_tools_see_who_produces(client):
+    one, tool = await client("one"), await client("tool")
+    none = await tool.ask(Code.GET_PRODUCER_CONNECTION_LIST, headers.ProducerConnections("p"))
+    assert (none.code, none.remark) == (Response.SYSTEM_ERROR, "no producer of group 'p' is online")
+    await one.beat(producer_data_set=[ProducerData("p")])
+    found = await tool.ask(Code.GET_PRODUCER_CONNECTION_LIST, headers.ProducerConnections("p"))
+    (connection,) = bodies.read(bodies.ProducerConnections, found.body).connection_set
+    assert connection.client_id == "one"
+    every = await tool.ask(Code.GET_ALL_PRODUCER_INFO)
+    table = bodies.read(bodies.ProducerTable, every.body).data
+    assert [(group, entry.client_id) for group, entries in table.items() for entry in entries] == [("p", "one")]
+
+
+# -- remote control: offsets ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def five_messages(server: BrokerServer) -> list[int]:
+    """In queue 0 of topic T, which has two; group g has read 3 of them. Their physical offsets."""
+    store = server.broker.store
+    await server.broker.topics.put(Topic(name="T", read_queues=2, write_queues=2))
+    appended = await store.append(Queue("T", 0), [draft(f"m{number}", tags="a") for number in range(5)])
+    await store.commit("g", Queue("T", 0), 3)
+    await store.commit("g", Queue("T", 1), 0)
+    return list(appended.physical_offsets)
+
+
+def reset(time_ms: int, *, is_forced: bool = True, queue_id: int | None = None, offset: int | None = None):
+    return headers.ResetOffset("T", "g", time_ms, is_forced, queue_id, offset)
+
+
+def table(command: Command) -> dict[int, int]:
+    assert command.code in (Response.SUCCESS, Code.RESET_CONSUMER_CLIENT_OFFSET), command.remark
+    offsets = bodies.read(bodies.ResetOffsets, command.body).offset_table
+    return {queue.queue_id: offset for queue, offset in offsets.items()}
+
+
+@pytest.mark.parametrize(
+    ("asked", "offsets"),
+    [
+        (reset(0), {0: 0, 1: 0}),
+        (reset(-1), {0: 5, 1: 0}),
+        (reset(-1, is_forced=False), {0: 3, 1: 0}),
+        (reset(0, is_forced=False), {0: 0, 1: 0}),
+        (reset(-1, queue_id=0), {0: 5}),
+        (reset(0, queue_id=0, offset=4), {0: 4}),
+        (reset(0, queue_id=-1, offset=-1), {0: 0, 1: 0}),
+    ],
+)
+@pytest.mark.usefixtures("five_messages")
+async def test_every_member_is_told_where_to_go_on(client, server, asked, offsets):
+    one, two, tool = await client("one"), await client("two"), await client("tool")
+    await one.beat()
+    await two.beat()
+    said = await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+    assert table(said) == offsets
+    for member in (one, two):
+        await eventually(lambda member=member: member.told(220))
+        (told,) = member.told(220)
+        assert table(told) == offsets
+        assert told.is_one_way
+        header = headers.read(headers.ResetOffset, told.ext)
+        assert (header.topic, header.group, header.is_forced) == ("T", "g", asked.is_forced)
+    # The members commit, not the broker.
+    assert await server.broker.store.committed("g", Queue("T", 0)) == 3
+
+
+@pytest.mark.usefixtures("five_messages")
+async def test_a_cpp_client_gets_a_list(client, server):
+    one, tool = await client("one"), await client("tool")
+    one.beat_as(Language.CPP, OUR_VERSION)
+    await eventually(lambda: server.broker.members.is_known("g"))
+    await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0, queue_id=0))
+    await eventually(lambda: one.told(220))
+    (told,) = one.told(220)
+    listed = bodies.read(bodies.ListedOffsets, told.body).offset_table
+    assert listed == [bodies.ListedOffset("sparrow", "T", 0, 0)]
+
+
+@pytest.mark.usefixtures("five_messages")
+async def test_with_nobody_online_the_tool_is_told_so(client):
+    tool = await client("tool")
+    said = await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0))
+    assert said.code == Response.CONSUMER_NOT_ONLINE
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        (headers.ResetOffset("nowhere", "g", 0, True), Response.TOPIC_NOT_EXIST, "'nowhere' does not exist"),
+        (headers.ResetOffset("T", "fresh", 0, True), Response.CONSUMER_NOT_ONLINE, "is online"),
+        (reset(0, queue_id=2), Response.SYSTEM_ERROR, "has 2 queues"),
+        (reset(0, queue_id=0, offset=6), Response.SYSTEM_ERROR, "cannot be read from 6"),
+    ],
+)
+@pytest.mark.usefixtures("five_messages")
+async def test_a_reset_that_cannot_be_is_refused_and_nobody_is_told(client, asked, code, words):
+    one, tool = await client("one"), await client("tool")
+    await one.beat()
+    said = await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+    assert said.code == code
+    assert words in said.remark
+    await one.members()
+    assert one.told(220) == []
+
+
+@pytest.mark.usefixtures("five_messages")
+async def test_one_member_too_old_and_nobody_is_told(client, server):
+    one, old, tool = await client("one"), await client("old"), await client("tool")
+    await one.beat()
+    old.beat_as(Language.JAVA, consumer_control.OFFSETS_SINCE - 1)
+    await eventually(lambda: server.broker.members.client("g", "old"))
+    for code, header in (
+        (Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0)),
+        (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g")),
+        (Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "old")),
+    ):
+        said = await tool.ask(code, header)
+        assert said.code == Response.SYSTEM_ERROR
+        assert "'old'" in said.remark
+        assert "too old" in said.remark
+    await one.members()
+    assert one.told(220) == one.told(221) == []
+
+
+# -- remote control: questions ----------------------------------------------------------------------------------------
+
+
+def at(offset: int) -> Callable[[Command], Command]:
+    """Answers 221."""
+    status = bodies.ConsumerStatus(message_queue_table={BrokerQueue("T", "sparrow", 0): offset})
+    return lambda command: answer(command, Response.SUCCESS, None, bodies.write(status), None)
+
+
+async def test_members_say_where_they_are(client):
+    one, two, tool = await client("one"), await client("two"), await client("tool")
+    one.answers[221], two.answers[221] = at(7), at(8)
+    await one.beat()
+    await two.beat()
+
+    async def ask(client_id: str | None) -> dict[str, list[int]]:
+        header = headers.ConsumerStatus("T", "g", client_id)
+        said = await tool.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+        assert said.code == Response.SUCCESS, said.remark
+        found = bodies.read(bodies.ConsumerStatus, said.body).consumer_table
+        return {name: list(offsets.values()) for name, offsets in found.items()}
+
+    assert await ask(None) == await ask("") == {"one": [7], "two": [8]}
+    assert await ask("two") == {"two": [8]}
+
+
+async def test_who_does_not_say_where_it_is_is_left_out(client, monkeypatch):
+    monkeypatch.setattr(consumer_control, "STATUS_TIMEOUT_MS", 50)
+    one, mute, tool = await client("one"), await client("mute"), await client("tool")
+    one.answers[221] = at(7)
+    await one.beat()
+    await mute.beat()
+    said = await tool.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g"))
+    assert set(bodies.read(bodies.ConsumerStatus, said.body).consumer_table) == {"one"}
+    alone = await tool.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g", "mute"))
+    assert alone.code == Response.CONSUME_MSG_TIMEOUT
+
+
+async def test_a_clients_answer_is_handed_on_as_it_is(client):
+    one, tool = await client("one"), await client("tool")
+    await one.beat()
+    for code, remark, body in ((0, None, b'{"anything":{1:"goes"}}'), (1, "not today", b"")):
+        one.answers[307] = lambda command, said=(code, None, body, remark): answer(command, *said)
+        header = headers.ConsumerRunning("g", "one", True)
+        said = await tool.ask(Code.GET_CONSUMER_RUNNING_INFO, header)
+        assert (said.code, said.remark, bytes(said.body)) == (code, remark, body)
+        assert headers.read(headers.ConsumerRunning, one.told(307)[-1].ext) == header
+
+
+async def test_a_client_consumes_a_message_on_request(client, five_messages, server):
+    one, tool = await client("one"), await client("tool")
+    result = bodies.ConsumedDirectly("CR_SUCCESS", spent_time_mills=1)
+    one.answers[309] = lambda command: answer(command, 0, None, bodies.write(result), None)
+    await one.beat()
+    message_id = format_offset_id(server.address.as_host(), five_messages[2])
+    for client_id in ("one", None):
+        header = headers.ConsumeDirectly("g", client_id, message_id, topic="T")
+        said = await tool.ask(Code.CONSUME_MESSAGE_DIRECTLY, header)
+        assert bodies.read(bodies.ConsumedDirectly, said.body) == result
+        told = one.told(309)[-1]
+        (message,) = record.decode_all(bytes(told.body))
+        assert (message.body, message.topic, message.queue_offset) == (b"m2", "T", 2)
+        assert headers.read(headers.ConsumeDirectly, told.ext).broker_name == "sparrow"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "words"),
+    [
+        (None, "which message?"),
+        ("xyz", "32 or 56 characters"),
+        ("7F00000100002A9F000000007FFFFFFF", "there is no message"),
+    ],
+)
+async def test_a_message_that_is_not_there_is_not_consumed(client, message_id, words):
+    one, tool = await client("one"), await client("tool")
+    await one.beat()
+    said = await tool.ask(Code.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeDirectly("g", "one", message_id))
+    assert said.code == Response.SYSTEM_ERROR
+    assert words in said.remark
+    await one.members()
+    assert one.told(309) == []
+
+
+async def test_a_client_that_does_not_answer_in_time_has_timed_out(client, monkeypatch):
+    monkeypatch.setattr(consumer_control, "RELAY_TIMEOUT_MS", 50)
+    mute, tool = await client("mute"), await client("tool")
+    await mute.beat()
+    said = await tool.ask(Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "mute"))
+    assert said.code == Response.CONSUME_MSG_TIMEOUT
+    assert "'mute'" in said.remark
+
+
+async def test_a_client_that_hangs_up_instead_of_answering(client):
+    rude, tool = await client("rude"), await client("tool")
+    await rude.beat()
+
+    def hang_up(command: Command) -> Command:
+        rude.channel.abort()
+        return answer(command, 0, None, b"", None)
+
+    rude.answers[307] = hang_up
+    said = await tool.ask(Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "rude"))
+    assert said.code == Response.SYSTEM_ERROR
+    assert "no connection" in said.remark
+
+
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [
+        (Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "nobody")),
+        (Code.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeDirectly("g", "nobody", "0" * 32)),
+        (Code.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeDirectly("g")),
+        (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g", "nobody")),
+        (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g")),
+    ],
+)
+async def test_nobody_is_asked_who_is_not_online(client, code, header):
+    tool = await client("tool")
+    said = await tool.ask(code, header)
+    assert said.code == Response.SYSTEM_ERROR
+    assert said.remark.endswith("online")

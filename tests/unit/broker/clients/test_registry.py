@@ -1,0 +1,275 @@
+"""Who is online, and what groups subscribe to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrow.broker.clients.registry import Members
+from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from sparrow.wire.codes import Language
+from sparrow.wire.tags import java_hash
+
+
+@pytest.fixture
+def members() -> Members:
+    return Members()
+
+
+def sub(topic: str = "T", tags: str = "*", version: int = 1, kind: str = "TAG") -> SubscriptionData:
+    return SubscriptionData(topic, tags, kind, version)
+
+
+def consumer(group: str = "g", *subscriptions: SubscriptionData, **more: str) -> ConsumerData:
+    return ConsumerData(group, subscription_data_set=list(subscriptions or (sub(),)), **more)
+
+
+def beat(members: Members, channel: str, client_id: str, *consumers: ConsumerData, now_ms: int = 0, **more: object):
+    data = HeartbeatData(client_id, consumer_data_set=list(consumers), **more)
+    return members.heartbeat(channel, data, language=Language.JAVA, version=407, now_ms=now_ms)
+
+
+def ids(members: Members, group: str = "g") -> list[str]:
+    found = members.consumers(group)
+    return list(found.members) if found is not None else []
+
+
+# -- coming and going -------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_comes_changes_its_group(members):
+    assert beat(members, "c1", "a", consumer()).groups == ("g",)
+    assert beat(members, "c2", "b", consumer()).groups == ("g",)
+    assert ids(members) == ["a", "b"]
+
+
+def test_the_same_heartbeat_again_changes_nothing(members):
+    beat(members, "c1", "a", consumer())
+    assert beat(members, "c1", "a", consumer(), now_ms=9).groups == ()
+    assert members.client("g", "a").seen_ms == 9
+
+
+def test_a_client_may_be_in_many_groups(members):
+    assert beat(members, "c1", "a", consumer("g"), consumer("h")).groups == ("g", "h")
+    assert members.is_known("g")
+    assert members.is_known("h")
+    assert members.left("c1").groups == ()
+    assert not members.is_known("g")
+    assert not members.is_known("h")
+
+
+def test_those_left_behind_are_told(members):
+    beat(members, "c1", "a", consumer("g"), consumer("h"))
+    beat(members, "c2", "b", consumer("g"))
+    assert members.left("c1").groups == ("g",)
+    assert ids(members) == ["b"]
+
+
+def test_a_connection_nobody_knows_leaves_nothing_behind(members):
+    assert members.left("c1").groups == ()
+
+
+def test_unregistering_ends_one_membership(members):
+    beat(members, "c1", "a", consumer("g"), consumer("h"))
+    beat(members, "c2", "b", consumer("g"))
+    assert members.unregister("c1", "a", consumer_group="g").groups == ("g",)
+    assert ids(members, "g") == ["b"]
+    assert ids(members, "h") == ["a"]
+
+
+def test_nobody_unregisters_what_belongs_to_another_connection(members):
+    beat(members, "c1", "a", consumer())
+    assert members.unregister("c2", "a", consumer_group="g").groups == ()
+    assert ids(members) == ["a"]
+
+
+def test_a_client_on_a_new_connection_replaces_the_old_one(members):
+    beat(members, "c1", "a", consumer(), producer_data_set=[ProducerData("p")])
+    changed = beat(members, "c2", "a", consumer(), producer_data_set=[ProducerData("p")])
+    assert changed.groups == ("g",)
+    assert members.client("g", "a").channel == "c2"
+    assert members.left("c1").groups == ()
+    assert ids(members) == ["a"]
+    assert members.producer_client("a").channel == "c2"
+
+
+def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(members):
+    beat(members, "c1", "a", producer_data_set=[ProducerData("p"), ProducerData("q")])
+    beat(members, "c2", "a", producer_data_set=[ProducerData("p")])
+    members.left("c1")
+    assert members.producers("q") == []
+    assert members.producer_client("a").channel == "c2"
+
+
+# -- subscriptions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_finds_the_filter_of_its_group(members):
+    beat(members, "c1", "a", consumer("g", sub("T", "x || y")))
+    assert members.filter_of("g", "T").tags_codes == {java_hash("x"), java_hash("y")}
+    assert members.filter_of("g", "U") is None
+    assert members.filter_of("h", "T") is None
+
+
+def test_only_a_newer_subscription_replaces_one(members):
+    beat(members, "c1", "a", consumer("g", sub("T", "new", version=5)))
+    for version in (4, 5):
+        beat(members, "c2", "b", consumer("g", sub("T", "other", version=version)))
+        assert members.filter_of("g", "T").data.sub_string == "new"
+    changed = beat(members, "c2", "b", consumer("g", sub("T", "newest", version=6)))
+    assert members.filter_of("g", "T").data.sub_string == "newest"
+    assert changed.groups == ()  # the same topics: there is nothing to share anew
+
+
+def test_topics_that_a_heartbeat_leaves_out_are_gone(members):
+    beat(members, "c1", "a", consumer("g", sub("T"), sub("U")))
+    assert beat(members, "c1", "a", consumer("g", sub("U"))).groups == ("g",)
+    assert members.filter_of("g", "T") is None
+    assert members.filter_of("g", "U") is not None
+
+
+def test_a_new_topic_changes_the_group(members):
+    beat(members, "c1", "a", consumer("g", sub("T")))
+    assert beat(members, "c1", "a", consumer("g", sub("T"), sub("U"))).groups == ("g",)
+    assert members.groups_of_topic("U") == ["g"]
+
+
+def test_a_subscription_that_cannot_be_takes_nothing_else_with_it(members):
+    changed = beat(members, "c1", "a", consumer("g", sub("S", "a >", kind="SQL92"), sub("T")), consumer("h"))
+    (refusal,) = changed.refused
+    assert "a >" in str(refusal)
+    assert members.filter_of("g", "S") is None
+    assert members.filter_of("g", "T") is not None
+    assert members.is_known("h")
+
+
+def test_subscriptions_go_with_the_last_member(members):
+    beat(members, "c1", "a", consumer("g", sub("T", version=9)))
+    members.left("c1")
+    beat(members, "c1", "a", consumer("g", sub("T", "older", version=1)))
+    assert members.filter_of("g", "T").data.sub_string == "older"
+
+
+def test_the_newest_heartbeat_says_how_the_group_consumes(members):
+    beat(members, "c1", "a", consumer())
+    beat(members, "c1", "a", consumer("g", sub(), message_model="BROADCASTING", consume_type="CONSUME_ACTIVELY"))
+    group = members.consumers("g")
+    assert (group.message_model, group.consume_type) == ("BROADCASTING", "CONSUME_ACTIVELY")
+
+
+# -- heartbeats without subscriptions ---------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_without_subscriptions_keeps_those_there_are(members):
+    beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7)
+    changed = beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True, now_ms=5)
+    assert (changed.groups, changed.needs_subscriptions) == ((), False)
+    assert members.filter_of("g", "T") is not None
+    assert members.client("g", "a").seen_ms == 5
+
+
+def test_a_group_that_is_not_known_needs_subscriptions(members):
+    changed = beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True)
+    assert changed.needs_subscriptions
+    assert ids(members) == ["a"]
+
+
+def test_another_fingerprint_needs_subscriptions(members):
+    beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7)
+    beat(members, "c2", "b", consumer("g", sub(version=2)), heartbeat_fingerprint=8)
+    assert beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True).needs_subscriptions
+    assert not beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7).needs_subscriptions
+
+
+# -- silence ----------------------------------------------------------------------------------------------------------
+
+
+def test_channels_without_heartbeats_are_silent(members):
+    beat(members, "c1", "a", consumer(), now_ms=10)
+    beat(members, "c2", "b", consumer(), now_ms=20)
+    assert members.silent(10) == []
+    assert members.silent(11) == ["c1"]
+    members.left("c1")
+    assert members.silent(11) == []
+
+
+def test_who_has_unregistered_is_not_silent(members):
+    beat(members, "c1", "a", consumer(), producer_data_set=[ProducerData("p")])
+    members.unregister("c1", "a", producer_group="p", consumer_group="g")
+    assert members.silent(1_000) == []
+
+
+def test_a_group_that_a_client_no_longer_names_expires_alone(members):
+    beat(members, "c1", "a", consumer("g"), consumer("h"), producer_data_set=[ProducerData("p")], now_ms=0)
+    beat(members, "c2", "b", consumer("h"), now_ms=100)
+    beat(members, "c1", "a", consumer("g"), now_ms=100)
+    assert members.expire(50).groups == ("h",)
+    assert ids(members, "g") == ["a"]
+    assert ids(members, "h") == ["b"]
+    assert members.producers("p") == []
+    assert members.producer_client("a") is None
+
+
+def test_nobody_is_told_of_a_group_whose_members_expire_together(members):
+    beat(members, "c1", "a", consumer("g"), now_ms=0)
+    beat(members, "c1", "b", consumer("g"), now_ms=0)
+    beat(members, "c1", "a", consumer("h"), now_ms=100)
+    assert members.expire(50).groups == ()
+    assert not members.is_known("g")
+
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+def test_producers_are_found_by_group_and_by_id(members):
+    beat(members, "c1", "a", producer_data_set=[ProducerData("p"), ProducerData("q")])
+    beat(members, "c2", "b", producer_data_set=[ProducerData("p")])
+    assert [member.client_id for member in members.producers("p")] == ["a", "b"]
+    assert {name: len(found) for name, found in members.producer_groups().items()} == {"p": 2, "q": 1}
+    assert members.producer_client("a").channel == "c1"
+    members.unregister("c1", "a", producer_group="p")
+    assert members.producer_client("a").channel == "c1"
+    members.unregister("c1", "a", producer_group="q")
+    assert members.producer_client("a") is None
+    assert members.producers("q") == []
+
+
+def test_nothing_is_left_of_clients_that_come_and_go(members):
+    for number in range(100):
+        more = {"producer_data_set": [ProducerData(f"p{number}")]}
+        beat(members, f"c{number}", f"id{number}", consumer(f"g{number}"), **more)
+        members.left(f"c{number}")
+    assert [table for table in vars(members).values() if table] == []
+
+
+few = st.integers(0, 2).map(str)
+happenings = st.lists(
+    st.tuples(st.sampled_from(["beat", "unregister", "left", "expire"]), few, few, st.sets(few), st.sets(few)),
+    max_size=40,
+)
+
+
+@given(happenings)
+def test_whatever_happens_members_and_connections_agree(happened):
+    members = Members()
+    for now_ms, (what, channel, client_id, consumes, produces) in enumerate(happened):
+        if what == "beat":
+            more = {"producer_data_set": [ProducerData(name) for name in sorted(produces)]}
+            beat(members, channel, client_id, *map(consumer, sorted(consumes)), now_ms=now_ms, **more)
+        elif what == "left":
+            changed = members.left(channel)
+            assert all(ids(members, group) for group in changed.groups)
+        elif what == "expire":
+            changed = members.expire(now_ms - 5)
+            assert all(ids(members, group) for group in changed.groups)
+        else:
+            for name in consumes | produces:
+                members.unregister(channel, client_id, producer_group=name, consumer_group=name)
+        online = {member.channel for name in "012" for member in members.producers(name)}
+        for name in "012":
+            group = members.consumers(name)
+            assert group is None or group.members
+            online |= {member.channel for member in group.members.values()} if group else set()
+        assert set(members.silent(now_ms + 1)) == online
+    for channel in "012":
+        members.left(channel)
+    assert [table for table in vars(members).values() if table] == []

@@ -1,0 +1,292 @@
+"""Pulls that wait, on a loop whose clock stands still until a test moves it: a minute passes in no time."""
+
+import asyncio
+import threading
+
+import pytest
+
+from sparrow.broker.consume.long_poll import Held, Hold
+from sparrow.model.errors import Busy
+from sparrow.model.queue import Queue
+
+Q0, Q1 = Queue("T", 0), Queue("T", 1)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """Its clock shows what it is told; timers that are due then run in the next turn."""
+
+    def __init__(self):
+        self.now = 1000.0
+        super().__init__()
+
+    def time(self):
+        return self.now
+
+
+@pytest.fixture
+def loop():
+    loop = JumpingLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def hold(loop):
+    return Hold(loop, pulls_max=100)
+
+
+def turn(loop, times=3):
+    """Let everything that is ready run, and what that makes ready."""
+    for _ in range(times):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+
+def jump(loop, seconds):
+    loop.now += seconds
+    turn(loop)
+
+
+class Pull:
+    """A pull as the hold sees it; notes each time it is looked at."""
+
+    def __init__(self, queue=Q0, *, matches=True, offset=0):
+        self.seen, self.matches = [], matches
+        self.held = Held(queue, offset, self.resume)
+
+    def resume(self, held, is_over):
+        assert held is self.held
+        self.seen.append("over" if is_over else "grew")
+        return is_over or self.matches
+
+
+def parked(hold, *pulls, hold_ms=15_000):
+    for pull in pulls:
+        hold.park(pull.held, hold_ms)
+    return pulls
+
+
+# -- growth -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_wakes_when_its_queue_grows(loop, hold):
+    (pull,) = parked(hold, Pull())
+    turn(loop)
+    assert pull.seen == []
+    hold.grew(Q0, 1)
+    assert pull.seen == []  # not in the middle of somebody's append
+    turn(loop)
+    assert pull.seen == ["grew"]
+    assert hold.count == 0
+
+
+def test_other_queues_do_not_wake_it(loop, hold):
+    here, there, elsewhere = parked(hold, Pull(Q0), Pull(Q1), Pull(Queue("U", 0)))
+    hold.grew(Q1, 1)
+    turn(loop)
+    assert (here.seen, there.seen, elsewhere.seen) == ([], ["grew"], [])
+    assert hold.count == 2
+
+
+def test_many_messages_of_one_turn_wake_it_once(loop, hold):
+    (pull,) = parked(hold, Pull(matches=False))
+    for end in range(1000):
+        hold.grew(Q0, end)
+    turn(loop)
+    assert pull.seen == ["grew"]
+
+
+def test_all_pulls_of_a_queue_wake_in_the_order_they_came(loop, hold):
+    order = []
+    pulls = [Pull() for _ in range(10)]
+    for number, pull in enumerate(pulls):
+        pull.held.resume = lambda held, is_over, number=number: bool(order.append(number)) or True
+    parked(hold, *pulls)
+    hold.grew(Q0, 1)
+    turn(loop)
+    assert order == list(range(10))
+
+
+def test_a_pull_that_nothing_matched_goes_on_waiting_until_its_deadline(loop, hold):
+    (pull,) = parked(hold, Pull(matches=False), hold_ms=5_000)
+    for _ in range(3):
+        hold.grew(Q0, 1)
+        turn(loop)
+    assert pull.seen == ["grew"] * 3
+    assert hold.count == 1
+    jump(loop, 5.2)
+    assert pull.seen == ["grew"] * 3 + ["over"]
+    assert hold.count == 0
+
+
+def test_growth_may_be_told_by_another_thread(loop, hold):
+    (pull,) = parked(hold, Pull())
+    looked_from = []
+    pull.held.resume = lambda held, is_over: bool(looked_from.append(threading.get_ident())) or True
+    thread = threading.Thread(target=hold.grew, args=(Q0, 1))
+    thread.start()
+    thread.join()
+    assert looked_from == []
+    turn(loop)
+    assert looked_from == [threading.get_ident()]
+
+
+async def test_another_thread_wakes_a_loop_that_sleeps():
+    """Nothing else is there to wake it: no poll, and no timer for the next ten seconds."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    hold = Hold(loop, pulls_max=10)
+    hold.park(Held(Q0, 0, lambda held, is_over: bool(woken.set()) or True), 15_000)
+    threading.Timer(0.02, hold.grew, (Q0, 1)).start()
+    asked_at = loop.time()
+    async with asyncio.timeout(10):
+        await woken.wait()
+    assert loop.time() - asked_at < 5
+
+
+def test_growth_of_a_queue_nobody_waits_for_costs_nothing(loop, hold):
+    hold.grew(Q0, 1)
+    assert not hold._grown
+    (pull,) = parked(hold, Pull())
+    turn(loop)
+    assert pull.seen == []  # it came later and has looked for itself
+
+
+def test_a_pull_parked_while_others_are_woken_is_not_lost(loop, hold):
+    late = Pull()
+    (first,) = parked(hold, Pull())
+    real = first.held.resume
+
+    def resume(held, is_over):
+        parked(hold, late)
+        return real(held, is_over)
+
+    first.held.resume = resume
+    hold.grew(Q0, 1)
+    turn(loop)
+    assert hold.count == 1
+    hold.grew(Q0, 2)
+    turn(loop)
+    assert late.seen == ["grew"]
+    assert hold.count == 0
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hold_ms", [1, 99, 100, 101, 15_000, 60_000])
+def test_a_pull_is_over_at_its_deadline_within_a_slot_and_never_before(loop, hold, hold_ms):
+    (pull,) = parked(hold, Pull(), hold_ms=hold_ms)
+    jump(loop, hold_ms / 1000 - 0.0005)
+    assert pull.seen == []
+    jump(loop, 0.1 + 0.001)
+    assert pull.seen == ["over"]
+    assert hold.count == 0
+
+
+def test_deadlines_are_kept_whatever_the_order_of_parking(loop, hold):
+    late, soon, later = Pull(), Pull(Q1), Pull()
+    hold.park(late.held, 20_000)
+    hold.park(soon.held, 1_000)
+    hold.park(later.held, 40_000)
+    for seconds, seen in [(1.2, 1), (19.0, 2), (20.0, 3)]:
+        jump(loop, seconds)
+        assert sum(pull.seen == ["over"] for pull in (late, soon, later)) == seen
+    assert hold._timer is None
+
+
+def test_a_loop_that_slept_too_long_catches_up(loop, hold):
+    pulls = [Pull(Queue("T", number)) for number in range(50)]
+    for number, pull in enumerate(pulls):
+        hold.park(pull.held, 1_000 * number)
+    jump(loop, 3600)
+    assert all(pull.seen == ["over"] for pull in pulls)
+    assert (hold.count, hold._waiting, hold._slots, hold._slot_order) == (0, {}, {}, [])
+
+
+def test_one_timer_stands_for_all_deadlines(loop, hold):
+    parked(hold, *(Pull(Queue("T", number)) for number in range(50)), hold_ms=15_000)
+    parked(hold, *(Pull(Queue("U", number)) for number in range(50)), hold_ms=10_000)
+    assert sum(not timer.cancelled() for timer in loop._scheduled) == 1
+
+
+def test_a_woken_pull_is_not_over_again_later(loop, hold):
+    (pull,) = parked(hold, Pull())
+    hold.grew(Q0, 1)
+    turn(loop)
+    jump(loop, 60)
+    assert pull.seen == ["grew"]
+    assert hold.count == 0
+
+
+def test_growth_and_deadline_in_one_turn_answer_once(loop, hold):
+    (pull,) = parked(hold, Pull(), hold_ms=100)
+    hold.grew(Q0, 1)
+    jump(loop, 1)
+    assert pull.seen in (["grew"], ["over"])
+    assert hold.count == 0
+
+
+# -- the end, and the bound -------------------------------------------------------------------------------------------
+
+
+def test_a_closed_connection_is_dropped_when_next_looked_at(loop, hold):
+    """`broker/consume/pull` says True for a channel that is gone: nobody is there to go on waiting."""
+    gone, stays = Pull(), Pull(matches=False)
+    parked(hold, gone, stays)
+    hold.grew(Q0, 1)
+    turn(loop)
+    assert hold.count == 1
+    hold.grew(Q0, 2)
+    turn(loop)
+    assert (gone.seen, stays.seen) == (["grew"], ["grew", "grew"])
+
+
+def test_past_its_bound_the_hold_is_busy_and_forgets_who_it_refused(loop):
+    hold = Hold(loop, pulls_max=2)
+    parked(hold, Pull(), Pull(Q1))
+    refused = Pull()
+    with pytest.raises(Busy):
+        hold.park(refused.held, 1_000)
+    hold.grew(Q0, 1)
+    turn(loop)
+    assert refused.seen == []
+    parked(hold, Pull())  # there is room again
+    assert hold.count == 2
+
+
+def test_releasing_answers_everybody_and_stops_the_clock(loop, hold):
+    pulls = parked(hold, *(Pull(Queue("T", number % 3)) for number in range(10)))
+    hold.release_all()
+    assert all(pull.seen == ["over"] for pull in pulls)
+    assert hold.count == 0
+    assert not hold._waiting
+    jump(loop, 60)
+    assert all(pull.seen == ["over"] for pull in pulls)
+
+
+def test_the_hold_works_on_after_a_release(loop, hold):
+    parked(hold, Pull())
+    hold.release_all()
+    (pull,) = parked(hold, Pull(), hold_ms=15_000)
+    jump(loop, 15.2)
+    assert pull.seen == ["over"]
+
+
+def test_a_hundred_thousand_pulls_leave_nothing_behind(loop):
+    hold = Hold(loop, pulls_max=1_000)
+    for round_ in range(1_000):
+        queues = [Queue("T", number) for number in range(100)]
+        parked(hold, *(Pull(queue) for queue in queues), hold_ms=15_000)
+        for queue in queues:
+            hold.grew(queue, round_)
+        loop.now += 0.01
+        turn(loop, times=2)
+    # 10 s went by, in slots of 100 ms.
+    assert hold.count == 0
+    assert not hold._waiting
+    assert not hold._grown
+    assert len(hold._slots) == len(hold._slot_order) <= 102
+    assert not any(hold._slots.values())
+    assert len([timer for timer in loop._scheduled if not timer.cancelled()]) <= 1
+    jump(loop, 16)
+    assert (hold._slots, hold._slot_order, hold._timer) == ({}, [], None)

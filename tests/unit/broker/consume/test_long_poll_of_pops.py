@@ -1,0 +1,77 @@
+"""Pops that wait for several queues at once."""
+
+import asyncio
+
+import pytest
+
+from sparrow.broker.consume.long_poll import Held, Hold
+from sparrow.model.queue import Queue
+
+QUEUES = tuple(Queue("T", number) for number in range(4))
+
+
+@pytest.fixture
+async def hold():
+    return Hold(asyncio.get_running_loop(), pulls_max=10)
+
+
+class Pop:
+    """A pop as the hold sees it; notes each time it is looked at."""
+
+    def __init__(self, *, is_answered=True, channel="channel"):
+        self.looks: list[bool] = []
+        self.is_answered = is_answered
+        self.held = Held(QUEUES[0], 0, self.resume, channel, more=QUEUES[1:])
+
+    def resume(self, _held, is_over):
+        self.looks.append(is_over)
+        return self.is_answered
+
+
+async def turn():
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+async def test_any_of_the_queues_wakes_it(hold, queue):
+    pop = Pop()
+    hold.park(pop.held, 10_000)
+    assert hold.waiting_for(queue) == [pop.held]
+    hold.grew(queue, 1)
+    await turn()
+    assert pop.looks == [False]
+    assert (hold.count, [hold.waiting_for(each) for each in QUEUES]) == (0, [[], [], [], []])
+
+
+async def test_it_is_answered_once_though_all_queues_grow(hold):
+    pop = Pop()
+    hold.park(pop.held, 10_000)
+    for queue in QUEUES:
+        hold.grew(queue, 1)
+    await turn()
+    for queue in QUEUES:
+        hold.grew(queue, 2)
+    await turn()
+    assert pop.looks == [False]
+
+
+async def test_it_goes_on_waiting_for_all_of_them_when_it_found_nothing(hold):
+    pop = Pop(is_answered=False)
+    hold.park(pop.held, 10_000)
+    for times, queue in enumerate(QUEUES, 1):
+        hold.grew(queue, 1)
+        await turn()
+        assert len(pop.looks) == times
+    assert hold.count == 1
+
+
+async def test_it_counts_once_and_leaves_with_its_connection(hold):
+    pop, other = Pop(), Pop(channel="another")
+    hold.park(pop.held, 10_000)
+    hold.park(other.held, 10_000)
+    assert hold.count == 2
+    hold.drop("channel")
+    assert [hold.waiting_for(queue) for queue in QUEUES] == [[other.held]] * 4
+    hold.release_all()
+    assert (pop.looks, other.looks, hold.count) == ([], [True], 0)

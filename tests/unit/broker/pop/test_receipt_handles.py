@@ -1,0 +1,51 @@
+"""Handles and lists as clients read them, and names of retry topics."""
+
+import pytest
+
+from sparrow.broker.pop import receipt_handles
+from sparrow.model.errors import BadRequest
+from sparrow.model.topic import TOPIC_NAME_MAX, checked_topic
+
+
+def test_a_handle_gives_back_what_an_acknowledgement_needs():
+    text = receipt_handles.handle_of(
+        start=7, pop_ms=1000, invisible_ms=60, revive_queue=0, retry="1", broker="b-a", queue_id=3, offset=9
+    )
+    assert text == "7 1000 60 0 1 b-a 3 9"
+    assert receipt_handles.parse(text) == (7, 1000, False)
+    assert receipt_handles.parse("7 1000 60 999 0 b 3") == (7, 1000, True), (
+        "the offset may be missing, as after a change"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "7", "7 1000 60 0 1 b", "x 1000 60 0 1 b 3 9", "7 1000 60 - 1 b 3 9"])
+def test_what_is_no_handle_is_refused(text):
+    with pytest.raises(BadRequest, match="extraInfo"):
+        receipt_handles.parse(text)
+
+
+def test_lists_name_the_queue_and_then_what_is_said_of_it():
+    assert receipt_handles.start_entry("0", 2, 40) == "0 2 40"
+    assert receipt_handles.offsets_entry("1", 0, [40, 42, 45]) == "1 0 40,42,45"
+
+
+def test_counts_are_said_only_if_something_came_before():
+    assert receipt_handles.count_entries(3, {10: 0, 11: 0}) == []
+    assert receipt_handles.count_entries(3, {10: 2, 11: 1}) == ["0 3 1", "0 qo3%10 2", "0 qo3%11 1"]
+
+
+def test_a_retry_topic_is_named_by_group_and_topic():
+    assert receipt_handles.retry_topic("g", "t") == "%RETRY%g_t"
+    assert receipt_handles.real_topic("g", "t", "0") == "t"
+    assert receipt_handles.real_topic("g", "t", "1") == "%RETRY%g_t"
+    assert receipt_handles.real_topic("g", "%RETRY%g_t", "1") == "%RETRY%g_t"
+
+
+def test_a_retry_topic_too_long_for_a_topic_is_cut_and_stays_different_from_others():
+    names = {receipt_handles.retry_topic("g" * 100, "t" * 99 + last) for last in "abc"}
+    assert len(names) == 3
+    for name in names:
+        assert checked_topic(name) == name
+        assert receipt_handles.stored_name(name) == name
+    assert receipt_handles.retry_topic("g", "t" * (TOPIC_NAME_MAX - 9)) == "%RETRY%g_" + "t" * (TOPIC_NAME_MAX - 9)
+    assert receipt_handles.stored_name("t" * 500) == "t" * 500, "only retry topics are put together by clients"

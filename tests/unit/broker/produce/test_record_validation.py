@@ -1,0 +1,179 @@
+"""Ready-made records: what may be appended as it is, and where it goes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.support.portions import portion
+
+from sparrow.broker.produce.record_validation import Arriving, destinations, settled
+from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic
+from sparrow.model.priority import HAS_LANES
+from sparrow.model.queue import Queue
+from sparrow.model.topic import READ, Topic
+from sparrow.wire import columns, record
+from sparrow.wire.portions import Portion
+
+NOW_MS = 1_700_000_000_000
+PEER = b"\x0a\0\0\7\0\0\1\1"
+TOPICS = {
+    topic.name: topic
+    for topic in (
+        Topic(name="T", read_queues=4, write_queues=2),
+        Topic(name="L", read_queues=6, write_queues=2, sys_flag=HAS_LANES),
+        Topic(name="quiet", permission=READ),
+        Topic(name="%RETRY%g"),
+        Topic(name="rmq_sys_wheel_timer"),
+    )
+}
+
+
+def arrive(*parts: Portion, fills: bool = False, bytes_max: int = 1000, born_host: bytes = PEER) -> list[Portion]:
+    return settled(
+        Arriving(
+            parts,
+            destinations(parts, TOPICS.get),
+            fills_checksum=fills,
+            body_bytes_max=bytes_max,
+            store_host_bytes=8,
+            born_host=born_host,
+            now_ms=NOW_MS,
+        )
+    )
+
+
+def bodies_in(part: Portion) -> list[bytes]:
+    return [message.body for message in record.decode_all(bytes(part.data))]
+
+
+def test_sound_records_pass_and_only_their_sender_is_written_in():
+    given = portion("T", 1, [b"a", b"", b"ccc"], keys=["k", None, "l"], properties=[{"x": "y"}, {}, {}])
+    (part,) = arrive(given)
+    assert part.queue == Queue("T", 1)
+    assert bodies_in(part) == [b"a", b"", b"ccc"], "checksums are right"
+    hosts = columns.decode(part.data, columns=["born_host"]).column(0).to_pylist()
+    assert hosts == ["10.0.0.7:257"] * 3
+    data = bytearray(part.data)
+    for start in columns.starts_of(part.sizes).tolist():
+        data[start + 48 : start + 56] = given.data[start + 48 : start + 56]
+    assert bytes(data) == bytes(given.data)
+
+
+def test_what_was_given_is_not_changed():
+    given = portion("T", 1, [b"a"], checksum=False)
+    before = bytes(given.data)
+    arrive(given, fills=True)
+    assert bytes(given.data) == before
+
+
+def test_checksums_are_compared_or_filled_in():
+    without = portion("T", 0, [b"a", b"b"], checksum=False)
+    with pytest.raises(Refused, match="checksum"):
+        arrive(without)
+    (part,) = arrive(without, fills=True)
+    assert bytes(part.data) == bytes(arrive(portion("T", 0, [b"a", b"b"]))[0].data)
+
+
+@pytest.mark.parametrize(
+    ("queue", "error", "why"),
+    [
+        (("nowhere", 0), UnknownTopic, "nowhere"),
+        (("quiet", 0), NotPermitted, "no write permission"),
+        (("T", 4), Refused, "no queue 4"),
+        (("T", -1), Refused, "no queue -1"),
+        (("L", 2), Refused, "no queue 2"),
+        (("rmq_sys_wheel_timer", 0), NotPermitted, "only the broker"),
+    ],
+)
+def test_a_queue_that_takes_no_messages_is_refused(queue, error, why):
+    with pytest.raises(error, match=why):
+        arrive(portion("T", 0, [b"a"])._replace(queue=Queue(*queue)))
+
+
+def test_a_group_can_be_given_copies_through_its_retry_topic():
+    assert arrive(portion("%RETRY%g", 0, [b"a"]))[0].queue == Queue("%RETRY%g", 0)
+
+
+def test_a_queue_that_is_only_read_takes_messages_as_it_does_from_senders():
+    assert arrive(portion("T", 3, [b"a"]))[0].queue == Queue("T", 3)
+
+
+def test_records_of_another_topic_are_refused():
+    with pytest.raises(Refused, match="not of topic 'T'"):
+        arrive(portion("L", 0, [b"a"])._replace(queue=Queue("T", 0)))
+
+
+def test_sizes_must_be_those_of_the_records():
+    given = portion("T", 0, [b"a", b"b"])
+    for wrong in ([1, -1], [-3, 3]):
+        with pytest.raises(Refused, match="T/0"):
+            arrive(given._replace(sizes=given.sizes + np.array(wrong, np.int32)))
+
+
+def test_a_record_that_is_none_is_refused():
+    given = portion("T", 0, [b"a"])
+    data = bytearray(given.data)
+    data[4] ^= 0xFF
+    with pytest.raises(Refused, match="T/0"):
+        arrive(given._replace(data=memoryview(data)))
+
+
+def test_half_messages_are_refused():
+    for flag in (0x4, 0xC):
+        with pytest.raises(Refused, match="half messages"):
+            arrive(portion("T", 0, [b"a"], sys_flag=flag))
+
+
+def test_a_body_may_be_as_large_as_a_message_and_no_larger():
+    assert bodies_in(arrive(portion("T", 0, [b"a" * 1000]))[0]) == [b"a" * 1000]
+    with pytest.raises(TooLarge) as refusal:
+        arrive(portion("T", 0, [b"a", b"a" * 1001]))
+    assert (refusal.value.size_bytes, refusal.value.limit_bytes) == (1001, 1000)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"DELAY": "3"},
+        {"TIMER_DELAY_SEC": "1"},
+        {"TIMER_DELAY_MS": "1"},
+        {"TIMER_DELIVER_MS": str(NOW_MS + 1)},
+        {"TIMER_DELIVER_MS": "soon"},
+        {"__REF": "17"},
+    ],
+)
+def test_what_needs_more_than_an_append_is_refused(said):
+    with pytest.raises(IllegalMessage, match=next(iter(said))):
+        arrive(portion("T", 0, [b"a", b"b"], properties=[{}, said]))
+
+
+@pytest.mark.parametrize(
+    "said", [{"DELAY": "0"}, {"TIMER_DELIVER_MS": str(NOW_MS)}, {"MY__REF": "1"}, {"x": "DELAY"}, {"MYDELAY": "5"}]
+)
+def test_what_only_looks_like_it_passes(said):
+    assert bodies_in(arrive(portion("T", 0, [b"DELAY\x015\x02"], properties=[said]))[0]) == [b"DELAY\x015\x02"]
+
+
+def test_records_for_a_part_of_a_topic_with_lanes_go_to_the_lane_of_their_priority():
+    assert [part.queue.id for part in arrive(portion("L", 1, [b"a"]))] == [4]
+    words = ["low", None, "high", "middle", "high", "low"]
+    said = [{"PRIORITY": word} if word else {} for word in words]
+    parts = arrive(portion("L", 1, [b"%d" % number for number in range(6)], properties=said))
+    assert [(part.queue, bodies_in(part)) for part in parts] == [
+        (Queue("L", 3), [b"2", b"4"]),
+        (Queue("L", 4), [b"1", b"3"]),
+        (Queue("L", 5), [b"0", b"5"]),
+    ]
+    assert all(int(part.sizes.sum()) == len(part.data) for part in parts)
+    with pytest.raises(IllegalMessage, match="'urgent'"):
+        arrive(portion("L", 1, [b"a"], properties=[{"PRIORITY": "urgent"}]))
+
+
+def test_where_there_are_no_lanes_a_priority_is_a_property_like_others():
+    assert arrive(portion("T", 1, [b"a"], properties=[{"PRIORITY": "low"}]))[0].queue == Queue("T", 1)
+
+
+def test_a_peer_that_has_no_room_in_the_record_is_not_written_in():
+    given = portion("T", 1, [b"a"])
+    (part,) = arrive(given, born_host=bytes(20))
+    assert bytes(part.data) == bytes(given.data)

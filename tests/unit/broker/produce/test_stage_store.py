@@ -1,0 +1,275 @@
+"""Stages as files: they grow in order, are sealed, survive, are used up, and never hold more than they may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.portions import blob
+from tests.support.waiting import eventually
+
+from sparrow.broker.produce.stage_file import Chunk
+from sparrow.broker.produce.stage_store import NAME_CHARS_MAX, Stages
+from sparrow.model.errors import Busy, Refused, StoreFull
+from sparrow.wire import portions, record
+
+HOUR_MS = 3_600_000
+START_MS = 4_000_000_000_000
+"""Behind the time of any file."""
+
+
+def chunk(*bodies: bytes) -> Callable[[], Chunk]:
+    made = blob("T", {0: bodies})
+    (part,) = portions.decode(made)
+    return lambda: Chunk(made, len(bodies), len(part.data))
+
+
+@asynccontextmanager
+async def stages_in(folder: Path, **how: object):
+    options: dict[str, object] = {"bytes_max": 1 << 20, "ttl_ms": HOUR_MS, "now_ms": lambda: START_MS}
+    stages = Stages(folder, **(options | how))
+    await stages.start()
+    try:
+        yield stages
+    finally:
+        await stages.stop()
+
+
+@pytest.fixture
+async def stages(tmp_path):
+    async with stages_in(tmp_path / "stages") as stages:
+        yield stages
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "stages").iterdir())
+
+
+async def bodies_in(stages: Stages, *names: str) -> list[bytes]:
+    async with stages.claimed(names) as found:
+        return [message.body for part in found for message in record.decode_all(bytes(part.data))]
+
+
+async def test_a_stage_holds_what_came_in_order_once_it_is_sealed(stages, tmp_path):
+    await stages.add("s", 0, 10, chunk(b"a", b"b"))
+    await stages.add("s", 1, 10, chunk(b"c"))
+    assert files(tmp_path) == ["s.part"]
+    sealed = await stages.seal("s", 2)
+    assert (sealed.rows, sealed.chunks, sealed.size_bytes) == (3, 2, sealed.file_bytes - 2 * (8 + 4 + 15) - 12 - 24)
+    assert files(tmp_path) == ["s.stage"]
+    assert stages.held_bytes == (tmp_path / "stages" / "s.stage").stat().st_size
+    assert await bodies_in(stages, "s") == [b"a", b"b", b"c"]
+
+
+async def test_a_body_that_comes_again_changes_nothing_even_after_the_seal(stages):
+    for _ in range(3):
+        await stages.add("s", 0, 10, chunk(b"a"))
+    first, held = await stages.seal("s", 1), stages.held_bytes
+    await stages.add("s", 0, 10, chunk(b"a"))
+    assert await stages.seal("s", 1) is first
+    assert stages.held_bytes == held
+    assert await bodies_in(stages, "s") == [b"a"]
+
+
+async def test_bodies_sent_without_waiting_are_kept_in_order_and_each_once(stages):
+    again = [stages.add("s", seq, 10, chunk(b"%d" % seq)) for seq in (0, 1, 1, 2, 0, 3, 2)]
+    await asyncio.gather(*again)
+    await stages.seal("s", 4)
+    assert await bodies_in(stages, "s") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_what_is_out_of_order_or_too_late_is_refused(stages):
+    with pytest.raises(Refused, match="is not here"):
+        await stages.add("s", 1, 10, chunk(b"x"))
+    await stages.add("s", 0, 10, chunk(b"a"))
+    with pytest.raises(Refused, match="waits for body 1, not 2"):
+        await stages.add("s", 2, 10, chunk(b"x"))
+    with pytest.raises(Refused, match="has 1 bodies, not 2"):
+        await stages.seal("s", 2)
+    with pytest.raises(Refused, match="not sealed"):
+        await bodies_in(stages, "s")
+    await stages.seal("s", 1)
+    with pytest.raises(Refused, match="is sealed"):
+        await stages.add("s", 1, 10, chunk(b"x"))
+    with pytest.raises(Refused, match="has 1 bodies, not 2"):
+        await stages.seal("s", 2)
+    assert await bodies_in(stages, "s") == [b"a"]
+
+
+async def test_a_body_that_is_refused_leaves_the_stage_as_it_was(stages):
+    def refuse() -> Chunk:
+        raise Refused("no")
+
+    with pytest.raises(Refused):
+        await stages.add("s", 0, 10, refuse)
+    assert ("s" in stages, stages.held_bytes) == (False, 0)
+    await stages.add("s", 0, 10, chunk(b"a"))
+    with pytest.raises(Refused):
+        await stages.add("s", 1, 10, refuse)
+    await stages.add("s", 1, 10, chunk(b"b"))
+    await stages.seal("s", 2)
+    assert await bodies_in(stages, "s") == [b"a", b"b"]
+
+
+async def test_an_empty_stage_can_be_sealed(stages):
+    sealed = await stages.seal("s", 0)
+    assert (sealed.rows, sealed.size_bytes) == (0, 0)
+    assert await bodies_in(stages, "s") == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "a.b", "a b", "ä", "a\n", "a\0", "x" * (NAME_CHARS_MAX + 1)])
+async def test_no_name_leads_out_of_the_folder(stages, tmp_path, name):
+    for attempt in (
+        stages.add(name, 0, 10, chunk(b"a")),
+        stages.seal(name, 0),
+        stages.drop([name]),
+        bodies_in(stages, name),
+    ):
+        with pytest.raises(Refused, match="no name of a stage"):
+            await attempt
+    assert files(tmp_path) == []
+
+
+async def test_the_longest_name_is_possible(stages):
+    await stages.seal("x" * NAME_CHARS_MAX, 0)
+    assert len(stages) == 1
+
+
+async def test_stages_are_appended_in_the_order_asked_for_and_none_twice(stages):
+    for name in ("a", "b"):
+        await stages.add(name, 0, 10, chunk(name.encode()))
+        await stages.seal(name, 1)
+    assert await bodies_in(stages, "b", "a") == [b"b", b"a"]
+    with pytest.raises(Refused, match="twice"):
+        await bodies_in(stages, "a", "b", "a")
+    async with stages.claimed(["a"]):
+        with pytest.raises(Busy, match="just being committed"):
+            await bodies_in(stages, "b", "a")
+    assert await bodies_in(stages, "a") == [b"a"], "a commit that failed leaves it"
+
+
+async def test_what_is_dropped_is_gone_and_its_name_is_free(stages, tmp_path):
+    await stages.add("s", 0, 10, chunk(b"a"))
+    await stages.add("t", 0, 10, chunk(b"b"))
+    await stages.seal("t", 1)
+    await stages.drop(["s", "t", "never"])
+    assert (len(stages), stages.held_bytes, files(tmp_path)) == (0, 0, [])
+    with pytest.raises(Refused, match="is not here"):
+        await bodies_in(stages, "t")
+    await stages.add("s", 0, 10, chunk(b"c"))
+    await stages.seal("s", 1)
+    assert await bodies_in(stages, "s") == [b"c"]
+
+
+async def test_what_was_sealed_is_there_after_a_restart_and_what_was_not_is_gone(tmp_path):
+    async with stages_in(tmp_path / "stages", syncs=True) as stages:
+        await stages.add("kept", 0, 10, chunk(b"a", b"b"))
+        sealed = await stages.seal("kept", 1)
+        await stages.add("growing", 0, 10, chunk(b"c"))
+    async with stages_in(tmp_path / "stages") as stages:
+        assert files(tmp_path) == ["kept.stage"]
+        assert stages.held_bytes == sealed.file_bytes
+        again = await stages.seal("kept", 1)
+        assert (again.rows, again.size_bytes) == (sealed.rows, sealed.size_bytes)
+        assert await bodies_in(stages, "kept") == [b"a", b"b"]
+        with pytest.raises(Refused, match="is not here"):
+            await stages.add("growing", 1, 10, chunk(b"d"))
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 20, 60, -30, -24, -17, -10, -1])
+async def test_a_damaged_stage_is_never_appended(tmp_path, at):
+    async with stages_in(tmp_path / "stages") as stages:
+        await stages.add("s", 0, 10, chunk(b"a" * 50))
+        await stages.add("s", 1, 10, chunk(b"b" * 50))
+        await stages.seal("s", 2)
+    path = tmp_path / "stages" / "s.stage"
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x03
+    path.write_bytes(data)
+    async with stages_in(tmp_path / "stages") as stages:
+        with pytest.raises(Refused, match="stage its records again"):
+            await bodies_in(stages, "s")
+
+
+@pytest.mark.parametrize("size", [0, 10, 24, 50])
+async def test_a_stage_cut_short_is_as_good_as_none(tmp_path, size):
+    async with stages_in(tmp_path / "stages") as stages:
+        await stages.add("s", 0, 10, chunk(b"a" * 50))
+        await stages.seal("s", 1)
+    path = tmp_path / "stages" / "s.stage"
+    path.write_bytes(path.read_bytes()[:size])
+    async with stages_in(tmp_path / "stages") as stages:
+        assert "s" not in stages
+        assert files(tmp_path) == []
+
+
+async def test_stages_hold_no_more_than_they_may(tmp_path):
+    async with stages_in(tmp_path / "stages", bytes_max=1000) as stages:
+        await stages.add("s", 0, 300, chunk(b"a" * 300))
+        with pytest.raises(Busy, match="stage_bytes_max"):
+            await stages.add("t", 0, 900, chunk(b"x"))
+        assert "t" not in stages
+        await stages.add("s", 0, 900, chunk(b"a" * 300))  # a repeat needs no room
+        await stages.drop(["s"])
+        await stages.add("t", 0, 900, chunk(b"x"))
+
+
+async def test_bodies_that_wait_are_counted_before_they_are_written(tmp_path):
+    async with stages_in(tmp_path / "stages", bytes_max=1000) as stages:
+        first, second = await asyncio.gather(
+            stages.add("s", 0, 600, chunk(b"a")), stages.add("t", 0, 600, chunk(b"b")), return_exceptions=True
+        )
+        assert first is None
+        assert isinstance(second, Busy)
+
+
+async def test_only_so_much_waits_in_memory(stages, monkeypatch):
+    monkeypatch.setattr("sparrow.broker.produce.stage_store.ARRIVING_BYTES_MAX", 100)
+    with stages.arriving(90):
+        with pytest.raises(Busy, match="90 bytes of other records"):
+            await stages.add("s", 0, 20, chunk(b"a"))
+        await stages.add("s", 0, 10, chunk(b"a"))
+    with stages.arriving(5000), pytest.raises(Busy):
+        await stages.add("s", 1, 1, chunk(b"b"))
+    await stages.add("s", 1, 5000, chunk(b"b"))
+
+
+async def test_a_stage_nobody_touches_goes_in_its_time(tmp_path):
+    now_ms = START_MS
+    async with stages_in(tmp_path / "stages", now_ms=lambda: now_ms) as stages:
+        await stages.seal("old", 0)
+        now_ms += HOUR_MS
+        await stages.add("young", 0, 10, chunk(b"a"))
+        await stages.expire()
+        assert len(stages) == 2
+        now_ms += 1
+        async with stages.claimed(["old"]):
+            await stages.expire()
+            assert "old" in stages, "it is just being committed"
+        await stages.expire()
+        assert files(tmp_path) == ["young.part"]
+
+
+async def test_old_stages_are_looked_for_by_themselves_also_after_a_restart(tmp_path):
+    async with stages_in(tmp_path / "stages") as stages:
+        await stages.seal("s", 0)
+    async with stages_in(tmp_path / "stages", ttl_ms=40.0) as stages:
+        await eventually(lambda: "s" not in stages)
+
+
+async def test_a_disk_that_fails_is_told_and_the_body_can_come_again(stages, tmp_path):
+    await stages.add("s", 0, 10, chunk(b"a"))
+    path = tmp_path / "stages" / "s.part"
+    kept = path.read_bytes()
+    path.unlink()
+    path.mkdir()  # as unwritable as a file can be, for root too
+    with pytest.raises(StoreFull):
+        await stages.add("s", 1, 10, chunk(b"b"))
+    path.rmdir()
+    path.write_bytes(kept + b"half of a body")
+    await stages.add("s", 1, 10, chunk(b"b"))
+    await stages.seal("s", 2)
+    assert await bodies_in(stages, "s") == [b"a", b"b"]
