@@ -22,8 +22,8 @@ import asyncmy
 import asyncpg
 
 from _harness import ROOT
-from sparrow.store.sql.database import Address, address_of
-from sparrow.store.sql.rows import COLUMNS, RECORD_COLUMNS, Entry
+from sparrow.store.sql.drivers.database import Address, address_of
+from sparrow.store.sql.row_codec import COLUMNS, RECORD_COLUMNS, Entry
 
 sys.path.append(str(ROOT))
 from tests.support.databases import mariadb_server, postgres_server

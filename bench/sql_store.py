@@ -31,8 +31,8 @@ from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import Topic
 from sparrow.store.spi import Slice
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.partitions import make_room
-from sparrow.store.sql.rows import COLUMNS, Entry, entry_of
+from sparrow.store.sql.row_codec import COLUMNS, Entry, entry_of
+from sparrow.store.sql.schema.partitions import make_room
 
 SMOKE = is_smoke()
 BODY_BYTES = 1024

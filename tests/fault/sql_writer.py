@@ -29,11 +29,11 @@ from sparrow.model.errors import SparrowError
 from sparrow.model.message import PRODUCER_ID, SEQUENCE, Draft
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue
-from sparrow.store.sql import mysql, postgres, sqlite  # noqa: F401  before the forks, not after each
-from sparrow.store.sql.database import Conflict, Duplicate
+from sparrow.store.sql.append.insert import inserted
+from sparrow.store.sql.drivers import mysql, postgres, sqlite  # noqa: F401  before the forks, not after each
+from sparrow.store.sql.drivers.database import Conflict, Duplicate
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.inserting import inserted
-from sparrow.store.sql.rows import entry_of
+from sparrow.store.sql.row_codec import entry_of
 
 LANE = Queue("dense", Priority.HIGH)
 BATCH_MAX = 50

@@ -15,12 +15,12 @@ from tests.support.platforms import named, pull, pulled, send, send_batch, sent,
 from tests.support.sql_brokers import NAME, Crew, crew, leading_of, store_of
 from tests.support.waiting import eventually
 
-from sparrow.broker.sql.delay import SqlDelay
+from sparrow.broker.delay.sql import SqlDelay
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
 from sparrow.net import Channel
-from sparrow.store.sql.database import DatabaseLost
+from sparrow.store.sql.drivers.database import DatabaseLost
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskQueue, CommitOffset, EndTransaction, OffsetFound, QueryOffset, Recall

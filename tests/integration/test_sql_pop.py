@@ -15,8 +15,8 @@ from tests.support.sql_brokers import Crew, crew, leading_of, standing_on, store
 from tests.support.waiting import eventually
 
 from sparrow import clock
-from sparrow.broker.pop import sql_pops
-from sparrow.broker.pop.sql_pops import SqlPops
+from sparrow.broker.pop.state import sql as state_sql
+from sparrow.broker.pop.state.sql import SqlPops
 from sparrow.broker.server import BrokerServer
 from sparrow.client.aio import Admin, Producer
 from sparrow.client.aio.popping import PopConsumer
@@ -408,7 +408,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_start(popper):
 
 
 async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowledged(popper, monkeypatch):
-    monkeypatch.setattr(sql_pops, "AHEAD_MAX", 5)
+    monkeypatch.setattr(state_sql, "AHEAD_MAX", 5)
     await popper.fill(each=20, queues=1)
     first = await popper.pop(count=3)
     second = await popper.pop(count=3)

@@ -13,9 +13,9 @@ from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Moved, Slice
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.names import Lane
-from sparrow.store.sql.partitions import drop, drop_detached, make_room, partitions_of
-from sparrow.store.sql.retention import REPEATS_MS, SILENT_MS, Trimmed, trim
+from sparrow.store.sql.maintenance.retention import REPEATS_MS, SILENT_MS, Trimmed, trim
+from sparrow.store.sql.schema.partitions import drop, drop_detached, make_room, partitions_of
+from sparrow.store.sql.schema.table_names import Lane
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -162,7 +162,7 @@ async def test_keys_go_with_their_messages_and_those_of_others_stay(store: SqlSt
 async def test_a_key_that_every_message_has_is_deleted_in_portions(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparrow.store.sql.retention.CHUNK_ROWS", 7)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.CHUNK_ROWS", 7)
     await fill(store, MIDDLE, 120, keys="first-{0} order-{0} popular")
     went = await trimmed(store)
     assert await count(store, "key_orders") == (120 - went.messages) * 2
@@ -170,7 +170,7 @@ async def test_a_key_that_every_message_has_is_deleted_in_portions(
 
 
 async def test_batches_are_remembered_for_a_day(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrow.store.sql.retention.CHUNK_ROWS", 3)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.CHUNK_ROWS", 3)
     for _ in range(10):
         await store.append(MIDDLE, [draft("x")])
     assert (await trimmed(store, later_ms=REPEATS_MS - HOUR_MS)).batches == 0

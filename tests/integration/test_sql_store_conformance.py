@@ -7,9 +7,10 @@ from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft
 
 from sparrow.model.queue import Bounds
 from sparrow.settings import SqlSettings
-from sparrow.store.sql import bulk, retention
-from sparrow.store.sql.database import DatabaseLost, open_database
+from sparrow.store.sql.append import bulk_insert
+from sparrow.store.sql.drivers.database import DatabaseLost, open_database
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.maintenance import retention
 
 
 class TestSqlStore(StoreConformance):
@@ -89,7 +90,7 @@ class TestSqlStore(StoreConformance):
         assert await store.bounds(OTHER) == Bounds(0, 1500)
 
     async def test_a_group_that_fails_half_way_leaves_nothing_behind(self, store, monkeypatch):
-        insert, calls = bulk._insert_keys, []
+        insert, calls = bulk_insert._insert_keys, []
 
         async def fails_the_second_time(*args: object) -> None:
             calls.append(args)
@@ -97,7 +98,7 @@ class TestSqlStore(StoreConformance):
                 raise RuntimeError("a mistake of our own")
             await insert(*args)
 
-        monkeypatch.setattr(bulk, "_insert_keys", fails_the_second_time)
+        monkeypatch.setattr(bulk_insert, "_insert_keys", fails_the_second_time)
         with pytest.raises(RuntimeError):
             await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
         assert (await store.bounds(Q0), await store.ledger("query")) == (Bounds(0, 0), None)

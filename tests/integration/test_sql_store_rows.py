@@ -23,13 +23,13 @@ from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
 from sparrow.store.positions import durable, single, span
 from sparrow.store.spi import AtEnd, Slice
-from sparrow.store.sql.database import DatabaseRefused, Duplicate, NoRoom
+from sparrow.store.sql.append.insert import numbered
+from sparrow.store.sql.drivers.database import DatabaseRefused, Duplicate, NoRoom
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.inserting import numbered
-from sparrow.store.sql.names import Lane
-from sparrow.store.sql.offsets import Fenced
-from sparrow.store.sql.resend import CHUNK_IDS
-from sparrow.store.sql.rows import unpack
+from sparrow.store.sql.row_codec import unpack
+from sparrow.store.sql.schema.table_names import Lane
+from sparrow.store.sql.state.committed_offsets import Fenced
+from sparrow.store.sql.state.resend_ranges import CHUNK_IDS
 from sparrow.wire import record
 from sparrow.wire.codes import Code
 from sparrow.wire.properties import encode

@@ -12,11 +12,11 @@ from sparrow.model.priority import HAS_LANES, LANES, Priority
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
-from sparrow.store.sql.database import open_database
+from sparrow.store.sql.drivers.database import open_database
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.id_ranges import joined, minus, missing
-from sparrow.store.sql.retention import trim
-from sparrow.store.sql.verify import skip, verify
+from sparrow.store.sql.maintenance.check import skip, verify
+from sparrow.store.sql.maintenance.id_ranges import joined, minus, missing
+from sparrow.store.sql.maintenance.retention import trim
 
 LOW, MIDDLE = Queue("orders", Priority.LOW), Queue("orders", Priority.MIDDLE)
 RETRY = Queue("%RETRY%g", 0)
@@ -40,8 +40,8 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
 
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrow.store.sql.verify_lane.CHUNK_IDS", 7)
-    monkeypatch.setattr("sparrow.store.sql.verify_lane.KEYS_A_LOOK", 7)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.CHUNK_IDS", 7)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.KEYS_A_LOOK", 7)
 
 
 async def findings(store: SqlStore) -> list[str]:

@@ -23,9 +23,9 @@ from sparrow.store.copying import Copied, copy
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice, Store
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.names import spelling
-from sparrow.store.sql.retention import trim
-from sparrow.store.sql.verify import verify
+from sparrow.store.sql.maintenance.check import verify
+from sparrow.store.sql.maintenance.retention import trim
+from sparrow.store.sql.schema.table_names import spelling
 from sparrow.wire import properties
 
 LOG = small(segment_bytes=4 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000)

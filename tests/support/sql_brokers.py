@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.support.consuming import Stand
 from tests.support.platforms import broker_settings, channel_to
 
+from sparrow.broker.leadership import Leading
 from sparrow.broker.server import BrokerServer
-from sparrow.broker.sql.leading import Leading
 from sparrow.cli.platform import Platform
 from sparrow.client.aio import Admin
 from sparrow.naming.server import NameServer

@@ -12,14 +12,14 @@ from sparrow.broker.catalog.queue_locks import QueueLocks
 from sparrow.broker.catalog.topics import Topics
 from sparrow.broker.clients.registry import Members
 from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.consume.resend_sql import SqlResending
 from sparrow.broker.counters import Counters
 from sparrow.broker.delay.log import Delay
+from sparrow.broker.delay.sql import SqlDelay
 from sparrow.broker.pop.state.spi import PopState
 from sparrow.broker.produce.stage_store import Stages
-from sparrow.broker.sql.delay import SqlDelay
-from sparrow.broker.sql.resending import SqlResending
-from sparrow.broker.sql.transactions import SqlTransactions
 from sparrow.broker.transactions.log import Transactions
+from sparrow.broker.transactions.sql import SqlTransactions
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings

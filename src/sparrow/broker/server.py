@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparrow import clock
-from sparrow.broker import dispatch, log_broker, on_sql
+from sparrow.broker import dispatch, log_broker, sql_broker
 from sparrow.broker.clients import heartbeats
 from sparrow.broker.consume.long_poll import Hold
 from sparrow.broker.context import Broker
@@ -61,7 +61,7 @@ class BrokerServer:
     async def _open(self) -> Broker:
         hold = Hold(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
         if self.settings.store is not None:
-            return await on_sql.opened(
+            return await sql_broker.opened(
                 self.settings.store,
                 Path(self._store),
                 self.settings,

@@ -14,10 +14,10 @@ from rich.table import Table
 from sparrow import clock
 from sparrow.cli.store_opening import existing_database, existing_log
 from sparrow.store.log import LogStore
-from sparrow.store.sql.database import Database, is_database, open_database
-from sparrow.store.sql.verify import skip as skip_ids
-from sparrow.store.sql.verify import verify
-from sparrow.store.sql.verify_lane import Finding
+from sparrow.store.sql.drivers.database import Database, is_database, open_database
+from sparrow.store.sql.maintenance.check import skip as skip_ids
+from sparrow.store.sql.maintenance.check import verify
+from sparrow.store.sql.maintenance.lane_check import Finding
 
 Url = Annotated[str, typer.Argument(help="The URL of a database: mysql://, postgresql:// or sqlite:///path.")]
 

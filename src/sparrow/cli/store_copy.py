@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sparrow.cli.store_opening import identity, opened
 from sparrow.model.topic import checked_topic
 from sparrow.store import copying
-from sparrow.store.sql.database import is_database
-from sparrow.store.sql.names import spelling
+from sparrow.store.sql.drivers.database import is_database
+from sparrow.store.sql.schema.table_names import spelling
 
 EXAMPLES = """
 Examples:

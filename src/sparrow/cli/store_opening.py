@@ -13,7 +13,7 @@ from sparrow.cli.up import settings_of
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
-from sparrow.store.sql.database import Address, address_of, is_database
+from sparrow.store.sql.drivers.database import Address, address_of, is_database
 
 _LARGEST_BYTES = (1 << 24) - 1
 """Whatever one store has taken, the other takes."""

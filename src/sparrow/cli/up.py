@@ -15,7 +15,7 @@ from sparrow.cli import running
 from sparrow.cli.platform import Platform
 from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
-from sparrow.store.sql.database import address_of
+from sparrow.store.sql.drivers.database import address_of
 
 Data = Annotated[Path, typer.Option(help="Where everything is kept.")]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 is everywhere.")]

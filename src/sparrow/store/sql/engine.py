@@ -22,9 +22,11 @@ from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
 from sparrow.store.scopes import checked_number, checked_scope
 from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, Portion, ReadResult
-from sparrow.store.sql import groups, retention, search, tokens
-from sparrow.store.sql.catalogue import Catalogue, upsert
-from sparrow.store.sql.database import (
+from sparrow.store.sql.append import atomic_append
+from sparrow.store.sql.append.dedup import ticket_of
+from sparrow.store.sql.append.insert import inserted
+from sparrow.store.sql.append.lane_writer import LaneWriter
+from sparrow.store.sql.drivers.database import (
     Conflict,
     Database,
     DatabaseLost,
@@ -34,16 +36,17 @@ from sparrow.store.sql.database import (
     Session,
     open_database,
 )
-from sparrow.store.sql.inserting import inserted
-from sparrow.store.sql.leases import Leases
-from sparrow.store.sql.names import Lane, is_platforms, lane_and_id
-from sparrow.store.sql.offsets import Offsets
-from sparrow.store.sql.reading import LaneView
-from sparrow.store.sql.resend import Resends
-from sparrow.store.sql.rows import Entry, entry_of
-from sparrow.store.sql.tickets import ticket_of
-from sparrow.store.sql.watch import Watch
-from sparrow.store.sql.writer import LaneWriter
+from sparrow.store.sql.maintenance import retention
+from sparrow.store.sql.read import search
+from sparrow.store.sql.read.lane_poller import Watch
+from sparrow.store.sql.read.lane_view import LaneView
+from sparrow.store.sql.row_codec import Entry, entry_of
+from sparrow.store.sql.schema.table_names import Lane, is_platforms, lane_and_id
+from sparrow.store.sql.state import tokens
+from sparrow.store.sql.state.catalog import Catalogue, upsert
+from sparrow.store.sql.state.committed_offsets import Offsets
+from sparrow.store.sql.state.leases import Leases
+from sparrow.store.sql.state.resend_ranges import Resends
 from sparrow.wire import record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
@@ -211,7 +214,7 @@ class SqlStore:
             return False
         of_lanes = [
             await asyncio.to_thread(
-                groups.checked,
+                atomic_append.checked,
                 views[portion.queue].lane,
                 portion,
                 check=self.checked,
@@ -225,7 +228,7 @@ class SqlStore:
         deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
         while True:
             try:
-                done = await groups.append(
+                done = await atomic_append.append(
                     self.database, scope, number, of_lanes, token=self.catalogue.anonymous, now_ms=self._now_ms()
                 )
                 break
@@ -252,7 +255,7 @@ class SqlStore:
                 self._on_growth(view.queue, view.bounds.end)
         return True
 
-    async def _make_room(self, portions: Sequence[groups.LanePortion]) -> None:
+    async def _make_room(self, portions: Sequence[atomic_append.LanePortion]) -> None:
         counts: dict[Lane, int] = {}
         for portion in portions:
             counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
@@ -260,7 +263,7 @@ class SqlStore:
             await self.catalogue.make_room(lane, count)
 
     async def ledger(self, scope: str) -> int | None:
-        return await groups.reached(self.database, scope)
+        return await atomic_append.reached(self.database, scope)
 
     async def insist(self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""

@@ -1,0 +1,280 @@
+"""What is in flight on a database: in the memory of the broker that leads, and nowhere else.
+
+1. The stored offset of a group in a queue is that of the first message not settled. What a crash, or another leader,
+   finds there is handed out again: at least once, and nothing is lost.
+2. How far messages were handed out is loaded from there when a group first pops a queue, and is forgotten when this
+   broker no longer leads, or the database's server was started anew.
+3. Whoever commits an offset of such a group sends it there: the next pop asks the database where that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.pop.state.ack_floor import Place
+from sparrow.broker.pop.state.fifo import InOrder, Run
+from sparrow.broker.pop.state.in_flight import LOTS_MAX, InFlight, Lot
+from sparrow.model.errors import Busy, SparrowError, Unavailable
+from sparrow.model.priority import LANES
+from sparrow.model.queue import Queue
+from sparrow.store.sql.drivers.database import Conflict
+from sparrow.store.sql.engine import SqlStore
+
+log = logging.getLogger(__name__)
+
+AHEAD_MAX = 100_000
+"""How far a group is handed messages out behind one that is not settled: at most so many come again by rule 1."""
+_LAST_WORDS_S = 2.0
+
+_Key = tuple[str, Queue]
+
+
+class NotLeading(Unavailable):
+    def __str__(self) -> str:
+        return "this broker does not lead, and only the leader hands messages out: ask the name server for broker 0"
+
+
+class SqlPops:
+    """Everything in flight, while this broker leads."""
+
+    fetches_max = LANES + 1
+    """What other brokers have stored is often not at hand: the lanes of a part, and retries."""
+
+    def __init__(self, store: SqlStore, hold: Hold, *, now_ms: Callable[[], int]) -> None:
+        self._store, self._hold, self._now_ms = store, hold, now_ms
+        self.in_flight, self.in_order = InFlight(), InOrder()
+        self.sooner = asyncio.Event()
+        self._leads = self._knows_topics = False
+        self._term = 0
+        """Counts how often everything was forgotten: what was asked before that is of no use."""
+        self._numbers = count()
+        self._places: dict[_Key, Place] = {}
+        self._loading: dict[_Key, asyncio.Task[None]] = {}
+        self._marking: set[asyncio.Task[None]] = set()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Serve pops, and do this work, until cancelled."""
+        self.forget()
+        self._leads = True
+        try:
+            await work()
+        finally:
+            self._leads = self._knows_topics = False
+            self.forget()
+            # Whoever leads next is to find what was acknowledged here.
+            with contextlib.suppress(SparrowError, Conflict, TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await self._store.committing.flush()
+
+    def forget(self) -> None:
+        """What was in flight is handed out again, by whoever leads, from the stored offsets on."""
+        self.in_flight, self.in_order = InFlight(), InOrder()
+        self._places.clear()
+        self._loading.clear()
+        self._term += 1
+        self.sooner.set()
+        for queue in self._hold.queues():
+            self._hold.wake(queue)
+
+    def check(self) -> None:
+        if not self._leads:
+            raise NotLeading
+
+    # -- how far groups are -------------------------------------------------------------------------------------------
+
+    def is_open(self, group: str, queue: Queue) -> bool:
+        if self._is_unknown(group, queue):
+            self._load([(group, queue)])
+            return False
+        place = self._places.get((group, queue))
+        return place is not None and not _is_far_ahead(place)
+
+    def opening(self, group: str, queues: Iterable[Queue]) -> Awaitable[None] | None:
+        if not self._knows_topics:
+            return self._loaded(group, queues)
+        unknown = [queue for queue in queues if self._is_unknown(group, queue)]
+        return self._loaded(group, unknown) if unknown else None
+
+    def _is_unknown(self, group: str, queue: Queue) -> bool:
+        """Whether the database has to be asked how far the group is."""
+        place = self._places.get((group, queue))
+        if place is None:
+            return queue in self._store.catalogue.lanes
+        return not self._is_certain(place, group, queue)
+
+    def _is_certain(self, place: Place, group: str, queue: Queue) -> bool:
+        """Nobody else has committed since, and the topic is still the same."""
+        lane = self._store.catalogue.lanes.get(queue)
+        return lane is not None and lane.number == place.lane and self._store.committed_now(group, queue) == place.seen
+
+    async def _loaded(self, group: str, queues: Iterable[Queue]) -> None:
+        """`queues` may look at what topics there are: that is asked first."""
+        if not self._knows_topics:
+            with _as_busy():
+                await self._store.topics()  # whoever led before may just have made a retry topic
+            self._knows_topics = self._leads
+        keys = [(group, queue) for queue in queues if self._is_unknown(group, queue)]
+        self._load(keys)
+        tasks = {self._loading[key] for key in keys if key in self._loading}
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+        self.check()
+
+    def _load(self, keys: Sequence[_Key]) -> None:
+        """Ask how far these groups are, unless that is being asked."""
+        new = [key for key in keys if key not in self._loading]
+        if not new or not self._leads:
+            return
+        task = asyncio.get_running_loop().create_task(self._ask(new, self._term))
+        self._loading |= dict.fromkeys(new, task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            for key in new:
+                if self._loading.get(key) is task:
+                    del self._loading[key]
+            if task.cancelled():  # with the whole loop
+                return
+            if (error := task.exception()) is not None:  # whoever waits asks again when its time is over
+                log.warning("it is not known how far a group is", extra={"group": new[0][0], "why": str(error)})
+                return
+            for _, queue in new:
+                self._hold.wake(queue)
+
+        task.add_done_callback(done)
+
+    async def _ask(self, keys: Sequence[_Key], term: int) -> None:
+        with _as_busy():
+            # What we have said ourselves must be there, or it would look as if the group had been sent back.
+            await self._store.committing.flush()
+            for group, queue in keys:
+                await self._store.bounds(queue)  # others may have stored something a moment ago
+                stored = await self._store.committed(group, queue)
+                if term != self._term:
+                    return
+                self._take_over(group, queue, stored)
+
+    def _take_over(self, group: str, queue: Queue, stored: int | None) -> None:
+        lane = self._store.catalogue.lanes.get(queue)
+        if lane is None:
+            self._places.pop((group, queue), None)
+            return
+        place = self._places.get((group, queue))
+        if place is None or place.lane != lane.number or place.said != stored:
+            # New here, or sent elsewhere: what the group had in flight before holds up nothing any more.
+            place = self._places[group, queue] = Place(lane.number, stored)
+        place.seen = self._store.committed_now(group, queue)
+        self._say(group, queue, place)
+
+    def position(self, group: str, queue: Queue) -> int | None:
+        place = self._places.get((group, queue))
+        return place.position if place is not None else None
+
+    def go_on(self, group: str, queue: Queue, offset: int) -> None:
+        self.check()
+        place = self._places.get((group, queue))
+        if place is not None:
+            place.position = offset
+            self._say(group, queue, place)
+
+    def _say(self, group: str, queue: Queue, place: Place) -> None:
+        """Store how far everything is settled, unless somebody else has said something: then it is asked what."""
+        floor = place.floor
+        if floor is None or floor == place.said:
+            return
+        if not self._is_certain(place, group, queue):
+            if queue in self._store.catalogue.lanes:
+                self._load([(group, queue)])
+            return
+        was_far_ahead = _is_ahead(place.position, place.said)
+        self._store.commit_now(group, queue, floor)
+        place.said = place.seen = floor
+        if was_far_ahead:
+            self._hold.wake(queue)
+
+    # -- what is in flight --------------------------------------------------------------------------------------------
+
+    def take(self, lots: Sequence[Lot]) -> None:
+        self.check()
+        self.in_flight.admit(lots, lots_max=LOTS_MAX)
+        for lot in lots:
+            same = self.in_flight.find(*lot.key)
+            self._put(lot)
+            if same is not None:  # it is in the new one
+                same.mask = 0
+
+    def _put(self, lot: Lot) -> None:
+        lot.number = next(self._numbers)
+        next_ms = self.in_flight.next_due_ms()
+        self.in_flight.add(lot)
+        place = self._places.get((lot.group, lot.queue))
+        if place is not None:
+            place.hold(lot)
+        if next_ms is None or lot.due_ms < next_ms:
+            self.sooner.set()
+
+    def settle(self, lot: Lot, mask: int) -> int:
+        settled = self.in_flight.settle(lot, mask)
+        if settled:
+            self._settled(lot)
+        return settled
+
+    def _settled(self, lot: Lot) -> None:
+        place = self._places.get((lot.group, lot.queue))
+        if place is not None:
+            self._say(lot.group, lot.queue, place)
+
+    def move(self, lot: Lot, offset: int, invisible_ms: int) -> Lot:
+        moved = self.in_flight.alone(lot, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
+        self._put(moved)
+        self.in_flight.settle(lot, lot.bit(offset))
+        return moved
+
+    def withdraw(self, lot: Lot) -> int:
+        return self.in_flight.withdraw(lot)
+
+    def stored(self, lot: Lot, mask: int) -> None:
+        self.in_flight.bring_back(lot, lot.withdrawn & ~mask)
+        self._settled(lot)
+
+    def ran(self, run: Run) -> None:
+        """Its offset says it all; what it waits for may be over sooner."""
+        self.sooner.set()
+
+    def mark(self, name: str, value: int) -> None:
+        """A moment later: nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(self._mark(name, value))
+        self._marking.add(task)
+        task.add_done_callback(self._marking.discard)
+
+    async def _mark(self, name: str, value: int) -> None:
+        try:
+            await self._store.put_mark(name, value)
+        except (SparrowError, Conflict) as error:
+            log.warning("a mark of pops is not stored", extra={"name": name, "why": str(error)})
+
+
+def _is_far_ahead(place: Place) -> bool:
+    return _is_ahead(place.position, place.floor)
+
+
+def _is_ahead(position: int | None, floor: int | None) -> bool:
+    return position is not None and floor is not None and position - floor >= AHEAD_MAX
+
+
+@contextlib.contextmanager
+def _as_busy() -> Iterator[None]:
+    """A transaction that lost against another is no mistake of ours, and not the caller's either."""
+    try:
+        yield
+    except Conflict as cause:
+        raise Busy(str(cause)) from cause

@@ -1,0 +1,52 @@
+"""Messages of idempotent producers that wait before they are appended: a repeat of such a send finds the first.
+
+What is appended at once is known to the lanes' writers. These are filed beside those, under numbers of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from sparrow.model.message import Draft
+from sparrow.model.queue import Queue
+from sparrow.store.sql.append.dedup import ticket_of
+from sparrow.store.sql.drivers.database import Session
+from sparrow.store.sql.schema.table_names import is_platforms
+
+_KINDS = {"delayed": 1 << 61, "half": 1 << 60}
+"""Bits that are turned in a producer's number."""
+
+
+class Once(NamedTuple):
+    """Which send of which producer."""
+
+    producer: int
+    seq: int
+
+
+def once_of(queue: Queue, draft: Draft, kind: Literal["delayed", "half"]) -> Once | None:
+    """None: the message may be stored as often as it is sent. `kind` says what it waits for."""
+    # What is for a group's retries is no repeat, though it has the ticket of the first.
+    ticket = None if is_platforms(queue.topic) else ticket_of((draft,))
+    return None if ticket is None else Once(ticket[0] ^ _KINDS[kind], ticket[1])
+
+
+async def claim(session: Session, once: Once, value: int, at_ms: int) -> None:
+    """File it, with a value for those who repeat it; `Duplicate` if it is filed already."""
+    await session.change(
+        "INSERT INTO hermes_batch (lane, producer, seq, base_id, n, at) VALUES (0, :producer, :seq, :value, 1, :at)",
+        producer=once.producer,
+        seq=once.seq,
+        value=value,
+        at=at_ms,
+    )
+
+
+async def claimed(session: Session, once: Once) -> int | None:
+    """What was filed for it."""
+    found = await session.rows(
+        "SELECT base_id FROM hermes_batch WHERE lane = 0 AND producer = :producer AND seq = :seq",
+        producer=once.producer,
+        seq=once.seq,
+    )
+    return int(found[0][0]) if found else None

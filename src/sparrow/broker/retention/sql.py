@@ -1,0 +1,32 @@
+"""Now and then whoever leads deletes what is old, and sees to it that tables have room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sparrow.model.errors import SparrowError
+from sparrow.store.sql.drivers.database import Conflict
+from sparrow.store.sql.engine import SqlStore
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 600.0
+
+
+class SqlUpkeep:
+    """Retention, while this broker leads."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    async def lead(self) -> None:
+        """Tidy up every ten minutes, until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                count = await self._store.trim()
+                if count:
+                    log.info("old messages deleted", extra={"count": count})
+            except (SparrowError, Conflict) as cause:
+                log.warning("old messages not deleted", extra={"why": str(cause)})

@@ -1,0 +1,116 @@
+"""What a broker is made of on a database, which it may share with others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sparrow.broker.catalog.groups import Groups
+from sparrow.broker.catalog.queue_locks import QueueLocks
+from sparrow.broker.catalog.topics import Topics
+from sparrow.broker.clients.registry import Members
+from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.consume.resend_sql import SqlResending
+from sparrow.broker.context import Broker
+from sparrow.broker.counters import Counters
+from sparrow.broker.delay.sql import SqlDelay
+from sparrow.broker.leadership import Leading
+from sparrow.broker.pop.revive import Reviving
+from sparrow.broker.pop.state.sql import SqlPops
+from sparrow.broker.produce.stage_store import Stages
+from sparrow.broker.retention.sql import SqlUpkeep
+from sparrow.broker.transactions.sql import SqlTransactions
+from sparrow.net.address import Address
+from sparrow.settings import BrokerSettings, SqlSettings
+from sparrow.store.sql.engine import SqlStore
+from sparrow.wire.record import pack_host
+
+
+async def opened(
+    url: str,
+    folder: Path,
+    settings: BrokerSettings,
+    sql_settings: SqlSettings,
+    *,
+    address: Address,
+    hold: Hold,
+    now_ms: Callable[[], int],
+) -> Broker:
+    """Connect, take over what is there, and a number among the brokers on this database.
+
+    The folder is for what this broker keeps for itself: stages, until they are committed.
+    """
+    host = address.as_host()
+    store = await SqlStore.open(
+        url,
+        sql_settings,
+        owner=str(address),
+        store_host=host,
+        on_growth=hold.grew,
+        waited_for=hold.queues,
+        now_ms=now_ms,
+    )
+    # A part of a topic is a dozen tables: one will do until somebody asks for more.
+    settings = settings.model_copy(update={"topic_queues": 1})
+    topics, members = Topics(store, settings, now_ms, keeps_system=False), Members()
+    groups = Groups(store, settings, now_ms)
+    delay = SqlDelay(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
+    transactions = SqlTransactions(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
+    resending = SqlResending(store, topics, members)
+    pops = SqlPops(store, hold, now_ms=now_ms)
+    reviving = Reviving(pops, store, topics, groups, hold, now_ms=now_ms)
+    broker = Broker(
+        settings=settings,
+        address=address,
+        store=store,
+        topics=topics,
+        groups=groups,
+        members=members,
+        locks=QueueLocks(settings.lock_ms),
+        hold=hold,
+        counters=Counters(),
+        delay=delay,
+        transactions=transactions,
+        pops=pops,
+        stages=Stages(
+            folder / f"stages-{address.port}",  # brokers that share a database may share a folder as well
+            bytes_max=settings.stage_bytes_max,
+            ttl_ms=settings.stage_ttl_hours * 3_600_000,
+            now_ms=now_ms,
+        ),
+        ranges=resending,
+        parts=(),
+        started_ms=now_ms(),
+        now_ms=now_ms,
+    )
+
+    async def numbered(number: int) -> None:
+        broker.number = number
+        await topics.led(store.epoch)
+
+    work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlUpkeep(store).lead)
+    leading = Leading(store, work=work, on_change=numbered)
+    broker.parts, broker.leave = (leading,), leading.leave
+    changes: set[asyncio.Task[None]] = set()
+
+    def refreshed() -> None:
+        """Others may have made topics and groups."""
+        groups.take_over(store.catalogue.groups)
+        if topics.take_over(store.catalogue.topics):
+            task = asyncio.get_running_loop().create_task(topics.told())
+            changes.add(task)
+            task.add_done_callback(changes.discard)
+
+    try:
+        await topics.load()
+        await groups.load()
+        for part in broker.parts:
+            await part.start()
+        await broker.stages.start()
+    except BaseException:
+        await store.close()
+        raise
+    store.on_refresh, store.on_restart = refreshed, pops.forget
+    return broker

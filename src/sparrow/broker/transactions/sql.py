@@ -1,0 +1,178 @@
+"""Transactional messages on a database: rows in `hermes_half` until their producer has decided.
+
+1. Committing appends the message and deletes its row in one transaction. A second word on it, or a stranger's, finds
+   no row and changes nothing.
+2. Whoever leads asks after rows older than the timeout, at most so many times; then a row is set aside for inspection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sparrow.broker.clients.registry import Members
+from sparrow.broker.delay.delay_topics import whole_number
+from sparrow.broker.produce.dedup_sql import claim, claimed, once_of
+from sparrow.broker.transactions.check_back import Asking
+from sparrow.broker.transactions.half_messages import CHECK_TIMES, HALF, IMMUNITY
+from sparrow.broker.transactions.log import NotEnded
+from sparrow.model.errors import SparrowError
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.priority import Priority
+from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+from sparrow.settings import BrokerSettings
+from sparrow.store.spi import Appended
+from sparrow.store.sql.append.insert import inserted_counted
+from sparrow.store.sql.drivers.database import Conflict, Duplicate, Session
+from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.row_codec import Records, draft_of, entry_of
+from sparrow.store.sql.schema.table_names import Lane
+from sparrow.wire import record
+from sparrow.wire.headers import EndTransaction
+from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.record import COMMITTED, ROLLED_BACK, TRANSACTION_MASK
+
+log = logging.getLogger(__name__)
+
+_ASKED_AT_ONCE = 200
+_NOWHERE = Lane(0, "", 0, "m", Priority.MIDDLE)
+"""Half messages lie in no lane: their place is their number."""
+
+
+class SqlTransactions:
+    """All unfinished transactions of a database."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        members: Members,
+        settings: BrokerSettings,
+        *,
+        store_host: bytes,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store, self._settings, self._now_ms = store, settings, now_ms
+        self._asking = Asking(members, settings.name)
+        self._records = Records(_NOWHERE, HALF.topic, HALF.id, store_host)
+
+    # -- a transaction's way ------------------------------------------------------------------------------------------
+
+    def put_half(self, queue: Queue, draft: Draft) -> asyncio.Future[Appended]:
+        """Store a message that only its producer's word will deliver."""
+        self._store.catalogue.lane(queue)
+        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), CHECK_TIMES: ""}
+        draft.properties = with_values(draft.properties, words)
+        draft.sys_flag &= ~TRANSACTION_MASK
+        return asyncio.ensure_future(self._stored(queue, draft))
+
+    async def _stored(self, queue: Queue, draft: Draft) -> Appended:
+        entry = entry_of(self._store.checked(draft), 0)
+        seconds = whole_number(value_of(draft.properties, IMMUNITY))
+        patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
+        at_ms = self._now_ms()
+        once = once_of(queue, draft, "half")
+        if once is not None and (first := await claimed(self._store.database, once)) is not None:
+            return _half_at(first, at_ms)
+        # Not tried again when the database goes away: a half that nobody knows of is asked after, like any other.
+        number = await inserted_counted(
+            self._store.database,
+            "hermes_half",
+            producer_group=value_of(draft.properties, b"PGROUP") or "",
+            topic=queue.topic,
+            queue_id=queue.id,
+            body=entry.body,
+            source_ip=entry.source_ip,
+            properties=entry.properties,
+            at=at_ms,
+            check_at=at_ms + patience_ms,
+            state="half",
+        )
+        if once is not None:
+            try:
+                await claim(self._store.database, once, number, at_ms)
+            except Duplicate:  # of two that came together, the other was first
+                await self._store.database.change("DELETE FROM hermes_half WHERE id = :id", id=number)
+                number = await claimed(self._store.database, once) or number
+        return _half_at(number, at_ms)
+
+    async def end(self, request: EndTransaction) -> Appended | None:
+        """Do what the producer says. None: there was nothing to deliver."""
+        if request.verdict not in (COMMITTED, ROLLED_BACK):
+            return None  # it does not know either: it will be asked again
+        number = request.half_queue_offset
+        found = await self._store.database.rows(
+            "SELECT producer_group, topic, queue_id, body, source_ip, properties FROM hermes_half"
+            " WHERE id = :id AND state = 'half'",
+            id=number,
+        )
+        if not found:
+            return None  # finished before, or never begun here
+        group, topic, queue_id, body, source_ip, properties = found[0]
+        if number != request.half_physical_offset:
+            raise NotEnded(f"no half message lies at {request.half_physical_offset}")
+        if group != request.group:
+            raise NotEnded(f"it was not begun by group {request.group!r}")
+
+        async def finished(session: Session) -> bool:
+            return await session.change("DELETE FROM hermes_half WHERE id = :id AND state = 'half'", id=number) == 1
+
+        if request.verdict == ROLLED_BACK:
+            async with self._store.database.transaction() as session:
+                await finished(session)
+            return None
+        if Queue(topic, queue_id) not in self._store.catalogue.lanes:  # made on another broker, a moment ago
+            await self._store.topics()
+        draft, _ = draft_of(body, source_ip, properties)
+        draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
+        draft.prepared_offset = number
+        entry = entry_of(draft, self._store.catalogue.anonymous)
+        return await self._store.append_with(Queue(topic, queue_id), [entry], finished)
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def lead(self) -> None:
+        """Ask after what nobody has ended, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
+            try:
+                await self.ask_overdue()
+            except (SparrowError, Conflict) as error:
+                log.warning("transactions not asked after", extra={"why": str(error)})
+
+    async def ask_overdue(self) -> None:
+        """Ask the producers of halves that have waited too long."""
+        now_ms = self._now_ms()
+        found = await self._store.database.rows(
+            "SELECT id, checks, body, source_ip, properties, at FROM hermes_half"
+            f" WHERE state = 'half' AND check_at <= :now ORDER BY check_at LIMIT {_ASKED_AT_ONCE}",
+            now=now_ms,
+        )
+        for number, checks, body, source_ip, properties, at_ms in found:
+            is_over = checks >= self._settings.transaction_checks_max
+            changed = await self._store.database.change(
+                "UPDATE hermes_half SET checks = :checks, check_at = :next, state = :state"
+                " WHERE id = :id AND state = 'half' AND checks = :before",
+                checks=checks if is_over else checks + 1,
+                next=now_ms + self._settings.transaction_check_interval_ms,
+                state="given_up" if is_over else "half",
+                id=number,
+                before=checks,
+            )
+            if is_over:
+                log.warning("a transaction was given up", extra={"half": number, "checks": checks})
+            elif changed:
+                self._asking.ask(
+                    self._message(number, body, source_ip, at_ms, properties), half_offset=number, checks=checks + 1
+                )
+
+    def _message(self, number: int, body: bytes, source_ip: int, at_ms: int, properties: bytes) -> StoredMessage:
+        raw, _ = self._records.made(number, body, source_ip, at_ms, properties)
+        message = record.decode(raw, verify_crc=False, expand=False)
+        message.queue_offset = QueueOffset(number)
+        return message
+
+
+def _half_at(number: int, at_ms: int) -> Appended:
+    place = PhysicalOffset(number)
+    return Appended(HALF, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)

@@ -1,0 +1,66 @@
+"""Inserting inside a transaction that does other things as well: several round trips, and nothing of it seen before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparrow.model.errors import UnknownTopic
+from sparrow.store.sql.drivers.database import Database, Placed, Session
+from sparrow.store.sql.row_codec import Entry
+from sparrow.store.sql.schema.table_names import Lane, table
+
+_ROWS_A_STATEMENT = 50
+
+
+async def numbered(session: Session, lane: Lane, count: int, now_ms: int) -> tuple[int, int]:
+    """Take the next `count` ids of a lane; the first of them, and the time that goes with them."""
+    greatest = f"CASE WHEN last_ts > {now_ms} THEN last_ts ELSE {now_ms} END"
+    changed = await session.change(
+        f"UPDATE hermes_lane SET next_id = next_id + {count}, last_ts = {greatest} WHERE lane = :lane", lane=lane.number
+    )
+    if not changed:  # the topic was deleted, perhaps made anew
+        raise UnknownTopic(lane.topic)
+    ((next_id, last_ts),) = await session.rows(
+        "SELECT next_id, last_ts FROM hermes_lane WHERE lane = :lane", lane=lane.number
+    )
+    return int(next_id) - count, int(last_ts)
+
+
+async def inserted(session: Session, lane: Lane, entries: Sequence[Entry], now_ms: int) -> Placed:
+    """Number the entries and insert them."""
+    base_id, store_ms = await numbered(session, lane, len(entries), now_ms)
+    for start in range(0, len(entries), _ROWS_A_STATEMENT):
+        values: dict[str, object] = {}
+        places: list[str] = []
+        for at, entry in enumerate(entries[start : start + _ROWS_A_STATEMENT]):
+            places.append(
+                f"({base_id + start + at}, :b{at}, {entry.source_ip}, {entry.token}, :k{at}, {store_ms}, :p{at})"
+            )
+            values |= {f"b{at}": entry.body, f"k{at}": entry.ref_key, f"p{at}": entry.properties}
+        await session.change(
+            f'INSERT INTO "{lane.table}" (id, body, source_ip, token, ref_key, "timestamp", properties)'
+            f" VALUES {', '.join(places)}",
+            **values,
+        )
+    for at, entry in enumerate(entries):
+        for key in entry.more_keys:
+            await session.change(
+                f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES (:key, :priority, :id)',
+                key=key,
+                priority=lane.priority.word,
+                id=base_id + at,
+            )
+    return Placed(base_id, store_ms, lane.number)
+
+
+async def inserted_counted(database: Database, into: str, **values: object) -> int:
+    """Insert a row into a table that counts them by itself; its number."""
+    columns, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
+    insert = f'INSERT INTO "{into}" ({columns}) VALUES ({places})'
+    async with database.transaction() as session:
+        if database.kind == "mysql":  # MySQL has no RETURNING
+            await session.change(insert, **values)
+            found = await session.rows("SELECT LAST_INSERT_ID()")
+        else:
+            found = await session.rows(f"{insert} RETURNING id", **values)
+    return int(found[0][0])

@@ -1,0 +1,113 @@
+"""A few connections to a server, each used by one at a time; one that failed is not used again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from sparrow.store.sql.drivers.database import DatabaseLost, Values
+
+
+class Driver(NamedTuple):
+    """How a driver does what every driver does."""
+
+    connect: Callable[[], Awaitable[Any]]
+    close: Callable[[Any], None]
+    """At once, without a word to the server."""
+    is_open: Callable[[Any], bool]
+    raises: tuple[type[BaseException], ...]
+    failure: Callable[[BaseException], Exception]
+    """What one of these means."""
+    rows: Callable[[Any, str, dict[str, Values]], Awaitable[list[tuple[Any, ...]]]]
+    change: Callable[[Any, str, dict[str, Values]], Awaitable[int]]
+
+
+class Pool:
+    """Connections are made when they are needed, and kept."""
+
+    def __init__(self, where: str, connections_max: int, driver: Driver) -> None:
+        self._where, self._driver = where, driver
+        self._idle: list[Any] = []
+        self._free = asyncio.Semaphore(connections_max)
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        async with self._free:
+            if self._is_closed:
+                raise DatabaseLost(self._where, "it was closed here")
+            connection = None
+            try:
+                connection = await self._taken()
+                yield connection
+            except self._driver.raises as cause:
+                failure = self._driver.failure(cause)
+                if isinstance(failure, DatabaseLost):  # whatever took this one took the others
+                    self._drop(connection)
+                    self._drop_idle()
+                    connection = None
+                raise failure from cause
+            except BaseException as cause:  # cancelled, say: the answer may still be on its way
+                if not isinstance(cause, Exception):
+                    self._drop(connection)
+                    connection = None
+                raise
+            finally:
+                self._give_back(connection)
+
+    async def _taken(self) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            if self._driver.is_open(connection):  # it may have been closed while nobody used it
+                return connection
+        return await self._driver.connect()
+
+    def _give_back(self, connection: Any) -> None:
+        if connection is None:
+            return
+        if self._is_closed or not self._driver.is_open(connection):
+            self._driver.close(connection)
+        else:
+            self._idle.append(connection)
+
+    def _drop(self, connection: Any) -> None:
+        if connection is not None:
+            self._driver.close(connection)
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            self._driver.close(connection)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._drop_idle()
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+        async with self.connection() as connection:
+            return await self._driver.rows(connection, sql, values)
+
+    async def change(self, sql: str, **values: Values) -> int:
+        async with self.connection() as connection:
+            return await self._driver.change(connection, sql, values)
+
+    def session(self, connection: Any) -> PoolSession:
+        """The statements of one transaction."""
+        return PoolSession(connection, self._driver)
+
+
+class PoolSession:
+    """Statements on one connection."""
+
+    def __init__(self, connection: Any, driver: Driver) -> None:
+        self._connection, self._driver = connection, driver
+
+    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+        return await self._driver.rows(self._connection, sql, values)
+
+    async def change(self, sql: str, **values: Values) -> int:
+        return await self._driver.change(self._connection, sql, values)

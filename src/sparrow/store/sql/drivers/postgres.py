@@ -1,0 +1,183 @@
+"""PostgreSQL, through asyncpg. An append is one statement, its entries are arrays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any
+
+import asyncpg
+
+from sparrow.model.errors import UnknownTopic
+from sparrow.store.sql.drivers.database import (
+    Address,
+    Conflict,
+    DatabaseLost,
+    DatabaseRefused,
+    Duplicate,
+    Kind,
+    NoRoom,
+    Placed,
+    Ticket,
+    Values,
+    numbered,
+)
+from sparrow.store.sql.drivers.pool import Driver, Pool, PoolSession
+from sparrow.store.sql.row_codec import Entry
+from sparrow.store.sql.schema.table_names import Lane, table
+
+_CONFLICTS = frozenset({"40001", "40P01", "55P03"})
+_LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03"})
+_SESSION = {
+    "application_name": "sparrow",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "5s",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+}
+_CONNECT_S = 5
+_LOST_ERRORS = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+    TimeoutError,
+)
+
+
+async def open_postgres(address: Address, *, connections_max: int) -> Postgres:
+    database = Postgres(address, connections_max)
+    await database.start()
+    return database
+
+
+class Postgres:
+    """A server of its. (The driver's own pool makes tasks for every use.)"""
+
+    kind: Kind = "postgresql"
+    packet_bytes_max = 64 << 20
+    shows_before_durable = False
+
+    def __init__(self, address: Address, connections_max: int) -> None:
+        self.where = str(address)
+        self._address = address
+        raises = (asyncpg.PostgresError, *_LOST_ERRORS)
+        driver = Driver(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
+        self._pool = Pool(self.where, connections_max, driver)
+        self.rows, self.change = self._pool.rows, self._pool.change
+
+    async def start(self) -> None:
+        async with self._pool.connection():
+            pass
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PoolSession]:
+        async with self._pool.connection() as connection, connection.transaction():
+            yield self._pool.session(connection)
+
+    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+        keys = [(key, at) for at, entry in enumerate(entries) for key in entry.more_keys]
+        values = [
+            [entry.body for entry in entries],
+            [entry.source_ip for entry in entries],
+            [entry.token for entry in entries],
+            [entry.ref_key for entry in entries],
+            [entry.properties for entry in entries],
+            *(len(entries), now_ms, lane.number),
+            [ticket.lane(lane) for ticket in tickets],
+            [ticket.producer for ticket in tickets],
+            [ticket.seq for ticket in tickets],
+            [ticket.offset(lane) for ticket in tickets],
+            [ticket.size for ticket in tickets],
+        ]
+        if keys:
+            values += [[key for key, _ in keys], [at for _, at in keys]]
+        async with self._pool.connection() as connection:
+            try:
+                found = await connection.fetch(_append_text(lane, has_keys=bool(keys)), *values)
+            except asyncpg.UndefinedTableError as cause:
+                raise UnknownTopic(lane.topic) from cause
+        if not found:  # no lane gave a number: the topic was deleted, perhaps made anew
+            raise UnknownTopic(lane.topic)
+        return Placed(found[0][0], found[0][1], lane.number)
+
+    async def identity(self) -> str:
+        ((system, started),) = await self.rows(
+            "SELECT (SELECT system_identifier FROM pg_control_system()), pg_postmaster_start_time()::text"
+        )
+        return f"{system}/{started}"
+
+    async def close(self) -> None:
+        self._pool.close()
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> Any:
+        address = self._address
+        return await asyncpg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user or "postgres",
+            password=address.password or None,
+            database=address.name,
+            timeout=_CONNECT_S,
+            server_settings=_SESSION,
+        )
+
+    def _failure(self, cause: BaseException) -> Exception:
+        state = getattr(cause, "sqlstate", None)
+        if state == "23505":
+            return Duplicate(str(cause))
+        if state == "23514" and "no partition" in str(cause):
+            return NoRoom(str(cause))
+        if state in _CONFLICTS:
+            return Conflict(str(cause))
+        if state in _LOST or isinstance(cause, _LOST_ERRORS):
+            return DatabaseLost(self.where, str(cause) or type(cause).__name__)
+        return DatabaseRefused(self.where, str(cause))
+
+
+def _close(connection: Any) -> None:
+    connection.terminate()
+
+
+def _is_open(connection: Any) -> bool:
+    return not connection.is_closed()
+
+
+async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:
+    text, names = numbered(sql)
+    return await connection.fetch(text, *(values[name] for name in names))  # type: ignore[no-any-return]
+
+
+async def _change(connection: Any, sql: str, values: dict[str, Values]) -> int:
+    text, names = numbered(sql)
+    said: str = await connection.execute(text, *(values[name] for name in names))
+    count = said.rpartition(" ")[2]  # "UPDATE 3", or "CREATE TABLE"
+    return int(count) if count.isdigit() else 0
+
+
+@lru_cache(4096)
+def _append_text(lane: Lane, *, has_keys: bool) -> str:
+    also_keys = (
+        f', k AS (INSERT INTO "{table("key", lane.topic, lane.part)}"'
+        f" SELECT u.key, '{lane.priority.word}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
+        if has_keys
+        else ""
+    )
+    return (
+        "WITH l AS (UPDATE hermes_lane SET next_id = next_id + $6::int, last_ts = GREATEST(last_ts, $7::bigint)"
+        " WHERE lane = $8::int RETURNING next_id - $6::int AS b, last_ts AS t),"
+        " d AS (INSERT INTO hermes_batch SELECT u.lane, u.producer, u.seq, l.b + u.first, u.n, l.t"
+        " FROM l, unnest($9::int[], $10::bigint[], $11::bigint[], $12::bigint[], $13::int[])"
+        " AS u(lane, producer, seq, first, n))"
+        f"{also_keys},"
+        f' m AS (INSERT INTO "{lane.table}" SELECT l.b + u.o - 1, u.body, u.ip, u.token, u.k, l.t, u.props'
+        " FROM l, unnest($1::bytea[], $2::bigint[], $3::int[], $4::bytea[], $5::bytea[])"
+        " WITH ORDINALITY AS u(body, ip, token, k, props, o))"
+        " SELECT b, t FROM l"
+    )

@@ -1,0 +1,175 @@
+"""SQLite, in two threads of its own: one writes, one reads what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sparrow.model.errors import UnknownTopic
+from sparrow.store.sql.drivers.database import (
+    Address,
+    Conflict,
+    DatabaseLost,
+    DatabaseRefused,
+    Duplicate,
+    Kind,
+    Placed,
+    Ticket,
+    Values,
+)
+from sparrow.store.sql.row_codec import Entry
+from sparrow.store.sql.schema.table_names import Lane, table
+
+_Result = TypeVar("_Result")
+_BUSY_S = 5
+_SESSION = "PRAGMA synchronous = FULL; PRAGMA foreign_keys = on; PRAGMA busy_timeout = 5000;"
+
+
+async def open_sqlite(address: Address, *, connections_max: int) -> Sqlite:
+    database = Sqlite(address)
+    await database.start()
+    return database
+
+
+class Sqlite:
+    """One file. Its writer is one thread, so a transaction keeps the others waiting."""
+
+    kind: Kind = "sqlite"
+    packet_bytes_max = 900 << 20
+    shows_before_durable = False
+
+    def __init__(self, address: Address) -> None:
+        self.where = address.name
+        self._writing, self._reading = (ThreadPoolExecutor(1, f"sqlite-{work}") for work in ("write", "read"))
+        self._turn = asyncio.Lock()
+
+    async def start(self) -> None:
+        self._writer = await self._in(self._writing, self._connect)
+        self._reader = await self._in(self._reading, self._connect)
+
+    def _connect(self) -> sqlite3.Connection:
+        Path(self.where).parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self.where, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA busy_timeout = 5000")
+        _write_ahead(connection)
+        connection.executescript(_SESSION)
+        return connection
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+        return await self._in(self._reading, lambda: self._reader.execute(sql, values).fetchall())
+
+    async def change(self, sql: str, **values: Values) -> int:
+        async with self._turn:
+            return await self._in(self._writing, lambda: self._writer.execute(sql, values).rowcount)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_Session]:
+        async with self._turn:
+            try:  # from the start: who is cancelled while it begins must not leave it open
+                await self._in(self._writing, self._writer.execute, "BEGIN IMMEDIATE")
+                yield _Session(self)
+                await self._in(self._writing, self._writer.execute, "COMMIT")
+            except BaseException:
+                await asyncio.shield(self._in(self._writing, self._writer.rollback))
+                raise
+
+    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+        async with self._turn:
+            return await self._in(self._writing, self._append, lane, entries, tickets, now_ms)
+
+    def _append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+        connection = self._writer
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            found = connection.execute(
+                "UPDATE hermes_lane SET next_id = next_id + ?, last_ts = MAX(last_ts, ?) WHERE lane = ?"
+                " RETURNING next_id - ?, last_ts",
+                (len(entries), now_ms, lane.number, len(entries)),
+            ).fetchall()
+            if not found:  # the topic was deleted, perhaps made anew
+                raise UnknownTopic(lane.topic)
+            base_id, store_ms = found[0]
+            connection.executemany(
+                "INSERT INTO hermes_batch VALUES (?, ?, ?, ?, ?, ?)",
+                [(t.lane(lane), t.producer, t.seq, base_id + t.offset(lane), t.size, store_ms) for t in tickets],
+            )
+            connection.executemany(
+                f'INSERT INTO "{lane.table}" VALUES (?, ?, ?, ?, ?, ?, ?)',
+                [
+                    (base_id + at, e.body, e.source_ip, e.token, e.ref_key, store_ms, e.properties)
+                    for at, e in enumerate(entries)
+                ],
+            )
+            keys = [
+                (key, lane.priority.word, base_id + at) for at, entry in enumerate(entries) for key in entry.more_keys
+            ]
+            if keys:
+                connection.executemany(f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES (?, ?, ?)', keys)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.rollback()
+            raise
+        return Placed(base_id, store_ms, lane.number)
+
+    async def identity(self) -> str:
+        return self.where
+
+    async def close(self) -> None:
+        for work, connection in ((self._writing, self._writer), (self._reading, self._reader)):
+            await self._in(work, connection.close)
+            work.shutdown(wait=False)
+
+    async def _in(self, thread: ThreadPoolExecutor, work: Callable[..., _Result], *args: object) -> _Result:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, partial(work, *args))
+        except sqlite3.Error as cause:
+            raise self._failure(cause) from cause
+        except RuntimeError as cause:  # the thread is gone: closed
+            raise DatabaseLost(self.where, str(cause)) from cause
+
+    def _failure(self, cause: sqlite3.Error) -> Exception:
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(cause, sqlite3.IntegrityError) and "UNIQUE" in str(cause):
+            return Duplicate(str(cause))
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Conflict(str(cause))
+        if isinstance(cause, sqlite3.ProgrammingError) and "closed" in str(cause):
+            return DatabaseLost(self.where, str(cause))
+        return DatabaseRefused(self.where, str(cause))
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """To change a new file's journal nobody else may use it, and for that SQLite does not wait by itself."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as cause:
+            if cause.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+class _Session:
+    """The statements of one transaction."""
+
+    def __init__(self, database: Sqlite) -> None:
+        self._database = database
+
+    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+        found = self._database
+        return await found._in(found._writing, lambda: found._writer.execute(sql, values).fetchall())
+
+    async def change(self, sql: str, **values: Values) -> int:
+        found = self._database
+        return await found._in(found._writing, lambda: found._writer.execute(sql, values).rowcount)

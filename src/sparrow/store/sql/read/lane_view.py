@@ -1,0 +1,146 @@
+"""Reading a lane: what is visible of it, its newest part from memory, the rest from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
+from sparrow.store.sql.drivers.database import Database, Placed
+from sparrow.store.sql.read.tail_cache import Record, Tail
+from sparrow.store.sql.row_codec import COLUMNS, RECORD_COLUMNS, Entry, Records
+from sparrow.store.sql.schema.table_names import Lane
+
+_EXAMINED_MIN = 800
+"""Messages looked at in one read that wants only some tags: else a rare tag would cost many reads."""
+
+
+class LaneView:
+    """What this process knows of a lane: it may be behind what is stored, never ahead of what is safe."""
+
+    def __init__(self, lane: Lane, queue: Queue, store_host: bytes) -> None:
+        self.lane, self.queue = lane, queue
+        self.first_id, self.next_id = 1, 1
+        self.is_known = False
+        """Whether the database was asked."""
+        self.records = Records(lane, queue.topic, queue.id, store_host)
+        self.tail = Tail(self.records.of_entry)
+        self._usual_bytes = 1
+        """Of a record, as the last read found them."""
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(QueueOffset(self.first_id - 1), QueueOffset(self.next_id - 1))
+
+    def reach(self, next_id: int, first_id: int | None = None) -> bool:
+        """Readers may see up to `next_id`; whether that is more than before."""
+        if first_id is not None:
+            self.first_id = max(self.first_id, first_id)
+        self.is_known = True
+        if next_id <= self.next_id:
+            return False
+        self.next_id = next_id
+        return True
+
+    def forget(self) -> None:
+        """The server was started anew: it may have lost what it had shown."""
+        self.next_id = self.first_id = 1
+        self.is_known = False
+        self.tail.clear()
+
+    def stored(self, placed: Placed, entries: Sequence[Entry]) -> None:
+        self.tail.add(placed.base_id - 1, entries, [placed.store_ms] * len(entries))
+
+    def hold(self, rows: Sequence[Any]) -> None:
+        """Rows just read: others may want them, too."""
+        if rows:
+            rows = _before_hole(rows)
+            entries = [Entry(row[1], row[2], row[3], row[4], row[6]) for row in rows]
+            self.tail.add(rows[0][0] - 1, entries, [row[5] for row in rows])
+
+    def read(
+        self,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult | None:
+        """What can be answered from memory; None: ask the database."""
+        if not self.is_known or offset >= self.next_id:
+            return None
+        bounds = self.bounds
+        if offset == bounds.end:
+            return AtEnd(bounds)
+        if offset < bounds.first:
+            return Moved(bounds.first, bounds)
+        if not self.tail.first <= offset < self.tail.end:
+            return None
+        examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
+        examined = min(examined, bounds.end - offset)
+        return _slice(self.tail.records(offset, examined), offset, bounds, count_max, bytes_max, tags_codes)
+
+    async def read_rows(
+        self,
+        database: Database,
+        offset: int,
+        *,
+        count_max: int = 32,
+        bytes_max: int = 256 * 1024,
+        tags_codes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """The same, from the table; `offset` is in bounds."""
+        examined = count_max if tags_codes is None else max(count_max, _EXAMINED_MIN)
+        # By what messages of this lane usually weigh: rows that an answer has no room for are not fetched in vain.
+        fits = max(1, 2 * bytes_max // self._usual_bytes)
+        rows = await self.rows(database, offset, examined if tags_codes else min(examined, fits), RECORD_COLUMNS)
+        bounds = self.bounds
+        if not rows:  # trimmed while we asked
+            return Moved(bounds.end, bounds) if offset < bounds.end else AtEnd(bounds)
+        made = self.records.made
+        found = [made(*row) for row in _before_hole(rows)]
+        self._usual_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
+        return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
+
+    async def rows(self, database: Database, offset: int, count: int, columns: str = COLUMNS) -> list[Any]:
+        """Rows behind an offset, as far as readers may see."""
+        return await database.rows(
+            f'SELECT {columns} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
+            after=offset,
+            before=self.next_id,
+            count=count,
+        )
+
+
+def _before_hole(rows: Sequence[Any]) -> Sequence[Any]:
+    """Ids have no holes. Where an accident made one, a read ends before it, and the next one begins behind it."""
+    first = rows[0][0]
+    if rows[-1][0] - first == len(rows) - 1:
+        return rows
+    return [row for at, row in enumerate(rows) if row[0] == first + at]
+
+
+def _slice(
+    found: list[Record],
+    offset: int,
+    bounds: Bounds,
+    count_max: int,
+    bytes_max: int,
+    tags_codes: frozenset[int] | None,
+) -> Slice:
+    if tags_codes is None:
+        sizes = [len(record) for record, _ in found]
+        if len(found) <= count_max and sum(sizes) <= bytes_max:  # as it is nearly always
+            return Slice([memoryview(record) for record, _ in found], sizes, QueueOffset(offset + len(found)), bounds)
+    chosen: list[memoryview] = []
+    size = 0
+    at = offset
+    for record, tags in found:
+        if tags_codes is None or tags in tags_codes:
+            if chosen and (len(chosen) == count_max or size + len(record) > bytes_max):
+                break
+            chosen.append(memoryview(record))
+            size += len(record)
+        at += 1
+    return Slice(chosen, [len(record) for record in chosen], QueueOffset(at), bounds)

@@ -1,0 +1,232 @@
+"""A message as a row, and a row as the record that clients read.
+
+The property column: a version byte, the count (2 bytes), and for each pair the length of its name (2 bytes), the length
+of its value (4 bytes), name, value; all big-endian, text as UTF-8. Names that start with `sys.` are the broker's: what
+a record knows of a message beyond the columns of the table.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sparrow.model.errors import CorruptRecord
+from sparrow.model.message import KEYS, UNIQUE_KEY, Draft
+from sparrow.store.sql.schema.table_names import Lane
+from sparrow.wire import record
+from sparrow.wire.tags import tags_code_in
+
+COLUMNS = 'id, body, source_ip, token, ref_key, "timestamp", properties'
+RECORD_COLUMNS = 'id, body, source_ip, "timestamp", properties'
+"""What a record is made of."""
+KEY_BYTES_MAX = 255
+BODY_BYTES_MAX = (1 << 24) - 1
+"""What a MEDIUMBLOB holds."""
+
+_VERSION = 1
+_START = Struct(">BH")
+_LENGTHS = Struct(">HI")
+_pack_lengths, _read_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
+_BORN, _FLAG, _SYS_FLAG = b"sys.born", b"sys.flag", b"sys.sysflag"
+_TIMES, _PREPARED, _PORT, _SOURCE = b"sys.times", b"sys.prepared", b"sys.port", b"sys.src"
+_KEYS, _UNIQUE_KEY = KEYS.encode(), UNIQUE_KEY.encode()
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """What is inserted of a message, but for what the transaction adds: id and time."""
+
+    body: bytes
+    source_ip: int
+    token: int
+    ref_key: bytes | None
+    properties: bytes
+    more_keys: tuple[bytes, ...] = ()
+    """Keys beside the first."""
+
+
+class Row(NamedTuple):
+    """What is read of a message, in the order of `COLUMNS`."""
+
+    id: int
+    body: bytes
+    source_ip: int
+    token: int
+    ref_key: bytes | None
+    store_ms: int
+    properties: bytes
+
+
+def pack(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The property column of a map."""
+    parts: list[bytes] = []
+    count = 0
+    for name, value in pairs:
+        count += 1
+        parts += (_LENGTHS.pack(len(name), len(value)), name, value)
+    return _START.pack(_VERSION, count) + b"".join(parts)
+
+
+def unpack(packed: bytes) -> list[tuple[bytes, bytes]]:
+    """The pairs of a property column, in order."""
+    at, pairs = 3, []
+    for _ in range(_count_in(packed)):
+        name_bytes, value_bytes = _read_lengths(packed, at)
+        middle = at + 6 + name_bytes
+        end = middle + value_bytes
+        pairs.append((packed[at + 6 : middle], packed[middle:end]))
+        at = end
+    _check_end(packed, at)
+    return pairs
+
+
+def _split(packed: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The sender's pairs as a property string, and the broker's. Every message read comes through here."""
+    at, words, said = 3, [], {}
+    for _ in range(_count_in(packed)):
+        name_bytes, value_bytes = _read_lengths(packed, at)
+        middle = at + 6 + name_bytes
+        end = middle + value_bytes
+        name = packed[at + 6 : middle]
+        if name[:4] == b"sys.":
+            said[name] = packed[middle:end]
+        else:
+            words.append(b"%b\x01%b\x02" % (name, packed[middle:end]))
+        at = end
+    _check_end(packed, at)
+    return b"".join(words), said
+
+
+def _count_in(packed: bytes) -> int:
+    if not packed:
+        return 0
+    version, count = _START.unpack_from(packed)
+    if version != _VERSION:
+        raise CorruptRecord(0, f"its properties are of version {version}, only {_VERSION} is known")
+    return int(count)
+
+
+def _check_end(packed: bytes, at: int) -> None:
+    if packed and at != len(packed):
+        raise CorruptRecord(0, f"its properties should take {at} bytes, they take {len(packed)}")
+
+
+def entry_of(draft: Draft, token: int) -> Entry:
+    """The columns of a message on its way in."""
+    parts = [b""]
+    count = 1
+    keys = unique_key = b""
+    for pair in draft.properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if value and name and name[:4] != b"sys.":
+            count += 1
+            parts += (_pack_lengths(len(name), len(value)), name, value)
+            if name == _UNIQUE_KEY:
+                unique_key = value
+            elif name == _KEYS:
+                keys = value
+    born = b"%d" % draft.born_ms
+    parts += (_pack_lengths(8, len(born)), _BORN, born)
+    source_ip, more = _source_of(draft.born_host)
+    if draft.flag or draft.sys_flag or draft.reconsume_times or draft.prepared_offset or more:
+        more = (*_numbers(draft), *more)
+        count += len(more)
+        for name, value in more:
+            parts += (_pack_lengths(len(name), len(value)), name, value)
+    parts[0] = _START.pack(_VERSION, count)
+    found = _found_by(keys, unique_key)
+    return Entry(bytes(draft.body), source_ip, token, found[0] if found else None, b"".join(parts), found[1:])
+
+
+def _numbers(draft: Draft) -> Iterator[tuple[bytes, bytes]]:
+    """What is 0 in most messages is not kept then."""
+    for name, number in (
+        (_FLAG, draft.flag),
+        (_SYS_FLAG, draft.sys_flag),
+        (_TIMES, draft.reconsume_times),
+        (_PREPARED, draft.prepared_offset),
+    ):
+        if number:
+            yield name, b"%d" % number
+
+
+@lru_cache(4096)
+def _source_of(born_host: bytes) -> tuple[int, tuple[tuple[bytes, bytes], ...]]:
+    """The column for a sender's address, and the properties for what it has no room for."""
+    ip, port = born_host[:-4], int.from_bytes(born_host[-4:], "big")
+    more = ((_PORT, b"%d" % port),) if port else ()
+    if len(ip) == 16:
+        return 0, (*more, (_SOURCE, str(ipaddress.IPv6Address(ip)).encode()))
+    return int.from_bytes(ip, "big"), more
+
+
+@lru_cache(4096)
+def _born_host(source_ip: int, port: bytes | None, source: bytes | None) -> bytes:
+    """The inverse."""
+    ip = ipaddress.IPv6Address(source.decode()).packed if source is not None else source_ip.to_bytes(4, "big")
+    return ip + int(port or 0).to_bytes(4, "big")
+
+
+def entry_from(body: bytes, source_ip: int, properties: bytes, token: int) -> Entry:
+    """The columns of a message that lay in another table."""
+    keys = keys_in(dict(unpack(properties)))
+    return Entry(body, source_ip, token, keys[0] if keys else None, properties, keys[1:])
+
+
+def keys_in(properties: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
+    """What a message is found by: each of its keys, and the unique id its producer gave it."""
+    return _found_by(properties.get(_KEYS, b""), properties.get(_UNIQUE_KEY, b""))
+
+
+def _found_by(keys: bytes, unique_key: bytes) -> tuple[bytes, ...]:
+    if not keys and 0 < len(unique_key) <= KEY_BYTES_MAX:  # as it is nearly always
+        return (unique_key,)
+    found = dict.fromkeys((*keys.split(), unique_key))
+    return tuple(key for key in found if 0 < len(key) <= KEY_BYTES_MAX)
+
+
+class Records:
+    """Makes the records of one lane: what it is for the wire."""
+
+    def __init__(self, lane: Lane, topic: str, queue_id: int, store_host: bytes) -> None:
+        self.lane, self.queue_id = lane, queue_id
+        self._place = lane.place(0)
+        self._topic_field, self._store_host = record.topic_field(topic.encode()), store_host
+
+    def of(self, row: Sequence[Any]) -> tuple[bytes, int]:
+        """The record of a row in the order of `COLUMNS`, and the code of its tags."""
+        message_id, body, source_ip, _, _, store_ms, properties = row
+        return self.made(message_id, body, source_ip, store_ms, properties)
+
+    def of_entry(self, message_id: int, entry: Entry, store_ms: int) -> tuple[bytes, int]:
+        """The same of a message that was just inserted."""
+        return self.made(message_id, entry.body, entry.source_ip, store_ms, entry.properties)
+
+    def made(self, message_id: int, body: bytes, source_ip: int, store_ms: int, properties: bytes) -> tuple[bytes, int]:
+        draft, tags = draft_of(body, source_ip, properties)
+        made = record.encode(
+            draft,
+            self._topic_field,
+            size=record.size_of(draft, self._topic_field, self._store_host),
+            queue_id=self.queue_id,
+            queue_offset=message_id - 1,
+            physical_offset=self._place | message_id,
+            store_ms=store_ms,
+            store_host=self._store_host,
+        )
+        return made, tags
+
+
+def draft_of(body: bytes, source_ip: int, properties: bytes) -> tuple[Draft, int]:
+    """What the sender said, and the code of its tags."""
+    words, said = _split(properties)
+    born_host = _born_host(source_ip, said.get(_PORT), said.get(_SOURCE))
+    draft = Draft(body=body, properties=words, born_ms=int(said.get(_BORN, 0)), born_host=born_host)
+    if len(said) > 1 or _BORN not in said:
+        draft.flag, draft.sys_flag = int(said.get(_FLAG, 0)), int(said.get(_SYS_FLAG, 0))
+        draft.reconsume_times, draft.prepared_offset = int(said.get(_TIMES, 0)), int(said.get(_PREPARED, 0))
+    return draft, tags_code_in(words)

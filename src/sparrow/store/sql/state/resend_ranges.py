@@ -1,0 +1,138 @@
+"""Ranges of messages that a group is to see again: recorded, not copied.
+
+A request becomes rows of at most 500 ids in the resend table of its priority. Each group walks these tables with an
+offset of its own (`resend_offset_...`) and passes over what is meant for others. What a group does not know when it is
+opened was asked for before its time, and is not for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sparrow.model.errors import Refused
+from sparrow.model.priority import queue_id_of
+from sparrow.store.sql.append.insert import numbered
+from sparrow.store.sql.drivers.database import Database, Session
+from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.state.catalog import Catalogue, insert_new
+
+CHUNK_IDS = 500
+"""One row is one unit of progress."""
+_ROWS_A_READ = 100
+
+
+class Range(NamedTuple):
+    """A row: messages `start` to `end` of the same lane, both included."""
+
+    id: int
+    start: int
+    end: int
+    attempt: int
+
+
+class Resends:
+    """The resend tables of all topics."""
+
+    def __init__(self, database: Database, catalogue: Catalogue, *, now_ms: Callable[[], int]) -> None:
+        self._database, self._catalogue, self._now_ms = database, catalogue, now_ms
+
+    async def ask(self, lane: Lane, group: str | None, start: int, end: int, *, token: int | None = None) -> int:
+        """Record that a group (None: all of them) is to see messages again; how many rows that took."""
+        if start < 1 or start > end:
+            raise Refused(f"messages {start} to {end} are no range: say the first, then the last, counted from 1")
+        resend_lane = self._lane(lane)
+        chunks = [(at, min(at + CHUNK_IDS - 1, end)) for at in range(start, end + 1, CHUNK_IDS)]
+        async with self._database.transaction() as session:
+            next_id, _ = await numbered(session, resend_lane, len(chunks), self._now_ms())
+            for at, (first, last) in enumerate(chunks):
+                await session.change(
+                    f'INSERT INTO "{resend_lane.table}"'
+                    ' (id, group_id, "start", "end", priority, "timestamp", token, attempt)'
+                    " VALUES (:id, :group_id, :first, :last, :priority, :now, :token, 0)",
+                    id=next_id + at,
+                    group_id=group,
+                    first=first,
+                    last=last,
+                    priority=lane.priority.word,
+                    now=self._now_ms(),
+                    token=token,
+                )
+        return len(chunks)
+
+    async def open_group(self, group: str, lane: Lane) -> None:
+        """From now on the group hears of what is to be sent again."""
+        resend_lane = self._lane(lane)
+        ((next_id,),) = await self._database.rows(
+            "SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=resend_lane.number
+        )
+        await insert_new(
+            self._database,
+            table("resend_offset", lane.topic, lane.part),
+            group_id=group,
+            offset=next_id - 1,
+            priority=lane.priority.word,
+            updated_at=self._now_ms(),
+        )
+
+    async def next(self, group: str, lane: Lane) -> tuple[list[Range], int]:
+        """What the group has not been sent yet, and the last row looked at."""
+        resend_lane = self._lane(lane)
+        at = await self.offset(group, lane)
+        if at is None:
+            return [], 0
+        found = await self._database.rows(
+            f'SELECT id, group_id, "start", "end", attempt FROM "{resend_lane.table}"'
+            f" WHERE id > :at ORDER BY id LIMIT {_ROWS_A_READ}",
+            at=at,
+        )
+        ranges = [
+            Range(number, start, end, attempt)
+            for number, whose, start, end, attempt in found
+            if whose is None or whose == group
+        ]
+        return ranges, found[-1][0] if found else at
+
+    async def offset(self, group: str, lane: Lane) -> int | None:
+        """The last row the group is done with; None: it was never opened."""
+        found = await self._database.rows(
+            f'SELECT "offset" FROM "{table("resend_offset", lane.topic, lane.part)}"'
+            " WHERE group_id = :group_id AND priority = :priority",
+            group_id=group,
+            priority=lane.priority.word,
+        )
+        return found[0][0] if found else None
+
+    async def done(self, session: Session, group: str, lane: Lane, row: int) -> bool:
+        """The group is done with a row and those before it; whether it was not already."""
+        return (
+            await session.change(
+                f'UPDATE "{table("resend_offset", lane.topic, lane.part)}" SET "offset" = :row, updated_at = :now'
+                ' WHERE group_id = :group_id AND priority = :priority AND "offset" < :row',
+                row=row,
+                now=self._now_ms(),
+                group_id=group,
+                priority=lane.priority.word,
+            )
+            > 0
+        )
+
+    async def ends(self) -> dict[int, int]:
+        """How far each resend lane reaches."""
+        found = await self._database.rows("SELECT lane, next_id FROM hermes_lane WHERE kind = 'r'")
+        return dict(found)
+
+    async def groups(self, lane: Lane) -> list[str]:
+        """Groups that were opened on a lane."""
+        found = await self._database.rows(
+            f'SELECT group_id FROM "{table("resend_offset", lane.topic, lane.part)}" WHERE priority = :priority',
+            priority=lane.priority.word,
+        )
+        return [group for (group,) in found]
+
+    def _lane(self, lane: Lane) -> Lane:
+        _, queue = self._catalogue.by_number[lane.number]
+        found = self._catalogue.resend_lanes.get((queue.topic, queue_id_of(lane.part, lane.priority)))
+        if found is None:
+            raise Refused(f"messages of {queue.topic!r} cannot be sent again: it is one of the platform's own topics")
+        return found

@@ -1,0 +1,42 @@
+"""Tokens in `meta_token`. They are never deleted: messages name them by their number."""
+
+from __future__ import annotations
+
+from sparrow.model.token import Token, checked_kind, checked_token
+from sparrow.store.sql.drivers.database import Database
+from sparrow.store.sql.state.catalog import insert_new
+
+_COLUMNS = "id, token, type, secret_hash, created_at, revoked_at"
+
+
+async def all_tokens(database: Database) -> dict[str, Token]:
+    """By name; without the one that stands for messages that came without a token."""
+    found = await database.rows(f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id")
+    return {token.name: token for token in (_token(*row) for row in found)}
+
+
+async def put_token(database: Database, token: Token) -> None:
+    """Issue a token under its name, or say that it is revoked. The database chooses its number."""
+    checked_token(token.name)
+    is_new = await insert_new(
+        database,
+        "meta_token",
+        token=token.name,
+        type=checked_kind(token.kind),
+        secret_hash=token.secret,
+        created_at=token.created_ms,
+        revoked_at=token.revoked_ms,
+    )
+    if not is_new:
+        await database.change(
+            "UPDATE meta_token SET revoked_at = :revoked WHERE token = :token AND type = :type",
+            revoked=token.revoked_ms,
+            token=token.name,
+            type=token.kind,
+        )
+
+
+def _token(number: int, name: str, kind: str, secret: bytes, created_ms: int, revoked_ms: int | None) -> Token:
+    return Token(
+        id=number, name=name, kind=checked_kind(kind), secret=secret, created_ms=created_ms, revoked_ms=revoked_ms
+    )
