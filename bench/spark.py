@@ -78,7 +78,7 @@ class TupleReader(DataSourceReader):
         from datetime import UTC, datetime
 
         from sparrow.model.queue import Queue
-        from sparrow.store.log.directory import StoreDirectory
+        from sparrow.store.log.readonly.store_directory import StoreDirectory
         from sparrow.wire.record import decode
 
         directory = StoreDirectory(self._reader._options.path or "")

@@ -29,7 +29,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import MIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.log.segment import Segment
+from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.spi import Slice
 from sparrow.wire import columns
 

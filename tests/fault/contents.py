@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparrow.model.queue import Queue
 from sparrow.settings import KIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.log.views import STATE
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import record
 

@@ -38,7 +38,7 @@ from sparrow.model.message import Draft, Host
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.views import STATE
+from sparrow.store.log.state.updates import STATE
 from sparrow.wire import record
 
 ORDERS = [Queue("orders", n) for n in range(3)]

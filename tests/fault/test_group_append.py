@@ -24,9 +24,9 @@ from sparrow.model.errors import StoreFailed, StoreFull
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.commit_log import CommitLog
-from sparrow.store.log.segment import Segment
-from sparrow.store.log.views import STATE
+from sparrow.store.log.commit_log.commit_log import CommitLog
+from sparrow.store.log.commit_log.segment import Segment
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import Portion
 from sparrow.wire import record
 

@@ -21,7 +21,6 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.token import SECRET_BYTES, Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
-from sparrow.store.positions import durable, single, span
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.store.sql.append.insert import numbered
 from sparrow.store.sql.drivers.database import DatabaseRefused, Duplicate, NoRoom
@@ -30,6 +29,7 @@ from sparrow.store.sql.row_codec import unpack
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.committed_offsets import Fenced
 from sparrow.store.sql.state.resend_ranges import CHUNK_IDS
+from sparrow.store.topic_cursor import durable, single, span
 from sparrow.wire import record
 from sparrow.wire.codes import Code
 from sparrow.wire.properties import encode

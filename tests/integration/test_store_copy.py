@@ -19,7 +19,7 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.token import Token
 from sparrow.model.topic import INHERIT, READ, WRITE, Group, Topic, checked_topic
 from sparrow.settings import SqlSettings
-from sparrow.store.copying import Copied, copy
+from sparrow.store.copy.copier import Copied, copy
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice, Store
 from sparrow.store.sql.engine import SqlStore

@@ -18,8 +18,8 @@ from sparrow.model.topic import Topic
 from sparrow.settings import LogSettings
 from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
-from sparrow.store.log.directory import Found, StoreDirectory
-from sparrow.store.log.views import STATE
+from sparrow.store.log.readonly.store_directory import Found, StoreDirectory
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import Moved, Portion, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.tags import tags_code

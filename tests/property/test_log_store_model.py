@@ -24,7 +24,7 @@ from sparrow.model.errors import UnknownTopic
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.views import STATE
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import AtEnd, Moved, Portion, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.tags import tags_code

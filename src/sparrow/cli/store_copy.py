@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sparrow.cli.store_opening import identity, opened
 from sparrow.model.topic import checked_topic
-from sparrow.store import copying
+from sparrow.store.copy import copier
 from sparrow.store.sql.drivers.database import is_database
 from sparrow.store.sql.schema.table_names import spelling
 
@@ -55,12 +55,12 @@ def _renamed(words: str) -> tuple[str, str]:
     return old, new
 
 
-async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copying.Copied:
+async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copier.Copied:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with opened(source) as read, opened(target, is_new=True) as written:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             work = bar.add_task("copying", total=None)
-            return await copying.copy(
+            return await copier.copy(
                 read,
                 written,
                 source_name=identity(source),

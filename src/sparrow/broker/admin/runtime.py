@@ -17,7 +17,7 @@ from sparrow.model.errors import Refused
 from sparrow.net.serving import Answer, Call, Handler
 from sparrow.settings import GIB
 from sparrow.store.log import LogStore
-from sparrow.store.log.upkeep import disk_ratio
+from sparrow.store.log.maintenance import disk_ratio
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, KvTable
 from sparrow.wire.codes import OUR_VERSION, Code, Response, Version

@@ -23,7 +23,7 @@ from sparrow.model.delay import SCHEDULE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.model.message import TAGS, UNIQUE_KEY, Draft, StoredMessage
 from sparrow.model.queue import Queue
-from sparrow.store.log.views import STATE
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import ReadResult, Slice, Store
 from sparrow.wire import record
 from sparrow.wire.ids import format_offset_id

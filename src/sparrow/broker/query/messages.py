@@ -9,7 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net.serving import Answer, Call, Handler
-from sparrow.store.log.views import STATE
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import Slice, Store
 from sparrow.wire import record
 from sparrow.wire.bodies import QueueEntries, QueueEntry

@@ -98,7 +98,7 @@ def _lost(wanted: Range, options: SourceOptions, start: int, end: int) -> None:
 
 
 def _from_files(wanted: Range, options: SourceOptions, tags: tuple[str, ...]) -> Iterator[Records]:
-    from sparrow.store.log.directory import StoreDirectory
+    from sparrow.store.log.readonly.store_directory import StoreDirectory
 
     assert options.path is not None, "the options say so"
     directory = StoreDirectory(options.path)

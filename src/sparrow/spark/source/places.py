@@ -19,7 +19,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, is_of_brokers
 from sparrow.spark.links import LINKS, Link
 from sparrow.spark.source.options import SourceOptions
-from sparrow.store.log.directory import StoreDirectory
+from sparrow.store.log.readonly.store_directory import StoreDirectory
 from sparrow.wire.bodies import BrokerQueue
 
 FILES_BROKER = "files"

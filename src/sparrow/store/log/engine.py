@@ -26,23 +26,32 @@ from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.model.token import Token, checked_token
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
 from sparrow.settings import LogSettings, Watermark
-from sparrow.store.log import checkpoint as files
+from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.log import search
-from sparrow.store.log.consume_queue import ConsumeQueue
-from sparrow.store.log.flush import Flusher
-from sparrow.store.log.folder import Folder
-from sparrow.store.log.groups import GroupAppends
-from sparrow.store.log.keeper import Chore, Keeper
-from sparrow.store.log.memory import Memory
-from sparrow.store.log.passed import passed_to
+from sparrow.store.log.append.atomic_append import GroupAppends
+from sparrow.store.log.append.encoded_runs import EncodedRun, check_bodies
+from sparrow.store.log.append.flusher import Flusher
+from sparrow.store.log.append.writer import Growth, Writer
+from sparrow.store.log.commit_log.log_scan import Damage
+from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
+from sparrow.store.log.directory_lock import Folder
+from sparrow.store.log.group_progress import passed_to
+from sparrow.store.log.maintenance import Upkeep, disk_ratio
+from sparrow.store.log.periodic_tasks import Chore, Keeper
 from sparrow.store.log.reader import Reader
-from sparrow.store.log.recovery import rebuild, recover
-from sparrow.store.log.runs import EncodedRun, check_bodies
-from sparrow.store.log.scan import Damage
-from sparrow.store.log.upkeep import Upkeep, disk_ratio
-from sparrow.store.log.views import STATE, GroupSaid, MarkSaid, OffsetsSaid, QueuesSaid, TokenSaid, TopicSaid, Word
-from sparrow.store.log.writer import Growth, Writer
-from sparrow.store.scopes import checked_number, checked_scope
+from sparrow.store.log.recovery import checkpoint as files
+from sparrow.store.log.recovery.recovery import rebuild, recover
+from sparrow.store.log.state.state_store import Memory
+from sparrow.store.log.state.updates import (
+    STATE,
+    GroupSaid,
+    MarkSaid,
+    OffsetsSaid,
+    QueuesSaid,
+    TokenSaid,
+    TopicSaid,
+    Word,
+)
 from sparrow.store.spi import Appended, BrokerStore, Limits, Portion, ReadResult
 from sparrow.wire import record
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow.model.queue import Bounds, Queue, QueueOffset
-from sparrow.store.log.commit_log import CommitLog
-from sparrow.store.log.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.commit_log.commit_log import CommitLog
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.wire import columns
 from sparrow.wire.record import AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET, SMALLEST_BYTES

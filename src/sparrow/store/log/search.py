@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sparrow.model.message import KEYS, UNIQUE_KEY, StoredMessage
 from sparrow.model.queue import QueueOffset
-from sparrow.store.log.commit_log import CommitLog
-from sparrow.store.log.consume_queue import ConsumeQueue
-from sparrow.store.log.key_index import KeyIndex
-from sparrow.store.log.queues import Queues
+from sparrow.store.log.commit_log.commit_log import CommitLog
+from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
+from sparrow.store.log.consume_queues.queue_table import Queues
+from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.store.log.reader import Reader
 from sparrow.wire import record
 from sparrow.wire.tags import index_hash

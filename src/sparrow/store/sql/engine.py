@@ -20,7 +20,7 @@ from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
-from sparrow.store.scopes import checked_number, checked_scope
+from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, Portion, ReadResult
 from sparrow.store.sql.append import atomic_append
 from sparrow.store.sql.append.dedup import ticket_of

@@ -15,7 +15,7 @@ from sparrow.model.message import Host
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.views import STATE
+from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import AtEnd, Moved
 from sparrow.wire import columns, record
 

@@ -14,7 +14,8 @@ from tests.support.waiting import eventually
 from sparrow.model.errors import SparrowError, StoreFull
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.store.log import LogStore, pages
+from sparrow.store.log import LogStore
+from sparrow.store.log.commit_log import mapped_pages
 
 Q = Queue("T", 0)
 DISK_BYTES = 256 * 1024
@@ -33,7 +34,7 @@ class Small:
         self.is_real = mounted.returncode == 0
         if not self.is_real:
             self._limit = DISK_BYTES
-            monkeypatch.setattr(pages, "allocate", self._allocate)
+            monkeypatch.setattr(mapped_pages, "allocate", self._allocate)
 
     def _allocate(self, fd: int, size: int) -> None:
         used = sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file() and "log" in str(file))

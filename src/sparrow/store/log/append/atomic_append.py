@@ -1,0 +1,76 @@
+"""Groups: records for any number of queues that are appended together, all of them or none.
+
+    begun | records, in any number of segments | the ledger's word
+
+1. All of it is laid down under the writer's lock: no other record stands in between, and no checkpoint falls inside.
+2. Whatever can be refused is refused before the first word. What fails later fails the store, and the next start cuts.
+3. Queues show nothing of a group before its last word is as safe as messages must be.
+4. A log that is read again ends where a group begins whose end is missing. A checkpoint is never inside a group, so one
+   that began before it is known to have been whole: damage there costs what is damaged, as anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sparrow.model.errors import SparrowError
+from sparrow.store.log.append.encoded_runs import EncodedRun, planned
+from sparrow.store.log.append.writer import Writer
+from sparrow.store.log.commit_log.commit_log import BLANK_BYTES
+from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
+from sparrow.store.log.state.state_store import Memory
+from sparrow.store.log.state.updates import AppendBegun, LedgerSaid
+
+_FARTHEST = 1 << 62
+
+
+class GroupAppends:
+    """Appends groups."""
+
+    def __init__(self, writer: Writer, memory: Memory, failed: Callable[[Exception], SparrowError]) -> None:
+        """`failed` is told what went wrong amid a group, and makes sure that nothing is appended behind it."""
+        self._writer, self._memory, self._failed = writer, memory, failed
+
+    def append(self, scope: str, number: int, runs: Sequence[EncodedRun]) -> int | None:
+        """The offset behind the group; None, and nothing appended, if the scope has got there before."""
+        writer = self._writer
+        writer.log.warm(sum(len(run.data) for run in runs))
+        with writer.lock:
+            if self._memory.has_got_to(scope, number):
+                return None
+            for run in runs:
+                writer.check_may_append(run.queue)
+            begun = AppendBegun(scope, number)
+            end_room = self._memory.room_for(LedgerSaid(scope, number, _FARTHEST, _FARTHEST))
+            if not runs:
+                return self._memory.say([LedgerSaid(scope, number, writer.store_ms())])
+            segment_room = writer.log.segment_bytes - BLANK_BYTES
+            room, segments = _taken(self._memory.room_for(begun), writer.log.room(), segment_room)
+            pieces, more_segments, room = planned(runs, room, segment_room)
+            _, last_segments = _taken(end_room, room, segment_room)
+            writer.log.reserve(segments + more_segments + last_segments)
+            try:
+                with writer.unseen():
+                    begun_at = self._memory.say_one(begun)
+                    offsets = {run.queue: int(run.queue.end) for run in runs}
+                    # Each queue is extended once: a hundred times, it would be moved about in memory as often.
+                    entries: dict[ConsumeQueue, list[memoryview]] = {queue: [] for queue in offsets}
+                    for piece in pieces:
+                        queue = piece.run.queue
+                        _, laid, store_ms = writer.lay(piece, offsets[queue])
+                        offsets[queue] += piece.stop - piece.first
+                        entries[queue].append(laid)
+                    for queue, of_queue in entries.items():
+                        queue.extend(b"".join(of_queue))
+                    self._memory.say_one(LedgerSaid(scope, number, store_ms, begun_at))
+            except Exception as cause:
+                raise self._failed(cause) from cause
+            end = int(writer.log.written)
+            for queue in entries:
+                writer.grown(queue, end)
+            return end
+
+
+def _taken(size: int, room: int, segment_room: int) -> tuple[int, int]:
+    """What is left of the room behind a record, and how many new segments it needs."""
+    return (room - size, 0) if size <= room else (segment_room - size, 1)

@@ -1,0 +1,310 @@
+"""Appending: every record gets its place in the log and in its queue, under one lock.
+
+1. Queue offset, physical offset and store time are given out inside the lock, so all three ascend together.
+2. Nothing counts until it is whole: `written` moves, and the queue grows, after the bytes are in place.
+3. Readers see a message once it is as safe as `visible_after` says; until then its queue holds it back.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.errors import Refused, SparrowError, StoreFull, TooLarge, UnknownTopic
+from sparrow.model.message import Draft
+from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
+from sparrow.settings import Watermark
+from sparrow.store.log.append.encoded_runs import EncodedRun, Piece, read_run
+from sparrow.store.log.commit_log.commit_log import BLANK_BYTES, MARK_BYTES, CommitLog
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
+from sparrow.store.log.key_index.key_backlog import Unfiled
+from sparrow.store.spi import Appended
+from sparrow.wire import columns, record
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX
+from sparrow.wire.tags import tags_code_in
+
+Growth = Callable[[Queue, QueueOffset], None]
+"""Told that readers may now see a queue up to an offset."""
+
+_pack_entry = ENTRY.pack
+_NEVER = 1 << 62
+
+
+class Writer:
+    """The one place where the log and the queues grow."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        *,
+        store_host: bytes,
+        message_bytes_max: int,
+        visible_after: Watermark,
+        now_ms: Callable[[], int],
+        on_growth: Growth | None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.log = commit_log
+        self.durable = commit_log.written
+        """Everything below survives a crash of the machine."""
+        self.replicated = commit_log.written
+        """Everything below is held by enough replicas."""
+        self.refusing: SparrowError | None = None
+        """Why nothing may be appended just now."""
+        self.unfiled = Unfiled()
+        self.touched: set[ConsumeQueue] = set()
+        """Queues with entries that are not in their files yet."""
+        self.cuts = 0
+        """How often the log was cut: what was on its way to disk before may not count after."""
+        self.unseen_from = _NEVER
+        """From here on the log holds what nobody may see yet, however safe it is: a group that is not all there."""
+        self.newest_ms = 0
+        """The store time given out last."""
+        self._store_host = store_host
+        self._message_bytes_max = message_bytes_max
+        self._visible_after = visible_after
+        self._now_ms = now_ms
+        self._on_growth = on_growth
+        self._held: deque[tuple[int, ConsumeQueue, QueueOffset]] = deque()
+
+    # -- messages, one by one -----------------------------------------------------------------------------------------
+
+    def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> Appended:
+        """Append a batch: all of it, back to back in one segment, or nothing."""
+        if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN:
+            return self._append_one(queue, drafts[0])
+        topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
+        sizes = []
+        for draft in drafts:
+            self._check(queue, draft)
+            sizes.append(record.size_of(draft, topic, host))
+        total = sum(sizes)
+        if total + BLANK_BYTES > self.log.segment_bytes or not sizes:
+            raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_BYTES)
+        with self.lock:
+            self.check_may_append(queue)
+            segment, at = self.log.make_room(total)
+            store_ms = self.store_ms()
+            first = offset = queue.end
+            encoded, places, entries = [], [], []
+            for draft, size in zip(drafts, sizes, strict=True):
+                is_hidden = draft.sys_flag & record.HIDDEN
+                encoded.append(
+                    record.encode(
+                        draft,
+                        topic,
+                        size=size,
+                        queue_id=queue_id,
+                        queue_offset=0 if is_hidden else offset,
+                        physical_offset=at,
+                        store_ms=store_ms,
+                        store_host=host,
+                    )
+                )
+                places.append(at)
+                if not is_hidden:
+                    code = tags_code_in(draft.properties) if queue.delay_ms is None else store_ms + queue.delay_ms
+                    entries.append(_pack_entry(at, size, code))
+                    offset = QueueOffset(offset + 1)
+                at = PhysicalOffset(at + size)
+            self.log.write(segment, b"".join(encoded))
+            self.unfiled.add_places(places)
+            if entries:
+                queue.extend(b"".join(entries))
+                self.grown(queue, at)
+        return Appended(queue.queue, first, places, at, store_ms)
+
+    def _append_one(self, queue: ConsumeQueue, draft: Draft) -> Appended:
+        """The same for a single message that readers may see: what a broker does all day, without the lists."""
+        self._check(queue, draft)
+        topic, host, properties = queue.topic_field, self._store_host, draft.properties
+        size = record.size_of(draft, topic, host)
+        if size + BLANK_BYTES > self.log.segment_bytes:
+            raise TooLarge("the message", size, self.log.segment_bytes - BLANK_BYTES)
+        code = tags_code_in(properties) if queue.delay_ms is None else 0
+        with self.lock:
+            self.check_may_append(queue)
+            segment, at = self.log.make_room(size)
+            store_ms = self.store_ms()
+            offset = queue.end
+            data = record.encode(
+                draft,
+                topic,
+                size=size,
+                queue_id=queue.queue.id,
+                queue_offset=offset,
+                physical_offset=at,
+                store_ms=store_ms,
+                store_host=host,
+            )
+            self.log.write(segment, data)
+            self.unfiled.add_place(at)
+            if queue.delay_ms is not None:
+                code = store_ms + queue.delay_ms
+            queue.extend(_pack_entry(at, size, code))
+            end = PhysicalOffset(at + size)
+            self.grown(queue, end)
+        return Appended(queue.queue, offset, (at,), end, store_ms)
+
+    def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
+        """What a message takes in the log."""
+        return record.size_of(draft, queue.topic_field, self._store_host)
+
+    def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
+        if len(draft.body) > self._message_bytes_max and not queue.is_ours:
+            raise TooLarge("the body", len(draft.body), self._message_bytes_max)
+        properties = draft.properties
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
+        if not properties.isascii():
+            try:
+                properties.decode()
+            except UnicodeDecodeError as cause:
+                raise Refused(f"the property string is not UTF-8 at byte {cause.start}") from cause
+
+    # -- records that come encoded, by the thousand -------------------------------------------------------------------
+
+    def append_encoded(
+        self, queue: ConsumeQueue, data: memoryview, sizes: npt.NDArray[np.int64], *, verify_crc: bool
+    ) -> Appended:
+        """Append records that `wire.columns.encode` laid out: all of them, back to back in one segment, or nothing.
+
+        Offsets, time, queue and host are stamped in. What they are filed under is read before the lock is taken.
+        """
+        if len(data) + BLANK_BYTES > self.log.segment_bytes:
+            raise TooLarge("the run of records", len(data), self.log.segment_bytes - BLANK_BYTES)
+        run = self.read_run(queue, data, sizes, verify_crc=verify_crc)
+        with self.lock:
+            self.check_may_append(queue)
+            first = queue.end
+            places, entries, store_ms = self.lay(Piece(run, 0, len(run.starts)), first)
+            queue.extend(entries)
+            end = self.log.written
+            self.grown(queue, end)
+        return Appended(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
+
+    def read_run(
+        self,
+        queue: ConsumeQueue,
+        data: memoryview,
+        sizes: npt.ArrayLike,
+        *,
+        verify_crc: bool,
+        keeps_keys: bool = True,
+    ) -> EncodedRun:
+        """What `lay` needs to know of records. The lock is not needed."""
+        host_bytes = len(self._store_host)
+        return read_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
+
+    def lay(self, piece: Piece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
+        """Under the lock: put records into one segment, as those of their queue from offset `first` on.
+
+        Where they lie, the entries by which the queue is to be extended, and their store time.
+        """
+        run, queue = piece.run, piece.run.queue
+        starts, entries, data, keys = run.starts, run.entries, run.data, run.keys
+        if (piece.first, piece.stop) != (0, len(starts)):
+            begin = int(starts[piece.first])
+            starts, entries = starts[piece.first : piece.stop] - begin, entries[piece.first : piece.stop].copy()
+            data, keys = data[begin : begin + int(starts[-1]) + int(entries["size"][-1])], None
+        total = len(data)
+        segment, at = self.log.make_room(total)
+        store_ms = self.store_ms()
+        places = starts + at
+        laid = segment.view[at - segment.base : at - segment.base + total]
+        # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
+        np.copyto(np.frombuffer(laid[MARK_BYTES:], np.uint8), np.frombuffer(data[MARK_BYTES:], np.uint8))
+        columns.stamp(
+            laid,
+            starts,
+            queue_offset=np.arange(first, first + len(starts)),
+            physical_offset=places,
+            store_ms=store_ms,
+            queue_id=queue.queue.id,
+            store_host=self._store_host,
+        )
+        laid[:MARK_BYTES] = data[:MARK_BYTES]
+        self.log.advance(total)
+        entries["physical_offset"] = places
+        if queue.delay_ms is not None:
+            entries["tags_code"] = store_ms + queue.delay_ms
+        if keys is None:
+            self.unfiled.add_places(places.tolist())
+        else:
+            self.unfiled.add_run(keys, places, store_ms)
+        return places, entries.view(np.uint8).data, store_ms
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Under the lock: what is appended meanwhile is not shown to those either who ask for it by its place."""
+        self.unseen_from = self.log.written
+        yield
+        self.unseen_from = _NEVER  # after a failure it stays: what was begun is never to be seen
+
+    # -- what both do -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def even_if_full(self) -> Iterator[None]:
+        """Under the lock: a full disk still takes the little that makes room, or that closes the store in order."""
+        refusing = self.refusing
+        if isinstance(refusing, StoreFull):
+            self.refusing = None
+        try:
+            yield
+        finally:
+            self.refusing = refusing
+
+    def check_may_append(self, queue: ConsumeQueue) -> None:
+        if self.refusing is not None:
+            raise self.refusing
+        if queue.is_gone:
+            raise UnknownTopic(queue.queue.topic)
+
+    def store_ms(self) -> int:
+        """The clock, but never back: order by time is order by offset."""
+        self.newest_ms = max(self.newest_ms, self._now_ms())
+        return self.newest_ms
+
+    def grown(self, queue: ConsumeQueue, end: int) -> None:
+        """Under the lock: what the queue holds may be shown once everything below `end` is safe enough."""
+        self.touched.add(queue)
+        if self._visible_after == "written":
+            queue.visible_end = queue.end
+            if self._on_growth is not None:
+                self._on_growth(queue.queue, queue.visible_end)
+        else:
+            self._held.append((end, queue, queue.end))
+
+    def reached(self, watermark: Watermark, offset: int) -> None:
+        """Disk or replicas have everything below `offset` now: what waited for that becomes visible."""
+        grown: dict[Queue, QueueOffset] = {}
+        with self.lock:
+            offset = min(offset, self.log.written)  # the log may have been cut since
+            if watermark == self._visible_after:
+                while self._held and self._held[0][0] <= offset:
+                    _, queue, end = self._held.popleft()
+                    if not queue.is_gone:
+                        queue.visible_end = end
+                        grown[queue.queue] = end
+            # Last: who sees the mark without the lock may expect to find what lies below it.
+            if watermark == "durable":
+                self.durable = PhysicalOffset(max(self.durable, offset))
+            else:
+                self.replicated = PhysicalOffset(max(self.replicated, offset))
+        if self._on_growth is not None:
+            for name, end in grown.items():
+                self._on_growth(name, end)
+
+    def cut(self, end: int) -> None:
+        """The log was cut at `end`: what lay behind it is neither held nor waiting for its keys to be filed."""
+        self.cuts += 1
+        self.durable = PhysicalOffset(min(self.durable, end))
+        self.replicated = PhysicalOffset(min(self.replicated, end))
+        self._held = deque(item for item in self._held if item[0] <= end)
+        self.unfiled.cut(end)

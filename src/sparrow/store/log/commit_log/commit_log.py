@@ -1,0 +1,297 @@
+"""The commit log: all records of all queues in the order they came, in files of one size.
+
+1. Records lie back to back and never span files; what is left of a file starts with a blank record
+   (4 bytes rest of the file, 4 bytes magic) and counts as written.
+2. At least 8 bytes stay free behind every record, so that a blank record always fits.
+3. Past `written` everything is zero.
+4. The first 8 bytes of what is appended together are written last. A process killed in between leaves zeros there, and
+   recovery takes that for the end: of a batch all is there, or nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.errors import StoreFull
+from sparrow.model.queue import PhysicalOffset
+from sparrow.store.log.commit_log import mapped_pages
+from sparrow.store.log.commit_log.segment import Segment
+from sparrow.wire.record import MAGIC_BLANK, SMALLEST_BYTES
+
+log = logging.getLogger(__name__)
+
+Ints = npt.NDArray[np.int64]
+
+BLANK_BYTES = 8
+MARK_BYTES = 8
+"""Size and magic: without them no record starts here."""
+_BLANK = Struct(">ii")
+_SIZE = Struct(">i")
+_WARM_STEP_BYTES = 4 << 20
+_ALLOCATION_PAUSE_S = 1.0
+"""After a failed allocation, how long appends are refused without asking the disk again."""
+
+
+class CommitLog:
+    """Written by one thread at a time (its owner's lock sees to that); read by any."""
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_bytes: int,
+        *,
+        warm_bytes: int = 0,
+        lock_memory: bool = False,
+        is_synced: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.segments: list[Segment] = []
+        self.written = PhysicalOffset(0)
+        self._bases: list[int] = []
+        self._spare: list[Segment] = []
+        """Those that come next, made ahead of need."""
+        self._allocating = threading.Lock()
+        self._warm_bytes = warm_bytes
+        self._lock_memory = lock_memory
+        self._is_synced = is_synced
+        self._warm_to = 0
+        self._unlocked_to = 0
+        self.on_low: Callable[[], None] = lambda: None
+        """Told that the pages made ready are running out."""
+        self._refuse_until = 0.0
+
+    # -- where things are ---------------------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> PhysicalOffset:
+        """The oldest byte still there."""
+        return PhysicalOffset(self._bases[0]) if self._bases else self.written
+
+    def adopt(self, segments: list[Segment], written: int) -> None:
+        """Take over what recovery found."""
+        self.segments = segments
+        self._bases = [segment.base for segment in segments]
+        self.written = PhysicalOffset(written)
+        self._warm_to = self._unlocked_to = written
+
+    def segment_at(self, physical_offset: int) -> Segment | None:
+        """The segment that holds the offset."""
+        at = bisect_right(self._bases, physical_offset) - 1
+        if at < 0 or physical_offset >= self._bases[at] + self.segment_bytes:
+            return None
+        return self.segments[at]
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def make_room(self, size: int) -> tuple[Segment, PhysicalOffset]:
+        """The segment and offset where `size` bytes may be written next, in a new segment if they must."""
+        if self.segments:
+            active = self.segments[-1]
+            free = active.end - self.written
+            if size + BLANK_BYTES <= free:
+                return active, self.written
+            self._roll(active, free)
+        elif size + BLANK_BYTES > self.segment_bytes:
+            raise AssertionError(f"a run of {size} bytes fits no segment of {self.segment_bytes}")
+        else:
+            self._take_next(self.written - self.written % self.segment_bytes)
+        return self.segments[-1], self.written
+
+    def room(self) -> int:
+        """Bytes of records that fit into the active segment."""
+        return self.segments[-1].end - self.written - BLANK_BYTES if self.segments else 0
+
+    def write(self, segment: Segment, data: bytes) -> None:
+        """Copy records to where `make_room` said. They count from here on."""
+        at = self.written - segment.base
+        end = at + len(data)
+        segment.mapping[at + MARK_BYTES : end] = data[MARK_BYTES:]
+        segment.mapping[at : at + MARK_BYTES] = data[:MARK_BYTES]
+        self.written = PhysicalOffset(segment.base + end)
+
+    def advance(self, size: int) -> None:
+        """Count bytes that were laid into the mapping directly."""
+        self.written = PhysicalOffset(self.written + size)
+        if self.written + self._warm_bytes // 2 > self._warm_to:
+            self.on_low()
+
+    def _roll(self, active: Segment, free: int) -> None:
+        following = self._take_next(active.end)
+        if free:
+            assert free >= BLANK_BYTES, "every record leaves room for a blank one behind it"
+            at = self.written - active.base
+            active.mapping[at : at + BLANK_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
+            self.written = PhysicalOffset(active.end)
+        log.info("segment rolled", extra={"base": following.base})
+
+    def _add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base)
+
+    def _take_next(self, base: int) -> Segment:
+        if time.monotonic() < self._refuse_until:
+            raise StoreFull(self.directory, "the disk was full a moment ago")
+        # Under the lock to its end: the warmer must not make the same file, and later take it for one to spare.
+        with self._telling_full(), self._allocating:
+            segment = self._spare.pop(0) if self._spare else None
+            if segment is None or segment.base != base:
+                segment = Segment.create(self.directory, base, self.segment_bytes)
+            self._add(segment)
+            return segment
+
+    def reserve(self, count: int) -> None:
+        """Have so many segments ready behind the active one (`StoreFull`): no append will fail for want of them."""
+        if count and time.monotonic() < self._refuse_until:
+            raise StoreFull(self.directory, "the disk was full a moment ago")
+        with self._telling_full(), self._allocating:
+            end = self.segments[-1].end if self.segments else self.written - self.written % self.segment_bytes
+            while len(self._spare) < count:
+                base = end + len(self._spare) * self.segment_bytes
+                self._spare.append(Segment.create(self.directory, base, self.segment_bytes))
+
+    @contextmanager
+    def _telling_full(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as cause:
+            if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._refuse_until = time.monotonic() + _ALLOCATION_PAUSE_S
+            raise StoreFull(self.directory, "a new segment could not be allocated") from cause
+
+    # -- ahead of need: called by the keeper's thread -----------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Allocate the next segment once the active one is half full, and have pages ready ahead of the tail."""
+        if not self.segments:
+            return
+        active = self.segments[-1]
+        if self.written - active.base > self.segment_bytes // 2:
+            self._allocate_behind(active)
+        if self._warm_to < self.written + self._warm_bytes // 2:
+            target = self.written + self._warm_bytes
+            # Marked first: whoever appends meanwhile must not ask for the same pages again.
+            start, self._warm_to = max(self._warm_to, self.written), target
+            for segment in (active, *self._spare):
+                self._warm(segment, start, target)
+            if self._lock_memory:
+                self._unlock_to(max(0, self.written - self._warm_bytes))
+
+    def warm(self, size: int) -> None:
+        """Have pages ready for so many bytes that will come at once: else whoever writes them waits for each page."""
+        if not self.segments or self._lock_memory or size <= self._warm_bytes // 2 or not self._warm_bytes:
+            return
+        target = min(self.written + size, self.segments[-1].end)
+        start, self._warm_to = max(self._warm_to, self.written), max(self._warm_to, target)
+        for at in range(start, target, _WARM_STEP_BYTES):  # in steps: meanwhile nobody gets memory from the kernel
+            self._warm(self.segments[-1], at, min(at + _WARM_STEP_BYTES, target))
+
+    def _allocate_behind(self, active: Segment) -> None:
+        with self._allocating:
+            if not self._spare and self.segments[-1] is active:
+                self._spare.append(Segment.create(self.directory, active.end, self.segment_bytes))
+
+    def _warm(self, segment: Segment, start: int, end: int) -> None:
+        at, to = max(start, segment.base) - segment.base, min(end, segment.end) - segment.base
+        if to <= at:
+            return
+        # Pages made ready for writing are dirty. Where every append waits for the disk, it would wait for them too.
+        mapped_pages.populate(segment.mapping, at, to - at, dirty=not self._is_synced)
+        if self._lock_memory:
+            self._lock_memory = mapped_pages.lock(segment.mapping, at, to - at)
+            if not self._lock_memory:
+                log.warning("pages could not be locked in memory; raise the memlock limit")
+
+    def _unlock_to(self, end: int) -> None:
+        """Only pages near the tail stay locked; else the whole log would in time."""
+        for segment in self.segments:
+            at, to = max(self._unlocked_to, segment.base), min(end, segment.end)
+            if at < to:
+                mapped_pages.unlock(segment.mapping, at - segment.base, to - at)
+        self._unlocked_to = max(self._unlocked_to, end)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def size_at(self, physical_offset: int) -> int | None:
+        """The size a record claims that is said to start here, if there may be one."""
+        segment = self.segment_at(physical_offset)
+        if segment is None or physical_offset + SMALLEST_BYTES > min(self.written, segment.end):
+            return None
+        (size,) = _SIZE.unpack(segment.pread(physical_offset - segment.base, 4))
+        if size < SMALLEST_BYTES or physical_offset + size > min(self.written, segment.end):
+            return None
+        return int(size)
+
+    def holds(self, places: Ints, sizes: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these stretches can be records at all: inside one segment, and written. Any numbers will do."""
+        bases = np.array(self._bases, np.int64)
+        if len(bases) == 0:
+            return np.zeros(len(places), np.bool_)
+        base = bases[np.maximum(np.searchsorted(bases, places, side="right") - 1, 0)]
+        at = places - base
+        fits = (at >= 0) & (sizes >= SMALLEST_BYTES) & (at <= self.segment_bytes - sizes)
+        is_written: npt.NDArray[np.bool_] = fits & (places <= self.written - sizes)
+        return is_written
+
+    def read(self, physical_offset: int, length: int) -> bytes:
+        """A stretch that lies in one segment, read without the interpreter lock. Zeros where retention just took it."""
+        segment = self.segment_at(physical_offset)
+        if segment is None:
+            return bytes(length)
+        return segment.pread(physical_offset - segment.base, length).ljust(length, b"\0")
+
+    def raw(self, physical_offset: int, length_max: int) -> bytes:
+        """Bytes as they lie, from one segment: what a replica is sent. Empty at the end of the log."""
+        segment = self.segment_at(physical_offset)
+        if segment is None or physical_offset >= self.written:
+            return b""
+        end = min(physical_offset + length_max, self.written, segment.end)
+        return segment.pread(physical_offset - segment.base, end - physical_offset)
+
+    # -- cutting ------------------------------------------------------------------------------------------------------
+
+    def truncate(self, end: int) -> None:
+        """Cut everything from `end` on."""
+        assert self.first <= end <= self.written
+        with self._allocating:
+            following, self._spare = self._spare, []
+        for segment in following:
+            segment.delete()
+        while self.segments and self.segments[-1].base >= end and len(self.segments) > 1:
+            self.segments.pop().delete()
+            self._bases.pop()
+        if self.segments:
+            last = self.segments[-1]
+            last.erase_from(max(0, end - last.base))
+            last.sync()
+        self.written = PhysicalOffset(end)
+        self._warm_to = end
+
+    def drop_before(self, base: int) -> list[Segment]:
+        """Let go of whole segments below `base`, never the last. The caller deletes their files."""
+        keep = bisect_right(self._bases, base) - 1
+        keep = min(max(keep, 0), len(self.segments) - 1)
+        dropped = self.segments[:keep]
+        # New lists, not changed ones: readers in other threads may be looking at the old ones.
+        self.segments = self.segments[keep:]
+        self._bases = self._bases[keep:]
+        return dropped
+
+    def close(self) -> None:
+        for segment in self._spare:
+            segment.delete()
+        self._spare = []
+        for segment in self.segments:
+            segment.close()

@@ -1,0 +1,99 @@
+"""One file of the commit log: of fixed size, allocated whole, mapped when its pages are written or read hot."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from sparrow.store.log.commit_log import mapped_pages
+
+
+def name_of(base: int) -> str:
+    """20 digits: the global offset of the file's first byte."""
+    return f"{base:020d}"
+
+
+class Segment:
+    """The bytes [base, base + size) of the log."""
+
+    __slots__ = ("_map", "_view", "base", "fd", "path", "size")
+
+    def __init__(self, path: Path, base: int, size: int, fd: int) -> None:
+        self.path, self.base, self.size, self.fd = path, base, size, fd
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    @classmethod
+    def create(cls, directory: Path, base: int, size: int) -> Segment:
+        """A new file of zeros with real blocks behind it (OSError when the disk is full; nothing is left behind)."""
+        path = directory / name_of(base)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            mapped_pages.allocate(fd, size)
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        _sync_directory(directory)
+        return cls(path, base, size, fd)
+
+    @classmethod
+    def open(cls, path: Path, size: int) -> Segment:
+        """An existing file. One that lost its end gets it back as zeros; recovery finds where the records stop."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if os.fstat(fd).st_size < size:
+            mapped_pages.allocate(fd, size)
+        return cls(path, int(path.name), size, fd)
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        if self._map is None:
+            self._map = mmap.mmap(self.fd, self.size)
+        return self._map
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._view = memoryview(self.mapping)
+        return self._view
+
+    def pread(self, at: int, length: int) -> bytes:
+        """A copy of some bytes, read without the interpreter lock: for data that may not be in memory."""
+        return os.pread(self.fd, length, at)
+
+    def sync(self) -> None:
+        """Everything written so far, through the mapping or not, is on disk when this returns."""
+        os.fdatasync(self.fd)
+
+    def erase_from(self, at: int) -> None:
+        """Zeros from `at` to the end: no remnant of a cut tail may look like a record later."""
+        mapped_pages.erase(self.fd, at, self.size - at)
+
+    def close(self) -> None:
+        """Forget the mapping (it lives on while a reader holds a view of it) and close the file."""
+        self._view = None
+        self._map = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def delete(self) -> None:
+        """Unlink the file. Its bytes stay readable for those who are just reading them."""
+        self.path.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        # A reader in another thread may hold the segment while retention drops it; the last one out closes the file.
+        self.close()
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,190 @@
+"""Filing records of the log into their queues, in bulk: how views are built when the log is read again."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.errors import CorruptRecord
+from sparrow.model.queue import Queue
+from sparrow.model.topic import is_legal_name
+from sparrow.store.log.commit_log.log_scan import Starts
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.recovery.incomplete_appends import GroupsSeen
+from sparrow.store.log.state.updates import STATE, TopicSaid, Word, words_of
+from sparrow.wire import columns, record
+
+log = logging.getLogger(__name__)
+
+Ints = npt.NDArray[np.int64]
+_NAME_MAX = 255
+"""What a V1 record, and a file system, can take."""
+_COLUMNS = ["topic", "queue_id", "queue_offset", "sys_flag", "store_timestamp"]
+
+
+class _Rows(NamedTuple):
+    """What the records themselves say, a row each."""
+
+    names: list[str]
+    """The distinct topics."""
+    starts: Starts
+    topic_ids: npt.NDArray[np.int32]
+    queue_ids: npt.NDArray[np.int32]
+    queue_offsets: Ints
+    sys_flags: npt.NDArray[np.int32]
+    store_ms: Ints
+
+    @classmethod
+    def of(cls, view: memoryview, starts: Starts) -> _Rows:
+        batch = columns.decode(view, starts, columns=_COLUMNS, expand=False)
+        topics = batch.column(0).dictionary_encode()
+        ids, offsets, flags, stored = (batch.column(number) for number in range(1, 5))
+        return cls(
+            topics.dictionary.to_pylist(),
+            starts,
+            topics.indices.to_numpy(),
+            ids.to_numpy(),
+            offsets.to_numpy(),
+            flags.to_numpy(),
+            stored.cast("int64").to_numpy() // 1000,
+        )
+
+    def part(self, first: int, stop: int) -> _Rows:
+        return _Rows._make((self.names, *(column[first:stop] for column in self[1:])))
+
+
+class Dispatcher:
+    """Files records into queues. Filing one again changes nothing."""
+
+    def __init__(
+        self,
+        known_queue: Callable[[Queue], ConsumeQueue | None],
+        queue_of: Callable[[Queue], ConsumeQueue],
+        drop_topic: Callable[[str], None],
+        *,
+        log_first: int,
+        groups: GroupsSeen | None = None,
+    ) -> None:
+        self._known_queue, self._queue_of, self._drop_topic = known_queue, queue_of, drop_topic
+        self._log_first = log_first
+        self._groups = groups or GroupsSeen()
+        self.deleted_at = -1
+        """Where the last word stands by which a topic was deleted."""
+        self.refused: list[int] = []
+        """Physical offsets of records whose queue or queue offset cannot be right."""
+
+    def file(self, view: memoryview, base: int, starts: Starts) -> None:
+        """File the sound records at `starts` of a segment that begins at `base`."""
+        rows = _Rows.of(view, starts)
+        done = 0
+        if STATE.topic in rows.names:
+            # A topic's deletion stands in the log: what was filed for it before goes, what comes after stays.
+            for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE.topic)).tolist():
+                for word in words_at(view, int(starts[row])):
+                    self._groups.hear(word, base + int(starts[row]))
+                    if isinstance(word, TopicSaid) and word.topic is None:
+                        self._file_rows(view, base, rows.part(done, row + 1))
+                        done = row + 1
+                        self._drop_topic(word.name)
+                        self.deleted_at = base + int(starts[row])
+        self._file_rows(view, base, rows.part(done, len(starts)))
+
+    def _file_rows(self, view: memoryview, base: int, rows: _Rows) -> None:
+        if len(rows.starts) == 0:
+            return
+        entries = np.empty(len(rows.starts), columns.QUEUE_ENTRY)
+        entries["physical_offset"] = rows.starts + base
+        entries["size"] = columns.overlapping(view, ">i4")[rows.starts]
+        entries["tags_code"] = columns.tags_codes(view, rows.starts)
+        key = (rows.topic_ids.astype(np.int64) << 32) | (rows.queue_ids.astype(np.int64) & 0xFFFFFFFF)
+        order = np.argsort(key, kind="stable")
+        order = order[rows.sys_flags[order] & record.HIDDEN == 0]
+        if len(order) == 0:
+            return
+        for of_queue in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
+            topic, queue_id = rows.names[rows.topic_ids[of_queue[0]]], int(rows.queue_ids[of_queue[0]])
+            if queue_id < 0 or not is_legal_name(topic) or len(topic) > _NAME_MAX:
+                self.refused += entries["physical_offset"][of_queue].tolist()
+                continue
+            queue = Queue(topic, queue_id)
+            self._extend(queue, rows.queue_offsets[of_queue], entries[of_queue], rows.store_ms[of_queue])
+
+    def _extend(self, name: Queue, offsets: Ints, entries: npt.NDArray[np.void], store_ms: Ints) -> None:
+        known = self._known_queue(name)
+        end = int(known.end) if known is not None else 0
+        is_next = int(offsets[0]) == end and bool((np.diff(offsets) == 1).all())
+        reach = self._reach(known)
+        if not is_next:
+            # Some are filed already, some are missing, or some say what cannot be.
+            is_new = entries["physical_offset"] >= reach
+            is_likely = is_new & (offsets >= end)
+            is_likely[is_likely] = _ascending(offsets[is_likely])
+            if end == 0 and self._log_first and is_likely.any():
+                end = int(offsets[is_likely][0])  # retention took what was before
+            # Between the last record of the queue and this one, so many can be missing as have room.
+            is_likely &= offsets - end <= (entries["physical_offset"] - reach) // record.SMALLEST_BYTES
+            self.refused += entries["physical_offset"][is_new & ~is_likely].tolist()
+            offsets, entries, store_ms = offsets[is_likely], entries[is_likely], store_ms[is_likely]
+            if len(offsets) == 0:
+                return
+        queue = self._queue_of(name)
+        if queue.delay_ms is not None:
+            entries["tags_code"] = store_ms + queue.delay_ms
+        if int(queue.end) < end:
+            queue.start_at(end)
+        if not is_next:
+            entries = _with_fillers(entries, offsets - end)
+        queue.extend(entries.tobytes())
+
+    def _reach(self, queue: ConsumeQueue | None) -> int:
+        """Where the last record of the queue ends. What lies before it is filed, or of a topic deleted since."""
+        raw = queue.entries(queue.end - 1, 1) if queue is not None and queue.end > queue.first else b""
+        if not raw:
+            return self._log_first
+        at, size, _ = ENTRY.unpack(raw)
+        return int(at) if size == FILLER_SIZE else int(at) + int(size)
+
+
+def _ascending(offsets: Ints) -> npt.NDArray[np.bool_]:
+    """The most offsets that ascend as the log does; the others must be wrong. (Patience sorting.)"""
+    ends: list[int] = []  # ends[n]: the smallest offset that a run of n + 1 can end with
+    rows: list[int] = []  # which row that is
+    before = np.full(len(offsets), -1, np.int64)
+    for row, offset in enumerate(offsets.tolist()):
+        length = bisect_left(ends, offset)
+        if length == len(ends):
+            ends.append(offset)
+            rows.append(row)
+        else:
+            ends[length], rows[length] = offset, row
+        before[row] = rows[length - 1] if length else -1
+    can_stand = np.zeros(len(offsets), np.bool_)
+    row = rows[-1] if rows else -1
+    while row >= 0:
+        can_stand[row] = True
+        row = int(before[row])
+    return can_stand
+
+
+def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np.void]:
+    """The entries at these places, and fillers where none is; a filler points to what comes after it."""
+    following = np.searchsorted(places, np.arange(int(places[-1]) + 1))
+    filled = entries[following].copy()
+    is_filler = places[following] != np.arange(len(filled))
+    filled["size"][is_filler], filled["tags_code"][is_filler] = FILLER_SIZE, 0
+    return filled
+
+
+def words_at(view: memoryview, at: int) -> list[Word]:
+    """The words of the sound state record there."""
+    message = record.decode(view, at, expand=False)
+    try:
+        return words_of(message.body, message.physical_offset)
+    except CorruptRecord as cause:
+        log.error("a state record is left out", extra={"cause": str(cause)})
+        return []

@@ -1,0 +1,89 @@
+"""All consume queues of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sparrow.model.queue import Queue
+from sparrow.model.topic import is_legal_name
+from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
+from sparrow.store.log.state.updates import STATE
+
+DEAD_LETTERS = "%DLQ%"
+"""RocketMQ's name for a group's dead letters starts so."""
+
+
+class Queues:
+    """Found by (topic, id). A queue comes into being with its first message."""
+
+    def __init__(self, directory: Path, file_entries: int) -> None:
+        self.directory, self._file_entries = directory, file_entries
+        self._queues: dict[Queue, ConsumeQueue] = {}
+        self.get = self._queues.get
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Those there are now; more may come while one goes through them."""
+        return iter(list(self._queues.values()))
+
+    def of(self, queue: Queue) -> ConsumeQueue:
+        """The queue, new and empty if it was not there."""
+        found = self._queues.get(queue)
+        if found is None:
+            assert is_legal_name(queue.topic), "a topic is also the name of a folder"
+            found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
+            found.is_ours = queue.topic == STATE.topic
+            self._queues[queue] = found
+        return found
+
+    def load(self, log_first: int, log_end: int, ends: Mapping[str, Mapping[int, int]] | None = None) -> None:
+        """Find all queues on disk, and in them what points into [log_first, log_end). `ends`: where that is likely."""
+        for topic, queue_id in _folders(self.directory):
+            likely_end = (ends or {}).get(topic, {}).get(queue_id, 0)
+            self.of(Queue(topic, queue_id)).load(log_first, log_end, likely_end)
+
+    def ends(self) -> dict[str, dict[int, int]]:
+        """topic -> id -> end, of those that ever had a message."""
+        ends: dict[str, dict[int, int]] = {}
+        for queue in self:
+            if queue.end:
+                ends.setdefault(queue.queue.topic, {})[queue.queue.id] = queue.end
+        return ends
+
+    def emptied(self) -> dict[str, list[int]]:
+        """topic -> ids of those that had messages, and have none left."""
+        emptied: dict[str, list[int]] = {}
+        for queue in self:
+            if queue.first == queue.end > 0:
+                emptied.setdefault(queue.queue.topic, []).append(queue.queue.id)
+        return emptied
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for queue in self if queue.queue.topic == topic]
+
+    def of_dead_letters(self) -> list[ConsumeQueue]:
+        return [queue for queue in self if queue.queue.topic.startswith(DEAD_LETTERS)]
+
+    def drop_topic(self, topic: str) -> None:
+        for queue in self.of_topic(topic):
+            self.drop(queue)
+
+    def drop(self, queue: ConsumeQueue) -> None:
+        del self._queues[queue.queue]
+        queue.delete()
+
+    def clear(self) -> None:
+        for queue in self:
+            queue.delete()
+        self._queues.clear()
+
+
+def _folders(directory: Path) -> Iterator[tuple[str, int]]:
+    if not directory.is_dir():
+        return
+    for topic in sorted(os.listdir(directory)):
+        if is_legal_name(topic) and (directory / topic).is_dir():
+            for queue_id in os.listdir(directory / topic):
+                if queue_id.isascii() and queue_id.isdecimal():
+                    yield topic, int(queue_id)

@@ -1,0 +1,51 @@
+"""The store's folder: one process at a time, and a sign of whether the last one left in order."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from sparrow.model.errors import StoreInUse
+from sparrow.store.log.recovery.checkpoint import ABORT, LOCK
+
+
+class Folder:
+    """Holds RocketMQ's lock (the first byte of `lock`) and its `abort` file, so that a Java broker keeps out too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._name = path.resolve()
+        # POSIX locks do not keep a process out of its own files; worse, closing any handle of the file gives them up.
+        if self._name in _held_here:
+            raise StoreInUse(path, str(os.getpid()))
+        self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as cause:
+            os.close(self._lock)
+            raise StoreInUse(path, self._owner()) from cause
+        _held_here.add(self._name)
+        os.pwrite(self._lock, b"lock", 0)
+
+    def entered(self) -> None:
+        """From here on, only `left` means that all was well."""
+        (self.path / ABORT).write_text(str(os.getpid()))
+
+    def left(self, *, in_order: bool) -> None:
+        if in_order:
+            (self.path / ABORT).unlink(missing_ok=True)
+        _held_here.discard(self._name)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _owner(self) -> str:
+        try:
+            return (self.path / ABORT).read_text()
+        except OSError:
+            return ""
+
+
+_held_here: set[Path] = set()

@@ -1,0 +1,240 @@
+"""The queues of a store directory that may be open elsewhere: their files, and behind them what only the log has yet.
+
+Up to some place in the log the queue files are known to be complete: Sparrow's checkpoint says which, RocketMQ files
+records in order. What follows is read from the log and filed in memory. What is not whole, be it a record or a group,
+is the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from sparrow.model.queue import Queue
+from sparrow.model.topic import is_legal_name
+from sparrow.store.log.commit_log.commit_log import CommitLog
+from sparrow.store.log.commit_log.log_scan import Found, Scan
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.consume_queues.queue_builder import Dispatcher, words_at
+from sparrow.store.log.readonly.readonly_log import Sizes
+from sparrow.store.log.recovery import checkpoint as files
+from sparrow.store.log.recovery.checkpoint import Checkpoint
+from sparrow.store.log.state.updates import STATE, AppendBegun, LedgerSaid, Word
+from sparrow.wire import columns
+
+BEYOND = 1 << 62
+_KEPT_MAX = 4
+
+
+class _Version(NamedTuple):
+    """What must be the same for filing to go on where it ended: what the files hold, and where the log begins."""
+
+    checkpoint: tuple[int, int]
+    log_first: int
+
+
+class FiledQueues:
+    """All queues up to the end of the log, as of the last `catch_up`. Each is loaded when it is first asked for."""
+
+    def __init__(self, path: Path, sizes: Sizes, log: CommitLog) -> None:
+        self._directory, self._sizes = path / "consumequeue", sizes
+        self._queues: dict[Queue, ConsumeQueue | None] = {}
+        self._gone: set[str] = set()
+        """Topics whose deletion stands behind the place: their files, if still there, say nothing."""
+        self._log_first = int(log.first)
+        self._filed_to, self._ends = self._filed(path, log)
+        self.end = self._filed_to
+        """Where the log ends, for whoever may read it."""
+
+    def _filed(self, path: Path, log: CommitLog) -> tuple[int, dict[str, dict[int, int]]]:
+        """Up to where the files hold everything, and where queues end there that have no files."""
+        if not (path / files.LAYOUT).exists():
+            return self._newest(), {}
+        mark = files.load(path / files.CHECKPOINT, Checkpoint)
+        if mark is None or not log.first <= mark.views_offset <= log.written:
+            return self._log_first, {}
+        return mark.views_offset, mark.queue_ends
+
+    def _newest(self) -> int:
+        """The last record that any of RocketMQ's queues points to."""
+        newest = self._log_first
+        for topic in topics_in(self._directory):
+            for queue_id in ids_in(self._directory / topic):
+                queue = load(self._directory, Queue(topic, queue_id), self._sizes, self._log_first)
+                self._queues[queue.queue] = queue
+                if queue.end > queue.first:
+                    at, size, _ = ENTRY.unpack(queue.entries(queue.end - 1, 1))
+                    newest = max(newest, at if size != FILLER_SIZE else 0)
+        return newest
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def topics(self) -> set[str]:
+        filed = {topic for topic in (*topics_in(self._directory), *self._ends) if topic not in self._gone}
+        return filed | {name.topic for name, queue in self._queues.items() if queue is not None}
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        ids = {name.id for name in self._queues if name.topic == topic}
+        if topic not in self._gone:
+            ids |= {*ids_in(self._directory / topic), *self._ends.get(topic, {})}
+        return [queue for id in sorted(ids) if (queue := self.get(Queue(topic, id))) is not None]
+
+    def get(self, name: Queue) -> ConsumeQueue | None:
+        """The queue, if it ever had a message."""
+        if name not in self._queues:
+            self._queues[name] = None if name.topic in self._gone else self._load(name)
+        return self._queues[name]
+
+    def _load(self, name: Queue) -> ConsumeQueue | None:
+        likely_end = self._ends.get(name.topic, {}).get(name.id, 0)
+        queue = load(self._directory, name, self._sizes, self._log_first, log_end=self._filed_to, likely_end=likely_end)
+        if queue.end == 0 and likely_end:
+            queue.start_at(likely_end)  # retention took all it had, and its files
+        return queue if queue.end else None
+
+    # -- what the log has behind the files ----------------------------------------------------------------------------
+
+    def catch_up(self, log: CommitLog) -> None:
+        """File what came since."""
+        dispatcher = Dispatcher(self.get, self._of, self._drop_topic, log_first=self._log_first)
+        for part in _whole(_sound(log, self.end, torn_from=self._filed_to)):
+            dispatcher.file(part.segment.view, part.segment.base, part.starts)
+            self.end = part.end
+        for queue in self._queues.values():
+            if queue is not None:
+                queue.visible_end = queue.end
+
+    def _of(self, name: Queue) -> ConsumeQueue:
+        queue = self.get(name)
+        if queue is None:
+            queue = self._queues[name] = _unread(self._directory, name, self._sizes)
+        return queue
+
+    def _drop_topic(self, topic: str) -> None:
+        self._gone.add(topic)
+        for name in [name for name in self._queues if name.topic == topic]:
+            del self._queues[name]
+
+
+class _Part(NamedTuple):
+    found: Found
+    follows_damage: bool
+
+
+def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
+    """Sound records from `start` on. Where some seem to be missing, the writer may just have been quicker: another look
+    tells. What is still missing then is damage, and is passed over as recovery does."""
+    end, looked_again_at = start, -1
+    while True:
+        scan = Scan(log.segments, end, torn_from=torn_from)
+        for found in scan:
+            follows_damage = bool(scan.damage)
+            if follows_damage and looked_again_at != end:
+                looked_again_at = end
+                break
+            scan.damage.clear()
+            end = found.end
+            yield _Part(found, follows_damage)
+        else:
+            return
+
+
+def _whole(parts: Iterable[_Part]) -> Iterator[Found]:
+    """The same without a group that is not all there, and without what may stand behind it: recovery will cut there."""
+    held: list[Found] = []
+    begun_at: int | None = None
+    for found, follows_damage in parts:
+        if held and follows_damage:
+            return
+        base = found.segment.base
+        for row, word in _words(found):
+            place = base + int(found.starts[row])
+            if isinstance(word, AppendBegun) and begun_at is None:
+                begun_at = place
+            elif isinstance(word, LedgerSaid) and word.begun == begun_at:
+                begun_at = None
+        if begun_at is not None and begun_at < base + int(found.starts[0]):  # it began in an earlier part
+            held.append(found)
+            continue
+        yield from held
+        before = len(found.starts) if begun_at is None else int(np.searchsorted(found.starts, begun_at - base))
+        if before:
+            yield Found(found.segment, found.starts[:before], found.end if begun_at is None else begun_at)
+        held = [] if begun_at is None else [Found(found.segment, found.starts[before:], found.end)]
+
+
+def _words(found: Found) -> Iterator[tuple[int, Word]]:
+    """What the store's own records among these say, each word with the row of its record."""
+    view = found.segment.view
+    topics = columns.decode(view, found.starts, columns=["topic"]).column(0)
+    for row in np.flatnonzero(pc.equal(topics, STATE.topic).to_numpy(zero_copy_only=False)).tolist():
+        for word in words_at(view, int(found.starts[row])):
+            yield row, word
+
+
+# -- queues as their files have them ----------------------------------------------------------------------------------
+
+
+def load(
+    directory: Path, name: Queue, sizes: Sizes, log_first: int, *, log_end: int = BEYOND, likely_end: int = 0
+) -> ConsumeQueue:
+    """A queue as far as its files point into [log_first, log_end)."""
+    queue = _unread(directory, name, sizes)
+    queue.load(log_first, log_end, likely_end)
+    return queue
+
+
+def _unread(directory: Path, name: Queue, sizes: Sizes) -> ConsumeQueue:
+    return ConsumeQueue(name, directory / name.topic / str(name.id), sizes.queue_file_entries)
+
+
+def topics_in(directory: Path) -> list[str]:
+    return sorted(name for name in _listed(directory) if is_legal_name(name) and ids_in(directory / name))
+
+
+def ids_in(directory: Path) -> list[int]:
+    return sorted(int(name) for name in _listed(directory) if name.isascii() and name.isdecimal())
+
+
+def _listed(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# -- kept for who opens the same directory again ----------------------------------------------------------------------
+
+_kept: OrderedDict[Path, tuple[_Version, FiledQueues]] = OrderedDict()
+
+
+def filed_queues(path: Path, sizes: Sizes, log: CommitLog) -> FiledQueues:
+    """The queues of a directory, filed up to the end of the log. This process may have filed most of it before."""
+    version = _version(path, log)
+    kept = _kept.get(path)
+    if version is None or kept is None or kept[0] != version or kept[1].end > log.written:
+        queues = FiledQueues(path, sizes, log)
+    else:
+        queues = kept[1]
+    queues.catch_up(log)
+    if version is not None:
+        _kept[path] = (version, queues)
+        _kept.move_to_end(path)
+        while len(_kept) > _KEPT_MAX:
+            _kept.popitem(last=False)
+    return queues
+
+
+def _version(path: Path, log: CommitLog) -> _Version | None:
+    """None where nothing tells whether the files are still the same: RocketMQ's, whose tail is short anyway."""
+    try:
+        found = (path / files.CHECKPOINT).stat()
+    except FileNotFoundError:
+        return None
+    return _Version((found.st_ino, found.st_mtime_ns), int(log.first))

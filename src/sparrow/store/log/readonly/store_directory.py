@@ -1,0 +1,246 @@
+"""A store directory, Sparrow's or Apache RocketMQ's, read in place: no lock, nothing written, no broker needed.
+
+A broker may have it open and go on writing. What is read is what the files held when the object was made, or when it
+was first asked about the end of a queue; who wants to know more makes another one, which is quick.
+
+Not known from the files: how far a broker lets its readers see. With `visible_after` "durable" or "replicated", a
+directory shows messages a moment earlier than the broker, and what a crash or a lost election takes back was seen.
+Dead letters too old to be read are seen until their segment goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sparrow.model.errors import DataLost, Refused
+from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.store.log import search
+from sparrow.store.log.commit_log.segment import Segment
+from sparrow.store.log.consume_queues.consume_queue import FILLER_SIZE, ConsumeQueue
+from sparrow.store.log.readonly import readonly_log
+from sparrow.store.log.readonly.readonly_queues import FiledQueues, filed_queues, load
+from sparrow.wire import columns, record
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_ENTRIES_AT_ONCE = 65_536
+_SAMPLE = 256
+_MISSING = -1
+"""Where entries point whose file is gone."""
+_TAGS_CODE_MIN = -(1 << 31)
+"""A hash is no smaller; RocketMQ's filter bitmaps put an address there instead, which is."""
+
+
+class Found(NamedTuple):
+    """Records that lie in one segment, ascending."""
+
+    view: memoryview
+    """The whole segment."""
+    starts: Ints
+    """Where in it they start."""
+    sizes: Ints
+    first_offset: int
+    """What was looked at to find them: from here ..."""
+    next_offset: int
+    """... to before here. Fewer records than offsets: some were not wanted, or are damaged."""
+
+
+class StoreDirectory:
+    """The messages of a store. Pickled, it is its path."""
+
+    def __init__(self, path: Path | str) -> None:
+        """`Refused` if it is no store directory, or one of a kind that cannot be read."""
+        self.path = Path(path).absolute()
+        self._sizes = readonly_log.sizes_of(self.path)
+        self._log = readonly_log.log_of(self.path, self._sizes.segment_bytes)
+        self._on_disk: dict[Queue, ConsumeQueue] = {}
+
+    def __reduce__(self) -> tuple[type[StoreDirectory], tuple[str]]:
+        return StoreDirectory, (str(self.path),)
+
+    @cached_property
+    def _filed(self) -> FiledQueues:
+        return filed_queues(self.path, self._sizes, self._log)
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """All that have a queue with messages, or had one, the system's own too."""
+        return sorted(self._filed.topics())
+
+    def bounds(self, topic: str) -> dict[int, Bounds]:
+        """Of each queue of the topic that ever had a message."""
+        return {queue.queue.id: queue.bounds for queue in self._filed.of_topic(topic)}
+
+    def physical_bounds(self) -> tuple[int, int]:
+        """Where the log begins, and where its last whole record ends."""
+        return int(self._log.first), self._filed.end
+
+    def mean_bytes(self, queue: Queue) -> int:
+        """The size of a record, by the newest ones; 0 if that is not known."""
+        found = self._filed.get(queue)
+        if found is None:
+            return 0
+        first = max(found.first, found.end - _SAMPLE)
+        sizes = np.frombuffer(found.entries(first, found.end - first), columns.QUEUE_ENTRY)["size"]
+        sizes = sizes[sizes != FILLER_SIZE]
+        return round(float(sizes.mean())) if len(sizes) else 0
+
+    def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after the time; with `upper` the last stored at or before it."""
+        found = self._filed.get(queue)
+        if found is None:
+            return 0
+        try:
+            return search.offset_at(self._log, found, time_ms, upper=upper)
+        except FileNotFoundError as cause:
+            raise self._lost(found, found.first) from cause
+
+    # -- the records of a queue ---------------------------------------------------------------------------------------
+
+    def read(
+        self, queue: Queue, start: int, end: int, *, rows_max: int, tags_codes: frozenset[int] | None = None
+    ) -> Iterator[Found]:
+        """The records with queue offsets in [start, end), at most `rows_max` at a time.
+
+        `DataLost` where retention was quicker, `Refused` if the queue does not reach so far. Damaged records are left
+        out. With `tags_codes`, only those with one of them are given.
+        """
+        if start >= end:
+            return iter(())
+        return self._read(self._reaching(queue, start, end), start, end, rows_max, tags_codes)
+
+    def _reaching(self, name: Queue, start: int, end: int) -> ConsumeQueue:
+        """The queue, which holds these offsets. If its files do, nothing else need be looked at."""
+        queue: ConsumeQueue | None = self._on_disk.get(name)
+        if queue is None:
+            queue = load(self.path / "consumequeue", name, self._sizes, int(self._log.first))
+            self._on_disk[name] = queue
+        if not queue.first <= start <= end <= queue.end:
+            queue = self._filed.get(name)
+        if queue is None:
+            raise Refused(f"{name} holds no messages: there is no such queue in {self.path}")
+        if start < queue.first:
+            raise DataLost(str(name), start, queue.first)
+        if end > queue.end:
+            raise Refused(f"{name} ends at {queue.end}, but was to be read up to {end}: has its log been cut?")
+        return queue
+
+    def _read(
+        self, queue: ConsumeQueue, start: int, end: int, rows_max: int, tags_codes: frozenset[int] | None
+    ) -> Iterator[Found]:
+        at_once = max(_ENTRIES_AT_ONCE - _ENTRIES_AT_ONCE % rows_max, rows_max)
+        for first in range(start, end, at_once):
+            raw = queue.entries(first, min(at_once, end - first))
+            entries = np.frombuffer(raw, columns.QUEUE_ENTRY)
+            places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+            is_wanted = sizes != FILLER_SIZE
+            if (places[~is_wanted] == _MISSING).any():
+                raise self._lost(queue, first)
+            if tags_codes is not None:
+                is_wanted &= self._has_tags(entries["tags_code"].astype(np.int64), tags_codes)
+            offsets = np.flatnonzero(is_wanted) + first
+            yield from self._located(
+                queue, places[is_wanted], sizes[is_wanted], offsets, (first, first + len(entries)), rows_max
+            )
+
+    def _has_tags(self, codes: Ints, wanted: frozenset[int]) -> Bools:
+        if len(codes) and codes.min() < _TAGS_CODE_MIN:
+            raise Refused(f"{self.path} has filter bitmaps (enableCalcFilterBitMap): it cannot be read by tags codes")
+        return np.isin(codes, np.fromiter(wanted, np.int64, len(wanted)))
+
+    def _located(
+        self,
+        queue: ConsumeQueue,
+        places: Ints,
+        sizes: Ints,
+        offsets: Ints,
+        looked_at: tuple[int, int],
+        rows_max: int,
+    ) -> Iterator[Found]:
+        """The records of some entries, by segment."""
+        row, (first_offset, end) = 0, looked_at
+        while row < len(places):
+            place = int(places[row])
+            segment = self._log.segment_at(place)
+            if segment is None and not 0 <= place < self._log.written:
+                row += 1  # no place at all: the entry is damaged
+                continue
+            try:
+                view = segment.view if segment is not None else None
+            except FileNotFoundError:
+                view = None
+            if segment is None or view is None:
+                raise self._lost(queue, int(offsets[row]), place)
+            in_segment = int(np.searchsorted(places[row:], segment.base + self._sizes.segment_bytes))
+            stop = row + min(max(in_segment, 1), rows_max)  # damaged entries need not ascend
+            starts, lengths = places[row:stop] - segment.base, sizes[row:stop]
+            is_right = readonly_log.are_there(view, segment.base, starts, lengths, queue.queue.id, offsets[row:stop])
+            if not is_right.all():
+                starts, lengths = starts[is_right], lengths[is_right]
+            next_offset = int(offsets[stop]) if stop < len(places) else end
+            yield Found(view, starts, lengths, first_offset, next_offset)
+            row, first_offset = stop, next_offset
+
+    def _lost(self, queue: ConsumeQueue, asked: int, place: int = 0) -> DataLost:
+        """Retention took it while we were looking. What it left is seen from the files there are now."""
+        kept_from = readonly_log.kept_from(self.path, place, self._sizes.segment_bytes)
+        first = queue.end
+        if kept_from is not None:
+            now = load(self.path / "consumequeue", queue.queue, self._sizes, kept_from)
+            low = max(queue.first, now.first)
+            first = QueueOffset(queue.partition_point(low, queue.end, lambda at, _size: at < kept_from))
+        return DataLost(str(queue.queue), asked, first)
+
+    # -- the records of all queues, as they lie -----------------------------------------------------------------------
+
+    def scan(self, start: int, end: int, *, rows_max: int) -> Iterator[Found]:
+        """The records of all queues that start at physical offsets in [start, end), which are what `Found` counts in.
+
+        Any two offsets will do: ranges that meet give every record once. Half messages and roll-backs, which are in no
+        queue, are left out. Records of topics deleted since are not: what lies before `first_place` of a queue is not
+        in it.
+        """
+        at = start
+        for segment in self._log.segments:
+            if not (segment.end > start and segment.base < end):
+                continue
+            if segment.base > at:
+                raise DataLost(f"the log of {self.path}", at, segment.base)
+            yield from self._scan(segment, at - segment.base, end - segment.base, rows_max)
+            at = segment.end
+        if at == start < min(end, self._log.first):
+            raise DataLost(f"the log of {self.path}", start, self._log.first)
+
+    def first_place(self, queue: Queue) -> int | None:
+        """The physical offset of the oldest record in the queue; None if it is empty."""
+        found = self._filed.get(queue)
+        bounds = found.bounds if found is not None else Bounds(QueueOffset(0), QueueOffset(0))
+        for part in self.read(queue, *bounds, rows_max=1):
+            if len(part.starts):
+                return int(readonly_log.heads(part.view, part.starts)["physical_offset"][0])
+        return None
+
+    def _scan(self, segment: Segment, at: int, stop: int, rows_max: int) -> Iterator[Found]:
+        try:
+            view = segment.view
+        except FileNotFoundError as cause:
+            first = readonly_log.kept_from(self.path, segment.base, self._sizes.segment_bytes)
+            raise DataLost(f"the log of {self.path}", segment.base + at, first or segment.end) from cause
+        for starts in readonly_log.walk(segment, view, at, stop):
+            places = readonly_log.heads(view, starts)
+            ends = starts + places["size"]
+            is_shown = places["sys_flag"] & record.HIDDEN == 0
+            for row in range(0, len(starts), rows_max):
+                rows = slice(row, row + rows_max)
+                shown = starts[rows][is_shown[rows]]
+                sizes = (ends - starts)[rows][is_shown[rows]]
+                first, end = int(starts[row]), int(ends[rows][-1])
+                yield Found(view, shown, sizes, segment.base + first, segment.base + end)

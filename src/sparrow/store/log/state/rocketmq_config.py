@@ -1,0 +1,103 @@
+"""State that Apache RocketMQ keeps in `config`, as words for our log.
+
+How far it had delivered delayed messages becomes marks of the broker's: `timers.from.N` (where queue N of the schedule
+topic goes on) and `timers.wheel_ms` (up to when timers are delivered).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sparrow.model.errors import ProtocolError, Refused
+from sparrow.model.topic import Group, Topic, checked_group, checked_topic
+from sparrow.store.log.state.updates import GroupSaid, MarkSaid, OffsetsSaid, TopicSaid, Word
+from sparrow.wire import dialect
+
+log = logging.getLogger(__name__)
+
+
+def words_in(config: Path) -> list[Word]:
+    """What topics, groups and offsets there are, and what is delivered, by RocketMQ's files."""
+    return [
+        *_words(config / "topics.json", "topicConfigTable", _topic),
+        *_words(config / "subscriptionGroup.json", "subscriptionGroupTable", _group),
+        *_words(config / "consumerOffset.json", "offsetTable", _offsets),
+        *_words(config / "delayOffset.json", "offsetTable", _level),
+        *_wheel(config / "timercheck"),
+    ]
+
+
+def _words(path: Path, table: str, word_of: Callable[[str, Any], Word]) -> Iterator[Word]:
+    for name, value in _table(path, table).items():
+        try:
+            yield word_of(name, value)
+        except (TypeError, ValueError, AttributeError, Refused) as cause:
+            log.warning("an entry is left aside", extra={"path": str(path), "entry": name, "why": str(cause)})
+
+
+def _table(path: Path, name: str) -> dict[str, Any]:
+    """One table of a file, or of its back-up where the file is missing or damaged."""
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        try:
+            parsed = dialect.parse(candidate.read_bytes())
+            table = parsed[name]
+        except FileNotFoundError:
+            continue
+        except (ProtocolError, KeyError, TypeError) as cause:
+            log.warning("a damaged file is left aside", extra={"path": str(candidate), "why": str(cause)})
+            continue
+        if isinstance(table, dict):
+            return table
+    return {}
+
+
+def _topic(name: str, config: dict[str, Any]) -> Word:
+    topic = Topic(
+        name=checked_topic(name),
+        read_queues=int(config.get("readQueueNums", 8)),
+        write_queues=int(config.get("writeQueueNums", 8)),
+        permission=int(config.get("perm", 6)),
+        is_ordered=bool(config.get("order", False)),
+        sys_flag=int(config.get("topicSysFlag", 0)),
+        attributes={str(key): str(value) for key, value in (config.get("attributes") or {}).items()},
+    )
+    return TopicSaid(name, topic)
+
+
+def _group(name: str, config: dict[str, Any]) -> Word:
+    group = Group(
+        name=checked_group(name),
+        may_consume=bool(config.get("consumeEnable", True)),
+        may_broadcast=bool(config.get("consumeBroadcastEnable", True)),
+        is_ordered=bool(config.get("consumeMessageOrderly", False)),
+        retry_queues=int(config.get("retryQueueNums", 1)),
+        retries_max=int(config.get("retryMaxTimes", 16)),
+    )
+    return GroupSaid(name, group)
+
+
+def _offsets(name: str, offsets: dict[str, Any]) -> Word:
+    topic, _, group = name.partition("@")
+    return OffsetsSaid(
+        checked_topic(topic), checked_group(group), {int(queue_id): int(at) for queue_id, at in offsets.items()}
+    )
+
+
+def _level(level: str, offset: Any) -> Word:
+    """Queues count from 0, levels from 1."""
+    if int(level) < 1:
+        raise ValueError("levels start at 1")
+    return MarkSaid(f"timers.from.{int(level) - 1}", int(offset))
+
+
+def _wheel(path: Path) -> Iterator[Word]:
+    """The file begins with the time in ms up to which the wheel has turned, and all of that is delivered."""
+    try:
+        read_ms = int.from_bytes(path.read_bytes()[:8], "big", signed=True)
+    except FileNotFoundError:
+        return
+    if read_ms > 0:
+        yield MarkSaid("timers.wheel_ms", read_ms)

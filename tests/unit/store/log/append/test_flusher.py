@@ -1,0 +1,147 @@
+"""Group commit: who is released when, and what a failing disk does to those who wait."""
+
+import asyncio
+import threading
+
+import pytest
+from tests.support.drafts import bodies, draft
+from tests.support.log_stores import small
+from tests.support.waiting import eventually
+
+from sparrow.model.errors import FlushTimeout, StoreFailed
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+from sparrow.store.log.commit_log.segment import Segment
+
+Q = Queue("T", 0)
+LATER_MS = 3_600_000
+
+
+class Disk:
+    """A disk whose syncs can be counted, made to fail, and held up for the flusher. The rest of it is real."""
+
+    def __init__(self, monkeypatch):
+        self.open = threading.Event()
+        self.open.set()
+        self.syncs = 0
+        self.failure: OSError | None = None
+        real = Segment.sync
+
+        def sync(segment):
+            self.syncs += 1
+            if threading.current_thread().name == "sparrow-flush":
+                self.open.wait(10)
+            if self.failure is not None:
+                raise self.failure
+            real(segment)
+
+        monkeypatch.setattr(Segment, "sync", sync)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.open.set()
+
+
+async def opened(path, **changes) -> LogStore:
+    store = await asyncio.to_thread(LogStore, path, small(flush="sync", flush_interval_ms=LATER_MS, **changes))
+    await store.put_topic(Topic(name="T"))
+    return store
+
+
+async def test_those_who_wait_meanwhile_share_the_next_sync_and_are_released_in_order(tmp_path, disk):
+    async with await opened(tmp_path) as store:
+        disk.open.clear()
+        before = disk.syncs
+        released: list[int] = []
+        tasks = []
+        for n in range(20):
+            tasks.append(asyncio.ensure_future(store.append(Q, [draft(f"{n}")])))
+            tasks[-1].add_done_callback(lambda _, n=n: released.append(n))
+        await eventually(lambda: disk.syncs > before and store.written > store.watermark("durable"))
+        assert released == []
+        disk.open.set()
+        appended = await asyncio.gather(*tasks)
+        assert released == list(range(20))
+        assert [a.offset for a in appended] == list(range(20))
+        assert disk.syncs - before <= 3, "the one under way, and one for all who came meanwhile"
+        assert store.watermark("durable") == store.written
+
+
+async def test_what_is_durable_already_is_not_waited_for(tmp_path):
+    async with await opened(tmp_path) as store:
+        appended = await store.append(Q, [draft("x")])
+        assert store.durable(appended.end) is None
+
+
+async def test_the_asynchronous_policy_waits_for_nothing_but_flushes_soon(tmp_path):
+    with LogStore(tmp_path, small(flush_interval_ms=5)) as store:
+        await store.put_topic(Topic(name="T"))
+        appended = store.append_now(Q, [draft("x")])
+        assert store.durable(appended.end) is None
+        await eventually(lambda: store.watermark("durable") >= appended.end)
+
+
+async def test_a_slow_disk_is_told_from_a_lost_message(tmp_path, disk):
+    async with await opened(tmp_path, flush_timeout_ms=20) as store:
+        disk.open.clear()
+        with pytest.raises(FlushTimeout):
+            await store.append(Q, [draft("late")])
+        assert bodies(await store.read(Q, 0)) == [b"late"], "it is written all the same"
+        disk.open.set()
+        await eventually(lambda: store.watermark("durable") == store.written)
+
+
+async def test_after_a_failed_sync_all_who_wait_are_told_and_nothing_more_is_taken(tmp_path, disk):
+    store = await opened(tmp_path)
+    await store.append(Q, [draft("safe")])
+    disk.open.clear()
+    disk.failure = OSError(5, "Input/output error")
+    tasks = [asyncio.ensure_future(store.append(Q, [draft(f"{n}")])) for n in range(3)]
+    await asyncio.sleep(0)
+    disk.open.set()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, StoreFailed)
+    disk.failure = None  # a second try would succeed, and lie
+    with pytest.raises(StoreFailed):
+        await store.append(Q, [draft("no")])
+    with pytest.raises(StoreFailed):
+        await store.put_topic(Topic(name="no"))
+    assert bodies(await store.read(Q, 0))[0] == b"safe", "reads go on"
+    await store.close()
+    assert (tmp_path / "abort").exists(), "the next start must not trust this stop"
+
+
+async def test_a_sync_that_fails_under_the_keeper_stops_the_store_as_well(tmp_path, disk):
+    """The kernel tells of a failed write-back once. Whoever hears of it first must not keep it to himself."""
+    store = await asyncio.to_thread(LogStore, tmp_path, small(flush="async", flush_interval_ms=LATER_MS))
+    try:
+        await store.put_topic(Topic(name="T"))
+        store.append_now(Q, [draft("x")])
+        disk.failure = OSError(5, "Input/output error")
+        with store._keeper.paused(), pytest.raises((OSError, StoreFailed)):
+            store._upkeep.checkpoint()
+        disk.failure = None
+        with pytest.raises(StoreFailed):
+            store.append_now(Q, [draft("y")])
+    finally:
+        await store.close()
+
+
+async def test_a_log_cut_during_a_sync_does_not_stop_the_flusher(tmp_path, disk):
+    async with await opened(tmp_path) as store:
+        end = (await store.append(Q, [draft("stays")])).end
+        disk.open.clear()
+        before = disk.syncs
+        lost = asyncio.ensure_future(store.append(Q, [draft("goes")]))
+        await eventually(lambda: disk.syncs > before)
+        cut = asyncio.ensure_future(asyncio.to_thread(store.truncate, end))
+        await eventually(lambda: store.written == end)
+        disk.open.set()
+        await asyncio.gather(cut, lost, return_exceptions=True)
+        appended = await asyncio.wait_for(store.append(Q, [draft("next")]), 5)
+        assert appended.offset == 1
+        assert store.watermark("durable") >= appended.end

@@ -1,0 +1,210 @@
+"""The commit log: where records come to lie, and what is cut off."""
+
+import threading
+
+import pytest
+
+from sparrow.model.errors import StoreFull
+from sparrow.store.log.commit_log.commit_log import BLANK_BYTES, CommitLog
+from sparrow.store.log.commit_log.segment import Segment
+from sparrow.wire.record import MAGIC_BLANK
+
+SIZE = 4096
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = CommitLog(tmp_path, SIZE)
+    yield log
+    log.close()
+
+
+def write(log: CommitLog, size: int, byte: bytes = b"x") -> int:
+    segment, at = log.make_room(size)
+    log.write(segment, byte * size)
+    return at
+
+
+def blank(rest: int) -> bytes:
+    return rest.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
+
+
+def test_an_empty_log_has_no_file_and_starts_at_0(log, tmp_path):
+    assert (log.first, log.written, list(tmp_path.iterdir())) == (0, 0, [])
+    assert log.raw(0, 100) == b""
+    assert log.size_at(0) is None
+    assert log.segment_at(0) is None
+
+
+def test_records_lie_back_to_back(log):
+    assert [write(log, 100), write(log, 50), write(log, 10)] == [0, 100, 150]
+    assert log.written == 160
+
+
+def test_a_record_that_leaves_no_room_for_a_blank_one_goes_into_the_next_segment(log):
+    write(log, SIZE - 200)
+    assert write(log, 200 - BLANK_BYTES) == SIZE - 200, "it just fits"
+    assert write(log, 100) == SIZE
+    assert log.raw(SIZE - BLANK_BYTES, 100) == blank(BLANK_BYTES)
+
+
+def test_the_rest_of_a_left_segment_is_a_blank_record_and_counts_as_written(log):
+    write(log, SIZE - 200)
+    assert write(log, 200 - BLANK_BYTES + 1) == SIZE
+    assert log.written == SIZE + 193
+    assert log.raw(SIZE - 200, 1000) == blank(200) + bytes(192)
+    assert [segment.base for segment in log.segments] == [0, SIZE]
+
+
+def test_raw_bytes_come_from_one_segment_and_end_with_the_log(log):
+    write(log, 3000, b"a")
+    write(log, 3000, b"b")
+    assert log.raw(2990, 10_000) == b"a" * 10 + blank(SIZE - 3000) + bytes(SIZE - 3000 - 8)
+    assert log.raw(SIZE, 10_000) == b"b" * 3000
+    assert log.raw(SIZE + 2999, 10) == b"b"
+    assert log.raw(SIZE + 3000, 10) == b""
+    assert log.raw(-1, 10) == b""
+
+
+def test_room_is_what_still_fits_the_active_segment(log):
+    assert log.room() == 0
+    write(log, 100)
+    assert log.room() == SIZE - 100 - BLANK_BYTES
+
+
+def test_the_next_segment_is_prepared_once_the_active_one_is_half_full(log, tmp_path):
+    write(log, SIZE // 2)
+    log.prepare()
+    assert len(list(tmp_path.iterdir())) == 1
+    write(log, 91)
+    log.prepare()
+    log.prepare()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{0:020d}", f"{SIZE:020d}"]
+    assert write(log, SIZE // 2) == SIZE
+    log.close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_prepared_segment_that_was_not_needed_is_taken_away_at_the_end(log, tmp_path):
+    write(log, SIZE // 2 + 1)
+    log.prepare()
+    log.close()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{0:020d}"]
+
+
+def test_a_segment_made_while_the_keeper_prepares_it_too_survives_closing(log, tmp_path, monkeypatch):
+    """The writer makes the segment it needs at once; the keeper, late, must not take it for one that nobody needs."""
+    write(log, SIZE // 2 + 1)
+    keeper = threading.Thread(target=log.prepare)
+    create = Segment.create
+
+    def slowly(directory, base, size):
+        made = create(directory, base, size)
+        if threading.current_thread() is not keeper:
+            keeper.start()
+            keeper.join(0.3)  # it is done by then, or waits for us
+        return made
+
+    monkeypatch.setattr(Segment, "create", slowly)
+    write(log, SIZE // 2, b"b")
+    keeper.join()
+    log.close()
+    assert sorted(path.name for path in tmp_path.iterdir())[:2] == [f"{0:020d}", f"{SIZE:020d}"]
+    assert (tmp_path / f"{SIZE:020d}").read_bytes()[:10] == b"b" * 10
+
+
+@pytest.mark.parametrize("end", [0, 100, 3000, SIZE, SIZE + 100, 2 * SIZE + 50])
+def test_nothing_stays_behind_a_cut(log, tmp_path, end):
+    for _ in range(3):
+        write(log, 3000)
+    log.prepare()
+    log.truncate(end)
+    assert log.written == end
+    left = b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
+    assert left[end:] == bytes(len(left) - end)
+    assert write(log, 10, b"y") == end
+    assert log.raw(end, 100) == b"y" * 10
+
+
+def test_whole_segments_are_dropped_but_never_the_last(log):
+    for _ in range(3):
+        write(log, 3000)
+    assert log.drop_before(SIZE - 1) == []
+    dropped = log.drop_before(2 * SIZE - 1)
+    assert [segment.base for segment in dropped] == [0]
+    assert log.first == SIZE
+    assert log.segment_at(0) is None
+    assert log.raw(0, 10) == b""
+    assert [segment.base for segment in log.drop_before(1 << 40)] == [SIZE]
+    assert log.first == 2 * SIZE
+    assert write(log, 10) == 2 * SIZE + 3000
+
+
+def test_a_claimed_size_counts_only_if_it_can_be_true(log):
+    write(log, 200, b"\0")
+    for claimed, believed in [(200, 200), (201, None), (91, 91), (90, None), (-1, None), (0, None)]:
+        log.segments[0].mapping[0:4] = claimed.to_bytes(4, "big", signed=True)
+        assert log.size_at(0) == believed
+    assert log.size_at(110) is None, "no record fits between there and the end"
+    assert log.size_at(1 << 40) is None
+
+
+def test_a_full_disk_refuses_the_next_segment_and_leaves_the_log_as_it_was(log, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    write(log, 3000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "create", full)
+        with pytest.raises(StoreFull):
+            log.make_room(3000)
+    with pytest.raises(StoreFull):
+        log.make_room(3000)  # for a moment nobody asks the disk again
+    assert (log.written, log.raw(2999, 100)) == (3000, b"x")
+    assert write(log, 100) == 3000, "what fits still goes in"
+    log._refuse_until = 0.0
+    assert write(log, 3000) == SIZE
+
+
+# -- room for what comes together -------------------------------------------------------------------------------------
+
+
+def test_reserved_segments_are_taken_in_order_and_no_others_are_made(log, tmp_path, monkeypatch):
+    write(log, 100)
+    log.reserve(2)
+    assert sorted(int(file.name) for file in tmp_path.iterdir()) == [0, SIZE, 2 * SIZE]
+    log.reserve(1)
+    log.prepare()
+    monkeypatch.setattr(Segment, "create", None)
+    assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [SIZE, 2 * SIZE]
+
+
+def test_an_empty_log_reserves_its_first_segment_too(log, tmp_path):
+    log.reserve(2)
+    assert [write(log, SIZE - 100), write(log, SIZE - 100)] == [0, SIZE]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_was_reserved_in_vain_is_gone_after_a_cut_and_after_a_close(tmp_path):
+    log = CommitLog(tmp_path, SIZE)
+    at = write(log, 100)
+    log.reserve(3)
+    log.truncate(at + 100)
+    assert len(list(tmp_path.iterdir())) == 1
+    log.reserve(3)
+    log.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_is_told_when_room_is_reserved(log, monkeypatch):
+    write(log, 100)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(Segment, "create", full)
+    with pytest.raises(StoreFull):
+        log.reserve(1)
+    with pytest.raises(StoreFull, match="a moment ago"):
+        log.reserve(1)
+    log.reserve(0)

@@ -1,0 +1,51 @@
+"""One file of the commit log."""
+
+import pytest
+
+from sparrow.store.log.commit_log.segment import Segment, name_of
+
+
+def test_a_segment_is_named_by_its_first_byte_and_has_its_full_size_from_the_start(tmp_path):
+    segment = Segment.create(tmp_path, 1_073_741_824, 8192)
+    assert segment.path.name == name_of(1_073_741_824) == "00000000001073741824"
+    assert (segment.path.stat().st_size, segment.end) == (8192, 1_073_741_824 + 8192)
+    assert segment.path.stat().st_blocks * 512 >= 8192, "blocks are there before they are written"
+    assert segment.pread(0, 8192) == bytes(8192)
+
+
+def test_what_is_written_into_the_mapping_is_read_from_the_file(tmp_path):
+    segment = Segment.create(tmp_path, 0, 4096)
+    segment.mapping[10:15] = b"hello"
+    segment.sync()
+    assert segment.pread(10, 5) == b"hello"
+    assert bytes(segment.view[10:15]) == b"hello"
+    assert segment.path.read_bytes()[10:15] == b"hello"
+
+
+def test_a_segment_that_lost_its_end_gets_it_back_as_zeros(tmp_path):
+    path = tmp_path / name_of(4096)
+    path.write_bytes(b"abc")
+    segment = Segment.open(path, 4096)
+    assert segment.base == 4096
+    assert segment.pread(0, 4096) == b"abc" + bytes(4093)
+
+
+@pytest.mark.parametrize("at", [0, 1, 4095, 4096, 5000, 8192])
+def test_erasing_leaves_zeros_from_there_on_and_the_size_as_it_was(tmp_path, at):
+    segment = Segment.create(tmp_path, 0, 8192)
+    segment.mapping[:] = b"x" * 8192
+    segment.erase_from(at)
+    assert segment.pread(0, 8192) == b"x" * at + bytes(8192 - at)
+    assert bytes(segment.view) == b"x" * at + bytes(8192 - at)
+    assert segment.path.stat().st_blocks * 512 >= 8192, "a mapped write must not meet a full disk"
+
+
+def test_a_view_outlives_the_deletion_and_closing_of_its_segment(tmp_path):
+    segment = Segment.create(tmp_path, 0, 4096)
+    segment.mapping[0:5] = b"hello"
+    view = segment.view[0:5]
+    segment.delete()
+    segment.close()
+    segment.close()
+    assert not segment.path.exists()
+    assert bytes(view) == b"hello"

@@ -1,0 +1,377 @@
+"""Filing raw bytes of the log into queues: what is filed, what is made up, and what is refused."""
+
+import numpy as np
+import pytest
+
+from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.message import TAGS, StoredMessage
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
+from sparrow.store.log.consume_queues.queue_builder import Dispatcher
+from sparrow.store.log.consume_queues.queue_table import Queues
+from sparrow.store.log.state.updates import STATE, GroupSaid, TopicSaid, Word, in_records
+from sparrow.wire import record
+from sparrow.wire.tags import tags_code
+
+A, B = Queue("A", 0), Queue("B", 0)
+
+
+class RawLog:
+    """Bytes of a segment that begins at `base`, and the queues its records are filed into."""
+
+    def __init__(self, folder, base: int = 0) -> None:
+        self.folder, self.base = folder, base
+        self.data = bytearray()
+        self.starts: list[int] = []
+        self.queues = Queues(folder / "consumequeue", 8)
+        self.dispatcher = self.new_dispatcher()
+
+    def new_dispatcher(self) -> Dispatcher:
+        return Dispatcher(self.queues.get, self.queues.of, self.queues.drop_topic, log_first=self.base)
+
+    def add(self, queue: Queue, offset: int, **more: object) -> int:
+        """Lay a record down; its physical offset."""
+        at = self.base + len(self.data)
+        topic, queue_id = queue
+        more = {"body": b"body", **more}
+        message = StoredMessage(topic=topic, queue_id=queue_id, queue_offset=offset, physical_offset=at, **more)
+        self.starts.append(len(self.data))
+        self.data += record.encode_message(message)
+        return at
+
+    def add_all(self, queue: Queue, offsets) -> list[int]:
+        return [self.add(queue, offset) for offset in offsets]
+
+    def say(self, *words: Word, offset: int = 0) -> int:
+        ((_, body),) = in_records(words)
+        return self.add(STATE, offset, body=body)
+
+    def file(self, first: int = 0, stop: int | None = None) -> None:
+        """File records number `first` to `stop`."""
+        self.dispatcher.file(memoryview(bytes(self.data)), self.base, np.array(self.starts[first:stop], np.int64))
+
+    def entries(self, queue: Queue) -> list[tuple[int, int, int]]:
+        found = self.queues.get(queue)
+        return [] if found is None else list(ENTRY.iter_unpack(found.entries(found.first, found.end - found.first)))
+
+    def places(self, queue: Queue) -> list[int | None]:
+        """Where the queue's messages lie; None for a filler."""
+        return [None if size == FILLER_SIZE else at for at, size, _ in self.entries(queue)]
+
+    @property
+    def refused(self) -> list[int]:
+        return self.dispatcher.refused
+
+
+@pytest.fixture
+def raw(tmp_path):
+    return RawLog(tmp_path)
+
+
+# -- what is filed ----------------------------------------------------------------------------------------------------
+
+
+def test_records_of_several_queues_go_each_into_its_own_in_log_order(raw):
+    queues = [A, Queue("A", 1), Queue("A", 300), B]
+    wanted = {queue: [] for queue in queues}
+    for offset in range(5):
+        for queue in queues if offset % 2 else reversed(queues):
+            wanted[queue].append(raw.add(queue, offset))
+    raw.file()
+    assert {queue.queue: raw.places(queue.queue) for queue in raw.queues} == wanted
+    assert raw.refused == []
+
+
+def test_an_entry_says_place_size_and_tag(raw):
+    at = raw.add(A, 0, properties={TAGS: "TagA"})
+    end = raw.add(A, 1)
+    raw.file()
+    assert raw.entries(A) == [(at, end - at, tags_code("TagA")), (end, len(raw.data) - end, 0)]
+
+
+def test_places_count_from_the_start_of_the_log_and_not_of_the_segment(tmp_path):
+    raw = RawLog(tmp_path, base=1 << 30)
+    places = raw.add_all(A, range(3))
+    raw.file()
+    assert raw.places(A) == places
+    assert places[0] == 1 << 30
+
+
+def test_nothing_to_file_makes_no_queue(raw):
+    raw.file()
+    assert list(raw.queues) == []
+
+
+def test_filing_in_portions_gives_the_same_as_filing_at_once(raw):
+    places = [(raw.add(A, n), raw.add(B, n)) for n in range(6)]
+    for n in range(0, 12, 5):
+        raw.file(n, n + 5)
+    assert raw.places(A) == [at for at, _ in places]
+    assert raw.places(B) == [at for _, at in places]
+
+
+def test_filing_twice_changes_nothing(raw):
+    raw.add_all(A, range(4))
+    raw.add_all(B, [0, 1, 3])
+    raw.file()
+    once = raw.entries(A), raw.entries(B)
+    for first, stop in ((0, None), (2, 5), (3, 4)):
+        raw.file(first, stop)
+        assert (raw.entries(A), raw.entries(B)) == once
+    raw.dispatcher = raw.new_dispatcher()
+    raw.file()
+    assert (raw.entries(A), raw.entries(B), raw.refused) == (*once, [])
+
+
+def test_of_records_partly_filed_already_the_rest_is_filed(raw):
+    places = raw.add_all(A, range(6))
+    raw.file(0, 3)
+    raw.file(1, 6)
+    assert (raw.places(A), raw.refused) == (places, [])
+
+
+@pytest.mark.parametrize("sys_flag", [record.PREPARED, record.ROLLED_BACK])
+def test_hidden_records_are_not_filed_and_not_missed(raw, sys_flag):
+    first = raw.add(A, 0)
+    raw.add(A, 0, sys_flag=sys_flag)
+    raw.add(B, 0, sys_flag=sys_flag)
+    second = raw.add(A, 1, sys_flag=record.COMMITTED)
+    raw.file()
+    assert (raw.places(A), raw.refused) == ([first, second], [])
+    assert raw.queues.get(B) is None
+
+
+def test_hidden_records_alone_make_no_queue(raw):
+    raw.add(A, 0, sys_flag=record.PREPARED)
+    raw.file()
+    assert list(raw.queues) == []
+
+
+def test_a_delayed_queue_is_given_the_time_of_delivery_for_a_tag(raw):
+    levels = [Queue(SCHEDULE_TOPIC, 2), Queue(SCHEDULE_TOPIC, 0)]
+    for n in range(3):
+        for level in levels:
+            raw.add(level, n, store_ms=1_700_000_000_000 + n, properties={TAGS: "TagA"})
+    raw.add(Queue(SCHEDULE_TOPIC, 18), 0, properties={TAGS: "TagA"})
+    raw.file()
+    for level in levels:
+        due = [code for _, _, code in raw.entries(level)]
+        assert due == [1_700_000_000_000 + n + DELAY_LEVELS_MS[level.id] for n in range(3)]
+    assert [code for _, _, code in raw.entries(Queue(SCHEDULE_TOPIC, 18))] == [tags_code("TagA")]
+
+
+# -- what is missing --------------------------------------------------------------------------------------------------
+
+
+def test_fillers_stand_for_missing_records_and_point_to_what_follows(raw):
+    raw.add_all(A, range(6))
+    sizes = np.diff([*raw.starts, len(raw.data)]).tolist()
+    places, raw.starts = raw.starts, [raw.starts[n] for n in (0, 3, 5)]
+    raw.file()
+    filler = FILLER_SIZE, 0
+    assert raw.entries(A) == [
+        (places[0], sizes[0], 0),
+        (places[3], *filler),
+        (places[3], *filler),
+        (places[3], sizes[3], 0),
+        (places[5], *filler),
+        (places[5], sizes[5], 0),
+    ]
+    assert raw.refused == []
+
+
+def test_a_queue_whose_first_records_are_missing_still_starts_at_0(raw):
+    raw.add_all(B, range(3))
+    at = raw.add(A, 2)
+    raw.file()
+    assert raw.places(A) == [None, None, at]
+    assert raw.queues.get(A).first == 0
+
+
+def test_records_missing_between_two_portions_become_fillers(raw):
+    places = raw.add_all(A, range(6))
+    raw.file(0, 2)
+    raw.file(4, 6)
+    assert raw.places(A) == [*places[:2], None, None, *places[4:]]
+
+
+def test_what_retention_took_is_not_missing(tmp_path):
+    raw = RawLog(tmp_path, base=4096)
+    places = raw.add_all(A, [700, 701, 702])
+    raw.file()
+    queue = raw.queues.get(A)
+    assert (queue.first, queue.end, raw.places(A)) == (700, 703, places)
+    assert raw.refused == []
+
+
+def test_behind_what_retention_took_missing_records_become_fillers(tmp_path):
+    raw = RawLog(tmp_path, base=4096)
+    places = raw.add_all(A, range(700, 704))
+    del raw.starts[1]
+    raw.file()
+    assert raw.places(A) == [places[0], None, *places[2:]]
+    assert raw.queues.get(A).first == 700
+
+
+# -- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 3, 7, 1000, (1 << 63) - 1])
+@pytest.mark.parametrize("base", [0, 1 << 20])
+def test_an_offset_that_jumps_is_refused_and_its_neighbours_stay(tmp_path, wrong, base):
+    raw = RawLog(tmp_path, base)
+    offsets = [*range(5), wrong, *range(6, 10)]
+    places = raw.add_all(A, offsets)
+    raw.file()
+    assert raw.places(A) == [*places[:5], None, *places[6:]]
+    assert raw.refused == [places[5]]
+
+
+def test_an_offset_that_jumps_in_front_of_all_others_is_refused(raw):
+    places = raw.add_all(A, [1 << 40, 1, 2, 3])
+    raw.file()
+    assert raw.places(A) == [None, *places[1:]]
+    assert raw.refused == places[:1]
+
+
+def test_an_offset_further_up_than_records_have_room_is_refused(raw):
+    """Nothing follows that would contradict it; but so many records cannot be missing in so few bytes."""
+    places = raw.add_all(A, [0, 1, 2, 1 << 50])
+    raw.file()
+    assert (raw.places(A), raw.refused) == (places[:3], places[3:])
+    places.append(raw.add(A, 3))
+    raw.file(4)
+    assert raw.places(A) == [*places[:3], places[4]]
+
+
+@pytest.mark.parametrize("wrong", [(900, 800), (800, 900), (0, 1), (1, 0)])
+def test_two_jumps_are_both_refused(raw, wrong):
+    places = raw.add_all(A, [0, 1, 2, wrong[0], 4, wrong[1], 6, 7, 8])
+    raw.file()
+    assert raw.places(A) == [*places[:3], None, places[4], None, *places[6:]]
+    assert sorted(raw.refused) == [places[3], places[5]]
+
+
+def test_of_two_records_that_claim_one_offset_one_is_refused(raw):
+    places = raw.add_all(A, [0, 1, 2, 2, 4, 5])
+    raw.file()
+    assert raw.places(A) in ([*places[:2], at, None, *places[4:]] for at in places[2:4])
+    assert len(raw.refused) == 1
+
+
+def test_a_jump_in_one_queue_is_nothing_to_another(raw):
+    for n in range(4):
+        raw.add(A, 1 << 60 if n == 1 else n)
+        raw.add(B, n)
+    raw.file()
+    assert None not in raw.places(B)
+    assert len(raw.places(B)) == 4
+    assert len(raw.refused) == 1
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        *(Queue(name, 0) for name in ("../outside", "..", ".", "/outside", "a/b", "", "a b", "a\0b", "ü")),
+        Queue("A", -1),
+        Queue("A", -(1 << 31)),
+        Queue(SCHEDULE_TOPIC, -1),
+    ],
+)
+def test_a_queue_that_cannot_be_is_refused_and_nothing_outside_the_folder_is_touched(tmp_path, queue):
+    raw = RawLog(tmp_path / "store" / "deep")
+    first = raw.add(A, 0)
+    wrong = raw.add_all(queue, range(2))
+    second = raw.add(A, 1)
+    raw.file()
+    for found in raw.queues:
+        found.write_out()
+    assert raw.places(A) == [first, second]
+    assert raw.refused == wrong
+    folder = raw.queues.directory
+    made = {path for path in tmp_path.rglob("*") if not folder.is_relative_to(path)}
+    assert made == {folder / "A", folder / "A" / "0", folder / "A" / "0" / f"{0:020d}"}
+
+
+# -- a topic's deletion -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_deletion(raw):
+    """A and B have messages; A is deleted and made again; both get more."""
+    raw.say(TopicSaid("A", Topic(name="A")))
+    raw.add_all(A, range(2))
+    raw.add_all(Queue("A", 1), range(2))
+    raw.before = raw.add_all(B, range(2))
+    raw.say(GroupSaid("g", None), TopicSaid("A", None), offset=1)
+    raw.say(TopicSaid("A", Topic(name="A")), offset=2)
+    raw.after = raw.add_all(A, range(3))
+    raw.before.append(raw.add(B, 2))
+    return raw
+
+
+def test_a_deletion_drops_what_was_filed_before_and_keeps_what_comes_after(with_deletion):
+    raw = with_deletion
+    raw.file()
+    assert raw.places(A) == raw.after
+    assert raw.queues.get(Queue("A", 1)) is None
+    assert raw.places(B) == raw.before
+    assert len(raw.places(STATE)) == 3
+    assert raw.refused == []
+
+
+def test_a_deletion_counts_wherever_the_log_is_divided(tmp_path, with_deletion):
+    for cut in range(1, len(with_deletion.starts)):
+        raw = RawLog(tmp_path / f"{cut}")
+        raw.data, raw.starts = with_deletion.data, with_deletion.starts
+        raw.file(0, cut)
+        raw.file(cut)
+        assert (raw.places(A), raw.places(B)) == (with_deletion.after, with_deletion.before)
+        assert (len(raw.places(STATE)), raw.refused) == (3, [])
+
+
+def test_filing_a_deletion_twice_changes_nothing(with_deletion):
+    raw = with_deletion
+    raw.file()
+    once = raw.entries(A), raw.entries(B), raw.entries(STATE)
+    raw.file()
+    assert (raw.entries(A), raw.entries(B), raw.entries(STATE)) == once
+
+
+def test_a_deletion_takes_the_files_of_the_queue_with_it(raw):
+    raw.add(A, 0)
+    raw.file()
+    raw.queues.get(A).write_out()
+    folder = raw.queues.get(A).directory
+    assert folder.is_dir()
+    raw.say(TopicSaid("A", None))
+    raw.file(1)
+    assert raw.queues.get(A) is None
+    assert not folder.exists()
+
+
+def test_one_record_may_delete_several_topics(raw):
+    raw.add(A, 0)
+    raw.add(B, 0)
+    at = raw.add(Queue("C", 0), 0)
+    raw.say(TopicSaid("A", None), TopicSaid("B", None), TopicSaid("../C", None))
+    raw.file()
+    assert [queue.queue.topic for queue in raw.queues] == ["C", STATE.topic]
+    assert raw.places(Queue("C", 0)) == [at]
+
+
+def test_a_state_record_that_cannot_be_read_deletes_nothing_and_is_logged(raw, caplog):
+    at = raw.add(A, 0)
+    raw.add(STATE, 0, body=b'[{"type":"topic","name":"A"')
+    raw.file()
+    assert raw.places(A) == [at]
+    assert "a state record is left out" in caplog.messages
+
+
+def test_what_another_topic_says_deletes_nothing(raw):
+    at = raw.add(A, 0)
+    ((_, body),) = in_records([TopicSaid("A", None)])
+    raw.add(B, 0, body=body)
+    raw.file()
+    assert raw.places(A) == [at]

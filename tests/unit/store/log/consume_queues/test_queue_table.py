@@ -1,0 +1,191 @@
+"""All queues of a store: made, found on disk, and dropped."""
+
+import pytest
+
+from sparrow.model.queue import Bounds, Queue
+from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
+from sparrow.store.log.consume_queues.queue_table import Queues
+from sparrow.store.log.state.updates import STATE
+
+A0, A1, B0 = Queue("A", 0), Queue("A", 1), Queue("B", 0)
+PER_FILE = 4
+END = 1 << 40
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "consumequeue"
+
+
+@pytest.fixture
+def queues(folder):
+    return Queues(folder, PER_FILE)
+
+
+def fill(queue: ConsumeQueue, count: int) -> None:
+    """Message n lies at 100 n and has 100 bytes."""
+    for n in range(queue.end, queue.end + count):
+        queue.extend(ENTRY.pack(100 * n, 100, 0))
+    queue.visible_end = queue.end
+    queue.write_out()
+
+
+@pytest.fixture
+def filled(queues):
+    for queue, count in ((A0, 3), (A1, 9), (B0, 1)):
+        fill(queues.of(queue), count)
+    return queues
+
+
+def names(queues: Queues) -> list[Queue]:
+    return sorted(queue.queue for queue in queues)
+
+
+def test_a_queue_is_made_once(queues):
+    made = queues.of(A0)
+    assert queues.of(A0) is queues.get(A0) is made
+    assert (made.queue, made.bounds) == (A0, Bounds(0, 0))
+
+
+def test_asking_for_a_queue_does_not_make_it(queues, folder):
+    assert queues.get(A0) is None
+    assert list(queues) == []
+    assert not folder.exists()
+
+
+def test_a_queue_without_messages_leaves_nothing_on_disk(queues, folder):
+    queues.of(A0)
+    assert not folder.exists()
+
+
+def test_a_queue_lies_where_rocketmq_looks_for_it(filled, folder):
+    assert (folder / "A" / "1" / f"{PER_FILE * 20:020d}").is_file()
+    assert (folder / "B" / "0" / f"{0:020d}").is_file()
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "../A", "a/b", "/A", "a b"])
+def test_a_topic_that_is_no_name_for_a_folder_is_our_own_mistake(queues, topic):
+    with pytest.raises(AssertionError):
+        queues.of(Queue(topic, 0))
+    assert list(queues) == []
+
+
+def test_only_the_state_queue_is_the_stores_own(queues):
+    assert queues.of(STATE).is_ours
+    assert not queues.of(A0).is_ours
+
+
+def test_queues_may_come_and_go_while_one_goes_through_them(filled):
+    seen = []
+    for number, queue in enumerate(filled):
+        seen.append(queue.queue)
+        filled.of(Queue("New", number))
+        filled.drop(queue)
+    assert seen == [A0, A1, B0]
+    assert names(filled) == [Queue("New", number) for number in range(3)]
+
+
+def test_ends_are_those_of_queues_that_ever_had_a_message(filled):
+    filled.of(Queue("Empty", 0))
+    filled.of(Queue("Emptied", 2)).start_at(7)
+    assert filled.ends() == {"A": {0: 3, 1: 9}, "B": {0: 1}, "Emptied": {2: 7}}
+
+
+def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
+    for topic in ("%DLQ%g", "%RETRY%g", "DLQ", "a%DLQ%"):
+        queues.of(Queue(topic, 0))
+    assert [queue.queue.topic for queue in queues.of_dead_letters()] == ["%DLQ%g"]
+
+
+# -- on disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_queues_are_found_again_with_what_they_hold(filled, folder):
+    again = Queues(folder, PER_FILE)
+    again.load(0, END)
+    assert again.ends() == filled.ends()
+    for queue in filled:
+        assert again.get(queue.queue).entries(0, 100) == queue.entries(0, 100)
+        assert again.get(queue.queue).bounds == queue.bounds
+
+
+@pytest.mark.parametrize("likely", [None, {}, {"A": {0: 3, 1: 9}}, {"A": {0: 1, 1: 1000}, "Gone": {5: 5}}])
+def test_a_wrong_idea_of_where_queues_end_changes_nothing(filled, folder, likely):
+    again = Queues(folder, PER_FILE)
+    again.load(0, END, likely)
+    assert again.ends() == filled.ends()
+
+
+def test_only_what_points_into_the_log_is_found(filled, folder):
+    again = Queues(folder, PER_FILE)
+    again.load(200, 500)
+    assert {queue.queue: queue.bounds for queue in again} == {
+        A0: Bounds(2, 3),
+        A1: Bounds(2, 5),
+        B0: Bounds(1, 1),
+    }
+
+
+def test_a_folder_that_is_not_there_holds_no_queues(queues):
+    queues.load(0, END)
+    assert list(queues) == []
+
+
+def test_what_is_no_queue_is_left_alone(filled, folder):
+    (folder / "a b" / "0").mkdir(parents=True)
+    (folder / "A" / "x").mkdir()
+    (folder / "A" / "-1").mkdir()
+    (folder / "lost+found").mkdir()
+    (folder / "notes").write_text("mine")
+    again = Queues(folder, PER_FILE)
+    again.load(0, END)
+    assert names(again) == [A0, A1, B0]
+    again.clear()
+    assert (folder / "notes").read_text() == "mine"
+    assert (folder / "A" / "x").is_dir()
+
+
+# -- dropping ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_dropped_with_all_its_queues_and_no_others(filled, folder):
+    held = filled.get(A1)
+    assert [queue.queue for queue in filled.of_topic("A")] == [A0, A1]
+    filled.drop_topic("A")
+    assert names(filled) == [B0]
+    assert filled.of_topic("A") == []
+    assert held.is_gone
+    assert not filled.get(B0).is_gone
+    assert not (folder / "A" / "0").exists()
+    assert not (folder / "A" / "1").exists()
+    assert (folder / "B" / "0").is_dir()
+
+
+def test_a_topic_nobody_knows_can_be_dropped(filled):
+    filled.drop_topic("Unknown")
+    assert len(names(filled)) == 3
+
+
+def test_a_dropped_queue_comes_back_new(filled):
+    filled.drop(filled.get(A1))
+    again = filled.of(A1)
+    assert (again.bounds, again.is_gone) == (Bounds(0, 0), False)
+    fill(again, 1)
+    assert len(again.entries(0, 100)) == ENTRY.size
+
+
+def test_a_dropped_queue_writes_nothing_more(filled):
+    queue = filled.get(A0)
+    queue.extend(ENTRY.pack(300, 100, 0))
+    filled.drop(queue)
+    assert not queue.is_dirty
+    assert not queue.directory.exists()
+
+
+def test_after_clearing_there_is_nothing_in_memory_or_on_disk(filled, folder):
+    filled.clear()
+    assert list(filled) == []
+    assert filled.get(A0) is None
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+    filled.load(0, END)
+    assert list(filled) == []

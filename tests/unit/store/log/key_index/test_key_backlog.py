@@ -1,0 +1,203 @@
+"""Keys that wait to be filed: in what order, how many, and what a cut leaves of them."""
+
+from array import array
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support.drafts import draft
+from tests.support.log_stores import SMALL
+
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+from sparrow.store.log.key_index.key_backlog import KeyedRun, Unfiled
+from sparrow.wire import columns, record
+
+Q = Queue("T", 0)
+
+
+def run_of(*keys: str) -> columns.RunKeys:
+    encoded = columns.encode(pa.array([b"body"] * len(keys), pa.binary()), topic="T", keys=pa.array(keys))
+    return columns.Run(encoded.data, columns.starts_of(encoded.sizes)).keys()
+
+
+def add_run(unfiled: Unfiled, *places: int) -> columns.RunKeys:
+    keys = run_of(*(f"k{at}" for at in places))
+    unfiled.add_run(keys, np.array(places, np.int64), 7)
+    return keys
+
+
+def shape(portions) -> list[tuple[str, list[int]]]:
+    return [
+        ("run", part.places.tolist()) if isinstance(part, KeyedRun) else ("places", part.tolist()) for part in portions
+    ]
+
+
+@pytest.fixture
+def unfiled():
+    return Unfiled()
+
+
+@pytest.fixture
+def mixed(unfiled):
+    """Single records, a run of four, single records."""
+    unfiled.add_places([10, 20])
+    add_run(unfiled, 30, 40, 50, 60)
+    unfiled.add_places([70])
+    unfiled.add_places([80])
+    return unfiled
+
+
+def test_order_is_kept_and_single_records_are_joined(mixed):
+    assert shape(mixed.take()) == [("places", [10, 20]), ("run", [30, 40, 50, 60]), ("places", [70, 80])]
+
+
+def test_runs_are_not_joined(unfiled):
+    add_run(unfiled, 10)
+    add_run(unfiled, 20)
+    assert shape(unfiled.take()) == [("run", [10]), ("run", [20])]
+
+
+def test_every_record_is_counted(mixed):
+    assert mixed.count == 8
+
+
+def test_whoever_takes_takes_all(mixed):
+    assert len(mixed.take()) == 3
+    assert (mixed.take(), mixed.count, mixed.held_bytes) == ([], 0, 0)
+
+
+def test_only_runs_hold_bytes(unfiled):
+    unfiled.add_places(range(1000))
+    assert unfiled.held_bytes == 0
+    first = add_run(unfiled, 10, 20)
+    second = add_run(unfiled, 30)
+    assert unfiled.held_bytes == first.held_bytes + second.held_bytes > 0
+
+
+def test_what_is_put_back_goes_first(mixed):
+    held, taken = mixed.held_bytes, mixed.take()
+    mixed.add_places([90])
+    later = add_run(mixed, 100)
+    mixed.put_back(taken[1:])
+    assert (mixed.count, mixed.held_bytes) == (8, held + later.held_bytes)
+    assert shape(mixed.take()) == [
+        ("run", [30, 40, 50, 60]),
+        ("places", [70, 80]),
+        ("places", [90]),
+        ("run", [100]),
+    ]
+
+
+def test_after_putting_back_one_may_go_on(mixed):
+    mixed.put_back(mixed.take())
+    mixed.add_places([90])
+    assert mixed.count == 9
+    assert shape(mixed.take())[-1] == ("places", [70, 80, 90])
+
+
+def test_a_cut_in_the_middle_of_a_run_leaves_places_to_be_read_from_the_log(mixed):
+    mixed.cut(50)
+    assert (mixed.count, mixed.held_bytes) == (4, 0)
+    portions = mixed.take()
+    assert [at for part in portions for at in part] == [10, 20, 30, 40]
+    assert not any(isinstance(part, KeyedRun) for part in portions)
+
+
+@pytest.mark.parametrize(("end", "count"), [(0, 0), (10, 0), (11, 1), (30, 2), (70, 6), (80, 7), (81, 8)])
+def test_a_cut_leaves_what_lies_before_it(mixed, end, count):
+    mixed.cut(end)
+    assert mixed.count == count
+    left = [at for _, places in shape(mixed.take()) for at in places]
+    assert left == [10, 20, 30, 40, 50, 60, 70, 80][:count]
+
+
+def test_a_run_before_the_cut_stays_a_run(mixed):
+    held = mixed.held_bytes
+    mixed.cut(61)
+    assert mixed.held_bytes == held
+    assert ("run", [30, 40, 50, 60]) in shape(mixed.take())
+
+
+def test_after_a_cut_one_may_go_on(mixed):
+    mixed.cut(45)
+    mixed.add_places([45])
+    add_run(mixed, 55)
+    assert mixed.count == 6
+    assert [at for _, places in shape(mixed.take()) for at in places] == [10, 20, 30, 40, 45, 55]
+
+
+def test_places_are_kept_as_numbers_of_eight_bytes(unfiled):
+    unfiled.add_places(iter([1, 1 << 62]))
+    (places,) = unfiled.take()
+    assert places == array("q", [1, 1 << 62])
+
+
+# -- through the store ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with LogStore(tmp_path, SMALL) as store:
+        await store.put_topic(Topic(name="T"))
+        yield store
+
+
+async def found(store: LogStore, key: str) -> list[bytes]:
+    return [record.decode(data).body for data in await store.find_by_key("T", key)]
+
+
+@pytest.mark.parametrize("extra", [{}, {"tags": ["x", None, "z"]}], ids=["regular", "irregular"])
+async def test_keys_of_a_run_are_right_though_the_callers_buffer_is_overwritten(store, extra):
+    encoded = columns.encode(
+        pa.array([b"0", b"1", b"2"], pa.binary()),
+        topic="T",
+        keys=pa.array(["k0", "k1 shared", "k2 shared"]),
+        msg_ids=pa.array(["u0", "u1", "u2"]),
+        **{name: pa.array(values) for name, values in extra.items()},
+    )
+    buffer = bytearray(encoded.data)
+    with store._keeper.paused():
+        store.append_encoded_now(Q, buffer, encoded.sizes)
+        assert store._writer.unfiled.held_bytes > 0
+        buffer[:] = b"\xff" * len(buffer)
+    for n in range(3):
+        assert await found(store, f"k{n}") == await found(store, f"u{n}") == [b"%d" % n]
+    assert await found(store, "shared") == [b"1", b"2"]
+    assert (store._writer.unfiled.count, store._writer.unfiled.held_bytes) == (0, 0)
+
+
+async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_last(store):
+    buffer = bytearray()
+    with store._keeper.paused():
+        for n in range(5):
+            body, keys = pa.array([b"%d" % n] * 2, pa.binary()), pa.array([f"k{n}", f"l{n}"])
+            encoded = columns.encode(body, topic="T", keys=keys)
+            buffer[:] = bytes(encoded.data)
+            store._writer.append_encoded(
+                store._appendable(Q), memoryview(buffer), encoded.sizes.astype(np.int64), verify_crc=True
+            )
+    for n in range(5):
+        assert await found(store, f"k{n}") == await found(store, f"l{n}") == [b"%d" % n]
+
+
+async def test_keys_of_runs_and_of_single_records_are_found_in_log_order(store):
+    with store._keeper.paused():
+        store.append_now(Q, [draft("0", keys="k")])
+        encoded = columns.encode(pa.array([b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k", "k"]))
+        store.append_encoded_now(Q, encoded.data, encoded.sizes)
+        store.append_now(Q, [draft("3", keys="k")])
+    assert await found(store, "k") == [b"0", b"1", b"2", b"3"]
+
+
+async def test_of_a_run_cut_in_the_middle_the_keys_that_stay_are_found(store):
+    encoded = columns.encode(
+        pa.array([b"0", b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k"] * 3), msg_ids=pa.array(list("abc"))
+    )
+    with store._keeper.paused():
+        places = store.append_encoded_now(Q, encoded.data, encoded.sizes).physical_offsets
+        assert store._writer.unfiled.held_bytes > 0, "the cut is to meet the run unfiled"
+        store.truncate(places[2])
+    assert await found(store, "k") == [b"0", b"1"]
+    assert await found(store, "c") == []

@@ -1,0 +1,338 @@
+"""What the store knows of topics, groups and offsets, heard again from the log."""
+
+import logging
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from tests.support.drafts import draft
+from tests.support.log_stores import SMALL, damage
+
+from sparrow.model.errors import IllegalName, Refused, StoreFull, UnknownTopic
+from sparrow.model.message import LOOPBACK
+from sparrow.model.queue import Bounds, Queue
+from sparrow.model.topic import Group, Topic
+from sparrow.store.log.append.writer import Writer
+from sparrow.store.log.reader import Reader
+from sparrow.store.log.recovery import checkpoint as files
+from sparrow.store.log.recovery.recovery import recover
+from sparrow.store.log.state.state_store import Memory
+from sparrow.store.log.state.updates import STATE, GroupSaid, OffsetsSaid, QueuesSaid, Snapshot, TopicSaid
+from sparrow.wire import record
+
+TOPICS = {name: Topic(name=name, read_queues=n) for n, name in enumerate("ABC", 1)}
+A0, A1 = Queue("A", 0), Queue("A", 1)
+
+
+class Parts:
+    """A store's files, open, and the memory over them; no checkpoint is ever made, so views come from the log."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+        found = recover(path, SMALL)
+        self.log, self.queues = found.log, found.queues
+        self.writer = Writer(
+            found.log,
+            store_host=record.pack_host(LOOPBACK),
+            message_bytes_max=SMALL.message_bytes_max,
+            visible_after="written",
+            now_ms=lambda: 1,
+            on_growth=None,
+        )
+        reader = Reader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
+        self.memory = Memory(path, found.queues, self.writer, reader, lambda: 1)
+        self.state = self.memory.state
+
+    def append(self, queue: Queue, *bodies: bytes | str) -> int:
+        """The physical offset of the first."""
+        return self.writer.append(self.queues.of(queue), [draft(body) for body in bodies]).physical_offsets[0]
+
+    def say(self, *words) -> int:
+        """Where the record starts that says them."""
+        self.memory.say(list(words))
+        return self.queues.get(STATE).physical_offset_at(self.queues.get(STATE).end - 1)
+
+    def say_topic(self, name: str) -> int:
+        return self.say(TopicSaid(name, TOPICS[name]))
+
+
+@contextmanager
+def opened(path):
+    """Opened, with everything heard again."""
+    parts = Parts(path)
+    try:
+        parts.memory.recall()
+        yield parts
+    finally:
+        parts.log.close()
+
+
+def known(path) -> set[str]:
+    with opened(path) as parts:
+        return set(parts.state.topics)
+
+
+# -- hearing again ----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_store_knows_nothing_and_says_nothing(tmp_path):
+    with opened(tmp_path) as parts:
+        assert (parts.state.topics, parts.state.groups, parts.state.offsets) == ({}, {}, {})
+        assert (list(parts.queues), parts.log.written) == ([], 0)
+
+
+def test_everything_comes_back_from_words_alone(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.say(TopicSaid("B", TOPICS["B"]), GroupSaid("g", Group(name="g", retries_max=3)))
+        parts.say(OffsetsSaid("A", "g", {0: 5, 1: 7}), TopicSaid("B", None))
+    assert not (tmp_path / files.SNAPSHOT).exists()
+    with opened(tmp_path) as parts:
+        assert parts.state.topics == {"A": TOPICS["A"]}
+        assert parts.state.groups == {"g": Group(name="g", retries_max=3)}
+        assert parts.memory.committed("g", A0) == 5
+        assert parts.memory.committed("g", A1) == 7
+        assert parts.memory.committed("g", Queue("A", 2)) is None
+        assert parts.memory.committed("other", A0) is None
+
+
+def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_path):
+    """The words of the snapshot are damaged in the log: whoever knows them has them from the snapshot."""
+    with opened(tmp_path) as parts:
+        at = parts.say_topic("A")
+        parts.memory.snapshot()
+        parts.say_topic("B")
+        parts.say(OffsetsSaid("A", "g", {0: 5}))
+    damage(tmp_path, at + record.FIXED_BYTES, SMALL.segment_bytes)
+    with opened(tmp_path) as parts:
+        assert parts.state.topics == {"A": TOPICS["A"], "B": TOPICS["B"]}
+        assert parts.memory.committed("g", A0) == 5
+    (tmp_path / files.SNAPSHOT).unlink()
+    assert known(tmp_path) == {"B"}
+
+
+def test_words_behind_a_snapshot_overrule_it(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.say_topic("B")
+        parts.memory.snapshot()
+        parts.say(TopicSaid("A", None), TopicSaid("B", Topic(name="B", permission=4)))
+    with opened(tmp_path) as parts:
+        assert parts.state.topics == {"B": Topic(name="B", permission=4)}
+
+
+@pytest.mark.parametrize("too_far", ["next_offset", "log_end"])
+def test_a_snapshot_of_a_longer_log_is_not_believed(tmp_path, too_far):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        here = {"next_offset": 1, "log_end": int(parts.log.written)}
+    words = [(0, TopicSaid("C", TOPICS["C"]))]
+    files.save(tmp_path / files.SNAPSHOT, Snapshot(**here, words=words))
+    assert known(tmp_path) == {"C"}
+    files.save(tmp_path / files.SNAPSHOT, Snapshot(**{**here, too_far: here[too_far] + 1}, words=words))
+    assert known(tmp_path) == {"A"}
+
+
+def test_a_damaged_snapshot_is_left_aside(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.memory.snapshot()
+    snapshot = tmp_path / files.SNAPSHOT
+    snapshot.write_bytes(snapshot.read_bytes().replace(b'"A"', b'"Z"'))
+    assert known(tmp_path) == {"A"}
+
+
+def test_a_snapshot_is_made_only_if_something_was_said(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.memory.snapshot()
+        assert not (tmp_path / files.SNAPSHOT).exists()
+        parts.say_topic("A")
+        parts.memory.snapshot()
+        made = (tmp_path / files.SNAPSHOT).stat().st_ino
+        parts.memory.snapshot()
+        assert (tmp_path / files.SNAPSHOT).stat().st_ino == made
+
+
+def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.memory.commit("g", A0, 3)
+        end = parts.log.written
+        parts.memory.recall()
+        assert set(parts.state.topics) == {"A"}
+        assert parts.memory.committed("g", A0) is None
+        assert parts.log.written == end
+
+
+@pytest.mark.parametrize("body", [b"", b"not words", b'[{"type":"unheard of"}]', b"\xff"])
+def test_a_state_record_that_cannot_be_read_is_left_out_and_logged(tmp_path, caplog, body):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.append(STATE, body)
+        parts.say_topic("B")
+    caplog.clear()
+    assert known(tmp_path) == {"A", "B"}
+    ours = [entry for entry in caplog.records if entry.name == "sparrow.store.log.state.state_store"]
+    assert [(entry.message, entry.levelno) for entry in ours] == [("a state record is left out", logging.ERROR)]
+
+
+def test_a_state_record_that_is_lost_is_passed_over_and_logged(tmp_path, caplog):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        at = parts.say_topic("C")
+        parts.say_topic("B")
+    damage(tmp_path, at + record.FIXED_BYTES, SMALL.segment_bytes)
+    assert known(tmp_path) == {"A", "B"}
+    assert "a state record is lost" in caplog.messages
+
+
+# -- queues that are all that is left, or that have nothing left -------------------------------------------------------
+
+
+def test_topics_known_only_by_their_queues_come_back_and_are_said(tmp_path, caplog):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.append(A0, "a")
+        parts.append(Queue("Forgotten", 0), "x")
+        parts.append(Queue("Forgotten", 5), "x")
+    caplog.clear()
+    with opened(tmp_path) as parts:
+        forgotten = Topic(name="Forgotten", read_queues=6, write_queues=6)
+        assert parts.state.topics == {"A": TOPICS["A"], "Forgotten": forgotten}
+        assert "topics are known by their queues only" in caplog.messages
+        end = parts.log.written
+    caplog.clear()
+    with opened(tmp_path) as parts:
+        assert parts.state.topics["Forgotten"] == forgotten
+        assert parts.log.written == end
+        assert "topics are known by their queues only" not in caplog.messages
+
+
+def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.queues.of(A0)
+        parts.queues.of(Queue("Nobodys", 0))
+        parts.memory.recall()
+        assert [queue.queue for queue in parts.queues] == [STATE, A0]
+        assert set(parts.state.topics) == {"A"}
+
+
+@pytest.fixture
+def emptied(tmp_path):
+    """A store whose log starts behind all messages of A0 and A1; B0 still has one."""
+    with opened(tmp_path) as parts:
+        for name in "AB":
+            parts.say_topic(name)
+        parts.append(A0, *"01234")
+        parts.append(A1, "0")
+        while parts.log.written < SMALL.segment_bytes:
+            parts.append(Queue("B", 0), bytes(1500))
+        keep = SMALL.segment_bytes
+        parts.memory.say_before(keep, [parts.queues.get(A0), parts.queues.get(A1)])
+        for segment in parts.log.drop_before(keep):
+            segment.delete()
+    shutil.rmtree(tmp_path / "consumequeue", ignore_errors=True)
+    return tmp_path
+
+
+def test_emptied_queues_go_on_where_they_were_though_views_are_lost(emptied):
+    with opened(emptied) as parts:
+        assert parts.log.first == SMALL.segment_bytes
+        assert parts.queues.get(A0).bounds == Bounds(5, 5)
+        assert parts.queues.get(A1).bounds == Bounds(1, 1)
+        parts.append(A0, "next")
+        assert parts.queues.get(A0).bounds == Bounds(5, 6)
+    with opened(emptied) as parts:
+        assert parts.queues.get(A0).bounds == Bounds(5, 6)
+        assert parts.queues.get(A1).bounds == Bounds(1, 1)
+
+
+def test_what_was_said_only_in_the_part_that_went_was_said_again(emptied):
+    with opened(emptied) as parts:
+        assert parts.state.topics == {name: TOPICS[name] for name in "AB"}
+
+
+def test_emptied_queues_are_remembered_beside_those_emptied_before(emptied):
+    with opened(emptied) as parts:
+        parts.append(A0, "next")
+        parts.memory.say_before(0, [parts.queues.get(A0)])
+        assert parts.state.ends == {"A": {0: 6, 1: 1}}
+
+
+def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
+    with opened(emptied) as parts:
+        parts.say(TopicSaid("A", None), QueuesSaid("A", None))
+        parts.queues.drop_topic("A")
+        parts.say_topic("A")
+    with opened(emptied) as parts:
+        assert parts.state.ends == {}
+        assert parts.queues.of(A0).bounds == Bounds(0, 0)
+
+
+# -- deletions behind a place -----------------------------------------------------------------------------------------
+
+
+def test_only_a_deletion_behind_the_place_counts(tmp_path):
+    with opened(tmp_path) as parts:
+        assert not parts.memory.deletes_behind(0)
+        parts.say_topic("A")
+        at = parts.say(TopicSaid("A", None))
+        parts.say(TopicSaid("B", TOPICS["B"]), GroupSaid("g", None), OffsetsSaid("A", "g", None))
+        assert parts.memory.deletes_behind(0)
+        assert parts.memory.deletes_behind(at)
+        assert not parts.memory.deletes_behind(at + 1)
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_counts_at_once_and_tells_what_stood_there(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        assert parts.memory.commit("g", A0, 5) is None
+        assert parts.memory.commit("g", A0, 3) == 5
+        assert parts.memory.commit("g", A0, 3) == 3
+        assert parts.memory.committed("g", A0) == 3
+
+
+def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        for n in range(10):
+            parts.memory.commit("g", A0, n)
+            parts.memory.commit("g", A1, n)
+        said = parts.queues.get(STATE).end
+        parts.memory.say_offsets()
+        assert parts.queues.get(STATE).end == said + 1
+        parts.memory.commit("g", A0, 9)
+        parts.memory.say_offsets()
+        assert parts.queues.get(STATE).end == said + 1
+    with opened(tmp_path) as parts:
+        assert parts.state.offsets == {("A", "g"): {0: 9, 1: 9}}
+
+
+def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        parts.memory.commit("g", A0, 5)
+        parts.writer.refusing = StoreFull(tmp_path, "for a test")
+        with pytest.raises(StoreFull):
+            parts.memory.say_offsets()
+        parts.writer.refusing = None
+        parts.memory.say_offsets()
+    with opened(tmp_path) as parts:
+        assert parts.memory.committed("g", A0) == 5
+
+
+def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
+    with opened(tmp_path) as parts:
+        parts.say_topic("A")
+        for group, queue, offset, error in (
+            ("g", Queue("Unknown", 0), 0, UnknownTopic),
+            ("g", A0, -1, Refused),
+            ("no group", A0, 0, IllegalName),
+        ):
+            with pytest.raises(error):
+                parts.memory.commit(group, queue, offset)
+        assert (parts.state.offsets, parts.state.unsaid) == ({}, set())

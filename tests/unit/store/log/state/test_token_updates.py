@@ -1,0 +1,84 @@
+"""Tokens are words in the log like topics and groups; they outlive what lies around them."""
+
+import msgspec
+import pytest
+from tests.support.drafts import draft
+from tests.support.log_stores import small
+
+from sparrow.model.errors import IllegalName
+from sparrow.model.queue import Queue
+from sparrow.model.token import Token
+from sparrow.model.topic import Topic
+from sparrow.store.log import LogStore
+from sparrow.store.log.state.updates import State, TokenSaid, in_records, words_of
+
+P = Token(id=1, name="appid-340101;sid-p0912", kind="p", secret=bytes(range(32)), created_ms=5)
+C = Token(id=2, name="billing", kind="c", secret=bytes(32), created_ms=6)
+GONE = msgspec.structs.replace(C, revoked_ms=9)
+
+
+def test_the_newest_word_on_a_token_counts():
+    state = State()
+    state.hear([TokenSaid(P), TokenSaid(C)], 100)
+    state.hear([TokenSaid(GONE)], 200)
+    assert state.tokens == {P.name: P, C.name: GONE}
+    assert state.say_before(150) == [TokenSaid(P)]
+
+
+def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
+    ((_, body),) = in_records([TokenSaid(P), TokenSaid(GONE)])
+    assert words_of(body, 0) == [TokenSaid(P), TokenSaid(GONE)]
+    state, again = State(), State()
+    state.hear([TokenSaid(P), TokenSaid(GONE)], 100)
+    again.restore(state.snapshot(7, 400))
+    assert again.tokens == state.tokens
+    assert again.say_before(1000) == state.say_before(1000)
+    again.forget()
+    assert again.tokens == {}
+
+
+async def test_tokens_are_kept_as_they_were_put(tmp_path):
+    async with LogStore(tmp_path, small()) as store:
+        assert await store.tokens() == {}
+        await store.put_token(P)
+        await store.put_token(C)
+        before = await store.tokens()
+        await store.put_token(GONE)
+        assert before == {P.name: P, C.name: C}, "what was told does not change afterwards"
+        assert await store.tokens() == {P.name: P, C.name: GONE}
+    async with LogStore(tmp_path, small()) as store:
+        assert await store.tokens() == {P.name: P, C.name: GONE}
+
+
+async def test_a_change_is_seen_at_once_by_who_looks_without_waiting(tmp_path):
+    async with LogStore(tmp_path, small()) as store:
+        looking = store.tokens_now()
+        await store.put_token(C)
+        assert looking == {C.name: C}
+        await store.put_token(GONE)
+        assert looking == {C.name: GONE}
+        with pytest.raises(TypeError):
+            looking["another"] = P  # type: ignore[index]
+
+
+async def test_a_name_that_no_token_may_have_is_refused(tmp_path):
+    async with LogStore(tmp_path, small()) as store:
+        with pytest.raises(IllegalName):
+            await store.put_token(msgspec.structs.replace(P, name="a\nb"))
+        assert await store.tokens() == {}
+
+
+async def test_retention_takes_messages_and_leaves_tokens(tmp_path):
+    now = [1_700_000_000_000]
+    settings = small(retention_hours=1)
+    async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
+        await store.put_token(P)
+        await store.put_token(GONE)
+        await store.put_topic(Topic(name="T"))
+        for _ in range(3 * settings.segment_bytes // 1024):
+            await store.append(Queue("T", 0), [draft(bytes(1000))])
+        now[0] += 2 * 3_600_000
+        assert await store.trim() > 0
+        assert store.first > 0, "the segment with the first words is gone"
+    async with LogStore(tmp_path, settings, now_ms=lambda: now[0]) as store:
+        assert await store.tokens() == {P.name: P, C.name: GONE}

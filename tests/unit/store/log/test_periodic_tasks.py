@@ -1,0 +1,94 @@
+"""Chores: done again and again, one at a time, whatever they raise."""
+
+import logging
+import threading
+import time
+
+import pytest
+from tests.support.waiting import wait_until
+
+from sparrow.store.log.periodic_tasks import Chore, Keeper
+
+
+@pytest.fixture
+def started():
+    keepers: list[Keeper] = []
+
+    def start(*chores: Chore) -> Keeper:
+        keepers.append(Keeper("chores-of-a-test", chores))
+        keepers[-1].start()
+        return keepers[-1]
+
+    yield start
+    for keeper in keepers:
+        keeper.stop()
+
+
+def test_a_chore_is_done_when_it_is_due_and_again(started):
+    done: list[float] = []
+    started(Chore("often", 0.0, lambda: done.append(time.monotonic())), Chore("rarely", 3600.0, pytest.fail))
+    wait_until(lambda: len(done) >= 2)
+
+
+def test_a_failing_chore_does_not_stop_the_others_and_is_reported_once(started, caplog):
+    done: list[int] = []
+
+    def fail() -> None:
+        done.append(0)
+        raise ValueError("no")
+
+    with caplog.at_level(logging.ERROR):
+        keeper = started(Chore("bad", 0.0, fail), Chore("good", 0.0, lambda: done.append(1)))
+        wait_until(lambda: done.count(0) >= 2 and done.count(1) >= 2)
+        keeper.stop()
+    assert len([entry for entry in caplog.records if entry.levelno == logging.ERROR]) == 1
+
+
+def test_a_chore_that_recovered_and_fails_again_is_reported_again(started, caplog):
+    results = iter([ValueError(), None, ValueError()])
+    over = threading.Event()
+
+    def do() -> None:
+        result = next(results, over)
+        if result is over:
+            over.set()
+        elif result is not None:
+            raise result
+
+    with caplog.at_level(logging.ERROR):
+        started(Chore("moody", 0.0, do))
+        assert over.wait(10)
+    assert len([entry for entry in caplog.records if entry.levelno == logging.ERROR]) == 2
+
+
+def test_no_chore_runs_while_the_keeper_is_paused(started):
+    done: list[int] = []
+    keeper = started(Chore("count", 0.0, lambda: done.append(1)))
+    wait_until(lambda: done)
+    with keeper.paused():
+        count = len(done)
+        keeper.hurry("count")
+        assert len(done) == count
+    wait_until(lambda: len(done) > count)
+
+
+def test_a_keeper_in_a_hurry_does_what_is_not_due_yet(started):
+    done = threading.Event()
+    keeper = started(Chore("rarely", 3600.0, done.set))
+    keeper.hurry("rarely")
+    assert done.wait(10)
+
+
+def test_a_stopped_keeper_has_finished_its_chore(started):
+    begun, ended = threading.Event(), threading.Event()
+
+    def do() -> None:
+        begun.set()
+        ended.set()
+
+    keeper = started(Chore("one", 0.0, do))
+    assert begun.wait(10)
+    keeper.stop()
+    keeper.stop()
+    assert ended.is_set()
+    assert not [thread for thread in threading.enumerate() if thread.name == "sparrow-chores-of-a-test"]
