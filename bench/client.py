@@ -15,9 +15,9 @@ import uvloop
 
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker, cpu_of
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.feed import Appetite
-from sparrow.client.aio.producer import Producer
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import Busy
 from sparrow.model.message import Message
 from sparrow.wire import headers

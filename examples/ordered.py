@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model import StoredMessage
 
 STEPS = ("created", "paid", "shipped")

@@ -2,7 +2,7 @@
 
 import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
-from sparrow.client.trace import decode
+from sparrow.client.trace_records import decode
 
 with sparrow.testing.running() as platform:
     with Producer(platform.name_servers, trace=True) as producer:

@@ -12,9 +12,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.feed import Appetite
-from sparrow.client.allocate import averagely
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.allocation import averagely
 from sparrow.model.message import StoredMessage
 from sparrow.wire.bodies import BrokerQueue
 

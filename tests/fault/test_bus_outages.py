@@ -33,7 +33,7 @@ from sparrow.bus.sql.dialect import Sql
 from sparrow.bus.sql.finishing import succeed, try_again
 from sparrow.bus.sql.outbox import PUBLISH
 from sparrow.cli.platform import Platform
-from sparrow.client.blocking.loop import LoopThread
+from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
 from sparrow.testing import RunningPlatform
 from sparrow.testing.platforms import SMALL_LOG

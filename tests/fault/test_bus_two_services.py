@@ -16,7 +16,7 @@ from tests.fault.bus_worker import Job, two_services
 
 from sparrow.bus import EventBus
 from sparrow.bus.transport.sparrow import SparrowTransport
-from sparrow.client.blocking.loop import LoopThread
+from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.testing import RunningPlatform
 
 pytestmark = pytest.mark.timeout(600)

@@ -17,7 +17,7 @@ from tests.support.processes import BrokerProcess, broker_process
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model import Message, StoredMessage
 from sparrow.naming.server import NameServer
 from sparrow.settings import NamingSettings

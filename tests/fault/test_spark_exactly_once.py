@@ -28,7 +28,8 @@ from tests.support.databases import mariadb_server
 from tests.support.processes import BrokerProcess
 from tests.support.waiting import eventually
 
-from sparrow.client.aio import Admin, Consumer, Producer, Session, staging
+from sparrow.client.aio import Admin, Consumer, Producer, Session
+from sparrow.client.aio.produce import staging
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
 from sparrow.naming.server import NameServer

@@ -19,8 +19,8 @@ from tests.support.processes import server_process
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin, Consumer, Message, Producer, SendResult, SendStatus, aio, blocking
-from sparrow.client.blocking import ahead
-from sparrow.client.blocking.loop import LoopThread
+from sparrow.client.blocking import fetch_buffer
+from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Closed, Refused, UnknownTopic
 from sparrow.testing import RunningPlatform, running
 from sparrow.wire.bodies import BrokerQueue
@@ -207,7 +207,7 @@ def test_a_poll_comes_back_with_nothing_when_its_time_is_up(platform: RunningPla
 def test_slow_messages_are_settled_without_another_fetch(
     platform: RunningPlatform, producer: Producer, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "SETTLE_S", -1)
+    monkeypatch.setattr(fetch_buffer, "SETTLE_S", -1)
     numbered(producer, 10)
     with consuming(platform) as consumer:
         for _ in range(4):

@@ -9,7 +9,7 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.delay.delay_topics import SOURCES, TIMER_SOURCE
 from sparrow.broker.delay.log import DELIVERED_MARK, Delay
-from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic

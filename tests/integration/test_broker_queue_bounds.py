@@ -15,9 +15,9 @@ from tests.support.sql_brokers import standing_on
 from tests.support.waiting import eventually
 
 from sparrow.broker import dispatch
-from sparrow.client.aio.heads import Head, heads
-from sparrow.client.aio.pulling import PullAnswer, Status, pull
-from sparrow.client.aio.session import Session
+from sparrow.client.aio.admin.queue_bounds import Head, heads
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.consume.pull import PullAnswer, Status, pull
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, UnknownTopic
 from sparrow.wire import bodies, columns, record
@@ -205,7 +205,7 @@ async def test_a_pull_that_finds_nothing_has_no_sizes(stand, session, store):
 
 
 async def test_sizes_that_cannot_be_are_a_broken_protocol():
-    from sparrow.client.aio.pulling import _parted
+    from sparrow.client.aio.consume.pull import _parted
 
     assert _parted(b"record\0\0\0\6", 1) == (b"record", b"\0\0\0\6")
     for count in (-1, 3):

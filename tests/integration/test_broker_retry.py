@@ -4,7 +4,7 @@ import pytest
 from tests.support.asking import Asking, Clock, asking
 from tests.support.waiting import eventually
 
-from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group

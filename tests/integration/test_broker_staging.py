@@ -16,9 +16,9 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.client.aio import Admin
-from sparrow.client.aio.heads import heads
-from sparrow.client.aio.session import Session
-from sparrow.client.aio.staging import Sealed, append_once, commit_stages, drop_stages, ledger, seal, stage
+from sparrow.client.aio.admin.queue_bounds import heads
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.produce.staging import Sealed, append_once, commit_stages, drop_stages, ledger, seal, stage
 from sparrow.model.errors import Busy, Refused, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.model.token import Credentials

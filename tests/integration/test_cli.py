@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparrow.cli.main import VERBS, app
-from sparrow.client.aio.producer import Producer
+from sparrow.client.aio.produce.producer import Producer
 from sparrow.model import Message
 from sparrow.spark.runtime.tar_archive import extract
 

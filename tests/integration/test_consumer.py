@@ -14,11 +14,11 @@ from tests.support.log_stores import damage
 from tests.support.platforms import SMALL_LOG
 from tests.support.waiting import eventually
 
-from sparrow.client.aio import delivery
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.feed import Appetite
-from sparrow.client.aio.producer import Producer
-from sparrow.client.aio.session import Session
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.consume import handler_delivery
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.queue import Queue
@@ -92,7 +92,7 @@ async def test_batches_are_lists_of_at_most_so_many(stand):
 async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_when_one_fails(
     stand, monkeypatch, batch
 ):
-    monkeypatch.setattr(delivery, "SUSPEND_S", 0.05)
+    monkeypatch.setattr(handler_delivery, "SUSPEND_S", 0.05)
     await stand.topic("T", queues=3)
     await stand.spread("T", queues=3, each=20)
     handled: dict[int, list[str]] = defaultdict(list)
@@ -125,7 +125,7 @@ async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_w
 
 async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_commit_until_then(stand, monkeypatch):
     """In broadcast mode no broker keeps it, so it is the consumer that tries again."""
-    monkeypatch.setattr(delivery, "TRY_AGAIN_S", 0.2)
+    monkeypatch.setattr(handler_delivery, "TRY_AGAIN_S", 0.2)
     await stand.topic("T")
     await stand.put("T", TEN)
     tried: list[str] = []
@@ -146,7 +146,7 @@ async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_com
 
 
 async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch):
-    monkeypatch.setattr(delivery, "TRY_AGAIN_S", 0.05)
+    monkeypatch.setattr(handler_delivery, "TRY_AGAIN_S", 0.05)
     await stand.topic("T")
     await stand.put("T", TEN)
     handled: list[str] = []
@@ -168,8 +168,8 @@ async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(stand, monkeypatch, orderly):
-    monkeypatch.setattr(delivery, "TRY_AGAIN_S", 0.01)
-    monkeypatch.setattr(delivery, "SUSPEND_S", 0.01)
+    monkeypatch.setattr(handler_delivery, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(handler_delivery, "SUSPEND_S", 0.01)
     await stand.topic("T")
     await stand.put("T", TEN)
     handled: set[str] = set()

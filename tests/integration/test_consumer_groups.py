@@ -14,9 +14,9 @@ import pytest
 from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
 from tests.support.waiting import eventually
 
-from sparrow.client.aio import consumer as consumer_module
-from sparrow.client.aio import delivery, remote
-from sparrow.client.aio.consumer import Consumer
+from sparrow.client.aio.consume import broker_requests, handler_delivery
+from sparrow.client.aio.consume import consumer as consumer_module
+from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.model.message import StoredMessage
 from sparrow.net import Channel
 from sparrow.wire import bodies, headers
@@ -148,7 +148,7 @@ async def test_in_order_a_queue_that_moves_to_another_member_is_never_in_two_han
 
 
 async def test_in_order_a_queue_is_not_handed_over_before_its_slow_handler_is_done(stand, monkeypatch):
-    monkeypatch.setattr(delivery, "LET_GO_S", 0.02)
+    monkeypatch.setattr(handler_delivery, "LET_GO_S", 0.02)
     monkeypatch.setattr(consumer_module, "SEEK_TOPIC_S", 0.05)
     await stand.topic("T", QUEUES)
     handler = Overlaps()
@@ -233,7 +233,7 @@ async def test_a_consumer_says_where_it_is_and_how_it_is_doing(stand):
         assert table == {client_id: {queue_of("T", queue_id): 5 for queue_id in range(QUEUES)}}
 
         answer = await done(stand.channel, Code.GET_CONSUMER_RUNNING_INFO, ConsumerRunning("readers", client_id))
-        said = bodies.read(remote._Running, answer.body)
+        said = bodies.read(broker_requests._Running, answer.body)
         assert said.properties["PROP_CONSUME_ORDERLY"] == "false"
         assert said.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(consumer.started_ms)
         assert {one.topic for one in said.subscription_set} == {"T", "%RETRY%readers"}

@@ -14,10 +14,10 @@ from tests.support.platforms import running_broker
 from tests.support.processes import BrokerProcess, broker_process
 from tests.support.waiting import eventually
 
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.producer import Producer
-from sparrow.client.aio.session import Session
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
 from sparrow.naming.server import NameServer

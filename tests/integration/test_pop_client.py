@@ -7,7 +7,7 @@ from tests.support.platforms import running_platform
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Producer
-from sparrow.client.aio.popping import PopConsumer
+from sparrow.client.aio.consume.pop_consumer import PopConsumer
 from sparrow.model import Message
 from sparrow.model.errors import Refused, SparrowError
 

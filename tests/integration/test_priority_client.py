@@ -14,9 +14,10 @@ from tests.support.waiting import eventually, wait_until
 
 from sparrow import clock
 from sparrow.client import Consumer as BlockingConsumer
-from sparrow.client.aio import Admin, Consumer, Producer, Session, feed
-from sparrow.client.aio.feed import Appetite
-from sparrow.client.aio.pulling import PullAnswer, pull
+from sparrow.client.aio import Admin, Consumer, Producer, Session
+from sparrow.client.aio.consume import queue_fetcher
+from sparrow.client.aio.consume.pull import PullAnswer, pull
+from sparrow.client.aio.consume.queue_fetcher import Appetite
 from sparrow.client.retry import Later
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
@@ -113,7 +114,7 @@ async def test_what_is_urgent_comes_first_although_its_lane_answers_last(stand, 
             others_answered.set()
         return answer
 
-    monkeypatch.setattr(feed, "pull", slow)
+    monkeypatch.setattr(queue_fetcher, "pull", slow)
     async with Consumer("readers", stand.name_servers) as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[:10]
@@ -128,8 +129,8 @@ async def test_lanes_do_not_wait_for_long_for_one_that_does_not_answer(stand, mo
             await never.wait()
         return await pull(session, queue, *place, **how)
 
-    monkeypatch.setattr(feed, "pull", silent)
-    monkeypatch.setattr(feed, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(queue_fetcher, "pull", silent)
+    monkeypatch.setattr(queue_fetcher, "FIRST_LOOK_S", 0.05)
     async with Consumer("readers", stand.name_servers) as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]

@@ -12,9 +12,9 @@ from tests.support.platforms import running_broker, running_platform
 from tests.support.waiting import eventually
 
 from sparrow.cli.platform import Platform
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.producer import Producer
-from sparrow.client.aio.tables import PartlySent
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.aio.produce.table_sender import PartlySent
 from sparrow.model.errors import (
     Busy,
     Closed,
@@ -27,8 +27,8 @@ from sparrow.model.errors import (
     UnknownTopic,
 )
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.outcome import SendStatus
 from sparrow.model.queue import Queue
+from sparrow.model.send_result import SendStatus
 from sparrow.net import Channel, connect
 from sparrow.net.address import Address
 from sparrow.net.listener import Listener

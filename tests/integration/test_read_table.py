@@ -11,8 +11,8 @@ import pytest
 from tests.support.consuming import Stand, standing
 from tests.support.waiting import eventually
 
-from sparrow.client.aio import reading
-from sparrow.client.aio.consumer import Consumer
+from sparrow.client.aio.consume import table_reader
+from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.model.errors import Refused, UnknownTopic
 
 
@@ -35,7 +35,7 @@ async def test_the_table_of_a_topic_is_what_was_sent(stand, monkeypatch):
     expected = [(queue, number, f"{queue}-{number}") for queue in range(3) for number in range(400)]
     async with Consumer("readers", stand.name_servers) as consumer:
         assert rows(await consumer.read_table("T")) == expected
-        monkeypatch.setattr(reading, "PULL_COUNT_MAX", 7)  # as from a broker that gives little at a time
+        monkeypatch.setattr(table_reader, "PULL_COUNT_MAX", 7)  # as from a broker that gives little at a time
         assert rows(await consumer.read_table("T")) == expected
     assert await stand.committed("readers", "T") is None, "reading a table is no group's progress"
 

@@ -15,7 +15,7 @@ from sparrow.client.aio import Consumer, Producer
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.net import Address, Channel, connect
-from sparrow.net.serving import Answer, Call, Serving
+from sparrow.net.dispatcher import Answer, Call, Serving
 from sparrow.testing import RunningPlatform
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import HeartbeatData, ProducerData

@@ -14,7 +14,7 @@ from tests.support.platforms import channel_to, running_broker, sent, try_send
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer
-from sparrow.client.aio.resending import Resent
+from sparrow.client.aio.admin.resend import Resent
 from sparrow.client.retry import Later
 from sparrow.model import Message
 from sparrow.model.errors import Refused, UnknownTopic

@@ -10,7 +10,7 @@ from tests.support.waiting import eventually, wait_until
 
 from sparrow import client, clock
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.aio.giving_back import GivingBack
+from sparrow.client.aio.consume.send_back import GivingBack
 from sparrow.client.retry import TO_THE_DEAD, Bury, Later
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Message, StoredMessage

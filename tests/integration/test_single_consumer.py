@@ -15,7 +15,7 @@ from tests.support.waiting import eventually, wait_until
 from sparrow.client import Bury, Later, Message
 from sparrow.client import Consumer as BlockingConsumer
 from sparrow.client.aio import Admin, Consumer, Producer, Session
-from sparrow.client.aio.consumer import NOBODY
+from sparrow.client.aio.consume.consumer import NOBODY
 from sparrow.model.errors import GroupRequired
 from sparrow.model.message import StoredMessage
 from sparrow.naming.server import NameServer

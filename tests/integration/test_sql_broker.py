@@ -25,9 +25,9 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.client.retry import Bury, Later
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.outcome import Outcome
 from sparrow.model.priority import Priority, queue_id_of
 from sparrow.model.queue import Queue
+from sparrow.model.send_result import Outcome
 from sparrow.net import Channel
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response

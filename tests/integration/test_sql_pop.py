@@ -19,7 +19,7 @@ from sparrow.broker.pop.state import sql as state_sql
 from sparrow.broker.pop.state.sql import SqlPops
 from sparrow.broker.server import BrokerServer
 from sparrow.client.aio import Admin, Producer
-from sparrow.client.aio.popping import PopConsumer
+from sparrow.client.aio.consume.pop_consumer import PopConsumer
 from sparrow.model import Message
 from sparrow.model.errors import SparrowError
 from sparrow.model.priority import Priority

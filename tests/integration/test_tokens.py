@@ -20,10 +20,10 @@ from sparrow.cli.up import settings_of
 from sparrow.client import Credentials, Message
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer, Session
 from sparrow.model.errors import Refused, SettingsError
-from sparrow.model.outcome import Outcome
 from sparrow.model.queue import Queue
+from sparrow.model.send_result import Outcome
 from sparrow.model.topic import Group
-from sparrow.net.serving import GuardedServing, Serving
+from sparrow.net.dispatcher import GuardedServing, Serving
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record

@@ -8,10 +8,10 @@ from tests.support.consuming import Inbox, Stand, standing
 from tests.support.waiting import eventually, wait_until
 
 from sparrow import client
-from sparrow.client import trace
+from sparrow.client import trace_records
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.client.retry import Later
-from sparrow.client.trace import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
+from sparrow.client.trace_records import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
 from sparrow.model.errors import UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.topic import READ
@@ -31,8 +31,8 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 async def traces(stand: Stand, key: str) -> list[Trace]:
     """What `queryMsgTraceById` would find."""
     async with Admin(stand.name_servers) as admin:
-        found = await admin.find_by_key(trace.TRACE_TOPIC, key)
-    return [each for message in found for each in trace.decode(message.body)]
+        found = await admin.find_by_key(trace_records.TRACE_TOPIC, key)
+    return [each for message in found for each in trace_records.decode(message.body)]
 
 
 async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand) -> None:
@@ -137,6 +137,6 @@ def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> No
             sent = producer.send(Message.of("T", "a book"))
         wait_until(lambda: seen == [b"a book"])
     with client.Admin(platform.name_servers) as admin:
-        found = admin.find_by_key(trace.TRACE_TOPIC, sent.message_id)
-    kinds = [type(each) for message in found for each in trace.decode(message.body)]
+        found = admin.find_by_key(trace_records.TRACE_TOPIC, sent.message_id)
+    kinds = [type(each) for message in found for each in trace_records.decode(message.body)]
     assert kinds == [Published, ConsumeBegun, ConsumeEnded]

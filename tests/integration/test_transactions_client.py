@@ -13,8 +13,8 @@ from sparrow import client
 from sparrow.client.aio import Consumer, Producer, Session
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.outcome import Outcome
-from sparrow.net.serving import Call, Said
+from sparrow.model.send_result import Outcome
+from sparrow.net.dispatcher import Call, Said
 from sparrow.testing import running
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import CheckTransaction

@@ -10,7 +10,7 @@ from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.outcome import SendResult
+from sparrow.model.send_result import SendResult
 from sparrow.wire.bodies import BrokerQueue
 
 QUEUES = 4

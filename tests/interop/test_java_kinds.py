@@ -11,8 +11,8 @@ from tests.interop.official import Kit
 from tests.interop.platforms import Platform
 from tests.support.waiting import wait_until
 
-from sparrow.client import Admin, trace
-from sparrow.client.trace import ConsumeBegun, ConsumeEnded, Published, Trace
+from sparrow.client import Admin, trace_records
+from sparrow.client.trace_records import ConsumeBegun, ConsumeEnded, Published, Trace
 from sparrow.model.errors import UnknownTopic
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -286,10 +286,10 @@ def traces(platform: Platform, message_id: str, count: int) -> list[Trace]:
 
     def are_there() -> bool:
         try:
-            messages = admin.find_by_key(trace.TRACE_TOPIC, message_id)
+            messages = admin.find_by_key(trace_records.TRACE_TOPIC, message_id)
         except UnknownTopic:  # it is made with the first trace
             return False
-        every = [each for message in messages for each in trace.decode(message.body)]
+        every = [each for message in messages for each in trace_records.decode(message.body)]
         found[:] = [each for each in every if each.message_id == message_id]
         return len(found) >= count
 

@@ -28,7 +28,7 @@ from tests.support.processes import broker_process
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin
-from sparrow.client.trace import ConsumeBegun, ConsumeEnded, Published
+from sparrow.client.trace_records import ConsumeBegun, ConsumeEnded, Published
 from sparrow.model.priority import LANES, Priority
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 from sparrow import client as blocking
 from sparrow.client.aio import Admin
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.message import Message, StoredMessage
 
 # -- sending ----------------------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from tests.interop.stage import PATIENCE_S, Stage, polled
 from tests.support.consuming import Inbox, texts
 from tests.support.waiting import eventually
 
-from sparrow.client import trace
+from sparrow.client import trace_records
 from sparrow.client.aio import Admin
 from sparrow.client.retry import Bury, Later
-from sparrow.client.trace import ConsumeBegun, ConsumeEnded, Published, Trace, TransactionEnded
+from sparrow.client.trace_records import ConsumeBegun, ConsumeEnded, Published, Trace, TransactionEnded
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
-from sparrow.model.outcome import Outcome
+from sparrow.model.send_result import Outcome
 from sparrow.model.topic import Group
 from sparrow.wire.codes import Code
 
@@ -189,8 +189,8 @@ async def test_traces_are_found_by_the_ids_of_their_messages(stage: Stage) -> No
         while len(found) < count:
             assert time.monotonic() < deadline, found
             async with Admin(stage.name_servers) as admin:
-                messages = await admin.find_by_key(trace.TRACE_TOPIC, message_id)
-            every = [each for message in messages for each in trace.decode(message.body)]
+                messages = await admin.find_by_key(trace_records.TRACE_TOPIC, message_id)
+            every = [each for message in messages for each in trace_records.decode(message.body)]
             found = [each for each in every if each.message_id == message_id]
         return {type(each) for each in found}
 

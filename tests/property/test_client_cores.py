@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.allocate import averagely, averagely_by_circle, by_config, by_machine_room, consistent_hash
-from sparrow.client.avoid import Avoidance
-from sparrow.client.select import by_hash, by_sharding_key, random_choice, round_robin
-from sparrow.client.window import Window
+from sparrow.client.allocation import averagely, averagely_by_circle, by_config, by_machine_room, consistent_hash
+from sparrow.client.latency_fault import Avoidance
+from sparrow.client.offset_window import Window
+from sparrow.client.queue_selection import by_hash, by_sharding_key, random_choice, round_robin
 from sparrow.model.message import Message
 from sparrow.wire.bodies import BrokerQueue
 

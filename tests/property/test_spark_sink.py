@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.select import SHARDING_KEY, by_hash
+from sparrow.client.queue_selection import SHARDING_KEY, by_hash
 from sparrow.model.message import Message
 from sparrow.spark.sink import records
 from sparrow.spark.sink.options import sink_options

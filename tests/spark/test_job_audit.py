@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from sparrow import client, clock
 from sparrow.cli.main import app
-from sparrow.client import trace
+from sparrow.client import trace_records
 from sparrow.client.retry import Later
-from sparrow.client.trace import ConsumeEnded, Published
+from sparrow.client.trace_records import ConsumeEnded, Published
 from sparrow.model.errors import Refused
 from sparrow.model.message import UNIQUE_KEY, Message, StoredMessage
 from sparrow.spark.jobs.audit import Audit, Audited, run
@@ -55,10 +55,10 @@ def handle(
         wait_until(lambda: len(calls) >= count, within_s=30)
 
 
-def note(platform: RunningPlatform, *traces: trace.Trace) -> None:
+def note(platform: RunningPlatform, *traces: trace_records.Trace) -> None:
     """Traces that clients might have left."""
     with client.Producer(platform.name_servers) as producer:
-        producer.send(Message.of(trace.TRACE_TOPIC, trace.encode(traces)))
+        producer.send(Message.of(trace_records.TRACE_TOPIC, trace_records.encode(traces)))
 
 
 def findings(audited: Audited) -> dict[str, set[str]]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
-from sparrow.client.select import by_hash
+from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import SCHEMA
 from sparrow.spark.jobs.dedupe import ROCKSDB, Dedupe, deduped, run, run_archive

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
-from sparrow.client.select import SHARDING_KEY, by_hash
+from sparrow.client.queue_selection import SHARDING_KEY, by_hash
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.jobs.forward import Forward, mentioned, run
 from sparrow.testing.platforms import RunningPlatform

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sparrow.client.blocking import Admin, Consumer
-from sparrow.client.select import by_hash
+from sparrow.client.queue_selection import by_hash
 from sparrow.model.message import Message
 from sparrow.testing import RunningPlatform
 from sparrow.wire.bodies import BrokerQueue

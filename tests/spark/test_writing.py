@@ -13,10 +13,10 @@ from tests.support.platforms import SMALL_LOG, broker_settings
 from sparrow.broker import dispatch
 from sparrow.broker.server import BrokerServer
 from sparrow.cli.platform import Platform
-from sparrow.client.aio import staging
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.reading import read_table
-from sparrow.client.blocking.loop import LoopThread
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.consume.table_reader import read_table
+from sparrow.client.aio.produce import staging
+from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Refused, Unavailable, UnknownTopic
 from sparrow.model.priority import Priority, lane_of
 from sparrow.settings import NamingSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.platforms import named, running_platform, send_batch, sent, try_send
 
 from sparrow.cli.platform import Platform
-from sparrow.client.aio.admin import Admin
+from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net import Channel, connect

@@ -16,7 +16,7 @@ from sparrow.broker.produce import reply, staging
 from sparrow.broker.produce.send import Sending
 from sparrow.broker.query import messages
 from sparrow.broker.transactions import end_transaction
-from sparrow.net.serving import GuardedServing, Handler, Serving
+from sparrow.net.dispatcher import GuardedServing, Handler, Serving
 
 _CAPABILITIES = (
     heartbeats,

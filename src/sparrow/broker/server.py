@@ -14,8 +14,8 @@ from sparrow.broker.context import Broker
 from sparrow.broker.registration import Registration
 from sparrow.net.address import Address, parse_list
 from sparrow.net.channel import Channel
+from sparrow.net.dispatcher import Serving
 from sparrow.net.listener import Listener, reachable_address
-from sparrow.net.serving import Serving
 from sparrow.settings import BrokerSettings, LogSettings, SqlSettings
 
 

@@ -54,7 +54,7 @@ from sparrow.bus.tracing import Tracing
 from sparrow.bus.transport.opening import transport_of
 from sparrow.bus.transport.spi import Transport
 from sparrow.bus.worker import Worker
-from sparrow.client.blocking.loop import LoopThread
+from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Closed, Refused
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -27,9 +27,9 @@ from sparrow.cli.demo_spark import SparkBeside
 from sparrow.cli.demo_windows import Windows
 from sparrow.cli.platform import Platform
 from sparrow.cli.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.delivery import Handler
-from sparrow.client.aio.producer import Producer
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.handler_delivery import Handler
+from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.message import Message, StoredMessage
 from sparrow.settings import Settings
 

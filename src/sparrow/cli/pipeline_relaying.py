@@ -154,7 +154,7 @@ class BulkTransport:
 def _columns(messages: Sequence[Message]) -> Any:
     import pyarrow as pa
 
-    from sparrow.client.select import SHARDING_KEY
+    from sparrow.client.queue_selection import SHARDING_KEY
     from sparrow.model.message import KEYS
     from sparrow.spark.jobs.outbox import PROPERTIES
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparrow.client.aio.resending import Resent
+from sparrow.client.aio.admin.resend import Resent
 from sparrow.client.blocking import Admin
 
 EXAMPLES = """

@@ -3,12 +3,12 @@
 What stands here is the blocking flavour; `sparrow.client.aio` has the same names for asyncio.
 """
 
-from sparrow.client.aio.feed import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Appetite
 from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
 from sparrow.client.retry import Bury, Later
 from sparrow.model.message import Message
-from sparrow.model.outcome import Outcome, SendResult, SendStatus
 from sparrow.model.priority import Priority
+from sparrow.model.send_result import Outcome, SendResult, SendStatus
 from sparrow.model.token import Credentials
 
 __all__ = [

@@ -5,8 +5,8 @@ A handler that raises anything else has failed; that message comes again when th
 
 from __future__ import annotations
 
-from sparrow.client.later import checked_level
-from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.client.delayed_delivery import checked_level
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
 from sparrow.model.message import (
     DELAY,

@@ -1,8 +1,8 @@
 """Values: messages, topics, queues, errors. No I/O, and no other room is known here."""
 
 from sparrow.model.message import Draft, Host, Message, StoredMessage
-from sparrow.model.outcome import Outcome, SendResult, SendStatus
 from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
+from sparrow.model.send_result import Outcome, SendResult, SendStatus
 from sparrow.model.topic import Group, Topic
 
 __all__ = [

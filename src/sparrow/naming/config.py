@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparrow.model.errors import BadRequest, NotPermitted
 from sparrow.naming.context import Naming
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.bodies import KvTable
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskKv, Done, KvFound, ListKv, PutKv

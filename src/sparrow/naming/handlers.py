@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparrow.naming import config, lookup, registration
 from sparrow.naming.context import Naming
-from sparrow.net.serving import Handler, Serving
+from sparrow.net.dispatcher import Handler, Serving
 from sparrow.wire.codes import Code
 
 HANDLERS: dict[int, Handler[Naming]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparrow.naming.context import Naming
 from sparrow.naming.kv import ORDER_NAMESPACE
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Call, Handler, Plain, reply
+from sparrow.net.dispatcher import Answer, Call, Handler, Plain, reply
 from sparrow.wire import headers
 from sparrow.wire.bodies import RouteData, TopicList
 from sparrow.wire.codes import Code, Response

@@ -10,7 +10,7 @@ from sparrow.model.errors import BadRequest, ConnectionLost
 from sparrow.naming.context import Naming
 from sparrow.naming.kv import ORDER_NAMESPACE
 from sparrow.naming.routes import Gone, is_same
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.bodies import (
     BrokerMemberGroup,
     BrokerMembers,

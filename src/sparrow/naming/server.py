@@ -13,8 +13,8 @@ from sparrow.naming.kv import Kv
 from sparrow.naming.registration import log_gone
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
+from sparrow.net.dispatcher import Serving
 from sparrow.net.listener import Listener, reachable_address
-from sparrow.net.serving import Serving
 from sparrow.settings import NamingSettings
 from sparrow.wire.frame import Command
 

@@ -2,7 +2,7 @@
 
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, connect
+from sparrow.net.dispatcher import Answer, Call, Serving
 from sparrow.net.listener import Listener
-from sparrow.net.serving import Answer, Call, Serving
 
 __all__ = ["Address", "Answer", "Call", "Channel", "Listener", "Serving", "connect"]

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from sparrow.client.aio.session import Session
-from sparrow.client.blocking.loop import SHARED, LoopThread
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.blocking.loop_thread import SHARED, LoopThread
 from sparrow.spark.options import ClientOptions
 
 T = TypeVar("T")

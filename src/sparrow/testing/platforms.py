@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # pytest imports us at every start: what is heavy comes with the first platform
     from sparrow.cli.platform import Platform
-    from sparrow.client.blocking.loop import LoopThread
+    from sparrow.client.blocking.loop_thread import LoopThread
 
 SMALL_LOG: dict[str, Any] = {
     "segment_bytes": 16 << 20,
@@ -84,7 +84,7 @@ def running(
 
 def start(folder: Path, broker: dict[str, Any], log: dict[str, Any]) -> RunningPlatform:
     from sparrow.cli.platform import Platform
-    from sparrow.client.blocking.loop import LoopThread
+    from sparrow.client.blocking.loop_thread import LoopThread
     from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
 
     platform = Platform(

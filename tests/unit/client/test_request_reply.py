@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparrow.client.later import with_properties
+from sparrow.client.delayed_delivery import with_properties
 from sparrow.client.request_reply import pushed, reply_of, request_of
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import LOOPBACK, Host, Message

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sparrow.client.routes import Route
+from sparrow.client.topic_route import Route
 from sparrow.spark.jobs.copies import Target, placed
 from sparrow.wire.bodies import BrokerQueue
 

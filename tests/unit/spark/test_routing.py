@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.client.select import by_hash
+from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
 from sparrow.spark.sink.routing import ANY, by_topic, places_of, sorted_by_place

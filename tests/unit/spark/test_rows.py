@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.options import sink_options
 from sparrow.spark.sink.rows import KAFKA_HEADERS, PARTS, STRING_MAP, Layout, layout_of

@@ -5,8 +5,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from sparrow.client import trace
-from sparrow.client.trace import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
+from sparrow.client import trace_records
+from sparrow.client.trace_records import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
 from sparrow.spark.jobs.trace_columns import SCHEMA, decode
 
 SENT = Published(
@@ -46,7 +46,7 @@ def columns(*bodies: bytes) -> list[dict[str, object]]:
 
 
 def singly(*bodies: bytes) -> list[dict[str, object]]:
-    return [row_of(each) for body in bodies for each in trace.decode(body)]
+    return [row_of(each) for body in bodies for each in trace_records.decode(body)]
 
 
 def row_of(each: Trace) -> dict[str, object]:
@@ -75,19 +75,26 @@ def filled(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def test_each_kind_of_record_has_its_columns() -> None:
-    body = trace.encode([SENT, BEGUN, ENDED, CLOSED])
+    body = trace_records.encode([SENT, BEGUN, ENDED, CLOSED])
     assert columns(body) == [row_of(each) for each in (SENT, BEGUN, ENDED, CLOSED)]
 
 
 def test_records_stay_in_order_and_know_their_body() -> None:
-    bodies = [trace.encode([SENT, ENDED]), b"", trace.encode([BEGUN]), trace.encode([ENDED, SENT, CLOSED])]
+    bodies = [
+        trace_records.encode([SENT, ENDED]),
+        b"",
+        trace_records.encode([BEGUN]),
+        trace_records.encode([ENDED, SENT, CLOSED]),
+    ]
     found, parents = decode(pa.array(bodies, pa.binary()))
     assert found["record"].to_pylist() == ["Pub", "SubAfter", "SubBefore", "SubAfter", "Pub", "EndTransaction"]
     assert parents.tolist() == [0, 0, 2, 3, 3, 3]
 
 
 def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
-    bodies = pa.array([trace.encode([SENT]), trace.encode([BEGUN]), trace.encode([ENDED])], pa.binary())
+    bodies = pa.array(
+        [trace_records.encode([SENT]), trace_records.encode([BEGUN]), trace_records.encode([ENDED])], pa.binary()
+    )
     found, parents = decode(bodies.slice(1))
     assert found["record"].to_pylist() == ["SubBefore", "SubAfter"]
     assert parents.tolist() == [0, 1]
@@ -121,7 +128,7 @@ def test_odd_lines_are_read_or_passed_over_as_single_bodies_are(line: bytes) -> 
 
 def test_damaged_bodies_give_what_the_single_reader_gives() -> None:
     chance = random.Random(7)
-    whole = trace.encode([SENT, BEGUN, ENDED, CLOSED, SENT])
+    whole = trace_records.encode([SENT, BEGUN, ENDED, CLOSED, SENT])
     bodies = []
     for _ in range(300):
         body = bytearray(whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparrow.broker.clients.registry import Member
 from sparrow.broker.context import Broker
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire import bodies
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import ConsumerConnections, Done, ProducerConnections

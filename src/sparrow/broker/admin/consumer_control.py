@@ -18,7 +18,7 @@ from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire import bodies, headers, ids
 from sparrow.wire.bodies import BrokerQueue, ListedOffsets, ResetOffsets
 from sparrow.wire.codes import Code, Language, Response

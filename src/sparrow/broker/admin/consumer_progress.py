@@ -10,7 +10,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire import bodies
 from sparrow.wire.bodies import (
     AllOffsets,

@@ -6,7 +6,7 @@ from sparrow.broker.catalog.groups import SYSTEM_GROUPS
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.topic import Group, checked_group
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.bodies import GroupConfig, GroupConfigList, GroupTable
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskGroup, DeleteGroup, Done, ForbidGroup, ListGroups

@@ -14,7 +14,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.counters import Counters, Figure, Figures, Rates, Totals, Traffic
 from sparrow.broker.query.messages import store_ms_of
 from sparrow.model.errors import Refused
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.settings import GIB
 from sparrow.store.log import LogStore
 from sparrow.store.log.maintenance import disk_ratio

@@ -13,7 +13,7 @@ import msgspec
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.token import Token, checked_kind, checked_secret, checked_token, issued_before
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.headers import Done
 from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
 

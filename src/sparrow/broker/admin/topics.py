@@ -15,7 +15,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.priority import HAS_LANES
 from sparrow.model.queue import Queue
 from sparrow.model.topic import PRIORITY, Topic, checked_topic
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (
     BrokerQueue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparrow.broker.context import Broker
 from sparrow.model.errors import OffsetUnknown, Refused
-from sparrow.net.serving import Call, Handler
+from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import (

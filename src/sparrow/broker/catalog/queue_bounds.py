@@ -11,7 +11,7 @@ import asyncio
 from sparrow.broker.admin.topics import QUEUES_AT_ONCE
 from sparrow.broker.context import Broker
 from sparrow.model.queue import Bounds, Queue
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import Done

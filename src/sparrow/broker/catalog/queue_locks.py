@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.bodies import BrokerQueue, LockQueues, QueuesLocked
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import Done

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-from sparrow.model.delay import SCHEDULE_TOPIC
+from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import NotPermitted, UnknownTopic
 from sparrow.model.topic import INHERIT, READ, WRITE, Topic, checked_topic
 from sparrow.settings import BrokerSettings

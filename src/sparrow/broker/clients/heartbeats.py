@@ -14,7 +14,7 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import BadRequest, Refused
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire import headers
 from sparrow.wire.bodies import ClientConfigCheck, ConsumerList, HeartbeatData
 from sparrow.wire.codes import Code, Response

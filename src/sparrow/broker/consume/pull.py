@@ -22,7 +22,7 @@ from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.net.dispatcher import Answer, Plain, failure, reply
 from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, TIMER_TOPIC
-from sparrow.model.delay import SCHEDULE_TOPIC
+from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.model.message import TAGS, UNIQUE_KEY, Draft, StoredMessage
 from sparrow.model.queue import Queue

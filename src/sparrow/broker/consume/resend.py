@@ -26,7 +26,7 @@ from sparrow.model.message import Draft
 from sparrow.model.priority import HAS_LANES, LANES, lane_of, priority_of
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.net.serving import Call, Handler
+from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.codes import Code

@@ -15,7 +15,7 @@ from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.store.spi import Appended, placed
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response

@@ -14,7 +14,7 @@ import numpy as np
 
 from sparrow.broker.catalog.topics import TIMER_TOPIC
 from sparrow.broker.delay.timer_wheel import Ints
-from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage, ProtocolError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Bounds, Queue

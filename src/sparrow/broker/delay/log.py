@@ -32,7 +32,7 @@ from sparrow.broker.delay.delay_topics import (
     whole_number,
 )
 from sparrow.broker.delay.timer_wheel import Ints, Timers
-from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue

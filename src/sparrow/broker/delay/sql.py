@@ -17,7 +17,7 @@ from sparrow.broker.catalog.topics import RETRY_PREFIX
 from sparrow.broker.delay.delay_topics import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, is_due
 from sparrow.broker.delay.log import Delay
 from sparrow.broker.produce.dedup_sql import claim, once_of
-from sparrow.model.delay import DELAY_LEVELS_MS
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset

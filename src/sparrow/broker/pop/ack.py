@@ -11,7 +11,7 @@ from sparrow.broker.pop.state.fifo import Run
 from sparrow.broker.pop.state.in_flight import Lot
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Call, Handler, Plain, reply
+from sparrow.net.dispatcher import Answer, Call, Handler, Plain, reply
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies.pop import Ack, BatchAck
 from sparrow.wire.codes import Code, Response

@@ -15,7 +15,7 @@ from sparrow.model.errors import NotPermitted, Refused, SparrowError
 from sparrow.model.topic import READ
 from sparrow.net.address import parse_list
 from sparrow.net.channel import connect
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire import bodies
 from sparrow.wire.bodies import BrokerQueue, RouteData
 from sparrow.wire.bodies.pop import Assignment, Assignments, QueryAssignment, SetRequestMode

@@ -9,7 +9,7 @@ from sparrow.broker.pop.pop import HeldPop
 from sparrow.broker.pop.response import ANSWER_BYTES
 from sparrow.broker.pop.validation import check_count, check_reader
 from sparrow.model.queue import Queue
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import PeekMessage, PollingAsked, PollingCounted, Popped

@@ -17,7 +17,7 @@ from sparrow.broker.pop.validation import check_count, check_invisible, check_re
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.net.dispatcher import Answer, Plain, failure, reply
 from sparrow.store.spi import ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response

@@ -6,7 +6,7 @@ from struct import Struct
 
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused
-from sparrow.net.serving import Answer, reply
+from sparrow.net.dispatcher import Answer, reply
 from sparrow.wire.codes import OUR_VERSION, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 

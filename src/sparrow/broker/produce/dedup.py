@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sparrow.broker.catalog.topics import HALF_TOPIC, TIMER_TOPIC
-from sparrow.model.delay import SCHEDULE_TOPIC
+from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import PRODUCER_ID, SEQUENCE
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset

@@ -15,7 +15,7 @@ from sparrow.broker.produce.send import not_for_senders, queue_of
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import PushReply, SendMessage, Sent
 from sparrow.wire.ids import format_offset_id

@@ -21,7 +21,7 @@ from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
-from sparrow.net.serving import Answer, Plain, failure, reply
+from sparrow.net.dispatcher import Answer, Plain, failure, reply
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Appended, Placing
 from sparrow.wire import batch, column_batch, headers

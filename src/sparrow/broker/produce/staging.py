@@ -17,7 +17,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.produce.record_validation import Arriving, destinations, settled
 from sparrow.broker.produce.stage_file import Chunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
-from sparrow.net.serving import Call, Handler
+from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Portion
 from sparrow.wire import portions

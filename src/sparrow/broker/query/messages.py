@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sparrow.broker.consume.references import may_hold_references, resolve
 from sparrow.broker.context import Broker
-from sparrow.model.delay import level_delay_ms
+from sparrow.model.delay_levels import level_delay_ms
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import Slice, Store
 from sparrow.wire import record

@@ -7,7 +7,7 @@ import binascii
 
 from sparrow.broker.context import Broker
 from sparrow.broker.transactions.log import NotEnded
-from sparrow.net.serving import Answer, Call, Handler
+from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY
 from sparrow.wire.headers import Done, EndTransaction, Recall, Recalled

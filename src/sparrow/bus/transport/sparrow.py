@@ -19,14 +19,14 @@ from sparrow.bus.document import VERSION
 from sparrow.bus.transport.sparrow_forms import Form, group_of, message_of, topic_of
 from sparrow.bus.transport.sparrow_listening import SparrowListening, check_brokers
 from sparrow.bus.transport.spi import Envelope, HeaderBuilder
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.feed import Appetite
-from sparrow.client.aio.producer import Producer
-from sparrow.client.select import by_hash
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import Message
-from sparrow.model.outcome import SendResult, SendStatus
+from sparrow.model.send_result import SendResult, SendStatus
 from sparrow.model.token import Credentials
 from sparrow.wire.bodies import BrokerQueue
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sparrow.bus.document import VERSION, document_of, read_document
 from sparrow.bus.transport.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import IllegalMessage, IllegalName
 from sparrow.model.message import KEYS, UNIQUE_KEY, Message, StoredMessage
 from sparrow.model.topic import checked_group, checked_topic

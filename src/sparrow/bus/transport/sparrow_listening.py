@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from sparrow.bus.names import is_pattern, matches
 from sparrow.bus.transport.sparrow_forms import delivery_of, name_of, topic_of
 from sparrow.bus.transport.spi import Delivery, HeaderBuilder
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.consumer import Consumer
-from sparrow.client.aio.feed import Item, done
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Item, done
 from sparrow.model.errors import Closed, SparrowError, Unavailable
 from sparrow.wire import bodies
 from sparrow.wire.codes import Code

@@ -2,7 +2,7 @@
 
 from sparrow.client.blocking.admin import Admin
 from sparrow.client.blocking.consumer import Consumer
-from sparrow.client.blocking.popping import PopConsumer
+from sparrow.client.blocking.pop_consumer import PopConsumer
 from sparrow.client.blocking.producer import Producer
 
 __all__ = ["Admin", "Consumer", "PopConsumer", "Producer"]

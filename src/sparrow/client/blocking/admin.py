@@ -1,4 +1,4 @@
-"""What an operator asks for, for programs without an event loop. `sparrow.client.aio.admin` says what is promised."""
+"""What an operator asks for, for programs without an event loop. `sparrow.client.aio.admin.admin` says what is promised."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sparrow.client import aio
-from sparrow.client.aio.admin import Cluster, Member, Progress
-from sparrow.client.aio.resending import Resent
-from sparrow.client.aio.sharing import Start
-from sparrow.client.blocking.shell import Shell
-from sparrow.client.routes import Route
+from sparrow.client.aio.admin.admin import Cluster, Member, Progress
+from sparrow.client.aio.admin.resend import Resent
+from sparrow.client.aio.consume.rebalance import Start
+from sparrow.client.blocking.blocking_client import Shell
+from sparrow.client.topic_route import Route
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Bounds

@@ -1,4 +1,4 @@
-"""Consumes messages, for programs without an event loop. `sparrow.client.aio.consumer` says what is promised."""
+"""Consumes messages, for programs without an event loop. `sparrow.client.aio.consume.consumer` says what is promised."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparrow.client import aio
-from sparrow.client.aio.consumer import Mode
-from sparrow.client.aio.feed import Appetite
-from sparrow.client.aio.pulling import PullAnswer
-from sparrow.client.aio.resending import Resent
-from sparrow.client.aio.sharing import Start
-from sparrow.client.allocate import Strategy, averagely
-from sparrow.client.blocking.ahead import Ahead
-from sparrow.client.blocking.shell import Shell
-from sparrow.client.priority import STARVATION_MS
+from sparrow.client.aio.admin.resend import Resent
+from sparrow.client.aio.consume.consumer import Mode
+from sparrow.client.aio.consume.pull import PullAnswer
+from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.rebalance import Start
+from sparrow.client.allocation import Strategy, averagely
+from sparrow.client.blocking.blocking_client import Shell
+from sparrow.client.blocking.fetch_buffer import Ahead
+from sparrow.client.priority_lanes import STARVATION_MS
 from sparrow.client.subscription import ALL, TAG
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage

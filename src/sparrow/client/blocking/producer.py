@@ -1,4 +1,4 @@
-"""Sends messages, for programs without an event loop. `sparrow.client.aio.producer` says what is promised."""
+"""Sends messages, for programs without an event loop. `sparrow.client.aio.produce.producer` says what is promised."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from sparrow.client import aio
-from sparrow.client.aio.producer import MESSAGE_BYTES_MAX
-from sparrow.client.aio.transactions import checked_outcome
-from sparrow.client.blocking.shell import Shell
-from sparrow.client.later import put_off
-from sparrow.client.select import Selector
+from sparrow.client.aio.produce.producer import MESSAGE_BYTES_MAX
+from sparrow.client.aio.produce.transactions import checked_outcome
+from sparrow.client.blocking.blocking_client import Shell
+from sparrow.client.delayed_delivery import put_off
+from sparrow.client.queue_selection import Selector
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.outcome import Outcome, SendResult
+from sparrow.model.send_result import Outcome, SendResult
 from sparrow.model.token import Credentials
 from sparrow.wire.bodies import BrokerQueue
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.trace import TRACE_TOPIC
+from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs import audit_sources as sides
 from sparrow.spark.jobs.audit_rules import OF_GROUPS, Finding, by_hour, first_ids, found, judged

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from sparrow.client.trace import Kind
+from sparrow.client.trace_records import Kind
 from sparrow.model.errors import Refused
-from sparrow.model.outcome import Outcome
+from sparrow.model.send_result import Outcome
 from sparrow.spark.jobs.trace_columns import ENDED, PUB, TRANSACTION
 from sparrow.spark.source.schema import TYPES
 

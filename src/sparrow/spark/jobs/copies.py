@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.aio import staging
+from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused
 from sparrow.model.priority import part_of
 from sparrow.spark.jobs.running import Told, watch_job
@@ -27,7 +27,7 @@ from sparrow.wire.bodies import BrokerQueue
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sparrow.client.routes import Route
+    from sparrow.client.topic_route import Route
 
 SINK_NAME = "copies"
 COPIED = ("properties_raw", "flag", "sys_flag", "born_timestamp", "reconsume_times")

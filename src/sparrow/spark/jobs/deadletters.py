@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.client.retry import DEAD_PREFIX, OF_THE_JOURNEY, OWN_TOPIC, RETRY_PREFIX
-from sparrow.client.select import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.forward import ddl, mentioned, property_of, read_stream, write_stream, written
 from sparrow.spark.jobs.running import Told, failing_in_a_sentence, follow, watch_job

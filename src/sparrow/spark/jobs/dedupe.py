@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import FOLDERS, archived
 from sparrow.spark.jobs.forward import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.copies import COPIED
 from sparrow.spark.jobs.running import Done, Told, failing_in_a_sentence, follow, in_a_sentence

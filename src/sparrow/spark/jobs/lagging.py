@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparrow.client.aio.admin import Admin, Progress
-from sparrow.client.aio.session import Session
+from sparrow.client.aio.admin.admin import Admin, Progress
+from sparrow.client.aio.connection.session import Session
 from sparrow.client.retry import DEAD_PREFIX, RETRY_PREFIX
 from sparrow.model.errors import Refused, Unavailable
 from sparrow.spark.links import LINKS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.aio.admin import Admin
+from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.errors import Refused, UnknownGroup
 from sparrow.spark.jobs.archive import archived
 from sparrow.spark.jobs.copies import COLUMNS, COUNTED, Copied, Target, check_some, copy, counted

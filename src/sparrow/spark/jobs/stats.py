@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sparrow import clock
-from sparrow.client.trace import TRACE_TOPIC
+from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs import stats_measures as measures
 from sparrow.spark.jobs.lagging import Lag, ask_lag

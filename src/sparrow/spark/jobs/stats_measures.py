@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparrow.client.trace import Consumed
+from sparrow.client.trace_records import Consumed
 from sparrow.spark.jobs.trace_columns import ENDED, PUB
 
 if TYPE_CHECKING:

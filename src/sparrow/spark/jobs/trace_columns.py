@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparrow.client.trace import Consumed, Kind
+from sparrow.client.trace_records import Consumed, Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

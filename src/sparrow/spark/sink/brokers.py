@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from sparrow.client.aio import staging
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.sending import NoMaster
-from sparrow.client.aio.session import Session
-from sparrow.client.routes import Route
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.produce import staging
+from sparrow.client.aio.produce.sender import NoMaster
+from sparrow.client.topic_route import Route
 from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
 from sparrow.model.topic import checked_topic
 from sparrow.wire.codes import Response

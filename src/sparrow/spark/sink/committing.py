@@ -22,8 +22,8 @@ import zlib
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from sparrow.client.aio import staging
-from sparrow.client.aio.session import Session
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.sink.brokers import Brokers
 from sparrow.spark.sink.receipts import Receipt, Staged, Transaction

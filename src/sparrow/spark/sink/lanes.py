@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 
-from sparrow.client.aio.allowance import Allowance
+from sparrow.client.aio.produce.memory_budget import Allowance
 
 
 class Lanes:

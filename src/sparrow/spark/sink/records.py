@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.later import DELIVER_AFTER, DELIVER_AT
+from sparrow.client.delayed_delivery import DELIVER_AFTER, DELIVER_AT
 from sparrow.model.errors import Refused
 from sparrow.model.message import DELAY
 from sparrow.model.queue import Queue

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.select import SHARDING_KEY
+from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.options import Delivery, SinkOptions
 from sparrow.wire.column_parts import retyped

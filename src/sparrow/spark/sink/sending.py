@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparrow.client.aio.producer import Producer
-from sparrow.client.aio.sending import Parcel, Sender
-from sparrow.client.aio.tables import BATCH_BYTES
-from sparrow.client.later import DELIVER_AT
-from sparrow.client.routes import Route
+from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.aio.produce.sender import Parcel, Sender
+from sparrow.client.aio.produce.table_sender import BATCH_BYTES
+from sparrow.client.delayed_delivery import DELIVER_AT
+from sparrow.client.topic_route import Route
 from sparrow.model.errors import Refused
 from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY, Message
 from sparrow.model.priority import PRIORITY

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol
 
 from sparrow import clock
-from sparrow.client.routes import Route
+from sparrow.client.topic_route import Route
 from sparrow.spark.links import Link
 from sparrow.spark.sink.brokers import Brokers
 from sparrow.spark.sink.options import Delivery, SinkOptions

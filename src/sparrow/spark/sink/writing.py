@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 import pyarrow as pa
 
 from sparrow import clock
-from sparrow.client.aio import staging
+from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.links import Link
 from sparrow.spark.sink.committing import drop

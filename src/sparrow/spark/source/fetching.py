@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparrow import clock
-from sparrow.client.aio.pulling import PullAnswer, Status, pull
-from sparrow.client.aio.session import Session
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.consume.pull import PullAnswer, Status, pull
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable, UnknownTopic
 from sparrow.model.queue import Queue

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from sparrow.client.aio.admin import Admin
-from sparrow.client.aio.heads import Head, heads
-from sparrow.client.aio.offsets import BrokerOffsets
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.admin.queue_bounds import Head, heads
+from sparrow.client.aio.consume.offset_store import BrokerOffsets
 from sparrow.client.retry import RETRY_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue

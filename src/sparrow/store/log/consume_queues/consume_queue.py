@@ -20,7 +20,7 @@ from struct import Struct
 
 import numpy as np
 
-from sparrow.model.delay import level_delay_ms
+from sparrow.model.delay_levels import level_delay_ms
 from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.wire.record import topic_field
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparrow.model.delay import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from sparrow.model.message import TAGS, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic

@@ -1,0 +1,67 @@
+"""Finding messages again: by a key, by the id their sender gave them, by the id that says where they lie."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from ipaddress import ip_address
+
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.topic_route import Route
+from sparrow.model.errors import ProtocolError, Refused
+from sparrow.model.message import StoredMessage
+from sparrow.net.address import Address
+from sparrow.wire import record
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import error_of
+from sparrow.wire.headers import QueryMessage, ViewMessage
+from sparrow.wire.ids import parse_offset_id
+
+EVER_MS = (1 << 63) - 1
+
+
+async def by_key(
+    session: Session, route: Route, key: str, *, limit: int, begin_ms: int, end_ms: int
+) -> list[StoredMessage]:
+    """Messages that carry the key, the newest `limit` of them, oldest first."""
+    found = await _ask_all(session, route, QueryMessage(route.topic, key, limit, begin_ms, end_ms))
+    # Brokers look by a hash: what only shares the hash is left out here.
+    exact = [each for each in found if each.topic == route.topic and (key in each.keys or each.unique_key == key)]
+    return exact[-limit:]
+
+
+async def by_unique_key(session: Session, route: Route, unique_key: str) -> StoredMessage | None:
+    """The first copy of the message with that id: a retried send may have left several."""
+    header = QueryMessage(route.topic, unique_key, 32, 0, EVER_MS, by_unique_key=True)
+    found = await _ask_all(session, route, header)
+    return next((each for each in found if each.topic == route.topic and each.unique_key == unique_key), None)
+
+
+async def by_offset_id(session: Session, offset_id: str, *, only: Collection[str] | None = None) -> StoredMessage:
+    """The message an offset id leads to. With `only`, no other address than these is asked."""
+    try:
+        host, physical_offset = parse_offset_id(offset_id)
+    except ProtocolError as cause:
+        raise Refused(
+            f"{offset_id!r} does not say where its message lies: give the topic if it is a unique id"
+        ) from cause
+    address = str(Address(str(ip_address(host.ip)), host.port))
+    if only is not None and address not in only:
+        raise Refused(f"{offset_id!r} leads to {address}, which is no broker we know")
+    answer = await session.ask_any(address, Code.VIEW_MESSAGE_BY_ID, ViewMessage(physical_offset))
+    if answer.code != Response.SUCCESS:
+        raise Refused(f"{address} has no message {offset_id!r}: {answer.remark or error_of(answer.code)}")
+    return record.decode(answer.body)
+
+
+async def _ask_all(session: Session, route: Route, header: QueryMessage) -> list[StoredMessage]:
+    """What one member of every broker finds, by the time it was stored."""
+    addresses = [address for name in route.addresses if (address := route.address_of(name)) is not None]
+    answers = await asyncio.gather(*(session.ask_any(each, Code.QUERY_MESSAGE, header) for each in addresses))
+    found: list[StoredMessage] = []
+    for answer in answers:
+        if answer.code == Response.SUCCESS:
+            found += record.decode_all(answer.body)
+        elif answer.code != Response.QUERY_NOT_FOUND:
+            raise error_of(answer.code, answer.remark)
+    return sorted(found, key=lambda each: (each.store_ms, each.physical_offset))

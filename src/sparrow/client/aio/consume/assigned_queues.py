@@ -1,0 +1,161 @@
+"""The queues a consumer reads just now: begun, sent elsewhere, left to others. Their progress is committed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.consume.handler_delivery import Delivery
+from sparrow.client.aio.consume.offset_store import Offsets
+from sparrow.client.aio.consume.queue_fetcher import Appetite, Feed, FirstLook
+from sparrow.client.aio.consume.rebalance import Sharing
+from sparrow.client.subscription import Subscription
+from sparrow.model.errors import SparrowError
+from sparrow.model.priority import Priority
+from sparrow.wire.bodies import BrokerQueue
+
+log = logging.getLogger(__name__)
+
+
+class Feeds:
+    """A feed for each queue. Who changes which queues are read holds a lock of its own."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        appetite: Appetite,
+        offsets: Offsets,
+        commits_with_pulls: bool,
+        tells_subscription: bool,
+    ) -> None:
+        self._session, self._group, self._appetite, self._offsets = session, group, appetite, offsets
+        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, tells_subscription
+        self._by_queue: dict[BrokerQueue, Feed] = {}
+        self._delivery: Delivery
+        self._sharing: Sharing
+
+    def serve(self, delivery: Delivery, sharing: Sharing) -> None:
+        """Whom messages go to, and who knows about locks: known when the consumer starts."""
+        self._delivery, self._sharing = delivery, sharing
+
+    def __contains__(self, queue: BrokerQueue) -> bool:
+        return queue in self._by_queue
+
+    def get(self, queue: BrokerQueue) -> Feed | None:
+        return self._by_queue.get(queue)
+
+    def all(self) -> list[Feed]:
+        return list(self._by_queue.values())
+
+    def of_topic(self, topic: str) -> list[Feed]:
+        return [feed for feed in self._by_queue.values() if feed.queue.topic == topic]
+
+    def queues(self) -> list[BrokerQueue]:
+        return sorted(self._by_queue)
+
+    # -- which are read -----------------------------------------------------------------------------------------------
+
+    def lane_of(self, queue: BrokerQueue) -> Priority | None:
+        route = self._session.route_now(queue.topic)
+        return route.lane_of(queue) if route is not None else None
+
+    def begin(
+        self, queue: BrokerQueue, start: int, subscription: Subscription, first_look: FirstLook | None = None
+    ) -> Feed:
+        feed = self._by_queue[queue] = Feed(
+            self._session,
+            queue,
+            group=self._group,
+            subscription=subscription,
+            start=start,
+            appetite=self._appetite,
+            arrived=self._delivery.arrived,
+            commits_with_pulls=self._commits_with_pulls,
+            tells_subscription=self._tells_subscription,
+            lane=self.lane_of(queue),
+            first_look=first_look,
+        )
+        return feed
+
+    async def leave(self, feed: Feed) -> bool:
+        """Leave a queue to others. False: not before what is in hand of it is done; no more is begun."""
+        feed.stop()
+        if not await self._delivery.let_go(feed):
+            return False
+        committable = feed.window.committable
+        feed.drop()
+        del self._by_queue[feed.queue]
+        if committable is not None:
+            try:
+                await self._offsets.save({feed.queue: committable}, is_last=True)
+            except SparrowError as error:
+                log.info("offset not committed", extra={"queue": str(feed.queue), "why": str(error)})
+        await self._sharing.unlock([feed.queue])
+        return True
+
+    async def restart(self, feed: Feed, offset: int) -> None:
+        """Go on from another place. What is in hand of the queue counts no more; its lock stays ours.
+
+        Where that cannot be committed, the queue is not read until it is begun again, from where the group is.
+        """
+        feed.stop()
+        await self._delivery.let_go(feed)
+        feed.drop()
+        del self._by_queue[feed.queue]
+        await self._offsets.save({feed.queue: offset}, is_last=True)
+        self.begin(feed.queue, offset, feed.subscription).is_paused = feed.is_paused
+
+    def set_paused(self, queues: Iterable[BrokerQueue] | None, is_paused: bool) -> None:
+        wanted = self._by_queue if queues is None else [queue for queue in queues if queue in self._by_queue]
+        for queue in wanted:
+            self._by_queue[queue].is_paused = is_paused
+            self._by_queue[queue].stir()
+
+    async def renew_locks(self) -> None:
+        """What the brokers no longer hold for us is not read until they do."""
+        feeds = dict(self._by_queue)
+        held = await self._sharing.locked(feeds)
+        for queue, feed in feeds.items():
+            feed.is_locked = queue in held
+            feed.stir()
+
+    # -- how far they are ---------------------------------------------------------------------------------------------
+
+    async def commit(self, *, is_last: bool) -> None:
+        """Only `is_last` waits for the brokers' word, and says all again."""
+        fresh = {}
+        for queue, feed in self._by_queue.items():
+            committable = feed.window.committable
+            if committable is not None and (is_last or committable != feed.committed):
+                fresh[queue] = feed.committed = committable
+        if fresh:
+            await self._offsets.save(fresh, is_last=is_last)
+
+    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
+        """How far each queue is dealt with."""
+        return {
+            queue: committable
+            for queue, feed in self._by_queue.items()
+            if (topic is None or queue.topic == topic) and (committable := feed.window.committable) is not None
+        }
+
+    def in_hand(self) -> dict[BrokerQueue, tuple[int, int]]:
+        """Of each queue: how far it is dealt with, and how many messages are in hand."""
+        return {queue: (feed.window.committable or 0, feed.window.count) for queue, feed in self._by_queue.items()}
+
+    async def close(self) -> None:
+        """Commit what is done, and read no more."""
+        feeds = self.all()
+        try:
+            await self.commit(is_last=True)
+        except SparrowError as error:
+            log.warning("last offsets not committed", extra={"group": self._group, "why": str(error)})
+        for feed in feeds:
+            feed.drop()
+        await asyncio.gather(*(feed.stopped() for feed in feeds))
+        await self._sharing.unlock_all()
+        self._by_queue.clear()

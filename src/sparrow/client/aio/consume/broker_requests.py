@@ -1,0 +1,113 @@
+"""What brokers ask of a consumer: share the queues again, go back, say how it is doing, try this message."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import msgspec
+
+from sparrow import clock
+from sparrow.client.aio.connection.session import ClientHandler, Member, Session
+from sparrow.client.aio.consume.queue_fetcher import restore_topic
+from sparrow.client.retry import is_a_choice
+from sparrow.model.errors import UnknownGroup
+from sparrow.net.dispatcher import Answer, Call
+from sparrow.wire import record
+from sparrow.wire.bodies import BrokerQueue, ConsumedDirectly, ConsumerStatus, ResetOffsets, SubscriptionData
+from sparrow.wire.codes import OUR_VERSION, Code
+from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumersChanged, ResetOffset
+from sparrow.wire.headers import ConsumerStatus as AskStatus
+
+
+async def members_changed(request: ConsumersChanged, session: Session, _call: Call) -> None:
+    member = session.consumers.get(request.group)
+    if member is not None:
+        member.members_changed()
+
+
+async def reset(request: ResetOffset, session: Session, call: Call) -> None:
+    """An operator sent the group back, or forward."""
+    await _member(session, request.group).rewind(call.body(ResetOffsets).offset_table)
+
+
+async def status(request: AskStatus, session: Session, _call: Call) -> Answer:
+    member = _member(session, request.group)
+    return Answer.of(ConsumerStatus(message_queue_table=member.positions(request.topic)))
+
+
+class _QueueState(msgspec.Struct, rename="camel"):
+    """As mqadmin's `consumerStatus` prints it."""
+
+    commit_offset: int
+    cached_msg_count: int
+    cached_msg_min_offset: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_size_in_mi_b: int = 0
+    locked: bool = False
+    droped: bool = False  # RocketMQ's spelling
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+class _Running(msgspec.Struct, rename="camel"):
+    properties: dict[str, str]
+    subscription_set: list[SubscriptionData]
+    mq_table: dict[BrokerQueue, _QueueState]
+    status_table: dict[str, Any]
+
+
+async def running(request: ConsumerRunning, session: Session, _call: Call) -> Answer:
+    member = _member(session, request.group)
+    described = member.described()
+    figures = {
+        "PROP_CONSUME_TYPE": described.consume_type,
+        "PROP_CLIENT_VERSION": str(OUR_VERSION),
+        "PROP_NAMESERVER_ADDR": ";".join(session.name_servers),
+        "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
+        "PROP_CONSUME_ORDERLY": str(member.is_orderly).lower(),
+        "PROP_THREADPOOL_CORE_SIZE": "0",
+        "pid": str(os.getpid()),
+    }
+    now_ms = clock.now_ms()
+    table = {
+        queue: _QueueState(commit_offset=offset, cached_msg_count=count, last_pull_timestamp=now_ms)
+        for queue, (offset, count) in member.in_hand().items()
+    }
+    return Answer.of(_Running(figures, described.subscription_data_set, table, {}))
+
+
+async def consume_directly(request: ConsumeDirectly, session: Session, call: Call) -> Answer:
+    """Handle one message now, whatever the group's progress."""
+    member = _member(session, request.group)
+    message = record.decode(call.command.body)
+    restore_topic(message)
+    begun = time.monotonic()
+    try:
+        await member.handle_now(message)
+        result, remark = "CR_SUCCESS", None
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        result, remark = "CR_LATER" if is_a_choice(error) else "CR_THROW_EXCEPTION", repr(error)
+    spent_ms = int((time.monotonic() - begun) * 1000)
+    return Answer.of(ConsumedDirectly(result, order=member.is_orderly, remark=remark, spent_time_mills=spent_ms))
+
+
+def _member(session: Session, group: str) -> Member:
+    found = session.consumers.get(group)
+    if found is None:
+        raise UnknownGroup(group)
+    return found
+
+
+HANDLERS: dict[int, ClientHandler] = {
+    Code.NOTIFY_CONSUMER_IDS_CHANGED: members_changed,
+    Code.RESET_CONSUMER_CLIENT_OFFSET: reset,
+    Code.GET_CONSUMER_STATUS_FROM_CLIENT: status,
+    Code.GET_CONSUMER_RUNNING_INFO: running,
+    Code.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+}
+"""For a session with consumers."""

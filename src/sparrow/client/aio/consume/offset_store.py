@@ -1,0 +1,122 @@
+"""Where a group's progress is kept: with the brokers when its members share queues, here when each reads them all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Awaitable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from sparrow.client.aio.connection.session import Session
+from sparrow.model.errors import SparrowError, Unavailable
+from sparrow.wire import headers
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import error_of
+from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
+
+
+class Offsets(Protocol):
+    async def load(self, queue: BrokerQueue) -> int | None:
+        """What was committed last, if anything was."""
+        ...
+
+    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+        """Commit. Only `is_last` waits for the brokers' word."""
+        ...
+
+
+class BrokerOffsets:
+    """Kept by each queue's broker."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session, self._group = session, group
+
+    async def load(self, queue: BrokerQueue) -> int | None:
+        header = QueryOffset(self._group, queue.topic, queue.queue_id, zero_if_unknown=False)
+        answer = await self._session.ask_any(self._address(queue), Code.QUERY_CONSUMER_OFFSET, header)
+        if answer.code == Response.QUERY_NOT_FOUND:
+            return None
+        if answer.code != Response.SUCCESS:
+            raise error_of(answer.code, answer.remark)
+        return headers.read(OffsetFound, answer.ext).offset
+
+    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+        topics: dict[tuple[str, str], list[BrokerQueue]] = {}
+        for queue in offsets:
+            topics.setdefault((queue.broker_name, queue.topic), []).append(queue)
+        await _all(self._save_topic(queues, offsets, is_last) for queues in topics.values())
+
+    async def _save_topic(self, queues: list[BrokerQueue], offsets: dict[BrokerQueue, int], is_last: bool) -> None:
+        # RocketMQ 4 makes a table for the group and the topic with the first commit, and another in its place if a
+        # second commit comes at the same time. So the first has been heard before the others follow.
+        first, *others = queues
+        await self._save(first, offsets[first], True)
+        await _all(self._save(queue, offsets[queue], is_last) for queue in others)
+
+    async def _save(self, queue: BrokerQueue, offset: int, is_last: bool) -> None:
+        header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
+        address = self._address(queue)
+        if is_last:
+            await self._session.ask(address, Code.UPDATE_CONSUMER_OFFSET, header)
+        else:
+            channel = await self._session.channel(address)
+            channel.tell(Code.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
+
+    def _address(self, queue: BrokerQueue) -> str:
+        route = self._session.route_now(queue.topic)
+        address = route.address_of(queue.broker_name) if route is not None else None
+        if address is None:
+            raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+        return address
+
+
+async def _all(saves: Iterable[Awaitable[None]]) -> None:
+    """All are waited for: one broker that is away keeps no other from hearing of us."""
+    for outcome in await asyncio.gather(*saves, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+class LocalOffsets:
+    """Kept in a file of this machine, or only in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, int] = {}
+        self._writing = threading.Lock()
+        if path is not None and path.exists():
+            try:
+                self._known = {str(name): int(offset) for name, offset in json.loads(path.read_text()).items()}
+            except (ValueError, AttributeError, OSError) as cause:
+                raise SparrowError(f"the offsets in {path} cannot be read: mend or delete the file") from cause
+
+    async def load(self, queue: BrokerQueue) -> int | None:
+        return self._known.get(_name_of(queue))
+
+    def forget(self) -> None:
+        """What is in memory; a file stays."""
+        self._known.clear()
+
+    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+        self._known.update({_name_of(queue): offset for queue, offset in offsets.items()})
+        if self._path is not None:
+            try:
+                await asyncio.to_thread(self._write, self._path)
+            except OSError as cause:
+                raise SparrowError(f"the offsets cannot be written to {self._path}: {cause.strerror}") from cause
+
+    def _write(self, path: Path) -> None:
+        """Whole or not at all: the old file stays until the new one is complete. Who writes last writes the newest."""
+        with self._writing:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+            fresh.write_text(json.dumps(self._known.copy(), indent=1))
+            fresh.replace(path)
+
+
+def _name_of(queue: BrokerQueue) -> str:
+    return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"

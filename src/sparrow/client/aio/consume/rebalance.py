@@ -1,0 +1,179 @@
+"""Which queues are ours: asks who is in the group, shares the queues out, and starts and drops feeds accordingly.
+
+Every member does the same sum over the same lists, so no two come to different results for long. In between, a queue
+may be read by two members or by none; that is why delivery is at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from random import sample
+from typing import Literal
+
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.consume.offset_store import Offsets
+from sparrow.client.allocation import Strategy
+from sparrow.client.subscription import Subscription
+from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
+from sparrow.wire import bodies, headers
+from sparrow.wire.bodies import BrokerQueue, ConsumerList, LockQueues, QueuesLocked
+from sparrow.wire.codes import Code
+from sparrow.wire.headers import AskQueue, Done, ListConsumers, OffsetFound, SearchOffset
+
+log = logging.getLogger(__name__)
+
+Start = Literal["first", "last"] | datetime
+"""Where a group begins on a queue it never read: its first message, behind its last, or at a time."""
+
+RETRY_PREFIX = "%RETRY%"
+
+
+class Sharing:
+    """The queues of one consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        strategy: Strategy,
+        is_broadcast: bool,
+        is_orderly: bool,
+        offsets: Offsets,
+        start: Start,
+    ) -> None:
+        self._session, self._group, self._strategy = session, group, strategy
+        self._is_broadcast, self._is_orderly = is_broadcast, is_orderly
+        self._offsets, self._start = offsets, start
+        self._asked_for: set[BrokerQueue] = set()
+        """Queues that brokers may hold for us: locked, or asked for by somebody who did not wait for the answer."""
+
+    async def queues_of(self, subscription: Subscription) -> list[BrokerQueue] | None:
+        """What this member should read of a topic. None: cannot be told just now, so leave all as it is."""
+        try:
+            route = await self._session.route(subscription.topic)
+        except UnknownTopic:
+            return None
+        except Unavailable as error:
+            log.info("no route", extra={"topic": subscription.topic, "why": str(error)})
+            return None
+        if self._is_broadcast:
+            return list(route.read_queues)
+        members = await self._members(subscription.topic)
+        if members is None or self._session.client_id not in members:
+            # The broker has not heard of us: we had a connection before we were a consumer.
+            await self._session.heartbeat()
+            members = await self._members(subscription.topic)
+        if members is None or self._session.client_id not in members:
+            return None
+        return self._strategy(self._group, self._session.client_id, sorted(route.read_queues), members)
+
+    async def _members(self, topic: str) -> list[str] | None:
+        route = self._session.route_now(topic)
+        addresses = [a for name in route.addresses if (a := route.address_of(name))] if route is not None else []
+        for address in sample(addresses, len(addresses)):
+            try:
+                answer = await self._session.ask(address, Code.GET_CONSUMER_LIST_BY_GROUP, ListConsumers(self._group))
+                return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
+            except SparrowError as error:
+                log.info("members unknown", extra={"group": self._group, "broker": address, "why": str(error)})
+        return None
+
+    async def start_of(self, queue: BrokerQueue) -> int:
+        """Where to begin: where the group stopped, or as the policy says.
+
+        RocketMQ 4's brokers call it 0 for a group they never heard of while the queue's first messages are still in
+        memory, and cannot be asked otherwise: on a young topic there, every policy is "first".
+        """
+        committed = await self._offsets.load(queue)
+        if committed is not None and committed >= 0:
+            return committed
+        if queue.topic.startswith(RETRY_PREFIX) or self._start == "first":
+            return await self.ask_offset(queue, Code.GET_MIN_OFFSET)
+        if self._start == "last":
+            return await self.ask_offset(queue, Code.GET_MAX_OFFSET)
+        return await self.offset_at(queue, int(self._start.timestamp() * 1000))
+
+    async def offset_at(self, queue: BrokerQueue, time_ms: int) -> int:
+        """The first message stored at or after a time."""
+        header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
+        answer = await self._session.ask(self._address(queue), Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return max(0, headers.read(OffsetFound, answer.ext).offset)
+
+    async def ask_offset(self, queue: BrokerQueue, code: Code) -> int:
+        return await _ask_offset(self._session, queue, code)
+
+    def _address(self, queue: BrokerQueue) -> str:
+        return _address_of(self._session, queue)
+
+    # -- locks, for consuming in order --------------------------------------------------------------------------------
+
+    async def locked(self, queues: Iterable[BrokerQueue]) -> set[BrokerQueue]:
+        """Which of these the brokers now hold for us."""
+        if not self._is_orderly or self._is_broadcast:
+            return set(queues)
+        queues = list(queues)
+        self._asked_for.update(queues)
+        held: set[BrokerQueue] = set()
+        for broker_queues in _by_broker(queues).values():
+            try:
+                answer = await self._session.ask(
+                    self._address(broker_queues[0]), Code.LOCK_BATCH_MQ, Done(), self._lock_body(broker_queues)
+                )
+                held.update(bodies.read(QueuesLocked, answer.body).locked)
+            except SparrowError as error:
+                log.info("queues not locked", extra={"why": str(error)})
+        return held
+
+    async def unlock(self, queues: Iterable[BrokerQueue]) -> None:
+        if not self._is_orderly or self._is_broadcast:
+            return
+        for broker_queues in _by_broker(queues).values():
+            try:
+                await self._session.ask(
+                    self._address(broker_queues[0]), Code.UNLOCK_BATCH_MQ, Done(), self._lock_body(broker_queues)
+                )
+                self._asked_for.difference_update(broker_queues)
+            except SparrowError as error:
+                log.info("queues not unlocked", extra={"why": str(error)})
+
+    async def unlock_all(self) -> None:
+        """Whatever brokers may hold for us; others' locks stay theirs."""
+        await self.unlock(list(self._asked_for))
+
+    def _lock_body(self, queues: list[BrokerQueue]) -> bytes:
+        return bodies.write(LockQueues(self._group, self._session.client_id, queues))
+
+
+async def ends_of(session: Session, topic: str) -> dict[BrokerQueue, int]:
+    """Where the next message of each queue will be; nothing of a topic that does not exist yet."""
+    try:
+        queues = (await session.route(topic, is_fresh=True)).read_queues
+    except UnknownTopic:
+        return {}
+    ends = await asyncio.gather(*(_ask_offset(session, queue, Code.GET_MAX_OFFSET) for queue in queues))
+    return dict(zip(queues, ends, strict=True))
+
+
+async def _ask_offset(session: Session, queue: BrokerQueue, code: Code) -> int:
+    header = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
+    answer = await session.ask(_address_of(session, queue), code, header)
+    return max(0, headers.read(OffsetFound, answer.ext).offset)
+
+
+def _address_of(session: Session, queue: BrokerQueue) -> str:
+    route = session.route_now(queue.topic)
+    address = route.address_of(queue.broker_name) if route is not None else None
+    if address is None:
+        raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
+    return address
+
+
+def _by_broker(queues: Iterable[BrokerQueue]) -> Mapping[str, list[BrokerQueue]]:
+    found: dict[str, list[BrokerQueue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

@@ -1,0 +1,177 @@
+"""Gathers messages and ships them: the shell around `batching`, with its timer and its tasks.
+
+1. Lots for any queue travel side by side. Lots for one queue follow each other, so that order survives a retry.
+2. A message that cannot share a request keeps its place: what was gathered before it for its queue leaves first.
+3. One timer serves all lots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from sparrow.client.aio.produce.memory_budget import Allowance
+from sparrow.client.aio.produce.message_batch import Gathering, Key, Lot, Results
+from sparrow.client.aio.produce.message_encoder import Packing, must_go_alone
+from sparrow.client.aio.produce.sender import Sender
+from sparrow.model.errors import Closed, Refused
+from sparrow.model.message import Message
+from sparrow.model.priority import PRIORITY
+from sparrow.wire.bodies import BrokerQueue
+
+
+class Accumulator:
+    def __init__(
+        self, sender: Sender, packing: Packing, allowance: Allowance, gathering: Gathering, *, timeout_ms: int
+    ) -> None:
+        self._sender, self._packing, self._allowance = sender, packing, allowance
+        self._gathering, self._timeout_ms = gathering, timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._lanes: dict[BrokerQueue, deque[Lot]] = {}
+        self._unsettled: set[Lot] = set()
+        self._carriers: set[asyncio.Task[None]] = set()
+
+    def add(
+        self,
+        message: Message,
+        queue: BrokerQueue | None,
+        cost: int,
+        timeout_ms: int | None = None,
+        future: Results | None = None,
+    ) -> Results:
+        if queue is not None and queue.topic != message.topic:
+            raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
+        body, properties, message_id = self._packing.checked(message)
+        if future is None:
+            future = self._loop.create_future()
+        key: Key = message.topic if queue is None else queue
+        if message.properties and (word := message.properties.get(PRIORITY)) and self._may_be_in_lanes(queue):
+            key = (message.topic if queue is None else queue, word)
+        if (
+            len(body) > self._packing.plain_bytes_max
+            or timeout_ms is not None
+            or (message.properties and must_go_alone(message))
+        ):
+            self._add_alone(message, key, queue, cost, timeout_ms, future, (body, properties, message_id))
+            return future
+        is_full = self._gathering.add(key, message.flag, body, properties, message_id, future, cost)
+        if is_full is None:
+            self._start(key, message.topic, queue)
+            is_full = self._gathering.add(key, message.flag, body, properties, message_id, future, cost)
+        if is_full:
+            self._seal(key)
+        return future
+
+    def _may_be_in_lanes(self, queue: BrokerQueue | None) -> bool:
+        """Only then messages of different priorities travel apart: in one queue they would lose their order."""
+        if queue is None:
+            return True
+        route = self._sender.route_now(queue.topic)
+        return route is not None and queue.broker_name in route.in_lanes
+
+    def _add_alone(
+        self,
+        message: Message,
+        key: Key,
+        queue: BrokerQueue | None,
+        cost: int,
+        timeout_ms: int | None,
+        future: Results,
+        checked: tuple[bytes, bytes, str],
+    ) -> None:
+        if queue is not None:
+            self._seal(key)
+        body, properties, message_id = checked
+        lot = Lot(message.topic, queue, 0.0)
+        lot.alone, lot.timeout_ms, lot.cost = (message, body, properties), timeout_ms, cost
+        lot.ids.append(message_id)
+        lot.futures.append(future)
+        self._ship(lot)
+
+    def _start(self, key: Key, topic: str, queue: BrokerQueue | None) -> None:
+        self._seal(key)
+        lot = self._gathering.start(key, topic, queue, self._loop.time())
+        if self._timer is None:
+            self._timer = self._loop.call_at(lot.due, self._ship_due)
+
+    # -- shipping -----------------------------------------------------------------------------------------------------
+
+    def _seal(self, key: Key) -> None:
+        lot = self._gathering.seal(key)
+        if lot is not None:
+            self._ship(lot)
+
+    def _ship_due(self) -> None:
+        self._timer = None
+        for lot in self._gathering.seal_due(self._loop.time(), self._lanes):
+            self._ship(lot)
+        self._watch()
+
+    def _watch(self) -> None:
+        """The timer waits for the lot that can leave next."""
+        due = self._gathering.next_due(self._lanes)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._ship_due) if due is not None else None
+
+    def _ship(self, lot: Lot) -> None:
+        self._unsettled.add(lot)
+        if lot.queue is None:
+            self._spawn(lot)
+            return
+        lane = self._lanes.get(lot.queue)
+        if lane is not None:
+            lane.append(lot)
+            return
+        self._lanes[lot.queue] = deque()
+        self._spawn(lot)
+
+    def _spawn(self, lot: Lot) -> None:
+        task = self._loop.create_task(self._carry_all(lot))
+        self._carriers.add(task)
+        task.add_done_callback(self._carriers.discard)
+
+    async def _carry_all(self, lot: Lot) -> None:
+        """This lot and, if it is for one queue, those that came for the queue meanwhile."""
+        queue = lot.queue
+        if queue is None:
+            await self._carry(lot)
+            return
+        lane = self._lanes[queue]
+        await self._carry(lot)
+        while lane or self._gathering.is_due(queue, self._loop.time()):
+            if not lane:
+                self._seal(queue)
+            await self._carry(lane.popleft())
+        del self._lanes[queue]
+        if queue in self._gathering.open:
+            self._watch()
+
+    async def _carry(self, lot: Lot) -> None:
+        try:
+            parcel = lot.packed() if lot.alone is None else await self._packing.alone(*lot.alone)
+            timeout_ms = lot.timeout_ms or self._timeout_ms
+            lot.settle(await self._sender.deliver(lot.topic, parcel, queue=lot.queue, timeout_ms=timeout_ms))
+        except Exception as error:  # whatever it is, it belongs to those who wait, and the next lot goes on
+            lot.fail(error)
+        except asyncio.CancelledError:
+            lot.fail(Closed("the producer"))
+            raise
+        finally:
+            self._unsettled.discard(lot)
+            self._allowance.give(lot.cost)
+            if lot.settled is not None:
+                lot.settled.set_result(None)
+
+    async def flush(self) -> None:
+        """Returns once everything that had been added is stored, or has failed."""
+        for key in list(self._gathering.open):
+            self._seal(key)
+        waited = []
+        for lot in self._unsettled:
+            if lot.settled is None:
+                lot.settled = self._loop.create_future()
+            waited.append(lot.settled)
+        if waited:
+            await asyncio.wait(waited)

@@ -1,0 +1,49 @@
+"""One send to one queue, tried once: for messages that belong there and nowhere else."""
+
+from __future__ import annotations
+
+from sparrow import clock
+from sparrow.client.aio.connection.session import TEMPLATE_TOPIC, Session
+from sparrow.client.aio.produce.sender import STATUSES, Delivery, Parcel
+from sparrow.model.errors import Unavailable
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.codes import Code
+from sparrow.wire.faults import error_of
+from sparrow.wire.headers import SendMessageV2
+
+
+async def send_once(
+    session: Session,
+    queue: BrokerQueue,
+    parcel: Parcel,
+    *,
+    group: str,
+    code: Code = Code.SEND_MESSAGE_V2,
+    reconsume_times: int = 0,
+    reconsume_times_max: int | None = None,
+    timeout_ms: int | None = None,
+) -> Delivery:
+    """Stored when this returns; otherwise it raises why not."""
+    route = session.route_now(queue.topic) or await session.route(queue.topic)
+    address = route.masters.get(queue.broker_name)
+    if address is None:
+        raise Unavailable(f"broker {queue.broker_name!r} of topic {queue.topic!r} has no master just now")
+    header = SendMessageV2(
+        group,
+        queue.topic,
+        TEMPLATE_TOPIC,
+        1,
+        queue.queue_id,
+        parcel.sys_flag,
+        clock.now_ms(),
+        parcel.flag,
+        parcel.properties,
+        reconsume_times,
+        reconsume_times_max=reconsume_times_max,
+        broker_name=queue.broker_name,
+    )
+    answer = await session.ask_any(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
+    status = STATUSES.get(answer.code)
+    if status is None:
+        raise error_of(answer.code, answer.remark)
+    return Delivery(queue, status, answer)

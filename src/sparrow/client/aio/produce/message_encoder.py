@@ -1,0 +1,124 @@
+"""What a message becomes before it is sent: a property string with a unique id, a body that may be compressed, or a
+place in a batch. The caller's message is never changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+
+from sparrow.client.aio.produce.sender import Parcel
+from sparrow.model.errors import Refused, TooLarge
+from sparrow.model.message import DELAY, PRODUCER_ID, SEQUENCE, UNIQUE_KEY, Message
+from sparrow.wire import batch, properties
+from sparrow.wire.compression import compress
+from sparrow.wire.ids import UniqueIds
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX
+
+WAIT = "WAIT"
+"""`false`: do not wait for disk or replicas. A batch waits or does not as a whole."""
+
+RETRY_PREFIX = "%RETRY%"
+_LATER = (DELAY, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TRAN_MSG")
+"""Properties that keep a message from its consumers for a while; brokers refuse them in batches."""
+NOT_BATCHED = frozenset((*_LATER, WAIT))
+
+_IN_THREAD_BYTES = 64 * 1024
+"""A longer body would hold up the event loop for a millisecond and more while it is compressed."""
+_FLAG_MIN, _FLAG_MAX = -0x8000_0000, 0x7FFF_FFFF
+
+
+class Packing:
+    """How one producer prepares its messages."""
+
+    def __init__(
+        self,
+        unique_ids: UniqueIds,
+        *,
+        compress_above_bytes: int | None,
+        message_bytes_max: int,
+        producer_id: str | None = None,
+    ) -> None:
+        """With a `producer_id`, messages are numbered, and brokers store each once however often it is sent."""
+        self._make_id = unique_ids.make
+        self._producer_id, self._sequence = producer_id, count(1)
+        self.message_bytes_max = message_bytes_max
+        # One bound for the two reasons to leave the quick road: to be compressed, or to be refused.
+        self.plain_bytes_max = min(message_bytes_max, compress_above_bytes or message_bytes_max)
+        self._compress_above_bytes = compress_above_bytes
+
+    def checked(self, message: Message) -> tuple[bytes, bytes, str]:
+        """Body, property string and unique id; what no broker would take is refused here."""
+        body, found = message.body, message.properties
+        if body.__class__ is not bytes:
+            body = bytes(memoryview(body))  # of what may change its bytes we keep a copy; a text raises TypeError
+        if message.flag and not _FLAG_MIN <= message.flag <= _FLAG_MAX:
+            raise Refused(f"the flag {message.flag} does not fit into the 4 bytes a record has for it")
+        if not found and self._producer_id is None:
+            message_id = self._make_id()
+            return body, f"{UNIQUE_KEY}\x01{message_id}\x02".encode(), message_id
+        if self._producer_id is not None:
+            found = self._numbered(found)
+        encoded = properties.encode(found)
+        given = found.get(UNIQUE_KEY)
+        if given:
+            return body, encoded, given
+        message_id = self._make_id()
+        encoded += f"{UNIQUE_KEY}\x01{message_id}\x02".encode()
+        if len(encoded) > PROPERTIES_BYTES_MAX:
+            raise TooLarge("the property string", len(encoded), PROPERTIES_BYTES_MAX)
+        return body, encoded, message_id
+
+    def _numbered(self, found: dict[str, str]) -> dict[str, str]:
+        assert self._producer_id is not None
+        return {**found, PRODUCER_ID: self._producer_id, SEQUENCE: str(next(self._sequence))}
+
+    async def alone(self, message: Message, body: bytes, encoded: bytes) -> Parcel:
+        """The message in a request of its own."""
+        if len(body) > self.message_bytes_max:
+            raise TooLarge("the body", len(body), self.message_bytes_max)
+        sys_flag = 0
+        if self._compress_above_bytes is not None and len(body) > self._compress_above_bytes:
+            if len(body) > _IN_THREAD_BYTES:
+                smaller, bits = await asyncio.to_thread(compress, body)
+            else:
+                smaller, bits = compress(body)
+            if len(smaller) < len(body):
+                body, sys_flag = smaller, bits
+        return Parcel(body, encoded.decode(), message.flag, sys_flag)
+
+    def together(self, messages: Sequence[Message]) -> tuple[Parcel, list[str]]:
+        """All messages in one batch, and their ids."""
+        waits = _checked_batch(messages)
+        members, ids = [], []
+        for message in messages:
+            body, encoded, message_id = self.checked(message)
+            members.append((message.flag, body, encoded))
+            ids.append(message_id)
+        packed = batch.encode(members)
+        if len(packed) > self.message_bytes_max:
+            raise TooLarge(f"the batch of {len(messages)} messages", len(packed), self.message_bytes_max)
+        return Parcel(packed, "" if waits else f"{WAIT}\x01false\x02", is_batch=True), ids
+
+
+def must_go_alone(message: Message) -> bool:
+    """Whether brokers refuse it in a batch, or its neighbours would suffer from what it asks for."""
+    return message.topic.startswith(RETRY_PREFIX) or not NOT_BATCHED.isdisjoint(message.properties)
+
+
+def _checked_batch(messages: Sequence[Message]) -> bool:
+    """Whether it waits to be safe; or why it is no batch."""
+    if not messages:
+        raise Refused("a batch of no messages: give one or more")
+    topic, wait = messages[0].topic, messages[0].properties.get(WAIT)
+    if topic.startswith(RETRY_PREFIX):
+        raise Refused(f"{topic!r} takes no batches: send its messages one by one")
+    for message in messages:
+        if message.topic != topic:
+            raise Refused(f"a batch has one topic, not both {topic!r} and {message.topic!r}")
+        if message.properties.get(WAIT) != wait:
+            raise Refused(f"the messages of a batch wait to be safe all alike: give all of them the same {WAIT}")
+        for name in _LATER:
+            if message.properties.get(name, "0") not in ("", "0", "false"):
+                raise Refused(f"a message with {name} cannot be in a batch: send it by itself")
+    return wait != "false"

@@ -1,0 +1,263 @@
+"""One send request, tried until it is stored, refused, or out of time.
+
+1. At most `1 + retries` attempts, all within one deadline; the next one goes to another broker where that is possible,
+   and then the first leaves it enough of the time: a broker that hangs costs a delay, not the message.
+2. A request for one queue is tried there only: another queue would break the order that was asked for.
+3. What could not be reached makes its route be asked for again.
+4. An attempt without an answer may have been stored: a message can arrive twice, and it does so under one unique id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from random import getrandbits
+from typing import NamedTuple
+
+from sparrow import clock
+from sparrow.client.aio.connection.session import TEMPLATE_TOPIC, Session
+from sparrow.client.latency_fault import Avoidance
+from sparrow.client.topic_route import Route
+from sparrow.model.errors import (
+    Busy,
+    ConnectionLost,
+    Refused,
+    RequestTimeout,
+    SparrowError,
+    Unavailable,
+    UnknownTopic,
+)
+from sparrow.model.send_result import SendStatus
+from sparrow.model.topic import checked_topic
+from sparrow.net.channel import Channel
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.codes import Code, Response
+from sparrow.wire.faults import error_of
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import SendMessage, SendMessageV2
+
+STATUSES = {
+    int(Response.SUCCESS): SendStatus.OK,
+    int(Response.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(Response.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(Response.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+"""Answers that mean "stored"."""
+
+RETRIED = frozenset(
+    {
+        int(Response.SYSTEM_ERROR),
+        int(Response.SYSTEM_BUSY),
+        int(Response.SERVICE_NOT_AVAILABLE),
+        int(Response.NO_PERMISSION),
+        int(Response.TOPIC_NOT_EXIST),
+        int(Response.NO_BUYER_ID),
+        int(Response.NOT_IN_CURRENT_UNIT),
+        int(Response.GO_AWAY),
+    }
+)
+"""Answers after which RocketMQ's producers try another broker."""
+
+SAME_BROKER_PAUSE_MS = 50
+"""Before a broker is asked again that has just failed; it grows with each attempt."""
+
+NO_MASTER_PAUSE_MS = 100
+"""Before a route is asked for again that leads to no master."""
+
+TOPICS_MAX = 4096
+"""Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""
+
+
+class NoMaster(Unavailable):
+    """There are queues, and nobody who takes messages for them."""
+
+
+class Parcel(NamedTuple):
+    """What one request carries: a message, or a batch of them."""
+
+    body: bytes | memoryview
+    properties: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    is_batch: bool = False
+
+
+class Delivery(NamedTuple):
+    """Where a parcel went, and what the broker said."""
+
+    queue: BrokerQueue
+    status: SendStatus
+    answer: Command
+
+
+class Sender:
+    def __init__(self, session: Session, *, group: str, retries: int, template_queues: int) -> None:
+        self.avoidance = Avoidance()
+        self._session, self._group = session, group
+        self._attempts = 1 + retries
+        self._template_queues = template_queues
+        self._turns: dict[str, count[int]] = {}
+
+    # -- where to -----------------------------------------------------------------------------------------------------
+
+    def route_now(self, topic: str) -> Route | None:
+        """What is known without asking, if it has a queue to send to."""
+        found = self._session.route_now(topic, for_sends=True)
+        return found if found is not None and found.write_queues else None
+
+    async def route(self, topic: str, *, is_fresh: bool = False) -> Route:
+        """Where messages of the topic go; there is at least one queue."""
+        found = None if is_fresh else self.route_now(topic)
+        if found is None:
+            checked_topic(topic)
+            # One that is known and leads to no master will not do: another broker may have taken over by now.
+            is_fresh |= self._session.route_now(topic, for_sends=True) is not None
+            found = await self._session.route(topic, is_fresh=is_fresh, template_queues=self._template_queues)
+        if not found.write_queues:
+            raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+        return found
+
+    def _choose(self, topic: str, queues: Sequence[BrokerQueue], now_ms: int, last_broker: str | None) -> BrokerQueue:
+        turn = self._turns.get(topic)
+        if turn is None:
+            if len(self._turns) >= TOPICS_MAX:
+                self._turns.clear()
+            # At random, or all producers of a restarted fleet would begin with the same queue.
+            turn = self._turns[topic] = count(getrandbits(31))
+        return self.avoidance.choose(queues, next(turn), now_ms, last_broker)
+
+    async def _channel(self, route: Route, queue: BrokerQueue, deadline: float) -> Channel:
+        address = route.masters.get(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} of topic {route.topic!r} has no master just now")
+        channel = self._session.channel_now(address)
+        if channel is None or channel.is_blocked:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    channel = await self._session.channel(address)
+                    await channel.writable()
+            except TimeoutError as cause:
+                raise ConnectionLost(address, "it took no more bytes in time") from cause
+        return channel
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    async def deliver(
+        self, topic: str, parcel: Parcel, *, queue: BrokerQueue | None = None, timeout_ms: int
+    ) -> Delivery:
+        """Stored when this returns. Otherwise it raises what the last attempt failed with."""
+        _check_queue(topic, queue)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        failure: SparrowError | None = None
+        tried: list[str] = []
+        while len(tried) < self._attempts and (failure is None or loop.time() < deadline):
+            try:
+                route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
+            except NoMaster:  # while one of several takes over from another
+                if loop.time() + NO_MASTER_PAUSE_MS / 1000 >= deadline:
+                    raise
+                await asyncio.sleep(NO_MASTER_PAUSE_MS / 1000)
+                continue
+            last_broker = tried[-1] if tried else None
+            target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), last_broker)
+            if target.broker_name == last_broker:
+                left_s = deadline - loop.time()
+                await asyncio.sleep(min(SAME_BROKER_PAUSE_MS * len(tried) / 1000, left_s))
+            now = loop.time()
+            # Where another broker could be asked, one that is silent gets only its share of the time.
+            shares = self._attempts - len(tried) if queue is None and len(route.masters) > 1 else 1
+            tried.append(target.broker_name)
+            outcome = await self._attempt(route, target, parcel, now + (deadline - now) / shares)
+            if isinstance(outcome, Delivery):
+                return outcome
+            failure = outcome
+        assert failure is not None
+        if len(tried) > 1:
+            failure.add_note(f"tried {len(tried)} times: {', '.join(tried)}")
+        raise failure
+
+    async def _attempt(
+        self, route: Route, target: BrokerQueue, parcel: Parcel, deadline: float
+    ) -> Delivery | SparrowError:
+        """The delivery, or a failure after which it makes sense to try again."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        code = Code.SEND_BATCH_MESSAGE if parcel.is_batch else Code.SEND_MESSAGE_V2
+        try:
+            channel = await self._channel(route, target, deadline)
+            left_ms = max(1, int((deadline - loop.time()) * 1000))
+            header = self._session.signed(self._header(target, parcel), parcel.body)
+            answer = await channel.request(code, header, parcel.body, timeout_ms=left_ms)
+        except Unavailable as error:
+            if not isinstance(error, Busy):  # that was our own channel, which is full
+                self._note(target, begun, failed=True)
+                await self._look_again(route.topic, deadline)
+            return error
+        status = STATUSES.get(answer.code)
+        if status is not None:
+            self._note(target, begun, failed=False)
+            return Delivery(target, status, answer)
+        said = error_of(answer.code, answer.remark)
+        if answer.code not in RETRIED:
+            raise said
+        self._note(target, begun, failed=True)
+        if isinstance(said, UnknownTopic):
+            await self._look_again(route.topic, deadline)
+        return said
+
+    async def tell(self, topic: str, parcel: Parcel, *, queue: BrokerQueue | None = None, timeout_ms: int) -> None:
+        """Handed to the connection when this returns; nobody will say whether it was stored."""
+        _check_queue(topic, queue)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
+        target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), None)
+        channel = await self._channel(route, target, deadline)
+        header = self._session.signed(self._header(target, parcel), parcel.body)
+        channel.tell(Code.SEND_MESSAGE_V2, header, parcel.body)
+
+    def _header(self, target: BrokerQueue, parcel: Parcel) -> SendMessage:
+        return SendMessageV2(
+            self._group,
+            target.topic,
+            TEMPLATE_TOPIC,
+            self._template_queues,
+            target.queue_id,
+            parcel.sys_flag,
+            clock.now_ms(),
+            parcel.flag,
+            parcel.properties,
+            batch=parcel.is_batch,
+            broker_name=target.broker_name,
+        )
+
+    def _note(self, target: BrokerQueue, begun: float, *, failed: bool) -> None:
+        now = asyncio.get_running_loop().time()
+        self.avoidance.note(target.broker_name, (now - begun) * 1000, int(now * 1000), failed=failed)
+
+    async def _route_by(self, topic: str, deadline: float, timeout_ms: int) -> Route:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.route(topic)
+        except TimeoutError as cause:
+            raise RequestTimeout("the name server", f"where topic {topic!r} is", timeout_ms) from cause
+
+    async def _look_again(self, topic: str, deadline: float) -> None:
+        """The route may have changed; if it cannot be had, the known one goes on.
+
+        A quarter of the time that is left is waited for it, since another broker wants to be tried too. The question
+        itself is not dropped: the next send profits from its answer.
+        """
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(now + (deadline - now) / 4):
+                await self.route(topic, is_fresh=True)
+        except (SparrowError, TimeoutError):
+            pass
+
+
+def _check_queue(topic: str, queue: BrokerQueue | None) -> None:
+    if queue is not None and queue.topic != topic:
+        raise Refused(f"a message of topic {topic!r} cannot go to a queue of {queue.topic!r}")

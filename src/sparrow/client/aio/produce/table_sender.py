@@ -1,0 +1,134 @@
+"""Tables as messages: a row a message, in large batches, several on their way at a time. No loop runs over rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from sparrow.client.aio.produce.memory_budget import Allowance
+from sparrow.client.aio.produce.sender import Parcel, Sender
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.column_batch import EncodedBatch, encode_batches
+
+BATCH_BYTES = 1024 * 1024
+"""Of one request: beyond this, larger ones are no quicker, and brokers take 4 MiB at most."""
+_ENCODED_BYTES = 8 * 1024 * 1024
+"""How much of a table is made into batches at a time: it is held in memory, and the event loop waits for it."""
+
+
+class PartlySent(SparrowError):
+    """A table could not be sent to its end. Its cause says why."""
+
+    def __init__(self, topic: str, acknowledged: int, total: int) -> None:
+        super().__init__(topic, acknowledged, total)
+        self.topic, self.acknowledged, self.total = topic, acknowledged, total
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged} of {self.total} rows were acknowledged by topic {self.topic!r} before a batch failed"
+            + (f": {self.__cause__}" if self.__cause__ is not None else "")
+        )
+
+
+class Columns(NamedTuple):
+    """The parts of messages, all of one length."""
+
+    body: Any
+    keys: Any
+    tags: Any
+    properties: Any
+
+    def slice(self, at: int, rows: int) -> Columns:
+        return Columns(*(column if column is None else column.slice(at, rows) for column in self))
+
+
+def columns_of(table: Any, *, body: str, keys: str | None, tags: str | None, properties: str | None) -> Columns:
+    """The columns of an Arrow table, a record batch or a pandas frame that messages are made of."""
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        if not hasattr(table, "columns"):
+            raise Refused(f"a {type(table).__name__} is no table: give an Arrow table, a record batch or a DataFrame")
+        table = pa.Table.from_pandas(table, preserve_index=False)
+    names = table.schema.names
+    if body not in names:
+        raise Refused(f"the table has no column {body!r} for the bodies, only {', '.join(map(repr, names)) or 'none'}")
+
+    def optional(name: str | None) -> Any:
+        return table.column(name) if name is not None and name in names else None
+
+    return Columns(table.column(body), optional(keys), optional(tags), optional(properties))
+
+
+def batches_of(columns: Columns) -> Iterator[EncodedBatch]:
+    """All rows in order, as bodies of requests."""
+    rows = len(columns.body)
+    row_bytes = sum(column.nbytes for column in columns if column is not None) / max(rows, 1)
+    step = max(1, int(_ENCODED_BYTES / max(row_bytes, 1)))
+    for at in range(0, rows, step):
+        body, keys, tags, properties = columns.slice(at, step)
+        yield from encode_batches(body, keys=keys, tags=tags, properties=properties, bytes_max=BATCH_BYTES)
+
+
+async def send(
+    sender: Sender,
+    allowance: Allowance,
+    topic: str,
+    columns: Columns,
+    *,
+    queue: BrokerQueue | None,
+    in_flight: int,
+    timeout_ms: int,
+) -> int:
+    """How many rows were stored, which is all of them; else `PartlySent`."""
+    if in_flight < 1:
+        raise Refused(f"{in_flight} batches at a time send nothing: ask for 1 or more")
+    if queue is not None:
+        in_flight = 1  # or a batch that is tried again would come after the next one
+    acknowledged = 0
+    running: set[asyncio.Task[int]] = set()
+    failure: BaseException | None = None
+
+    async def deliver(batch: EncodedBatch) -> int:
+        await sender.deliver(topic, Parcel(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
+        return batch.count
+
+    def settle(done: set[asyncio.Task[int]]) -> None:
+        nonlocal acknowledged, failure
+        for task in done:
+            error = task.exception()
+            if error is None:
+                acknowledged += task.result()
+            else:
+                failure = failure or error
+
+    try:
+        for batch in batches_of(columns):
+            while len(running) >= in_flight:
+                done, running = await asyncio.wait(running, return_when="FIRST_COMPLETED")
+                settle(done)
+            if failure is not None:
+                break
+            size = len(batch.data)
+            await allowance.take(size)
+            task = asyncio.create_task(deliver(batch))
+            task.add_done_callback(lambda _, size=size: allowance.give(size))  # type: ignore[misc]
+            running.add(task)
+        while running:
+            done, running = await asyncio.wait(running)
+            settle(done)
+    except asyncio.CancelledError:
+        for task in running:
+            task.cancel()
+        raise
+    except Exception as error:  # a row that cannot be encoded; those before it may be on their way
+        if running:
+            settle((await asyncio.wait(running))[0])
+        if not acknowledged and failure is None:
+            raise
+        failure = failure or error
+    if failure is not None:
+        raise PartlySent(topic, acknowledged, len(columns.body)) from failure
+    return acknowledged

@@ -1,0 +1,92 @@
+"""The life of a blocking client: an asyncio client, and the loop thread on which it lives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from sparrow.client.blocking.loop_thread import SHARED, LoopThread
+from sparrow.model.errors import Closed
+
+T = TypeVar("T")
+
+
+class Client(Protocol):
+    """One of the asyncio clients."""
+
+    async def open(self) -> object: ...
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+class Shell(Generic[C]):
+    """Opened by `with`, by `open`, or by its first use. Any thread may call it."""
+
+    def __init__(self, client: C, *, what: str) -> None:
+        self._client, self._what = client, what
+        self._loop: LoopThread | None = None
+        self._is_closed = False
+        self._changing = threading.Lock()
+
+    def open(self) -> None:
+        """Not needed with `with`, nor before a call: the first one opens."""
+        self._opened()
+
+    def close(self) -> None:
+        """Finishes what is in hand and hangs up. A closed client stays closed."""
+        self._close(self._client.close())
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _opened(self) -> LoopThread:
+        loop = self._loop
+        if loop is not None:
+            return loop
+        with self._changing:
+            if self._is_closed:
+                raise Closed(self._what)
+            if self._loop is None:
+                loop = SHARED.acquire()
+                try:
+                    loop.run(self._client.open())
+                except BaseException:
+                    SHARED.release()
+                    raise
+                self._loop = loop
+            return self._loop
+
+    def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        try:
+            loop = self._loop or self._opened()
+        except BaseException:
+            coroutine.close()
+            raise
+        return loop.run(coroutine, timeout_s)
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """For what is a plain function there, and must be called on the loop all the same."""
+
+        async def called() -> T:
+            return function()
+
+        return self._run(called())
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
+        with self._changing:
+            self._is_closed = True
+            loop, self._loop = self._loop, None
+        if loop is None or not loop.is_of_this_process:
+            closing.close()
+            return
+        try:
+            loop.run(closing)
+        finally:
+            SHARED.release()

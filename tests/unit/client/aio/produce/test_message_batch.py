@@ -1,0 +1,283 @@
+"""Lots and what becomes of them; the allowance; what a message is packed into."""
+
+import asyncio
+import zlib
+
+import pytest
+
+from sparrow.client.aio.produce.memory_budget import Allowance
+from sparrow.client.aio.produce.message_batch import Gathering, Lot, results_of
+from sparrow.client.aio.produce.message_encoder import Packing
+from sparrow.client.aio.produce.sender import Delivery
+from sparrow.model.errors import ProtocolError, Refused, TooLarge
+from sparrow.model.message import Message
+from sparrow.model.send_result import SendStatus
+from sparrow.wire import batch, headers, properties
+from sparrow.wire.batch import SMALLEST_BYTES
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.compression import COMPRESSED
+from sparrow.wire.frame import Command
+from sparrow.wire.headers import Sent
+from sparrow.wire.ids import UniqueIds
+
+QUEUE = BrokerQueue("orders", "broker-a", 3)
+
+
+def packing(**changed: int | None) -> Packing:
+    limits: dict[str, int | None] = {"compress_above_bytes": 4096, "message_bytes_max": 1 << 20} | changed
+    return Packing(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 1_700_000_000_000), **limits)  # type: ignore[arg-type]
+
+
+def put(gathering: Gathering, key: str, body: bytes, now: float = 0.0) -> Lot | None:
+    """Adds a message as the accumulator does; the lot that is full by it, if one is."""
+
+    def add() -> bool | None:
+        future = asyncio.get_running_loop().create_future()
+        return gathering.add(key, 0, body, b"", "id", future, cost=1)
+
+    is_full = add()
+    if is_full is None:
+        assert gathering.seal(key) is None, "these callers overfill no lot"
+        gathering.start(key, key, None, now)
+        is_full = add()
+    return gathering.seal(key) if is_full else None
+
+
+def delivered(message_ids: str, offset: int, status: SendStatus = SendStatus.OK) -> Delivery:
+    return Delivery(QUEUE, status, Command(0, ext=headers.write(Sent(message_ids, 3, offset))))
+
+
+# -- lots -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lot_is_full_at_its_count() -> None:
+    gathering = Gathering(linger_s=1, bytes_max=1 << 20, count_max=3)
+    assert put(gathering, "a", b"1") is None
+    assert put(gathering, "a", b"2") is None
+    lot = put(gathering, "a", b"3")
+    assert lot is not None
+    assert [body for _, body, _ in lot.members] == [b"1", b"2", b"3"]
+    assert not gathering.open
+
+
+async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
+    gathering = Gathering(linger_s=1, bytes_max=3 * (SMALLEST_BYTES + 10), count_max=100)
+    assert put(gathering, "a", b"x" * 10) is None
+    assert put(gathering, "a", b"x" * 10) is None
+    future = asyncio.get_running_loop().create_future()
+    assert gathering.add("a", 0, b"x" * 11, b"", "id", future, cost=1) is None
+    lot = put(gathering, "a", b"x" * 10)
+    assert lot is not None
+    assert len(batch.encode(lot.members)) == lot.size == 3 * (SMALLEST_BYTES + 10)
+    assert lot.cost == 3
+
+
+async def test_a_message_larger_than_a_lot_is_one_by_itself() -> None:
+    gathering = Gathering(linger_s=1, bytes_max=50, count_max=100)
+    lot = put(gathering, "a", b"x" * 1000)
+    assert lot is not None
+    assert len(lot.members) == 1
+
+
+async def test_lots_are_due_when_their_own_time_is_up() -> None:
+    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=100)
+    put(gathering, "a", b"1", now=100)
+    put(gathering, "b", b"1", now=102)
+    put(gathering, "a", b"2", now=104)
+    assert gathering.next_due() == 105
+    assert gathering.seal_due(104.9) == []
+    (first,) = gathering.seal_due(105)
+    assert first.topic == "a"
+    assert len(first.members) == 2, "a lot does not stay longer because it still grows"
+    assert gathering.next_due() == 107
+    assert [lot.topic for lot in gathering.seal_due(200)] == ["b"]
+    assert gathering.next_due() is None
+
+
+async def test_a_lot_that_starts_again_is_due_after_those_that_were_there() -> None:
+    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=2)
+    put(gathering, "a", b"1", now=100)
+    put(gathering, "b", b"1", now=101)
+    assert put(gathering, "a", b"2", now=102) is not None
+    put(gathering, "a", b"3", now=103)
+    assert [lot.topic for lot in gathering.seal_due(106)] == ["b"]
+
+
+async def test_a_lot_for_a_busy_queue_grows_until_it_can_leave() -> None:
+    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=100)
+    put(gathering, "a", b"1", now=100)
+    put(gathering, "b", b"1", now=102)
+    assert gathering.next_due(busy={"a"}) == 107
+    assert [lot.topic for lot in gathering.seal_due(200, busy={"a"})] == ["b"]
+    assert gathering.next_due(busy={"a"}) is None, "or a timer would never rest"
+    put(gathering, "a", b"2", now=201)
+    assert gathering.is_due("a", 201)
+    assert [len(lot.members) for lot in gathering.seal_due(201)] == [2]
+    assert not gathering.is_due("a", 300)
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_message_of_a_batch_gets_its_own_id_and_offset() -> None:
+    results = results_of(delivered("X1,X2,X3", 40, SendStatus.SLAVE_NOT_AVAILABLE), ["a", "b", "c"])
+    assert [(each.message_id, each.offset_id, each.queue_offset) for each in results] == [
+        ("a", "X1", 40),
+        ("b", "X2", 41),
+        ("c", "X3", 42),
+    ]
+    assert {(each.topic, each.broker_name, each.queue_id, each.is_ok) for each in results} == {
+        ("orders", "broker-a", 3, False)
+    }
+
+
+def test_a_batch_kept_as_one_record_has_one_offset_id() -> None:
+    assert [each.offset_id for each in results_of(delivered("X1", 40), ["a", "b"])] == ["X1", "X1"]
+
+
+def test_ids_that_do_not_match_the_messages_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="2 ids for 3 messages"):
+        results_of(delivered("X1,X2", 40), ["a", "b", "c"])
+
+
+async def test_a_cancelled_sender_does_not_keep_the_others_from_their_results() -> None:
+    gathering = Gathering(linger_s=1, bytes_max=1 << 20, count_max=2)
+    put(gathering, "a", b"1")
+    lot = put(gathering, "a", b"2")
+    assert lot is not None
+    lot.futures[0].cancel()
+    lot.settle(delivered("X1,X2", 7))
+    assert (await lot.futures[1]).queue_offset == 8
+
+
+# -- packing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_unique_id_is_given_once_and_the_message_stays_as_it_was() -> None:
+    message = Message.of("orders", b"x", tags="A")
+    _, encoded, message_id = packing().checked(message)
+    assert properties.decode(encoded) == {"TAGS": "A", "UNIQ_KEY": message_id}
+    assert message.properties == {"TAGS": "A"}
+
+
+def test_a_unique_id_of_the_senders_own_is_kept() -> None:
+    _, encoded, message_id = packing().checked(Message(topic="orders", properties={"UNIQ_KEY": "mine"}))
+    assert message_id == "mine"
+    assert properties.decode(encoded) == {"UNIQ_KEY": "mine"}
+
+
+def test_properties_that_fit_only_without_the_unique_id_are_too_large() -> None:
+    with pytest.raises(TooLarge):
+        packing().checked(Message(topic="orders", properties={"p": "x" * 32_760}))
+
+
+def test_a_body_that_may_change_later_is_copied() -> None:
+    body = bytearray(b"before")
+    packed, _, _ = packing().checked(Message(topic="orders", body=body))  # type: ignore[arg-type]
+    body[:] = b"after!"
+    assert packed == b"before"
+
+
+def test_text_is_no_body() -> None:
+    with pytest.raises(TypeError):
+        packing().checked(Message(topic="orders", body="text"))  # type: ignore[arg-type]
+
+
+async def test_a_long_body_is_compressed_and_says_so() -> None:
+    body = b"abcd" * 2000
+    parcel = await packing().alone(Message(topic="orders", flag=7), body, b"")
+    assert parcel.sys_flag == COMPRESSED
+    assert zlib.decompress(parcel.body) == body
+    assert parcel.flag == 7
+
+
+@pytest.mark.parametrize("limit", [None, 8000])
+async def test_a_body_below_the_limit_is_not_compressed(limit: int | None) -> None:
+    body = b"abcd" * 2000
+    parcel = await packing(compress_above_bytes=limit).alone(Message(topic="orders"), body, b"")
+    assert (parcel.body, parcel.sys_flag) == (body, 0)
+
+
+async def test_a_body_that_does_not_get_smaller_stays_as_it_is() -> None:
+    body = zlib.compress(bytes(range(256)) * 4000, 9) + b"\xaa"
+    parcel = await packing(compress_above_bytes=16).alone(Message(topic="orders"), body[:40], b"")
+    assert (parcel.body, parcel.sys_flag) == (body[:40], 0)
+
+
+async def test_a_body_larger_than_allowed_is_refused() -> None:
+    with pytest.raises(TooLarge, match="the body has 101 bytes, 100 are allowed"):
+        await packing(message_bytes_max=100).alone(Message(topic="orders"), b"x" * 101, b"")
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([], "no messages"),
+        ([Message(topic="a"), Message(topic="b")], "one topic, not both 'a' and 'b'"),
+        ([Message(topic="a"), Message(topic="a", properties={"DELAY": "3"})], "DELAY cannot be in a batch"),
+        ([Message(topic="a", properties={"TIMER_DELIVER_MS": "3"})], "TIMER_DELIVER_MS cannot be in a batch"),
+        ([Message(topic="a", properties={"TRAN_MSG": "true"})], "TRAN_MSG cannot be in a batch"),
+        ([Message(topic="%RETRY%g")], "takes no batches"),
+        ([Message(topic="a", properties={"WAIT": "false"}), Message(topic="a")], "the same WAIT"),
+    ],
+)
+def test_what_is_no_batch_is_refused_with_the_reason(messages: list[Message], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        packing().together(messages)
+
+
+def test_a_batch_that_is_too_large_says_how_large() -> None:
+    with pytest.raises(TooLarge, match="the batch of 2 messages"):
+        packing(message_bytes_max=150).together([Message(topic="a", body=b"x" * 50)] * 2)
+
+
+def test_a_batch_asks_for_no_waiting_if_its_messages_do() -> None:
+    parcel, _ = packing().together([Message(topic="a", properties={"WAIT": "false"})] * 2)
+    assert properties.decode(parcel.properties.encode()) == {"WAIT": "false"}
+
+
+# -- the allowance ----------------------------------------------------------------------------------------------------
+
+
+async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> None:
+    allowance = Allowance(100)
+    await allowance.take(70)
+    assert not allowance.take_now(31)
+    waiting = asyncio.ensure_future(allowance.take(31))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert not allowance.take_now(1), "nobody who waits is overtaken"
+    allowance.give(70)
+    await waiting
+    assert allowance.taken == 31
+
+
+async def test_something_larger_than_the_allowance_goes_when_nothing_else_does() -> None:
+    allowance = Allowance(100)
+    assert allowance.take_now(500)
+    assert not allowance.take_now(1)
+    allowance.give(500)
+    assert allowance.take_now(1)
+
+
+async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
+    allowance = Allowance(100)
+    await allowance.take(60)
+    large = asyncio.ensure_future(allowance.take(90))
+    small = asyncio.ensure_future(allowance.take(40))
+    await asyncio.sleep(0)
+    large.cancel()
+    await small
+    assert allowance.taken == 100
+
+
+async def test_a_waiter_cancelled_as_it_is_granted_gives_back() -> None:
+    allowance = Allowance(100)
+    await allowance.take(60)
+    waiting = asyncio.ensure_future(allowance.take(90))
+    await asyncio.sleep(0)
+    allowance.give(60)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert allowance.taken == 0

@@ -1,0 +1,61 @@
+"""Messages for later: what a sender may say, and what the handle says that takes one back."""
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+
+from sparrow.client.delayed_delivery import RecallHandle, put_off
+from sparrow.model.errors import Refused
+from sparrow.model.message import Message
+
+MESSAGE = Message.of("orders", b"a book", tags="paid")
+
+
+def test_a_moment_may_be_a_datetime_or_milliseconds():
+    moment = datetime(2030, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+    ms = 1893553445678
+    assert put_off(MESSAGE, deliver_at=moment).properties["TIMER_DELIVER_MS"] == str(ms)
+    assert put_off(MESSAGE, deliver_at=ms).properties["TIMER_DELIVER_MS"] == str(ms)
+
+
+def test_a_while_is_left_to_the_brokers_clock():
+    assert put_off(MESSAGE, deliver_after_ms=1500).properties == {"TAGS": "paid", "TIMER_DELAY_MS": "1500"}
+
+
+def test_a_level_is_one_of_eighteen():
+    assert put_off(MESSAGE, delay_level=18).properties["DELAY"] == "18"
+    for level in (0, 19, -1):
+        with pytest.raises(Refused, match="1 to 18"):
+            put_off(MESSAGE, delay_level=level)
+
+
+def test_the_callers_message_stays_as_it_is():
+    put_off(MESSAGE, deliver_after_ms=1)
+    assert MESSAGE.properties == {"TAGS": "paid"}
+
+
+def test_two_times_for_one_message_are_refused():
+    with pytest.raises(Refused, match="one time"):
+        put_off(MESSAGE, deliver_after_ms=5, delay_level=1)
+
+
+def test_a_time_before_now_or_before_1970_is_refused():
+    with pytest.raises(Refused, match="past"):
+        put_off(MESSAGE, deliver_after_ms=-1)
+    with pytest.raises(Refused, match="1970"):
+        put_off(MESSAGE, deliver_at=-1)
+
+
+def test_a_handle_says_whose_message_it_takes_back():
+    handle = base64.urlsafe_b64encode(b"v1 orders broker-a 1893553445678 7F00A1").decode()
+    assert RecallHandle.parse(handle) == RecallHandle("orders", "broker-a", 1893553445678, "7F00A1")
+
+
+@pytest.mark.parametrize(
+    "handle",
+    ["", "%%%", base64.urlsafe_b64encode(b"v2 a b 1 c").decode(), base64.urlsafe_b64encode(b"v1 a b c").decode()],
+)
+def test_what_is_no_handle_is_refused(handle: str):
+    with pytest.raises(Refused, match="no recall handle"):
+        RecallHandle.parse(handle)

@@ -1,0 +1,74 @@
+"""Selectors of queues."""
+
+from collections import Counter
+
+import pytest
+
+from sparrow.client import queue_selection
+from sparrow.model.message import Message
+from sparrow.wire.bodies import BrokerQueue
+
+QUEUES = [BrokerQueue("T", "broker-a", number) for number in range(4)] + [
+    BrokerQueue("T", "broker-b", number) for number in range(3)
+]
+MESSAGE = Message(topic="T")
+
+
+def test_round_robin_takes_every_queue_in_turn():
+    pick = queue_selection.round_robin(start=5)
+    assert [pick(QUEUES, MESSAGE) for _ in range(9)] == [*QUEUES[5:], *QUEUES]
+
+
+def test_round_robin_counts_each_topic_for_itself():
+    pick = queue_selection.round_robin(start=0)
+    seen = [pick(QUEUES[:2], Message(topic=topic)) for topic in "ABABAB"]
+    assert seen[0::2] == seen[1::2] == [QUEUES[0], QUEUES[1], QUEUES[0]]
+
+
+def test_round_robin_goes_on_when_the_queues_change():
+    pick = queue_selection.round_robin(start=0)
+    for count in (7, 3, 1, 7):
+        assert pick(QUEUES[:count], MESSAGE) in QUEUES[:count]
+
+
+def test_round_robin_starts_anywhere():
+    starts = {queue_selection.round_robin()(QUEUES, MESSAGE) for _ in range(1000)}
+    assert starts == set(QUEUES)  # missing one of seven by chance: 1 in 10^66
+
+
+def test_round_robin_remembers_a_bounded_number_of_topics(monkeypatch):
+    monkeypatch.setattr(queue_selection, "TOPICS_MAX", 2)
+    pick = queue_selection.round_robin(start=0)
+    assert [pick(QUEUES, Message(topic=topic)).queue_id for topic in "AABBCA"] == [0, 1, 0, 1, 0, 0]
+
+
+def test_random_choice_leaves_out_no_queue():
+    pick = queue_selection.random_choice()
+    assert set(Counter(pick(QUEUES, MESSAGE) for _ in range(1000))) == set(QUEUES)
+
+
+@pytest.mark.parametrize(
+    ("key", "broker", "number"),
+    [
+        ("order-1", "broker-b", 2),
+        ("order-42", "broker-a", 0),
+        ("polygenelubricants", "broker-a", 2),  # hash -2^31
+        ("标签-7", "broker-a", 2),
+        ("TopicTest#ORDER_1", "broker-a", 1),  # a negative hash
+    ],
+)
+def test_a_key_finds_the_queue_that_java_finds(key, broker, number):
+    # Answers of SelectMessageQueueByHash, RocketMQ 4.9.7.
+    assert queue_selection.by_hash(key)(QUEUES, MESSAGE) == BrokerQueue("T", broker, number)
+
+
+def test_a_sharding_key_decides_like_a_hash_of_it():
+    pick = queue_selection.by_sharding_key()
+    for key in ("order-1", "order-42", ""):
+        message = Message(topic="T", properties={"__SHARDINGKEY": key})
+        assert pick(QUEUES, message) == pick(QUEUES, message) == queue_selection.by_hash(key)(QUEUES, MESSAGE)
+
+
+def test_messages_without_a_sharding_key_take_turns():
+    pick = queue_selection.by_sharding_key()
+    assert {pick(QUEUES, MESSAGE) for _ in QUEUES} == set(QUEUES)

@@ -1,0 +1,64 @@
+"""A guard before the handlers: what it refuses is answered and goes no further."""
+
+import pytest
+from tests.support.wires import listening, wire_to
+
+from sparrow.model.errors import NotPermitted
+from sparrow.net.dispatcher import Answer, GuardedServing, reply
+from sparrow.wire.codes import Response
+from sparrow.wire.frame import IS_ONE_WAY, Command
+
+AWAITING, PLAIN = 7001, 7101
+
+
+@pytest.fixture
+def served():
+    return []
+
+
+@pytest.fixture
+async def wire(served):
+    async def awaiting(_request, _context, call):
+        served.append(call.command.body)
+        return Answer(body=b"awaiting")
+
+    def plain(command, _channel):
+        served.append(command.body)
+        return reply(command, Answer(body=b"plain"))
+
+    def check(command):
+        if command.body == b"wrong":
+            raise NotPermitted("this", "it is a test")
+        if command.body == b"broken":
+            raise ZeroDivisionError
+
+    async with listening(GuardedServing(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)) as server:
+        async with wire_to(server.address) as wire:
+            yield wire
+
+
+@pytest.mark.parametrize("code", [AWAITING, PLAIN])
+async def test_what_passes_is_served_as_ever(wire, served, code):
+    answered = await wire.ask(Command(code, 1, body=b"right"))
+    assert (answered.code, answered.body) == (0, b"plain" if code == PLAIN else b"awaiting")
+    assert served == [b"right"]
+
+
+@pytest.mark.parametrize("code", [AWAITING, PLAIN, 9999])
+async def test_what_is_refused_reaches_no_handler_and_the_connection_stays(wire, served, code):
+    answered = await wire.ask(Command(code, 7, body=b"wrong"))
+    assert (answered.code, answered.opaque) == (Response.NO_PERMISSION, 7)
+    assert answered.remark == "this is not permitted: it is a test"
+    assert served == []
+    assert (await wire.ask(Command(PLAIN, 8, body=b"right"))).code == 0
+
+
+async def test_one_way_requests_are_refused_in_silence(wire, served):
+    wire.write(Command(PLAIN, 1, IS_ONE_WAY, body=b"wrong"))
+    assert (await wire.ask(Command(PLAIN, 2, body=b"right"))).opaque == 2
+    assert served == [b"right"]
+
+
+async def test_a_guard_that_fails_lets_nothing_pass(wire, served):
+    assert (await wire.ask(Command(PLAIN, 1, body=b"broken"))).code == Response.SYSTEM_ERROR
+    assert served == []
