@@ -31,7 +31,7 @@ from broker import broker
 from sparrow.bus import EventBus, Headers, Outgoing
 from sparrow.bus.headers import ID, NAME
 from sparrow.bus.sql.outbox import NewEvent
-from sparrow.bus.transport.spi import Delivery, Envelope
+from sparrow.bus.transports.spi import Delivery, Envelope
 
 SMOKE = is_smoke()
 ROUNDS = 3 if SMOKE else 15
@@ -211,7 +211,7 @@ async def executing(url: str, **options: Any) -> float:
     # First they are all stored; an executor of another process would find them like this.
     await store.prepare()
     store.check()
-    from sparrow.bus.receiver import Receiver
+    from sparrow.bus.receive.receiver import Receiver
 
     receiver = asyncio.create_task(Receiver(store.shared, "bench.v1", ("bench.handled",)).run())
     while store.shared.probe.totals["bus_received_total"] < HANDLED:

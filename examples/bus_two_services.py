@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 import sparrow.testing
 from sparrow.bus import EventBus
-from sparrow.bus.transport.spi import Transport
+from sparrow.bus.transports.spi import Transport
 
 
 @dataclass

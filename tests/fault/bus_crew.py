@@ -28,9 +28,9 @@ from tests.support.waiting import wait_until
 
 from sparrow.bus import EventBus
 from sparrow.bus import headers as h
-from sparrow.bus.transport.sparrow import SparrowTransport
-from sparrow.bus.transport.sparrow_forms import topic_of
-from sparrow.bus.transport.spi import Envelope
+from sparrow.bus.transports.sparrow.message_format import topic_of
+from sparrow.bus.transports.sparrow.transport import SparrowTransport
+from sparrow.bus.transports.spi import Envelope
 from sparrow.client import Admin
 
 PATIENCE_S = 60.0

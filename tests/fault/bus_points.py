@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparrow.bus import EventBus
-from sparrow.bus import receiver as receiver_module
-from sparrow.bus import relay as relay_module
-from sparrow.bus.effects import AsyncEffect
-from sparrow.bus.transport.spi import Delivery, Envelope, Listening, Transport
+from sparrow.bus.handlers.transactions import AsyncEffect
+from sparrow.bus.receive import receiver as receiver_module
+from sparrow.bus.relay import relay as relay_module
+from sparrow.bus.transports.spi import Delivery, Envelope, Listening, Transport
 
 POINTS = (
     "claimed",  # Processing, and nothing sent

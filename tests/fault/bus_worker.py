@@ -39,9 +39,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tests.fault.bus_points import arm, die
 
 from sparrow.bus import EventBus, Headers, Retry, fixed
-from sparrow.bus.transport.sparrow import SparrowTransport
-from sparrow.bus.transport.spi import Envelope, Transport
-from sparrow.bus.upkeep import Upkeep
+from sparrow.bus.transports.sparrow.transport import SparrowTransport
+from sparrow.bus.transports.spi import Envelope, Transport
+from sparrow.bus.worker.maintenance import Upkeep
 from sparrow.model.errors import Unavailable
 
 TOPIC = "things"

@@ -29,8 +29,8 @@ from tests.support.databases import _free_port
 from sparrow.bus import EventBus
 from sparrow.bus.retry import Again
 from sparrow.bus.sql.claims import claim
+from sparrow.bus.sql.completion import succeed, try_again
 from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.finishing import succeed, try_again
 from sparrow.bus.sql.outbox import PUBLISH
 from sparrow.cli.platform import Platform
 from sparrow.client.blocking.loop_thread import LoopThread

@@ -15,7 +15,7 @@ from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.fault.bus_worker import Job, two_services
 
 from sparrow.bus import EventBus
-from sparrow.bus.transport.sparrow import SparrowTransport
+from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.testing import RunningPlatform
 

@@ -13,9 +13,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from tests.support.message_brokers import MessageBroker, kafka_server
 
 from sparrow.bus import headers as h
-from sparrow.bus.transport.kafka import KafkaTransport
-from sparrow.bus.transport.kafka_listening import Track
-from sparrow.bus.transport.spi import Delivery, Envelope, Listening
+from sparrow.bus.transports.kafka.consumer import Track
+from sparrow.bus.transports.kafka.transport import KafkaTransport
+from sparrow.bus.transports.spi import Delivery, Envelope, Listening
 from sparrow.model.errors import IllegalMessage, IllegalName, Unavailable, UnknownTopic
 
 PATIENCE_S = 30.0

@@ -10,10 +10,10 @@ from tests.interop.platforms import Platform
 from tests.interop.stage import PATIENCE_S
 
 from sparrow.bus import headers as h
-from sparrow.bus.transport.sparrow import SparrowTransport
-from sparrow.bus.transport.sparrow_forms import Form
-from sparrow.bus.transport.sparrow_listening import SparrowListening
-from sparrow.bus.transport.spi import Delivery, Envelope
+from sparrow.bus.transports.sparrow.consumer import SparrowListening
+from sparrow.bus.transports.sparrow.message_format import Form
+from sparrow.bus.transports.sparrow.transport import SparrowTransport
+from sparrow.bus.transports.spi import Delivery, Envelope
 
 COUNT = 1200
 

@@ -14,10 +14,10 @@ import pydantic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparrow.bus.codec.payload import decoder, encode
 from sparrow.bus.errors import RetryAfter, Undecodable
 from sparrow.bus.headers import read_time_span, time_span_text
 from sparrow.bus.names import as_regex, is_pattern, matches, specificity
-from sparrow.bus.payload import decoder, encode
 from sparrow.bus.retry import NEVER, Again, Delays, Retry, exponential, fixed, quartic
 
 # Few words, so that they meet; one that a regular expression would take for something else.

@@ -14,11 +14,11 @@ from tests.support.bus_tables import rows
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus
-from sparrow.bus.publishing import Outgoing
-from sparrow.bus.relay import Relay
+from sparrow.bus.publish.outgoing_event import Outgoing
+from sparrow.bus.relay.relay import Relay
 from sparrow.bus.sql.claims import claim
 from sparrow.bus.sql.outbox import PUBLISH
-from sparrow.bus.transport.sparrow_forms import delivery_of
+from sparrow.bus.transports.sparrow.message_format import delivery_of
 from sparrow.cli.main import app
 from sparrow.cli.pipeline_relaying import Relaying
 from sparrow.client import Admin, Consumer

@@ -1,7 +1,6 @@
 """Events written in the application's own database transaction, delivered surely, handled once in effect."""
 
-from sparrow.bus.bus import EventBus
-from sparrow.bus.calling import CancelToken, Event
+from sparrow.bus.api import EventBus
 from sparrow.bus.errors import (
     IllegalTransition,
     NoAnswer,
@@ -12,15 +11,16 @@ from sparrow.bus.errors import (
     SubscriptionError,
     UnknownMessage,
 )
+from sparrow.bus.handlers.call_plan import CancelToken, Event
+from sparrow.bus.handlers.registry import subscribe
 from sparrow.bus.headers import Headers
-from sparrow.bus.probe import FailedInfo, StateChange
-from sparrow.bus.publisher import Publisher
-from sparrow.bus.publishing import Outgoing
+from sparrow.bus.operations.stored_event import Outcome, StoredEvent, Where
+from sparrow.bus.publish.outgoing_event import Outgoing
+from sparrow.bus.publish.publisher import Publisher
 from sparrow.bus.retry import Retry, exponential, fixed, quartic
 from sparrow.bus.settings import BusSettings, modern
 from sparrow.bus.states import Status
-from sparrow.bus.stored import Outcome, StoredEvent, Where
-from sparrow.bus.subscriptions import subscribe
+from sparrow.bus.telemetry.probe import FailedInfo, StateChange
 
 __all__ = [
     "BusSettings",

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from sparrow.bus import headers as h
-from sparrow.bus.declaring import Subscription
+from sparrow.bus.codec.field_naming import taken_apart
+from sparrow.bus.codec.json_schema import Schemas
+from sparrow.bus.handlers.subscription import Subscription
 from sparrow.bus.names import is_pattern, wire_name
-from sparrow.bus.renaming import taken_apart
-from sparrow.bus.schemas import Schemas
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.bus import EventBus
+    from sparrow.bus.api import EventBus
 
 VERSION = "3.0.0"
 JSON, BYTES = "application/json", "application/octet-stream"

@@ -8,7 +8,7 @@ from datetime import time
 from pathlib import Path
 from typing import Literal
 
-from sparrow.bus.payload import Naming
+from sparrow.bus.codec.payload import Naming
 from sparrow.bus.retry import MODERN, Retry
 from sparrow.bus.states import SUCCEEDED_WORDS
 from sparrow.model.errors import SettingsError

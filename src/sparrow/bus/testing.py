@@ -30,16 +30,16 @@ import msgspec
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sparrow.bus.bus import EventBus
-from sparrow.bus.content import read_content
+from sparrow.bus.api import EventBus
+from sparrow.bus.codec.content_column import read_content
+from sparrow.bus.context import Shared
 from sparrow.bus.headers import Headers
-from sparrow.bus.publishing import Outgoing
-from sparrow.bus.shared import Shared
+from sparrow.bus.publish.outgoing_event import Outgoing
 from sparrow.bus.sql.database import Database
 from sparrow.bus.sql.dialect import TableNames
 from sparrow.bus.sql.outbox import NewEvent
-from sparrow.bus.transport.memory import MemoryTransport
-from sparrow.bus.transport.spi import Envelope, Transport
+from sparrow.bus.transports.memory import MemoryTransport
+from sparrow.bus.transports.spi import Envelope, Transport
 from sparrow.model.errors import Refused
 
 TEMPORARY = "sqlite://"

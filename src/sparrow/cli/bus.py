@@ -153,7 +153,7 @@ def clean(
     """
 
     async def work() -> tuple[int, int, int]:
-        from sparrow.bus.upkeep import Upkeep
+        from sparrow.bus.worker.maintenance import Upkeep
 
         async with opened(bus, database, schema, table_prefix) as found:
             upkeep = Upkeep(found.shared, {}, time.monotonic)

@@ -32,7 +32,7 @@ from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
-    from sparrow.bus.stored import Outcome
+    from sparrow.bus.operations.stored_event import Outcome
 
 Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages; or say which by the options below.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
@@ -94,7 +94,7 @@ def _command(method: str, done: str, sentence: str, *, has_side: bool, forces: b
 
     def command(**given: Any) -> None:
         async def work(found: EventBus) -> Outcome:
-            from sparrow.bus.stored import checked_side
+            from sparrow.bus.operations.stored_event import checked_side
 
             act: Callable[..., Awaitable[Outcome]] = getattr(found.operations, method)
             more: dict[str, Any] = {"side": checked_side(given["side"])} if has_side else {}

@@ -14,7 +14,7 @@ from sparrow.cli.bus_opening import opened, reachable
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
-    from sparrow.bus.stored import Where
+    from sparrow.bus.operations.stored_event import Where
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def where_of(
     until: str | None,
     parked: bool | None,
 ) -> Where:
-    from sparrow.bus.stored import Where, status_of
+    from sparrow.bus.operations.stored_event import Where, status_of
 
     return Where(
         status=None if status is None else status_of(status),

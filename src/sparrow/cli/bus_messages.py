@@ -31,7 +31,7 @@ from sparrow.cli.bus_opening import BusOption, DatabaseOption, PrefixOption, Sch
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
-    from sparrow.bus.stored import StoredEvent
+    from sparrow.bus.operations.stored_event import StoredEvent
 
 _WIDE = 60
 _BELOW = ("headers", "value", "content")
@@ -65,7 +65,7 @@ def list_all(
     """
 
     async def work(found: EventBus) -> list[StoredEvent]:
-        from sparrow.bus.stored import checked_side
+        from sparrow.bus.operations.stored_event import checked_side
 
         where = where_of(status, name, group, content, correlation_id, key, error, tenant, since, until, parked)
         return await found.operations.find(checked_side(side), where, limit=limit, before_id=before)
@@ -90,7 +90,7 @@ def search(
     """
 
     async def work(found: EventBus) -> list[StoredEvent]:
-        from sparrow.bus.stored import Where, checked_side
+        from sparrow.bus.operations.stored_event import Where, checked_side
 
         return await found.operations.find(checked_side(side), Where(content=text), limit=limit, before_id=before)
 
@@ -112,7 +112,7 @@ def show(
     """
 
     async def work(found: EventBus) -> StoredEvent:
-        from sparrow.bus.stored import checked_side
+        from sparrow.bus.operations.stored_event import checked_side
 
         return await found.operations.get(checked_side(side), id)
 

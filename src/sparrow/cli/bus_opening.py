@@ -43,7 +43,7 @@ def loaded(word: str, scan: list[str] | None = None) -> EventBus:
     """The bus in somebody's module, or what a function there makes. Modules in the current folder are found."""
     with explained():
         from sparrow.bus import EventBus
-        from sparrow.bus.loading import imported
+        from sparrow.bus.handlers.discovery import imported
 
     here = str(Path.cwd())
     if here not in sys.path:

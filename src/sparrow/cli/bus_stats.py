@@ -16,7 +16,7 @@ from rich.table import Table
 from sparrow.cli.bus_opening import BusOption, DatabaseOption, PrefixOption, SchemaOption, opened, reachable
 
 if TYPE_CHECKING:
-    from sparrow.bus.stored import Backlog, Stats, Total
+    from sparrow.bus.operations.stored_event import Backlog, Stats, Total
 
 EXAMPLES = """
 Examples:

@@ -48,7 +48,7 @@ def worker(
         relays=found.settings.relays and not execute_only,
         executes=found.settings.executes and not relay_only,
     )
-    logging.getLogger("sparrow.bus.supervision").addFilter(_without_trace)
+    logging.getLogger("sparrow.bus.worker.supervision").addFilter(_without_trace)
     running.run(lambda stop: _work(found, stop))
 
 

@@ -15,9 +15,9 @@ from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
-    from sparrow.bus.relay import Relay
-    from sparrow.bus.stored import Backlog
-    from sparrow.bus.transport.spi import Envelope, Listening
+    from sparrow.bus.operations.stored_event import Backlog
+    from sparrow.bus.relay.relay import Relay
+    from sparrow.bus.transports.spi import Envelope, Listening
     from sparrow.model.message import Message
     from sparrow.spark.jobs.outbox import Posting, Sent
 
@@ -47,7 +47,7 @@ class Relaying:
         return asyncio.run(self._open_events())
 
     async def _send_all(self) -> Sent:
-        from sparrow.bus.relay import Relay
+        from sparrow.bus.relay.relay import Relay
         from sparrow.spark.jobs.outbox import Posting, Sent
 
         async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
@@ -76,7 +76,7 @@ class Relaying:
             return Sent(totals["bus_sent_total"], failed)
 
     async def _until_nothing_is_due(self, bus: EventBus, relay: Relay) -> None:
-        from sparrow.bus.relay import BATCHES_MAX
+        from sparrow.bus.relay.relay import BATCHES_MAX
 
         in_vain = 0
         while in_vain < 2:  # what others had in hand at the first look may have come free before it was asked for
@@ -104,8 +104,8 @@ class Relaying:
             return sum(each.open for each in await self._backlog(bus))
 
     async def _backlog(self, bus: EventBus) -> list[Backlog]:
-        from sparrow.bus.sql.counting import backlog
         from sparrow.bus.sql.outbox import lane_of
+        from sparrow.bus.sql.statistics import backlog
 
         found = await bus.database.run(lambda db: backlog(db, bus.shared.sql, "published"))
         lane = lane_of(self.version or bus.settings.version)
@@ -121,7 +121,7 @@ class BulkTransport:
 
     def __init__(self, name_servers: str, posting: Posting, *, form: str, version: str) -> None:
         with explained():
-            from sparrow.bus.transport.sparrow import SparrowTransport
+            from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
         self._form, self._version = form, version
         self._one_by_one = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ class BulkTransport:
         """Connections come with the first use."""
 
     async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
-        from sparrow.bus.transport.sparrow_forms import message_of
+        from sparrow.bus.transports.sparrow.message_format import message_of
 
         try:
             messages = [message_of(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]

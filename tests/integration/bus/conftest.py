@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparrow.bus import EventBus
-from sparrow.bus.transport.memory import MemoryBroker, MemoryTransport
+from sparrow.bus.transports.memory import MemoryBroker, MemoryTransport
 
 QUICK: dict[str, Any] = {
     "app": "shop",

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.bus import EventBus
+    from sparrow.bus.api import EventBus
 
 _HOSTS = (
     ("starlette.applications", "Starlette", "sparrow.bus.integrations.fastapi"),  # FastAPI is one
     ("flask.app", "Flask", "sparrow.bus.integrations.flask"),
-    ("django.core.handlers.base", "BaseHandler", "sparrow.bus.integrations.django.embedding"),
+    ("django.core.handlers.base", "BaseHandler", "sparrow.bus.integrations.django.server"),
 )
 """(where the class of the application is, its name, our module for it)"""
 

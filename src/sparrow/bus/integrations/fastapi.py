@@ -23,13 +23,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from sparrow.bus.publisher import Publisher
+from sparrow.bus.publish.publisher import Publisher
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
     from starlette.applications import Starlette
 
-    from sparrow.bus.bus import EventBus
+    from sparrow.bus.api import EventBus
 
 
 def install(bus: EventBus, app: Starlette, *, start: bool = True) -> None:

@@ -28,14 +28,14 @@ from flask.cli import AppGroup
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from werkzeug.local import LocalProxy
 
-from sparrow.bus.filters import Context, Next
-from sparrow.bus.integrations.embedding import FirstRequest
-from sparrow.bus.integrations.working import run_worker
-from sparrow.bus.publisher import Publisher
+from sparrow.bus.handlers.filters import Context, Next
+from sparrow.bus.integrations.first_request import FirstRequest
+from sparrow.bus.integrations.worker_process import run_worker
+from sparrow.bus.publish.publisher import Publisher
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.bus.bus import EventBus
+    from sparrow.bus.api import EventBus
 
 SessionOf = scoped_session[Any] | Callable[[], Session]
 _EXTENSION = "sparrow-bus"

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from sparrow.bus.sql.completion import ERROR_CHARS
 from sparrow.bus.sql.database import Conflict
 from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.finishing import ERROR_CHARS
 from sparrow.bus.sql.outbox import SUBSCRIBE, is_duplicate, lots
 from sparrow.bus.states import Status
 

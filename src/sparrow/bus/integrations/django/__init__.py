@@ -25,8 +25,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparrow.bus.bus import EventBus
-    from sparrow.bus.publisher import Publisher
+    from sparrow.bus.api import EventBus
+    from sparrow.bus.publish.publisher import Publisher
 
     bus: EventBus
     """What the settings name or describe."""
@@ -40,6 +40,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Late: importing this package reads no settings.
-    from sparrow.bus.integrations.django import configured
+    from sparrow.bus.integrations.django import configuration
 
-    return configured.bus() if name == "bus" else configured.publisher()
+    return configuration.bus() if name == "bus" else configuration.publisher()

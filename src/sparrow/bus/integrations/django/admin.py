@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 
-from sparrow.bus.integrations.django import configured
+from sparrow.bus.integrations.django import configuration
 from sparrow.bus.integrations.django.models import Published, Received
 
 
@@ -19,7 +19,7 @@ class _RowAdmin(admin.ModelAdmin):  # type: ignore[misc]
     show_full_result_count = False  # the tables may be long, and nobody needs to know how long
 
     def get_queryset(self, request: Any) -> QuerySet[Any]:
-        return super().get_queryset(request).using(configured.using())
+        return super().get_queryset(request).using(configuration.using())
 
     def has_add_permission(self, request: Any, *args: Any) -> bool:
         return False
@@ -35,7 +35,7 @@ class _RowAdmin(admin.ModelAdmin):  # type: ignore[misc]
 class PublishedAdmin(_RowAdmin):
     @admin.action(description="Send once more")  # type: ignore[untyped-decorator]
     def again(self, request: Any, chosen: QuerySet[Any]) -> None:
-        count = configured.bus().requeue(*chosen.values_list("id", flat=True))
+        count = configuration.bus().requeue(*chosen.values_list("id", flat=True))
         self.message_user(request, f"{count} will be sent once more")
 
     actions = ("again",)
@@ -47,7 +47,7 @@ class ReceivedAdmin(_RowAdmin):
 
     @admin.action(description="Handle once more")  # type: ignore[untyped-decorator]
     def again(self, request: Any, chosen: QuerySet[Any]) -> None:
-        done = configured.bus().blocking_operations.reexecute(*chosen.values_list("id", flat=True))
+        done = configuration.bus().blocking_operations.reexecute(*chosen.values_list("id", flat=True))
         self.message_user(request, f"{done.count} will be handled once more")
 
     actions = ("again",)

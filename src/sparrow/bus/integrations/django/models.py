@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from sparrow.bus.integrations.django import configured
+from sparrow.bus.integrations.django import configuration
 from sparrow.bus.sql.tables import GROUP_CHARS, KEY_CHARS, MESSAGE_ID_CHARS, NAME_CHARS
 
 
@@ -46,7 +46,7 @@ class Received(_Row):
 
 def name_tables() -> None:
     """Once all applications are loaded: only then the bus is known, and with it the schema or prefix."""
-    space, is_postgres = configured.space(), configured.kind() == "postgresql"
+    space, is_postgres = configuration.space(), configuration.kind() == "postgresql"
     for model, table in ((Published, "published"), (Received, "received")):
         # Django quotes a name at both ends: with these in its middle it becomes a schema and a name.
         model._meta.db_table = f'{space}"."{table}' if is_postgres else f"{space}.{table}"

@@ -6,22 +6,22 @@ from typing import Any
 
 from django.db import migrations
 
-from sparrow.bus.integrations.django import configured
+from sparrow.bus.integrations.django import configuration
 from sparrow.bus.sql.tables import ddl, metadata
 
 
 def create(apps: Any, schema_editor: Any) -> None:
-    if schema_editor.connection.alias == configured.using():
-        strict = configured.bus().settings.strict_tables
-        for statement in ddl(configured.kind(), configured.space(), strict=strict).split(";\n"):
+    if schema_editor.connection.alias == configuration.using():
+        strict = configuration.bus().settings.strict_tables
+        for statement in ddl(configuration.kind(), configuration.space(), strict=strict).split(";\n"):
             if statement.strip():
                 schema_editor.execute(statement, params=None)
 
 
 def drop(apps: Any, schema_editor: Any) -> None:
-    if schema_editor.connection.alias == configured.using():
-        strict = configured.bus().settings.strict_tables
-        for table in metadata(configured.kind(), configured.space(), strict=strict).sorted_tables:
+    if schema_editor.connection.alias == configuration.using():
+        strict = configuration.bus().settings.strict_tables
+        for table in metadata(configuration.kind(), configuration.space(), strict=strict).sorted_tables:
             quoted = ".".join(schema_editor.quote_name(part) for part in (table.schema, table.name) if part)
             schema_editor.execute(f"DROP TABLE {quoted}", params=None)
 

@@ -7,16 +7,16 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from sparrow.bus.errors import TablesMissing
-from sparrow.bus.integrations.django import configured
-from sparrow.bus.integrations.django.embedding import with_django_transactions
-from sparrow.bus.integrations.working import run_worker
+from sparrow.bus.integrations.django import configuration
+from sparrow.bus.integrations.django.server import with_django_transactions
+from sparrow.bus.integrations.worker_process import run_worker
 
 
 class Command(BaseCommand):  # type: ignore[misc]
     help = "Send what is published and run the handlers, until stopped."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        bus = configured.bus()
+        bus = configuration.bus()
         with_django_transactions(bus)
         try:
             run_worker(bus, self.say)

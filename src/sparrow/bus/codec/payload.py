@@ -1,0 +1,218 @@
+"""Payloads as JSON, plain enough for any language: text for dates, UUIDs and durations, base64 for bytes.
+
+1. What was encoded has exactly one reading: no NaN, no half characters, no field left out. Else `NotSerialisable`.
+2. Decimals keep every digit: as text, which any reader keeps, or with a `naming` as numbers, which .NET wants.
+3. A decoder is built once for an annotation; what it cannot read is `Undecodable`, with the place and the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Union, get_args
+from uuid import UUID
+
+import msgspec
+import pydantic
+
+from sparrow.bus.codec.field_naming import Inward, Naming, fields_of, outward, taken_apart
+from sparrow.bus.errors import NotSerialisable, Undecodable
+
+__all__ = ["Decode", "Naming", "decoder", "encode", "mentions", "type_name"]
+
+Decode = Callable[[bytes], Any]
+
+_LEAVES = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
+_CANNOT = (TypeError, ValueError, OverflowError, RecursionError)
+_PROBLEMS_SHOWN_MAX = 5
+
+
+def encode(name: str, value: object, *, naming: Naming | None = None) -> bytes:
+    """The body of the event `name`. Nothing at all is an empty body."""
+    if value is None:
+        return b""
+    try:
+        if naming is None:
+            body = _encoder.encode(value)
+        else:
+            dumped = msgspec.to_builtins(value, builtin_types=_LEAVES, str_keys=True, enc_hook=_by_field_name)
+            body = _number_encoder.encode(outward(value, dumped, naming))
+        if b"null" in body or b"NaN" in body or b"Infinity" in body:
+            _refuse_not_a_number(value)
+    except RecursionError as error:
+        raise NotSerialisable(name, "it contains itself, or is nested too deeply") from error
+    except _CANNOT as error:
+        raise NotSerialisable(name, str(error)) from error
+    return body
+
+
+def type_name(value: object) -> str:
+    """For the header cap-msg-type, which holds the short name of the class."""
+    return "null" if value is None else type(value).__name__
+
+
+def decoder(annotation: Any, *, naming: Naming | None = None) -> Decode:
+    """What makes the annotated type of a body. `TypeError` when nothing can make it."""
+    if annotation is None or annotation is inspect.Parameter.empty or annotation is object:
+        annotation = Any
+    bare, _, _ = taken_apart(annotation)
+    if bare is bytes:
+        return bytes
+    parse = _parser(annotation, naming)
+    takes_nothing = _takes_none(annotation)
+    wanted = _shown(annotation)
+
+    def decode(body: bytes) -> Any:
+        if not body:
+            if takes_nothing:
+                return None
+            raise Undecodable(f"the body is empty, and the handler wants {wanted}: say `| None` if that is all right")
+        try:
+            return parse(body)
+        except pydantic.ValidationError as error:
+            raise Undecodable(f"the body is not {wanted}: {_problems(error)}") from error
+        except RecursionError as error:
+            raise Undecodable("the body is nested too deeply") from error
+        except (msgspec.MsgspecError, ArithmeticError, ValueError, TypeError) as error:
+            raise Undecodable(f"the body is not {wanted}: {error}") from error
+
+    return decode
+
+
+# -- encoding --------------------------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not know, in terms of what it knows."""
+    if isinstance(value, pydantic.BaseModel):
+        # By alias: that is what the same model reads.
+        return value.model_dump(by_alias=True)
+    return _plain_kind(value)
+
+
+def _by_field_name(value: Any) -> Any:
+    return value.model_dump(by_alias=False) if isinstance(value, pydantic.BaseModel) else _plain_kind(value)
+
+
+def _plain_kind(value: Any) -> Any:
+    for kind in (str, int, float):  # msgspec takes these exactly, not what is derived from them
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} has no JSON form: make it a dict, a dataclass or a model")
+
+
+def _refuse_not_a_number(value: Any) -> None:
+    """msgspec writes NaN as null, and Decimal("NaN") as a word: both read back as something else."""
+    plain = msgspec.to_builtins(value, builtin_types=(Decimal,), str_keys=True, enc_hook=_plain)
+    try:
+        _strict_encoder.encode(plain)
+    except ValueError as error:
+        raise ValueError("NaN and infinity have no JSON form") from error
+
+
+def _finite_text(value: Decimal) -> str:
+    if not math.isfinite(value):
+        raise ValueError(value)
+    return str(value)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain, decimal_format="string")
+_number_encoder = msgspec.json.Encoder(enc_hook=_by_field_name, decimal_format="number")
+_strict_encoder = json.JSONEncoder(allow_nan=False, check_circular=False, default=_finite_text)
+
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+
+def _parser(annotation: Any, naming: Naming | None) -> Decode:
+    is_pydantics = mentions(annotation, _is_pydantic, inside_fields=False)
+    has_bytes = is_pydantics and mentions(annotation, lambda part: part is bytes)
+    if is_pydantics:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
+        parse: Decode = adapter.validate_json
+    else:
+        if mentions(annotation, _is_unknown):
+            raise TypeError(f"{_shown(annotation)} cannot be made of JSON")
+        parse = msgspec.json.Decoder(annotation, dec_hook=_made_by_pydantic).decode
+    if naming is None and not has_bytes:
+        return parse
+
+    read = Inward(naming, bytes_too=has_bytes).reader(annotation)
+    # Numbers are kept as their digits on the way: no float is made that a Decimal would then have to be made of.
+    digits = msgspec.json.Decoder(float_hook=Decimal)
+    if has_bytes:
+        # pydantic takes the text of bytes for UTF-8 when it reads JSON; as Python values it takes them as they are.
+        return lambda body: adapter.validate_python(_floats(read(digits.decode(body))))
+    return lambda body: parse(_number_encoder.encode(read(digits.decode(body))))
+
+
+def mentions(annotation: Any, claim: Callable[[Any], bool], *, inside_fields: bool = True) -> bool:
+    """Whether the claim holds for the annotation or a part of it."""
+    seen: list[Any] = []
+
+    def look(part: Any) -> bool:
+        part, _, arguments = taken_apart(part)
+        if part in seen:
+            return False
+        seen.append(part)
+        if claim(part):
+            return True
+        fields = fields_of(part, None)
+        if fields is not None:
+            return inside_fields and any(look(field.annotation) for field in fields)
+        return any(map(look, arguments))
+
+    return look(annotation)
+
+
+def _is_pydantic(part: Any) -> bool:
+    return isinstance(part, type) and (
+        issubclass(part, pydantic.BaseModel) or pydantic.dataclasses.is_pydantic_dataclass(part)
+    )
+
+
+def _is_unknown(part: Any) -> bool:
+    return (
+        isinstance(part, type)
+        and not _is_pydantic(part)
+        and isinstance(msgspec.inspect.type_info(part), msgspec.inspect.CustomType)
+    )
+
+
+def _made_by_pydantic(cls: type, value: Any) -> Any:
+    return pydantic.TypeAdapter(cls).validate_python(value)
+
+
+def _floats(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _floats(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_floats(child) for child in value]
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _takes_none(annotation: Any) -> bool:
+    annotation, origin, arguments = taken_apart(annotation)
+    if origin is Union:
+        return any(_takes_none(member) for member in arguments)
+    return annotation in (Any, object, None, type(None))
+
+
+def _shown(annotation: Any) -> str:
+    bare, _, _ = taken_apart(annotation)
+    if bare is Any:
+        return "JSON"
+    return bare.__qualname__ if isinstance(bare, type) and not get_args(bare) else str(bare)
+
+
+def _problems(error: pydantic.ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in found[:_PROBLEMS_SHOWN_MAX]]
+    more = len(found) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -1,0 +1,338 @@
+"""One attempt at a message, or at a batch of them: call the handler, and end the message in the handler's transaction.
+
+1. An attempt counts only by the commit that also ends the message; one whose lease was lost has no effect at all.
+2. A handler that was cancelled or ran out of time has never succeeded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from sparrow.bus import headers as h
+from sparrow.bus.codec.content_column import content_of
+from sparrow.bus.context import Shared
+from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
+from sparrow.bus.handlers.call_plan import CancelToken, Event
+from sparrow.bus.handlers.filters import Context, chain
+from sparrow.bus.handlers.subscription import Subscription
+from sparrow.bus.handlers.transactions import AsyncEffect, BlockingEffect, Effect, NoEffect, ProcessEffect
+from sparrow.bus.headers import Headers
+from sparrow.bus.publish.bound_transaction import bound_to
+from sparrow.bus.publish.outgoing_event import Outgoing, write
+from sparrow.bus.publish.transaction_handle import Handle
+from sparrow.bus.relay.relay import WORKER_LOST, failed_info, text_of
+from sparrow.bus.retry import Never
+from sparrow.bus.sql.claims import Work
+from sparrow.bus.sql.completion import give_up, hand_back, succeed, try_again
+from sparrow.bus.sql.database import is_passing
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.outbox import SUBSCRIBE
+from sparrow.bus.states import Status
+
+log = logging.getLogger(__name__)
+
+CONFLICT_TRIES = 4
+"""A handler's transaction that another one was in the way of is tried again at once, and it does not count."""
+_THREADS_MAX = 64
+
+
+@dataclass(eq=False)
+class Held:
+    """A message of ours, waiting or being handled."""
+
+    work: Work
+    subscription: Subscription | None
+    headers: Headers = field(default_factory=Headers)
+    body: bytes = b""
+    cancel: CancelToken = field(default_factory=CancelToken)
+    task: asyncio.Task[Any] | None = None
+    is_ending: bool = False
+    """The commit is under way: its lease is no longer anybody's business."""
+    is_lost: bool = False
+    is_renewed: bool = True
+
+
+class Attempts:
+    """Those of one group, and the threads and processes that its handlers run in."""
+
+    def __init__(self, shared: Shared, group: str, concurrency: int) -> None:
+        self._shared, self._group, self._concurrency = shared, group, concurrency
+        self._spare: list[AsyncSession] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._processes: ProcessPoolExecutor | None = None
+
+    def close(self) -> None:
+        """What still runs in a thread is not waited for: it can commit nothing any more."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.shutdown(wait=False, cancel_futures=True)
+
+    async def one(self, held: Held) -> None:
+        shared, subscription = self._shared, held.subscription
+        began = time.perf_counter()
+        try:
+            if held.work.claim.crashes >= shared.settings.crashes_max:
+                raise Undecodable(WORKER_LOST.format(crashes=held.work.claim.crashes))
+            if subscription is None:
+                raise NoSubscriber(held.work.name, self._group)
+            payload = subscription.plan.decode(held.body)
+            event = self._event(held, payload)
+            with shared.tracing.handling(held.headers, subscription.name):
+                await self._invoke(subscription, [held], payload, held.headers, event)
+        except LeaseLost:
+            held.is_lost = True
+            shared.probe.count("bus_lease_lost_total")
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            await self._failed(held, Interrupted(error))  # something inside the handler was: it is no success
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            await self._failed(held, error)
+        else:
+            self._succeeded([held], began)
+
+    async def batch(self, subscription: Subscription, held: list[Held]) -> None:
+        shared = self._shared
+        began = time.perf_counter()
+        whole: list[Held] = []
+        payloads: list[Any] = []
+        for one in held:
+            try:
+                payloads.append(subscription.plan.decode(one.body))
+                whole.append(one)
+            except Exception as error:
+                await self._failed(one, error)
+        if not whole:
+            return
+        events = [self._event(one, payload) for one, payload in zip(whole, payloads, strict=True)]
+        try:
+            await self._invoke(subscription, whole, payloads, [one.headers for one in whole], events)
+        except LeaseLost as error:
+            # One of them is another worker's now. The others were not handled either: they are anybody's again.
+            shared.probe.count("bus_lease_lost_total")
+            claims = [one.work.claim for one in whole if one.work.claim.message_id != error.message_id]
+            await shared.database.run(lambda db: hand_back(db, shared.sql, SUBSCRIBE, claims))
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            for one in whole:
+                await self._failed(one, Interrupted(error))
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            for one in whole:
+                await self._failed(one, error)
+        else:
+            self._succeeded(whole, began)
+
+    async def _invoke(
+        self, subscription: Subscription, held: list[Held], payload: Any, headers: Any, event: Any
+    ) -> None:
+        for attempt in range(1, CONFLICT_TRIES + 1):
+            try:
+                await self._call(subscription, held, payload, headers, event)
+                return
+            except Exception as error:
+                if attempt == CONFLICT_TRIES or not is_passing(error):
+                    raise
+
+    async def _call(self, subscription: Subscription, held: list[Held], payload: Any, headers: Any, event: Any) -> None:
+        effect = self._effect(subscription)
+        cancel = held[0].cancel
+
+        async def innermost(ctx: Context) -> Any:
+            args, kwargs = subscription.plan.arguments(ctx.payload, headers, event, effect.handle, cancel)
+            return await effect.call(ctx.handler or subscription.handler, args, kwargs)
+
+        try:
+            await effect.begin()
+            ctx = Context(event, headers, payload, subscription, subscription.handler)
+            with bound_to(effect.handle):
+                async with asyncio.timeout(subscription.timeout_s):
+                    filters = self._shared.filters + subscription.filters
+                    if filters:
+                        await chain(filters, innermost)(ctx)
+                    else:
+                        ctx.result = await innermost(ctx)
+            cancel.raise_if_cancelled()
+            for one in held:
+                one.is_ending = True
+            await effect.commit(lambda db: self._finish(db, held, ctx.result))
+            if any(one.headers.answer_to for one in held):
+                self._shared.to_send()
+        except BaseException as error:
+            for one in held:
+                one.is_ending = False
+            if isinstance(error, TimeoutError):
+                cancel.cancel()
+            elif isinstance(error, BrokenProcessPool):
+                self._processes = None  # a pool that lost one of its processes takes no more work
+            await _to_the_end(effect.abandon())
+            raise
+
+    def _effect(self, subscription: Subscription) -> Effect:
+        database, plan = self._shared.database, subscription.plan
+        if subscription.executor == "process":
+            if self._processes is None:
+                self._processes = ProcessPoolExecutor(self._concurrency, mp_context=get_context("spawn"))
+            return ProcessEffect(database, plan, self._processes)
+        if plan.session_kind == "async":
+            return AsyncEffect(database, plan, self._spare)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                min(self._concurrency * 2, _THREADS_MAX), thread_name_prefix=f"bus-{self._group}"
+            )
+        if plan.session_kind == "sync":
+            return BlockingEffect(database, plan, self._threads)
+        if self._shared.blocking_effect is not None and not plan.is_async:
+            return self._shared.blocking_effect(self._threads)
+        return NoEffect(database, plan, self._threads)
+
+    def _finish(self, db: Connection, held: list[Held], result: Any) -> None:
+        """The end of the messages and their answers, in the transaction of their handler."""
+        shared = self._shared
+        # This connection is the handler's: a blocking one may speak another dialect of parameters than ours.
+        sql = shared.sql_of(db)
+        for one in held:
+            succeed(db, sql, SUBSCRIBE, one.work.claim, shared.settings.succeeded_kept_s)
+        if len(held) == 1 and held[0].headers.answer_to:
+            headers = held[0].headers
+            answer = Outgoing(
+                headers.answer_to or "",
+                result,
+                headers={
+                    **headers.response,
+                    h.CORRELATION_ID: headers.id,
+                    h.CORRELATION_SEQUENCE: str(headers.correlation_sequence + 1),
+                },
+            )
+            write(shared.drafting, _handle(db, sql), sql, answer, shared.settings.version)
+
+    # -- how it ended -------------------------------------------------------------------------------------------------
+
+    def _succeeded(self, held: Sequence[Held], began: float) -> None:
+        probe = self._shared.probe
+        probe.handle_seconds.add(time.perf_counter() - began)
+        now = self._shared.now()
+        for one in held:
+            probe.count("bus_handled_total", result="ok")
+            probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
+            probe.changed("received", one.work.claim.message_id, Status.SUCCESSED)
+            if one.work.claim.key is not None:
+                self._shared.to_execute()  # the next one of the same key has become the first
+
+    async def _failed(self, held: Held, error: BaseException) -> None:
+        """T5, T6 or T9."""
+        shared, work, subscription = self._shared, held.work, held.subscription
+        on_failure = "block" if subscription is None else subscription.on_failure
+        retry = (subscription.retry if subscription is not None else None) or shared.settings.retry
+        outcome = retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
+        is_hopeless = isinstance(error, (Undecodable, NoSubscriber))
+        is_parked = is_hopeless or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
+        again = None if isinstance(outcome, Never) or is_parked else outcome
+        text = text_of(error)
+
+        def mark(db: Connection) -> None:
+            if again is not None:
+                try_again(db, shared.sql, SUBSCRIBE, work.claim, again, text, keeps_place=on_failure != "skip")
+                # Told before the commit: a moment after it, an executor may tell what comes next.
+                shared.probe.changed("received", work.claim.message_id, Status.SCHEDULED)
+                return
+            content = content_of({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
+            give_up(
+                db,
+                shared.sql,
+                SUBSCRIBE,
+                work.claim,
+                text,
+                shared.settings.failed_kept_s,
+                counts=not is_hopeless,
+                parks=is_parked,
+                content=content,
+            )
+            if subscription is not None and subscription.dead_letter:
+                self._bury(db, subscription.dead_letter, held, text)
+
+        shared.probe.count("bus_handled_total", result="failed")
+        try:
+            await shared.database.run(mark)
+        except LeaseLost:
+            held.is_lost = True
+            shared.probe.count("bus_lease_lost_total")
+            return
+        if again is None:
+            log.warning("failed", extra={"number": work.claim.message_id, "event": work.name, "error": text})
+            shared.probe.changed("received", work.claim.message_id, Status.FAILED)
+            shared.probe.failed(failed_info(work, self._group, error))
+        if not is_hopeless:
+            shared.probe.count("bus_retries_total", place="handle")
+        if work.claim.key is not None:
+            shared.to_execute()
+
+    def _bury(self, db: Connection, topic: str, held: Held, error: str) -> None:
+        """A copy for the dead-letter topic, in the transaction that gives the message up."""
+        shared = self._shared
+        kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUPE)}
+        headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
+        event = Outgoing(topic, msgspec.Raw(held.body or b"null"), headers=headers)
+        write(shared.drafting, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
+
+    def _event(self, held: Held, payload: Any) -> Event:
+        work = held.work
+        return Event(
+            id=held.headers.id,
+            name=work.name,
+            group=self._group,
+            headers=held.headers,
+            value=payload,
+            retries=work.retries,
+            added=work.added,
+            key=work.claim.key,
+        )
+
+
+def _handle(db: Connection, sql: Sql) -> Handle:
+    def run(statement: str, values: Sequence[Any]) -> int:
+        return db.exec_driver_sql(statement, tuple(values)).rowcount
+
+    return Handle(sql.kind, sql.paramstyle, run)
+
+
+class Interrupted(Exception):
+    """The handler was cancelled by something inside it, which counts as a failure like any other."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"the handler was cancelled from within ({type(self.cause).__name__}: {self.cause})"
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Cancelled or not, what has begun is finished first."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error from None
+        raise

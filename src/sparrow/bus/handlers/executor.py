@@ -1,0 +1,251 @@
+"""Has the messages of one group handled: claims what is due, as many as there are slots, and keeps the leases.
+
+1. A message that is claimed is renewed until it ends, however slow its handler is: nobody else starts it.
+2. The slots are the group's own: a slow group holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection
+
+from sparrow.bus.codec.content_column import read_content
+from sparrow.bus.context import Shared
+from sparrow.bus.handlers.attempts import Attempts, Held
+from sparrow.bus.handlers.subscription import Subscription
+from sparrow.bus.headers import Headers
+from sparrow.bus.relay.relay import under_way
+from sparrow.bus.sql.claims import Work, claim, renew, take
+from sparrow.bus.sql.completion import hand_back
+from sparrow.bus.sql.outbox import SUBSCRIBE
+from sparrow.bus.states import Status
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    def __init__(self, shared: Shared, group: str, concurrency: int) -> None:
+        self.group, self.concurrency = group, concurrency
+        self._shared = shared
+        self._held: dict[int, Held] = {}
+        self._ready: deque[Held] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._waiting_batches: dict[Subscription, _Batch] = {}
+        self._moved = asyncio.Event()
+        """A slot became free."""
+        self._is_stopping = False
+        self._claiming = asyncio.Lock()
+        self._attempts = Attempts(shared, group, concurrency)
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        settings = self._shared.settings
+        waker = self._shared.to_execute.listener()
+        pause_s = settings.poll_min_s
+        try:
+            while not self._is_stopping:
+                wanted = self._wanted()
+                if wanted <= 0:
+                    self._moved.clear()
+                    await self._moved.wait()
+                    continue
+                if await self.step(wanted) or await waker.wait(pause_s):
+                    pause_s = settings.poll_min_s
+                else:
+                    pause_s = min(pause_s * 2, settings.poll_max_s)
+        finally:
+            waker.close()
+
+    async def step(self, count_max: int | None = None) -> int:
+        """Claim what is due and start it; how many there were."""
+        shared, settings = self._shared, self._shared.settings
+        owner, wanted = shared.owner(), count_max or self._wanted()
+
+        def work(db: Connection) -> list[Work]:
+            claims = claim(db, shared.sql, SUBSCRIBE, self.group, wanted, owner=owner, lease_s=settings.lease_s)
+            return take(db, shared.sql, SUBSCRIBE, claims)
+
+        async with self._claiming:
+            works = await shared.database.run(work)
+            for one in works:
+                shared.probe.changed("received", one.claim.message_id, Status.ENQUEUED, Status.PROCESSING)
+                await self._accept(one)
+            self._start()
+        return len(works)
+
+    async def drain(self) -> None:
+        """Until nothing is held."""
+        while self._running or self._ready or self._waiting_batches:
+            for batch in list(self._waiting_batches.values()):
+                batch.is_due.set()
+            self._start()
+            if self._running:
+                await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(0)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Waits for running handlers, cancels those that take too long, hands back what was not begun."""
+        self._is_stopping = True
+        self._moved.set()
+        self._shared.to_execute()
+        await under_way(self._claiming, timeout_s)
+        unbegun = list(self._ready)
+        self._ready.clear()
+        for batch in self._waiting_batches.values():
+            unbegun += batch.held
+            batch.held = []
+            batch.is_due.set()
+        await self._hand_back(unbegun)
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=timeout_s)
+            committing = {held.task for held in self._held.values() if held.is_ending}
+            for held in self._held.values():
+                held.cancel.cancel()
+            for task in late - committing:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self._hand_back(list(self._held.values()))
+        self._attempts.close()
+
+    async def heartbeat(self) -> None:
+        """Renew the leases of all that is held; cancel what has passed to another worker."""
+        shared = self._shared
+        held = {number: one for number, one in self._held.items() if one.is_renewed and not one.is_ending}
+        if not held:
+            return
+        claims = [one.work.claim for one in held.values()]
+        kept = await shared.database.run(lambda db: renew(db, shared.sql, SUBSCRIBE, claims, shared.settings.lease_s))
+        for number, one in held.items():
+            if number not in kept and self._held.get(number) is one and not one.is_ending:
+                one.is_lost = True
+                one.cancel.cancel()
+                if one.task is not None:
+                    one.task.cancel()
+                else:
+                    self._held.pop(number, None)
+                    if one in self._ready:
+                        self._ready.remove(one)
+                shared.probe.count("bus_lease_lost_total")
+
+    # -- what is held -------------------------------------------------------------------------------------------------
+
+    def _wanted(self) -> int:
+        """As many as there are slots, and the same again ahead; a batch may be larger."""
+        batch = max((each.batch or 0 for each in self._subscriptions()), default=0)
+        ahead = max(self.concurrency * 2, batch + self.concurrency)
+        wanted = ahead - len(self._held)
+        # Not for every single slot: a claim costs about as much as a handler's own transaction.
+        return wanted if wanted * 2 >= self.concurrency else 0
+
+    def _subscriptions(self) -> Sequence[Subscription]:
+        plan = self._shared.registry.groups().get(self.group)
+        return plan.subscriptions if plan is not None else ()
+
+    async def _accept(self, work: Work) -> None:
+        shared = self._shared
+        subscription = shared.registry.find(self.group, work.name)
+        held = Held(work, subscription)
+        self._held[work.claim.message_id] = held
+        if subscription is not None and subscription.max_runtime_s is not None:
+            # One lease for all of it: a handler that reads at REPEATABLE READ must find the row as it was.
+            held.is_renewed = False
+            runtime_s = subscription.max_runtime_s
+            await shared.database.run(lambda db: renew(db, shared.sql, SUBSCRIBE, [work.claim], runtime_s))
+        try:
+            headers, held.body = read_content(work.content)
+            held.headers = Headers(headers)
+        except Exception as error:
+            held.subscription = None
+            log.warning("stored content cannot be read", extra={"message": work.claim.message_id, "error": str(error)})
+        is_worn = work.claim.crashes >= shared.settings.crashes_max
+        if held.subscription is not None and held.subscription.batch is not None and not is_worn:
+            batch = self._waiting_batches.get(held.subscription)
+            if batch is None or len(batch.held) >= batch.size:
+                batch = self._waiting_batches[held.subscription] = _Batch(held.subscription.batch)
+                self._launch(self._collect(held.subscription, batch))
+            batch.held.append(held)
+            if len(batch.held) >= batch.size:
+                batch.is_due.set()
+        else:
+            self._ready.append(held)
+
+    def _start(self) -> None:
+        while self._ready and len(self._running) < self.concurrency and not self._is_stopping:
+            self._launch(self._slot())
+
+    def _launch(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._moved.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("an attempt was not marked", extra={"group": self.group}, exc_info=error)
+
+    async def _slot(self) -> None:
+        """One slot of the group: handles what is ready, one after the other."""
+        while self._ready and not self._is_stopping:
+            held = self._ready.popleft()
+            task = held.task = asyncio.current_task()
+            assert task is not None
+            try:
+                await self._attempts.one(held)
+            except asyncio.CancelledError:
+                if not held.is_lost:  # `stop` hands the message back
+                    raise
+                task.uncancel()
+            except Exception:
+                log.warning("an attempt was not marked", extra={"group": self.group}, exc_info=True)
+            self._held.pop(held.work.claim.message_id, None)
+            self._moved.set()
+
+    async def _collect(self, subscription: Subscription, batch: _Batch) -> None:
+        """Wait until a batch is full, or long enough, then handle it."""
+        try:
+            async with asyncio.timeout(subscription.within_s):
+                await batch.is_due.wait()
+        except TimeoutError:
+            pass
+        if self._waiting_batches.get(subscription) is batch:
+            del self._waiting_batches[subscription]
+        held = [one for one in batch.held if not one.is_lost]
+        if not held or self._is_stopping:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        for one in held:
+            one.task = task
+        try:
+            await self._attempts.batch(subscription, held)
+        except asyncio.CancelledError:
+            if not any(one.is_lost for one in held):
+                raise
+            task.uncancel()
+            await self._hand_back([one for one in held if not one.is_lost])
+        for one in held:
+            self._held.pop(one.work.claim.message_id, None)
+
+    async def _hand_back(self, held: Sequence[Held]) -> None:
+        shared = self._shared
+        claims = [one.work.claim for one in held if not one.is_ending]
+        for one in held:
+            self._held.pop(one.work.claim.message_id, None)
+        if claims:
+            await shared.database.run(lambda db: hand_back(db, shared.sql, SUBSCRIBE, claims))
+
+
+@dataclass(eq=False)
+class _Batch:
+    size: int
+    held: list[Held] = field(default_factory=list)
+    is_due: asyncio.Event = field(default_factory=asyncio.Event)

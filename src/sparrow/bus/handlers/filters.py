@@ -1,0 +1,114 @@
+"""What runs around every handler: `async def filter(ctx, call_next)`, in the order they are listed.
+
+1. The first filter is the outermost: it sees the message first and the result last.
+2. What counts in the end is `ctx.result`; what a filter returns is ignored, so forgetting to return loses nothing.
+3. A filter that does not call on has handled the message. One that raises has failed it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sparrow.bus.errors import SubscriptionError
+from sparrow.bus.headers import Headers
+
+if TYPE_CHECKING:
+    from sparrow.bus.handlers.subscription import Subscription
+
+
+@dataclass
+class Context:
+    """One call of one handler. For a batch, `event`, `headers` and `payload` are lists."""
+
+    event: Any
+    headers: Headers | list[Headers]
+    payload: Any
+    """May be replaced before the handler runs."""
+    subscription: Subscription | None = None
+    handler: Callable[..., Any] | None = None
+    """May be replaced before it is called: by one that is called in its stead, with the same arguments."""
+    result: Any = None
+    """What the handler returned; may be replaced after it ran."""
+    error: Exception | None = None
+    """For `exception(ctx)`: what was raised."""
+    handled: bool = False
+    """Set by `exception(ctx)`: the message counts as handled, with `result`."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """For filters to tell one another something."""
+
+
+Next = Callable[[Context], Awaitable[Any]]
+Filter = Callable[[Context, Next], Awaitable[Any]]
+
+_METHODS = ("executing", "executed", "exception")
+
+
+def chain(filters: Sequence[Filter], innermost: Next) -> Next:
+    """One callable that runs all filters around `innermost`, whose return value becomes `ctx.result`."""
+
+    async def call_handler(ctx: Context) -> Any:
+        ctx.result = await innermost(ctx)
+        return ctx.result
+
+    call: Next = call_handler
+    for each in reversed(filters):
+        call = _around(each, call)
+    return call
+
+
+def as_filter(given: Any) -> Filter:
+    """A function as it is; an object (or a class, made without arguments) with any of `executing(ctx)`,
+    `executed(ctx)` and `exception(ctx)`, plain or async, as a function."""
+    if inspect.isclass(given):
+        try:
+            given = given()
+        except TypeError as error:
+            raise SubscriptionError(
+                f"filter {given.__qualname__} cannot be made ({error}): give an instance"
+            ) from error
+    if any(callable(getattr(given, method, None)) for method in _METHODS):
+        return _three_methods(given)
+    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None)):  # noqa: B004
+        taken: Filter = given
+        return taken
+    raise SubscriptionError(
+        f"{given!r} is not a filter: write `async def filter(ctx, call_next)`, "
+        "or a class with executing, executed or exception"
+    )
+
+
+def _around(each: Filter, inner: Next) -> Next:
+    async def call(ctx: Context) -> Any:
+        await each(ctx, inner)
+        return ctx.result
+
+    return call
+
+
+def _three_methods(given: Any) -> Filter:
+    executing, executed, exception = (getattr(given, method, None) for method in _METHODS)
+
+    async def around(ctx: Context, call_next: Next) -> None:
+        try:
+            await _run(executing, ctx)
+            await call_next(ctx)
+            await _run(executed, ctx)
+        except Exception as error:  # not BaseException: a cancelled handler is never a success
+            ctx.error, ctx.handled = error, False
+            await _run(exception, ctx)
+            if not ctx.handled:
+                raise
+            ctx.error = None
+
+    return around
+
+
+async def _run(method: Callable[[Context], Any] | None, ctx: Context) -> None:
+    if method is None:
+        return
+    answer = method(ctx)
+    if inspect.isawaitable(answer):
+        await answer

@@ -1,0 +1,230 @@
+"""Who handles what: declared by decorators, added at run time or read from a file; checked before anything starts.
+
+1. A name goes to the handler that names it exactly, else to the one with the most specific pattern; letter case counts.
+2. Nothing is found before `check`; after it every change is checked at once, and one that fails changes nothing.
+3. The check says all that is wrong, not only the first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Unpack
+
+from sparrow.bus.codec.payload import Naming
+from sparrow.bus.errors import SubscriptionError
+from sparrow.bus.handlers.call_plan import Plan, Provider, plan
+from sparrow.bus.handlers.discovery import imported, modules_of, read_file
+from sparrow.bus.handlers.router import Function, Router, marked, subscribe
+from sparrow.bus.handlers.signatures import handler_name
+from sparrow.bus.handlers.subscription import OPTIONS_KNOWN, Options, Subscription, declared
+from sparrow.bus.names import is_pattern, matches, specificity, wire_group, wire_name
+from sparrow.model.errors import IllegalName
+
+__all__ = ["GroupPlan", "Options", "Registry", "Router", "Subscription", "subscribe"]
+
+_FOUND_NAMES_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What one group listens to."""
+
+    group: str
+    topics: tuple[str, ...]
+    """As on the wire; patterns among them."""
+    concurrency: int | None
+    subscriptions: tuple[Subscription, ...]
+
+
+class Registry:
+    """All subscriptions of a bus."""
+
+    def __init__(self) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        """Called after each change of what has been checked: groups may have come, gone or changed."""
+        self._lock = threading.RLock()
+        self._declared: list[Subscription] = []
+        self._by_name: list[tuple[str, str, Options]] = []
+        """(topic, "module:name", options), imported by the check: a file may be read before its handlers exist."""
+        self._terms: _Terms | None = None
+        self._groups: dict[str, _Group] = {}
+
+    def subscribe(self, topic: str, **options: Unpack[Options]) -> Callable[[Function], Function]:
+        """For a function; several on one are all right. The function stays what it was."""
+        return Router(self, "", {}).subscribe(topic, **options)
+
+    def router(self, prefix: str, **defaults: Unpack[Options]) -> Router:
+        """For partial topics; `defaults` hold for all of its subscriptions, and its filters come before theirs."""
+        return Router(self, prefix, defaults)
+
+    def add(self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[Options]) -> None:
+        """The handler may be named as "module:name"."""
+        with self._lock:
+            if isinstance(handler, str) and self._terms is None:
+                self._by_name.append((topic, handler, options))
+                return
+            function = imported(handler) if isinstance(handler, str) else handler
+            self._change([*self._declared, declared(topic, function, **options)])
+        self._tell()
+
+    def remove(self, topic: str, handler: Callable[..., Any]) -> None:
+        """End every subscription of the handler to exactly this topic or pattern."""
+        with self._lock:
+            kept = [each for each in self._declared if (each.topic, each.handler) != (topic, handler)]
+            if len(kept) == len(self._declared):
+                raise SubscriptionError(f"{handler_name(handler)} is not subscribed to {topic!r}")
+            self._change(kept)
+        self._tell()
+
+    def load(self, path: str | Path) -> None:
+        """Add what a TOML file says."""
+        for topic, handler, options in read_file(path, OPTIONS_KNOWN):
+            self.add(topic, handler, **options)
+
+    def scan(self, package: str | ModuleType) -> None:
+        """Import every module of a package: its decorators run, and functions marked with `subscribe` are added."""
+        for module in modules_of(package):
+            for topic, function, options in marked(module):
+                if not any((each.topic, each.handler) == (topic, function) for each in self._declared):
+                    self.add(topic, function, **options)
+
+    def check(
+        self,
+        *,
+        app: str,
+        prefix: str | None = None,
+        group_prefix: str | None = None,
+        version: str = "v1",
+        naming: Naming | None = None,
+        providers: Mapping[Any, Provider] | None = None,
+    ) -> None:
+        """Plan every handler and every group. `prefix` goes before the topics, `group_prefix` before the groups."""
+        terms = _Terms(app, prefix, group_prefix, version, naming, dict(providers or {}))
+        with self._lock:
+            problems: list[str] = []
+            named: list[Subscription] = []
+            for topic, text, options in self._by_name:
+                try:
+                    named.append(declared(topic, imported(text), **options))
+                except SubscriptionError as error:
+                    problems.append(str(error))
+            # Anew: what was planned under other terms (a naming, providers) does not hold.
+            everything = [replace(each, checked=None) for each in (*self._declared, *named)]
+            planned, groups = _planned(everything, terms, problems)
+            self._declared, self._groups, self._terms, self._by_name = planned, groups, terms, []
+
+    def groups(self) -> dict[str, GroupPlan]:
+        """By their names on the wire; empty before the check."""
+        return {name: group.plan for name, group in self._groups.items()}
+
+    def find(self, group: str, name: str) -> Subscription | None:
+        """Who of the group takes the name; both as on the wire."""
+        served = self._groups.get(group)
+        return None if served is None else served.find(name)
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        return tuple(self._declared)
+
+    def _change(self, subscriptions: list[Subscription]) -> None:
+        if self._terms is None:
+            self._declared = subscriptions
+            return
+        self._declared, self._groups = _planned(subscriptions, self._terms, [])
+
+    def _tell(self) -> None:
+        """Outside the lock: who hears of it may well ask back, from another thread."""
+        if self._terms is not None:
+            for tell in self.on_change:
+                tell()
+
+
+# -- the check -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Terms:
+    app: str
+    prefix: str | None
+    group_prefix: str | None
+    version: str
+    naming: Naming | None
+    providers: Mapping[Any, Provider]
+
+
+class _Group:
+    """The handlers of a group, ready to be found."""
+
+    def __init__(self, plan: GroupPlan, by_topic: dict[str, Subscription]) -> None:
+        self.plan = plan
+        self._exact = {topic: each for topic, each in by_topic.items() if not is_pattern(topic)}
+        self._patterns = [(topic, by_topic[topic]) for topic in sorted(by_topic, key=specificity) if is_pattern(topic)]
+        self._found: dict[str, Subscription] = {}
+
+    def find(self, name: str) -> Subscription | None:
+        exact = self._exact.get(name)
+        if exact is not None or not self._patterns:
+            return exact
+        found = self._found.get(name)
+        if found is None:
+            found = next((each for pattern, each in self._patterns if matches(pattern, name)), None)
+            if found is not None:
+                if len(self._found) >= _FOUND_NAMES_MAX:
+                    self._found.clear()
+                self._found[name] = found
+        return found
+
+
+def _planned(
+    subscriptions: Sequence[Subscription], terms: _Terms, problems: list[str]
+) -> tuple[list[Subscription], dict[str, _Group]]:
+    by_group: dict[str, list[Subscription]] = {}
+    planned: list[Subscription] = []
+    for each in subscriptions:
+        try:
+            ready = each if each.checked else replace(each, checked=_plan(each, terms))
+            group = wire_group(each.group, app=terms.app, prefix=terms.group_prefix, version=terms.version)
+        except (SubscriptionError, IllegalName) as error:
+            problems.append(str(error))
+            continue
+        planned.append(ready)
+        by_group.setdefault(group, []).append(ready)
+    groups = {name: _grouped(name, members, terms, problems) for name, members in by_group.items()}
+    if problems:
+        raise SubscriptionError("\n".join(problems))
+    return planned, groups
+
+
+def _plan(each: Subscription, terms: _Terms) -> Plan:
+    made = plan(each.handler, naming=terms.naming, batch=each.batch is not None, providers=terms.providers)
+    if each.executor == "process":
+        if made.is_async or made.session_kind is not None or made.wants_cancel:
+            raise SubscriptionError(
+                f"{each} runs in another process: it must be a plain def, without a database handle or CancelToken"
+            )
+        if "<" in each.name:  # <locals>, <lambda>
+            raise SubscriptionError(f"{each} runs in another process: it must be a function of a module")
+    return made
+
+
+def _grouped(name: str, members: Sequence[Subscription], terms: _Terms, problems: list[str]) -> _Group:
+    by_topic: dict[str, Subscription] = {}
+    concurrency: dict[int, Subscription] = {}
+    for each in members:
+        topic = wire_name(each.topic, terms.prefix)
+        first = by_topic.setdefault(topic, each)
+        if first is not each and not (first.allow_duplicates or each.allow_duplicates):
+            problems.append(
+                f"{first.name} and {each.name} both take {topic!r} in group {name!r}, and only one would get it: "
+                "give one of them another group, or say allow_duplicates=True to have the first win"
+            )
+        if each.concurrency is not None:
+            concurrency.setdefault(each.concurrency, each)
+    if len(concurrency) > 1:
+        said = ", ".join(f"{count} by {each.name}" for count, each in concurrency.items())
+        problems.append(f"the concurrency of group {name!r} is {said}: it is the group's, so say it once")
+    return _Group(GroupPlan(name, tuple(sorted(by_topic)), next(iter(concurrency), None), tuple(members)), by_topic)

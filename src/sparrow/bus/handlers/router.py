@@ -1,0 +1,99 @@
+"""Subscriptions that share the beginning of their topics: partial topics (".cancelled"), marked or added.
+
+```python
+@bus.router("order")
+class Orders:
+    @subscribe(".cancelled")
+    def cancelled(self, evt: dict): ...
+
+orders = bus.router("order", group="billing")
+@orders.subscribe(".created")
+def created(evt: dict): ...
+```
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from sparrow.bus.errors import SubscriptionError
+
+if TYPE_CHECKING:
+    from sparrow.bus.handlers.registry import Registry
+    from sparrow.bus.handlers.subscription import Options
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Target = TypeVar("Target")
+
+_MARKS = "__sparrow_subscriptions__"
+
+
+def subscribe(topic: str, **options: Unpack[Options]) -> Callable[[Function], Function]:
+    """Marks a function or method; whoever has the bus takes it up: a router around its class, or `scan`."""
+    _refuse_a_bare_decorator(topic)
+
+    def mark(function: Function) -> Function:
+        target = function.__func__ if isinstance(function, (staticmethod, classmethod)) else function
+        setattr(target, _MARKS, [*getattr(target, _MARKS, ()), (topic, options)])
+        return function
+
+    return mark
+
+
+class Router:
+    """Made by `Registry.router`. A topic that starts with a dot goes after the prefix; another one stands alone."""
+
+    def __init__(self, registry: Registry, prefix: str, defaults: Options) -> None:
+        self._registry, self._prefix, self._defaults = registry, prefix.rstrip("."), defaults
+
+    def subscribe(self, topic: str, **options: Unpack[Options]) -> Callable[[Function], Function]:
+        _refuse_a_bare_decorator(topic)
+
+        def take(function: Function) -> Function:
+            self.add(topic, function, **options)
+            return function
+
+        return take
+
+    def add(self, topic: str, function: Callable[..., Any] | str, **options: Unpack[Options]) -> None:
+        filters = (*self._defaults.get("filters", ()), *options.get("filters", ()))
+        merged: Options = {**self._defaults, **options, "filters": filters}
+        self._registry.add(self._prefix + topic if topic.startswith(".") else topic, function, **merged)
+
+    def __call__(self, target: Target) -> Target:
+        """Take up what is marked in a class (made without arguments), an instance or a module."""
+        holder: Any = target
+        if inspect.isclass(target):
+            try:
+                holder = target()
+            except TypeError as error:
+                raise SubscriptionError(
+                    f"{target.__qualname__} cannot be made without arguments ({error}): "
+                    f"give an instance, bus.router({self._prefix!r})({target.__qualname__}(...))"
+                ) from error
+        found = list(marked(holder))
+        if not found:
+            raise SubscriptionError(f"{target!r} has nothing marked with @subscribe")
+        for topic, function, options in found:
+            self.add(topic, function, **options)
+        return target
+
+
+def marked(holder: Any) -> Iterator[tuple[str, Callable[..., Any], Options]]:
+    """What is marked in a module, or in an object as its bound methods. In a module: only what it defines itself."""
+    is_module = inspect.ismodule(holder)
+    for name in list(vars(holder)) if is_module else dir(type(holder)):
+        # Statically: asking an object for everything it has would run its properties.
+        found = inspect.getattr_static(holder, name, None)
+        function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+        if not inspect.isroutine(function) or (is_module and function.__module__ != holder.__name__):
+            continue
+        for topic, options in getattr(function, _MARKS, ()):
+            yield topic, getattr(holder, name), options
+
+
+def _refuse_a_bare_decorator(topic: object) -> None:
+    if not isinstance(topic, str):
+        raise SubscriptionError(f'subscribe needs a topic: write @subscribe("order.created"), not for {topic!r} alone')

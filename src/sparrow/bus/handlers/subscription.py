@@ -1,0 +1,146 @@
+"""What a subscription may say, and which of it makes no sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypedDict, Unpack
+
+from sparrow.bus.errors import SubscriptionError
+from sparrow.bus.handlers.call_plan import Plan
+from sparrow.bus.handlers.discovery import imported
+from sparrow.bus.handlers.filters import Filter, as_filter
+from sparrow.bus.handlers.signatures import handler_name
+from sparrow.bus.names import checked_topic
+from sparrow.bus.retry import Retry
+from sparrow.model.errors import IllegalName
+
+Duration = float | str | timedelta
+"""Seconds, a timedelta, or text such as "500ms", "2s", "5m", "1h"."""
+
+WITHIN_S = 1.0
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Options(TypedDict, total=False):
+    """What a subscription may say besides its topic."""
+
+    group: str | None
+    concurrency: int | None
+    """How many run at the same time in the whole group; None: what the bus says."""
+    order_by: Literal["key"] | None
+    on_failure: Literal["block", "skip", "park"]
+    """What a failing message does to the later ones of its key."""
+    retry: Retry | None
+    batch: int | None
+    """So many at most in one call, which then gets lists."""
+    within: Duration
+    """How long a batch may wait to be full."""
+    filters: Sequence[Any]
+    dedupe: bool
+    timeout: Duration | None
+    """An attempt that takes longer has failed."""
+    max_runtime: Duration | None
+    """A lease is not renewed beyond this."""
+    dead_letter: str | None
+    executor: Literal["thread", "process"]
+    allow_duplicates: bool
+
+
+OPTIONS_KNOWN = frozenset(Options.__annotations__)
+
+
+@dataclass(frozen=True)
+class Subscription:
+    topic: str
+    """A name or a pattern, as declared: without the prefix of the bus."""
+    handler: Callable[..., Any]
+    group: str | None = None
+    concurrency: int | None = None
+    order_by: Literal["key"] | None = "key"
+    on_failure: Literal["block", "skip", "park"] = "block"
+    retry: Retry | None = None
+    batch: int | None = None
+    within_s: float = WITHIN_S
+    filters: tuple[Filter, ...] = ()
+    dedupe: bool = True
+    timeout_s: float | None = None
+    max_runtime_s: float | None = None
+    dead_letter: str | None = None
+    executor: Literal["thread", "process"] = "thread"
+    allow_duplicates: bool = False
+    checked: Plan | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def plan(self) -> Plan:
+        assert self.checked is not None, "a subscription is planned by Registry.check"
+        return self.checked
+
+    @property
+    def name(self) -> str:
+        """How messages name its handler."""
+        return handler_name(self.handler)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.topic!r}, group {self.group!r})"
+
+
+def seconds(value: Duration) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*", value)
+        if found is None:
+            raise SubscriptionError(f'{value!r} is not a duration: write 2.5, "500ms", "2s", "5m" or "1h"')
+        return float(found[1]) * _UNITS_S[found[2] or "s"]
+    return float(value)
+
+
+def declared(topic: str, handler: Callable[..., Any], **options: Unpack[Options]) -> Subscription:
+    """A subscription of what a decorator was given; wrong values are refused here."""
+    name = handler_name(handler)
+    if not callable(handler):
+        raise SubscriptionError(f"{handler!r} cannot handle {topic!r}: it is not callable")
+    if topic.startswith("."):
+        raise SubscriptionError(f"{topic!r} of {name} is partial: it needs a router, as in bus.router('order')")
+    unknown = options.keys() - OPTIONS_KNOWN
+    if unknown:
+        raise SubscriptionError(f"{name} is subscribed with {sorted(unknown)}; known are {sorted(OPTIONS_KNOWN)}")
+    try:
+        checked_topic(topic)
+        if options.get("dead_letter"):
+            checked_topic(options["dead_letter"] or "")
+    except IllegalName as error:
+        raise SubscriptionError(f"{name} cannot subscribe: {error}") from error
+    plain: dict[str, Any] = dict(options)
+    for key in ("within", "timeout", "max_runtime"):
+        if key in plain:
+            value = plain.pop(key)
+            plain[f"{key}_s"] = None if value is None else seconds(value)
+    plain["filters"] = tuple(
+        as_filter(imported(each) if isinstance(each, str) else each) for each in plain.get("filters", ())
+    )
+    made = Subscription(topic, handler, **plain)
+    problem = _problem(made)
+    if problem:
+        raise SubscriptionError(f"{made}: {problem}")
+    return made
+
+
+def _problem(made: Subscription) -> str | None:
+    """What is wrong with its values."""
+    wrong = {
+        "concurrency must be at least 1": made.concurrency is not None and made.concurrency < 1,
+        "batch must be at least 1": made.batch is not None and made.batch < 1,
+        "within must not be negative": made.within_s < 0,
+        "timeout must be more than 0": made.timeout_s is not None and made.timeout_s <= 0,
+        "max_runtime must be more than 0": made.max_runtime_s is not None and made.max_runtime_s <= 0,
+        'order_by is "key" or None': made.order_by not in ("key", None),
+        'on_failure is "block", "skip" or "park"': made.on_failure not in ("block", "skip", "park"),
+        'executor is "thread" or "process"': made.executor not in ("thread", "process"),
+        "group must not be empty": made.group == "",
+        "retry is a Retry": made.retry is not None and not isinstance(made.retry, Retry),
+    }
+    return next((rule for rule, is_broken in wrong.items() if is_broken), None)

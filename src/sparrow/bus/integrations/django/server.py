@@ -1,0 +1,34 @@
+"""A bus inside a Django server: `bus.install(application)` in wsgi.py or asgi.py, in place of a worker of its own."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.core.signals import request_started
+
+from sparrow.bus.integrations.django import configuration
+from sparrow.bus.integrations.django.transaction import DjangoEffect
+from sparrow.bus.integrations.first_request import FirstRequest
+
+if TYPE_CHECKING:
+    from sparrow.bus.api import EventBus
+
+
+def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
+    """It starts with the first request. `start=False`: only make the tables that are missing."""
+    first_request = FirstRequest(bus, start=start)
+    with_django_transactions(bus)
+
+    def begin(**_: Any) -> None:
+        if start and not bus.is_running:
+            configuration.check_same_database()
+        first_request()
+
+    request_started.connect(begin, weak=False, dispatch_uid=("sparrow bus", id(bus)))
+
+
+def with_django_transactions(bus: EventBus) -> None:
+    """Functions that handle events work inside Django's `atomic()`: what they write through its models, and the end of
+    the message, are one commit."""
+    bus.shared.blocking_effect = partial(DjangoEffect, configuration.using())

@@ -1,0 +1,116 @@
+"""Django's own transaction as the one a handler works in: its rows and the end of its message are one commit.
+
+A connection of Django's belongs to a thread. So all that happens for one message happens in one thread of the pool, one
+thing after the other: begin, the handler, the end of the message, commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Executor as Pool
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any, cast
+
+from django.db import close_old_connections, connections, transaction
+from sqlalchemy import Connection
+
+from sparrow.bus.handlers.transactions import Finish, plain_result
+
+
+class DjangoEffect:
+    """For handlers that are plain functions and ask for no session of SQLAlchemy's."""
+
+    def __init__(self, using: str, pool: Pool) -> None:
+        self._using, self._pool = using, pool
+        # What publishing inside the handler is bound to: the name, since the connection is another one in each thread.
+        self.handle: Any = SimpleNamespace(vendor=connections[using].vendor, alias=using)
+        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._atomic: Any = None
+        self._calling: Future[Any] | None = None
+
+    async def begin(self) -> None:
+        self._pool.submit(self._serve)
+        await self._in_thread(self._enter)
+
+    async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._calling = self._ask(lambda: function(*args, **kwargs))
+        return plain_result(await asyncio.wrap_future(self._calling), function)
+
+    async def commit(self, finish: Finish) -> None:
+        def work() -> None:
+            finish(cast("Connection", _Speaking(self._using)))
+            atomic, self._atomic = self._atomic, None
+            atomic.__exit__(None, None, None)
+
+        await self._in_thread(work)
+        self._orders.put(None)
+
+    async def abandon(self) -> None:
+        # Behind whatever the thread is still doing: a handler that was given up cannot be stopped, only undone.
+        undone = self._ask(self._undo)
+        self._orders.put(None)
+        if self._calling is None or self._calling.done():
+            await asyncio.wrap_future(undone)
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        close_old_connections()
+        self._atomic = transaction.atomic(using=self._using, durable=True)
+        self._atomic.__enter__()
+
+    def _undo(self) -> None:
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            return
+        try:
+            atomic.__exit__(RuntimeError, RuntimeError("rolled back"), None)
+        except Exception:
+            connections[self._using].close()  # it is the connection that broke: with it went the transaction
+
+    def _serve(self) -> None:
+        try:
+            while (order := self._orders.get()) is not None:
+                work, answer = order
+                try:
+                    answer.set_result(work())
+                except BaseException as error:
+                    answer.set_exception(error)
+        finally:
+            close_old_connections()
+
+    def _ask(self, work: Callable[[], Any]) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # from here on it cannot be cancelled: the thread will answer
+        context = contextvars.copy_context()
+        self._orders.put((lambda: context.run(work), answer))
+        return answer
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self._ask(work))
+
+
+class _Speaking:
+    """As much of SQLAlchemy's Connection as our statements use, on Django's connection of this thread."""
+
+    def __init__(self, using: str) -> None:
+        self._connection = connections[using]
+        self.dialect = SimpleNamespace(name=self._connection.vendor, paramstyle="format")
+
+    def exec_driver_sql(self, statement: str, values: tuple[Any, ...] = ()) -> _Answer:
+        cursor = self._connection.cursor()
+        cursor.execute(statement, list(values))
+        return _Answer(cursor)
+
+
+class _Answer:
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+        self.rowcount = int(cursor.rowcount)
+
+    def all(self) -> list[Any]:
+        return list(self._cursor.fetchall())

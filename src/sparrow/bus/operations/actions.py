@@ -1,0 +1,216 @@
+"""The steps of each operation, without saying how they are run: asyncio and blocking callers run the same ones.
+
+By number, all or nothing: one message for which the step is illegal, and nothing has changed. By filter, in lots, each
+a transaction of its own: what is not (or no longer) in a state for it is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+from sqlalchemy import Connection
+
+from sparrow.bus.context import Shared
+from sparrow.bus.errors import IllegalTransition, UnknownMessage
+from sparrow.bus.operations.stored_event import NUMBER_MAX, Outcome, StoredEvent, Where
+from sparrow.bus.sql import operator_actions, stored_events
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.states import OPEN, Status
+from sparrow.bus.telemetry.probe import Side
+from sparrow.model.errors import Refused
+
+T = TypeVar("T")
+
+LOT = 500
+SAMPLE = 20
+PAGE_MAX = 1_000
+_CLOSED = frozenset(Status) - OPEN
+
+
+class Pause(NamedTuple):
+    seconds: float
+
+
+Work = Callable[[Connection], Any]
+Steps = Generator[Work | Pause, Any, T]
+"""Each piece of work is one transaction, whose result is sent back in."""
+
+
+@dataclass(frozen=True)
+class Action:
+    name: str
+    wanted: str
+    """What the message would become, as an error says it."""
+    legal_from: frozenset[Status]
+    usual_from: Status
+    """What a filter means that names no state."""
+    becomes: Status | None
+    apply: Callable[[Connection, Sql, int, Sequence[int]], list[int]]
+
+
+REQUEUE = Action("requeue", "Enqueued", _CLOSED, Status.FAILED, Status.ENQUEUED, operator_actions.requeue)
+PUBLISH_NOW = Action(
+    "publish-now",
+    "due now",
+    frozenset({Status.DELAYED}),
+    Status.DELAYED,
+    Status.SCHEDULED,
+    operator_actions.publish_now,
+)
+PARK = Action("park", "parked", frozenset({Status.FAILED}), Status.FAILED, None, operator_actions.park)
+UNPARK = Action(
+    "unpark",
+    "unparked",
+    frozenset({Status.FAILED}),
+    Status.FAILED,
+    None,
+    partial(operator_actions.park, parks=False),
+)
+
+
+def cancelling(kept_s: float) -> Action:
+    apply = partial(operator_actions.cancel, kept_s=kept_s)
+    legal_from = frozenset({Status.SCHEDULED, Status.DELAYED})
+    return Action("cancel", "Cancelled", legal_from, Status.DELAYED, Status.CANCELLED, apply)
+
+
+def deleting(*, force: bool) -> Action:
+    legal_from = frozenset(Status) if force else _CLOSED
+    return Action("delete", "deleted", legal_from, Status.FAILED, None, partial(operator_actions.delete, force=force))
+
+
+def acting(
+    shared: Shared,
+    action: Action,
+    side: Side,
+    numbers: Sequence[int],
+    where: Where | None,
+    *,
+    dry_run: bool,
+    limit: int | None,
+    rate: float | None,
+) -> Steps[Outcome]:
+    """Exactly one of `numbers` and `where` says which messages."""
+    if bool(numbers) == (where is not None):
+        raise Refused(f"{action.name}: give the numbers of messages, or say `where`")
+    if limit is not None and limit < 1:
+        raise Refused(f"{action.name}: a limit is 1 or more, not {limit}")
+    if rate is not None and rate <= 0:
+        raise Refused(f"{action.name}: a rate is more than 0 messages a second, not {rate}")
+    if where is None:
+        return _acting_on(shared, action, side, list(dict.fromkeys(numbers)), dry_run=dry_run)
+    return _acting_where(shared, action, side, _narrowed(action, where), dry_run=dry_run, limit=limit, rate=rate)
+
+
+def getting(shared: Shared, side: Side, number: int) -> Steps[StoredEvent]:
+    found = None
+    if 0 <= number <= NUMBER_MAX:
+        found = yield lambda db: stored_events.get(db, shared.sql_of(db), side, number)
+    if found is None:
+        raise UnknownMessage(side, number)
+    return found  # type: ignore[no-any-return]
+
+
+def finding(shared: Shared, side: Side, where: Where, limit: int, before_id: int | None) -> Steps[list[StoredEvent]]:
+    if not 1 <= limit <= PAGE_MAX:
+        raise Refused(f"a page has 1 to {PAGE_MAX} messages, not {limit}: take the next one with before_id")
+    if before_id is not None:
+        before_id = min(before_id, NUMBER_MAX)
+    found = yield lambda db: stored_events.find(db, shared.sql_of(db), side, where, limit=limit, before_id=before_id)
+    return found  # type: ignore[no-any-return]
+
+
+def _narrowed(action: Action, where: Where) -> Where:
+    if where.says_nothing:
+        raise Refused(f"{action.name} of everything is not done: say which messages, by their state at least")
+    if where.status is None:
+        return replace(where, status=action.usual_from)
+    statuses = OPEN if where.status == "Open" else {Status(where.status)}
+    if not statuses & action.legal_from:
+        legal = ", ".join(sorted(status.value for status in action.legal_from))
+        raise Refused(f"what is {where.status} cannot become {action.wanted}: {action.name} takes what is {legal}")
+    return where
+
+
+def _acting_on(shared: Shared, action: Action, side: Side, numbers: list[int], *, dry_run: bool) -> Steps[Outcome]:
+    for number in numbers:
+        if not 0 <= number <= NUMBER_MAX:
+            raise UnknownMessage(side, number)
+
+    def work(db: Connection) -> None:
+        sql = shared.sql_of(db)
+        for first in range(0, len(numbers), LOT):
+            lot = numbers[first : first + LOT]
+            done = set(action.apply(db, sql, stored_events.number_of(side), lot))
+            for number in lot:
+                if number not in done:
+                    _refuse(db, sql, action, side, number)
+        if dry_run:
+            raise _Undo
+
+    try:
+        yield work
+    except _Undo:
+        return Outcome(len(numbers), tuple(numbers[:SAMPLE]), is_dry=True)
+    _tell(shared, action, side, numbers)
+    return Outcome(len(numbers), tuple(numbers[:SAMPLE]))
+
+
+def _refuse(db: Connection, sql: Sql, action: Action, side: Side, number: int) -> None:
+    found = stored_events.get(db, sql, side, number)
+    if found is None:
+        raise UnknownMessage(side, number)
+    raise IllegalTransition(number, found.status.value, action.wanted)
+
+
+def _acting_where(
+    shared: Shared, action: Action, side: Side, where: Where, *, dry_run: bool, limit: int | None, rate: float | None
+) -> Steps[Outcome]:
+    if dry_run:
+        count = yield lambda db: stored_events.count(db, shared.sql_of(db), side, where, limit)
+        sample = yield lambda db: stored_events.numbers(
+            db, shared.sql_of(db), side, where, limit=min(SAMPLE, limit or SAMPLE)
+        )
+        return Outcome(count, tuple(sample), is_dry=True)
+    done = after_id = 0
+    sample = []
+    lot = LOT if rate is None else max(1, min(LOT, int(rate)))
+    while limit is None or done < limit:
+        size = lot if limit is None else min(lot, limit - done)
+        chosen, changed = yield partial(_lot, shared, action, side, where, size, after_id)
+        if not chosen:
+            break
+        done, after_id = done + len(changed), chosen[-1]
+        sample += changed[: SAMPLE - len(sample)]
+        _tell(shared, action, side, changed)
+        if rate is not None and changed:
+            yield Pause(len(changed) / rate)
+    return Outcome(done, tuple(sample))
+
+
+def _lot(
+    shared: Shared, action: Action, side: Side, where: Where, size: int, after_id: int, db: Connection
+) -> tuple[list[int], list[int]]:
+    """Those that were chosen, and those of them that have changed."""
+    sql = shared.sql_of(db)
+    chosen = stored_events.numbers(db, sql, side, where, limit=size, after_id=after_id)
+    return chosen, action.apply(db, sql, stored_events.number_of(side), chosen) if chosen else []
+
+
+def _tell(shared: Shared, action: Action, side: Side, numbers: Sequence[int]) -> None:
+    if not numbers:
+        return
+    shared.probe.count("bus_operations_total", len(numbers), action=action.name, side=side)
+    if action.becomes is not None:
+        for number in numbers:
+            shared.probe.changed(side, number, action.becomes)
+    # Also where a message has left the queue: the next one of its key may go on.
+    (shared.to_send if side == "published" else shared.to_execute)()
+
+
+class _Undo(Exception):
+    """Ends a transaction that was only a rehearsal."""

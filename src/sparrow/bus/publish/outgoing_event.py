@@ -1,0 +1,153 @@
+"""From a name and a payload to rows in the caller's transaction.
+
+Everything that can be wrong with an event is said before anything is written: its name, its payload, its headers, the
+transaction it is to be part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sparrow.bus import headers as h
+from sparrow.bus.codec.content_column import content_of
+from sparrow.bus.codec.payload import Naming, encode, type_name
+from sparrow.bus.names import checked_event_name, wire_name
+from sparrow.bus.publish.transaction_handle import Handle
+from sparrow.bus.snowflake import IdMaker
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.outbox import NewEvent, insert, insert_many
+from sparrow.bus.sql.tables import KEY_CHARS
+from sparrow.model.errors import IllegalMessage, Unavailable
+
+DELAY_MAX_S = 100 * 365 * 86_400.0
+_ID_TRIES = 3
+
+
+Key = str | int | UUID
+"""What may be a key; it travels as text."""
+
+
+class Outgoing(NamedTuple):
+    """One of many events to publish together: `bus.publish_many([Outgoing("order.created", order, key="7"), ...])`."""
+
+    name: str
+    value: object = None
+    key: Key | None = None
+    delay: timedelta | float | None = None
+    at: datetime | None = None
+    headers: Mapping[str, str | None] = {}
+    callback: str | None = None
+    dedupe: str | None = None
+    tenant: str | None = None
+
+
+class Drafting:
+    """Makes events ready to be written. Pure but for the clock and the numbers it hands out."""
+
+    def __init__(
+        self,
+        ids: IdMaker,
+        *,
+        topic_prefix: str | None,
+        naming: Naming | None,
+        check_name: Callable[[str], None],
+        now: Callable[[], datetime],
+        trace_headers: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.ids = ids
+        self._prefix, self._naming = topic_prefix, naming
+        self._check_name, self._now, self._trace_headers = check_name, now, trace_headers
+        self._checked: dict[str, str] = {}
+
+    def draft(self, event: Outgoing, number: int | None = None) -> NewEvent:
+        name = self._checked.get(event.name) or self._check(event.name)
+        body = encode(name, event.value, naming=self._naming)
+        number = self.ids.next() if number is None else number
+        now = self._now()
+        delay_s = _delay_s(event, now)
+        text = str(number)
+        headers: dict[str, str | None] = dict(event.headers) if event.headers else {}
+        given: Mapping[Any, Any] = headers  # of callers that mypy never saw
+        for key, value in given.items():
+            if not (isinstance(key, str) and key) or not (value is None or isinstance(value, str)):
+                raise IllegalMessage(f"the header {key!r} of {name!r} is {value!r}: headers have names and are text")
+        headers[h.ID] = text
+        headers[h.NAME] = name
+        headers.setdefault(h.TYPE, type_name(event.value))
+        headers.setdefault(h.CORRELATION_ID, text)
+        headers.setdefault(h.CORRELATION_SEQUENCE, "0")
+        headers[h.CALLBACK] = event.callback
+        if delay_s is None:
+            headers[h.SENT_AT] = h.sent_at_text(now)
+        else:
+            headers[h.SENT_AT] = h.sent_at_text(now + timedelta(seconds=delay_s))
+            headers[h.DELAY] = h.time_span_text(timedelta(seconds=delay_s))
+        key_text = None
+        if event.key is not None:
+            key_text = _key_text(event.key, name)
+            headers[h.KEY] = headers[h.KAFKA_KEY] = key_text
+        if event.dedupe is not None:
+            headers[h.DEDUPE] = event.dedupe
+        if event.tenant is not None:
+            headers[h.TENANT] = event.tenant
+        headers.update(self._trace_headers())
+        try:
+            content = content_of(headers, body)
+        except UnicodeEncodeError as error:
+            raise IllegalMessage(f"the key or a header of {name!r} has half a character: {error}") from error
+        return NewEvent(number, name, content, key_text, delay_s)
+
+    def _check(self, name: str) -> str:
+        wired = wire_name(checked_event_name(name), self._prefix)
+        self._check_name(wired)
+        if len(self._checked) < 10_000:  # names are few; made-up ones must not fill the memory
+            self._checked[name] = wired
+        return wired
+
+
+def write(drafting: Drafting, handle: Handle, sql: Sql, event: Outgoing, version: str) -> NewEvent:
+    """One event. A number that is taken, which is next to impossible, is replaced."""
+    for _ in range(_ID_TRIES):
+        new = drafting.draft(event)
+        if insert(handle.run, sql, new, version):
+            return new
+    raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
+
+
+def write_many(
+    drafting: Drafting, handle: Handle, sql: Sql, events: Sequence[Outgoing], version: str
+) -> list[NewEvent]:
+    news = [drafting.draft(event) for event in events]
+    insert_many(handle.run, sql, news, version)
+    return news
+
+
+def _key_text(key: Any, name: str) -> str:
+    """The key as it is stored, if it fits the column of every database."""
+    text = str(key) if isinstance(key, (str, int, UUID)) else ""
+    if not 1 <= len(text) <= KEY_CHARS or "\0" in text:
+        raise IllegalMessage(f"the key of {name!r} is {key!r}: text of 1 to {KEY_CHARS} characters will do")
+    return text
+
+
+def _delay_s(event: Outgoing, now: datetime) -> float | None:
+    if event.delay is not None and event.at is not None:
+        raise IllegalMessage("it has both a delay and a time: give one of them")
+    if event.at is not None:
+        if event.at.tzinfo is None:
+            raise IllegalMessage(f"the time {event.at} has no zone: use datetime.now(UTC) or the like")
+        seconds = max(0.0, (event.at.astimezone(UTC) - now).total_seconds())
+    elif event.delay is None:
+        return None
+    else:
+        seconds = event.delay.total_seconds() if isinstance(event.delay, timedelta) else float(event.delay)
+    if not 0 <= seconds <= DELAY_MAX_S:
+        raise IllegalMessage(f"a delay of {seconds} s lies in the past, or further away than a hundred years")
+    return seconds
+
+
+def as_outgoing(event: Outgoing | tuple[Any, ...]) -> Outgoing:
+    return event if isinstance(event, Outgoing) else Outgoing(*event)

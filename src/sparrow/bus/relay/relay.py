@@ -1,0 +1,262 @@
+"""Sends what is published: claims rows, hands them to the broker, and marks those that it acknowledged.
+
+1. Nothing is sent that was not committed, and nothing is Successed that the broker did not acknowledge.
+2. After half a lease nothing of a batch is sent any more: another relay may have it soon.
+3. What was sent and not marked, because we died, is sent again with the same id: of one relay, one batch at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from sparrow.bus import headers as h
+from sparrow.bus.codec.content_column import read_content
+from sparrow.bus.context import Shared
+from sparrow.bus.errors import LeaseLost, Undecodable
+from sparrow.bus.retry import Again, Never
+from sparrow.bus.sql.claims import Claim, Work, claim, take
+from sparrow.bus.sql.completion import ERROR_CHARS, give_up, hand_back, succeed, succeed_all, try_again
+from sparrow.bus.sql.outbox import PUBLISH, lane_of
+from sparrow.bus.states import Status
+from sparrow.bus.telemetry.probe import FailedInfo
+from sparrow.bus.transports.spi import Envelope
+from sparrow.model.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+BATCHES_MAX = 3
+"""On their way at once: while one waits for the broker, the database is busy with the others."""
+_PROBE_PAUSE_S = 1.0
+"""With the breaker open: how long until the next look at the broker."""
+WORKER_LOST = "worker lost: {crashes} workers died or hung while they had this message"
+
+
+class Fault(NamedTuple):
+    """An attempt that failed."""
+
+    work: Work
+    error: Exception
+
+
+class Relay:
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._is_stopping = False
+        self._sending: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        """Whose batch is being sent or marked: claims run ahead, sends do not."""
+        self._claiming = asyncio.Lock()
+
+    async def run(self) -> None:
+        settings = self._shared.settings
+        waker = self._shared.to_send.listener()
+        pause_s = settings.poll_min_s
+        try:
+            while not self._is_stopping:
+                count = await self.step()
+                if count:
+                    pause_s = settings.poll_min_s
+                    if len(self._sending) >= BATCHES_MAX:
+                        await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+                elif await waker.wait(pause_s):
+                    pause_s = settings.poll_min_s
+                else:
+                    pause_s = min(pause_s * 2, settings.poll_max_s)
+        finally:
+            waker.close()
+
+    async def step(self) -> int:
+        """Claim one batch and set out to send it; how many it has."""
+        async with self._claiming:
+            claimed_at = time.monotonic()
+            works = await self._claim()
+            if works:
+                task = asyncio.create_task(self._forward(works, claimed_at))
+                self._sending.add(task)
+                task.add_done_callback(self._sent)
+        return len(works)
+
+    async def drain(self) -> None:
+        """Wait for what is on its way."""
+        while self._sending:
+            await asyncio.wait(self._sending)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Claims nothing more, and waits for what is on its way."""
+        self._is_stopping = True
+        self._shared.to_send()
+        await under_way(self._claiming, timeout_s)
+        if self._sending:
+            _, late = await asyncio.wait(self._sending, timeout=timeout_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # -- one batch ----------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> list[Work]:
+        shared, settings = self._shared, self._shared.settings
+        owner = shared.owner()
+
+        def work(db: Connection) -> list[Work]:
+            lane = lane_of(settings.version)
+            claims = claim(db, shared.sql, PUBLISH, lane, settings.relay_batch, owner=owner, lease_s=settings.lease_s)
+            return take(db, shared.sql, PUBLISH, claims)
+
+        works = await shared.database.run(work)
+        for one in works:
+            shared.probe.changed("published", one.claim.message_id, Status.ENQUEUED, Status.PROCESSING)
+        return works
+
+    async def _forward(self, works: list[Work], claimed_at: float) -> None:
+        shared, settings = self._shared, self._shared.settings
+        envelopes: list[Envelope] = []
+        chosen: list[Work] = []
+        faults: list[Fault] = []
+        for work in works:
+            if work.claim.crashes >= settings.crashes_max:
+                faults.append(Fault(work, Undecodable(WORKER_LOST.format(crashes=work.claim.crashes))))
+                continue
+            try:
+                envelopes.append(_envelope(work))
+                chosen.append(work)
+            except Exception as error:
+                faults.append(Fault(work, Undecodable(f"the stored content cannot be read: {error}")))
+        async with self._turn:
+            left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
+            if left_s <= 0:
+                await shared.database.run(lambda db: hand_back(db, shared.sql, PUBLISH, [w.claim for w in works]))
+                return
+            if envelopes:
+                began = time.perf_counter()
+                outcomes = await self._send(envelopes, left_s)
+                shared.probe.send_seconds.add(time.perf_counter() - began)
+                done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
+                faults += [Fault(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None]
+                await self._mark_sent(done)
+        if faults:
+            await self._mark_failed(faults)
+        if any(work.claim.key is not None for work in works):
+            shared.to_send()  # the next one of the same key has become the first
+
+    async def _send(self, envelopes: list[Envelope], timeout_s: float) -> Sequence[Exception | None]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._shared.transport.open()
+                with self._shared.tracing.sending(envelopes):
+                    return await self._shared.transport.send(envelopes)
+        except TimeoutError:
+            return [Unavailable(f"the broker did not acknowledge within {timeout_s:.1f} s")] * len(envelopes)
+        except Exception as error:
+            return [error] * len(envelopes)
+
+    async def _mark_sent(self, claims: list[Claim]) -> None:
+        shared, kept_s = self._shared, self._shared.settings.succeeded_kept_s
+        try:
+            await shared.database.run(lambda db: succeed_all(db, shared.sql, PUBLISH, claims, kept_s))
+        except LeaseLost:
+            claims = await shared.database.run(lambda db: self._succeed_each(db, claims))
+        shared.probe.count("bus_sent_total", len(claims))
+        for one in claims:
+            shared.probe.changed("published", one.message_id, Status.SUCCESSED)
+
+    def _succeed_each(self, db: Connection, claims: list[Claim]) -> list[Claim]:
+        shared, ours = self._shared, []
+        for one in claims:
+            try:
+                succeed(db, shared.sql, PUBLISH, one, shared.settings.succeeded_kept_s)
+                ours.append(one)
+            except LeaseLost:
+                shared.probe.count("bus_lease_lost_total")
+        return ours
+
+    async def _mark_failed(self, faults: list[Fault]) -> None:
+        shared = self._shared
+        # Counted after the commit: until then it may all be done again.
+        for fault, status, counts in await shared.database.run(lambda db: self._fail_each(db, faults)):
+            work, error = fault
+            if counts:
+                shared.probe.count("bus_retries_total", place="send")
+            if status is Status.FAILED:
+                shared.probe.changed("published", work.claim.message_id, Status.FAILED)
+                shared.probe.failed(failed_info(work, None, error))
+
+    def _fail_each(self, db: Connection, faults: list[Fault]) -> list[tuple[Fault, Status, bool]]:
+        """Those that were ours to mark, what they are now, and whether the attempt counts."""
+        shared, settings, marked = self._shared, self._shared.settings, []
+        for fault in faults:
+            work, error = fault
+            outcome = settings.retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
+            counts, parks = True, isinstance(error, Undecodable)
+            if settings.breaker and isinstance(error, Unavailable):
+                outcome, counts = Again("now", _PROBE_PAUSE_S), False
+            text, kept_s = text_of(error), settings.failed_kept_s
+            try:
+                if isinstance(outcome, Never):
+                    give_up(db, shared.sql, PUBLISH, work.claim, text, kept_s, counts=not parks, parks=parks)
+                    marked.append((fault, Status.FAILED, not parks))
+                else:
+                    try_again(db, shared.sql, PUBLISH, work.claim, outcome, text, counts=counts)
+                    # Told before the commit: a moment after it, a relay may tell what comes next.
+                    shared.probe.changed("published", work.claim.message_id, Status.SCHEDULED)
+                    marked.append((fault, Status.SCHEDULED, counts))
+            except LeaseLost:
+                shared.probe.count("bus_lease_lost_total")
+        return marked
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Its leases run out, and it is sent again: nothing is lost.
+            log.warning("a batch was not marked", extra={"error": str(error)}, exc_info=error)
+
+
+def _envelope(work: Work) -> Envelope:
+    headers, body = read_content(work.content)
+    return Envelope(
+        name=work.name, headers=headers, body=body, added=work.added, key=headers.get(h.KEY), retries=work.retries
+    )
+
+
+async def under_way(claiming: asyncio.Lock, timeout_s: float) -> None:
+    """Until a claim that was begun has come home: what it brings is sent, or handed back."""
+    try:
+        async with asyncio.timeout(timeout_s), claiming:
+            pass
+    except TimeoutError:
+        pass
+
+
+def text_of(error: BaseException) -> str:
+    """As CAP notes it: the kind of error, and what it says."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "(it has no words)"
+    # Neither NUL nor half a character goes into every database, and an attempt that cannot be noted never ends.
+    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS].replace("\0", "\\0")
+    return text.encode(errors="backslashreplace").decode()
+
+
+def failed_info(work: Work, group: str | None, error: BaseException) -> FailedInfo:
+    try:
+        headers = read_content(work.content)[0]
+    except Exception:
+        headers = {}
+    return FailedInfo(
+        "published" if group is None else "received",
+        work.claim.message_id,
+        work.name,
+        group,
+        headers,
+        work.content,
+        text_of(error),
+        work.retries + 1,
+        work.rounds,
+    )

@@ -1,0 +1,166 @@
+"""How many messages there are, in which state, and how long they have been waiting. Fit to be asked every second:
+
+1. Open work is counted in Queue, what has failed or was cancelled in the index on what has not succeeded. Neither grows
+   with the messages that have succeeded, which are nearly all.
+2. Those are not counted. Their number is that of the rows in the table less the others, and of the rows the database's
+   own estimate is taken once they are many. What this process has done since its start is in `Probe`, to the last one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from sparrow.bus.operations.stored_event import Backlog, Failures, SideStats, Total
+from sparrow.bus.sql.claims import table_of
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.stored_events import NOT_SUCCEEDED, number_of
+from sparrow.bus.states import OPEN, Status
+from sparrow.bus.telemetry.probe import Side
+
+COUNTED_MAX = 10_000
+"""Up to here the rows of a table are counted one by one."""
+KINDS_MAX = 1_000
+_ERROR_CHARS = 200
+_DIGITS = re.compile(r"\d+")
+
+
+def stats(db: Connection, sql: Sql, side: Side) -> SideStats:
+    """Costs what the open and failed messages cost, whatever else is in the table."""
+    by_status, parked = _by_status(db, sql, side)
+    return SideStats(
+        side=side,
+        by_status=by_status,
+        parked=parked,
+        rows=_rows(db, sql, table_of(sql, number_of(side))),
+        oldest_open_s=oldest_open_s(db, sql, side),
+        groups=tuple(backlog(db, sql, side)),
+    )
+
+
+def backlog(db: Connection, sql: Sql, side: Side, *, by_name: bool = False) -> list[Backlog]:
+    """Open work by group, from Queue alone; by topic too it takes a look at every open message."""
+    number, queue = number_of(side), sql.names.queue
+    waits = f'q."LockedBy" IS NULL AND q."NextAt" <= {sql.now}'
+    tables, names = f"{queue} q", "q.\"Group\", ''"
+    if by_name:
+        tables, names = f'{queue} q JOIN {table_of(sql, number)} m ON m."Id" = q."MessageId"', 'q."Group", m."Name"'
+    rows = sql.rows(
+        db,
+        f'SELECT {names}, COUNT(*), COUNT(q."LockedBy"), SUM(CASE WHEN {waits} THEN 1 ELSE 0 END),'
+        f' MIN(CASE WHEN {waits} THEN q."NextAt" END), {sql.now} FROM {tables}'
+        f' WHERE q."MessageType" = {number} GROUP BY {names if by_name else names.partition(",")[0]}',
+    )
+    found = [
+        Backlog(
+            side=side,
+            group=group,
+            name=name if by_name else None,
+            open=all_open,
+            held=held,
+            due=int(due),
+            lag_s=0.0 if waiting is None else _seconds(sql, waiting, now),
+        )
+        for group, name, all_open, held, due, waiting, now in rows
+    ]
+    return sorted(found, key=lambda each: (-each.open, each.group, each.name or ""))
+
+
+def oldest_open_s(db: Connection, sql: Sql, side: Side) -> float:
+    """By number, which grows with time: one look into an index, not a sort. Those that shall wait are passed over."""
+    number = number_of(side)
+    rows = sql.rows(
+        db,
+        f'SELECT m."Added", {sql.now} FROM {sql.names.queue} q CROSS JOIN {table_of(sql, number)} m'
+        f' WHERE q."MessageType" = {number} AND m."Id" = q."MessageId" AND m."StatusName" <> \'Delayed\''
+        ' ORDER BY q."MessageId" LIMIT 1',
+    )
+    return _seconds(sql, rows[0][0], rows[0][1]) if rows else 0.0
+
+
+def failures(db: Connection, sql: Sql, side: Side) -> list[Failures]:
+    """What has failed, by kind of error, the most frequent first."""
+    group = 'm."Group"' if side == "received" else "''"
+    error = f'SUBSTR(m."LastError", 1, {_ERROR_CHARS})'
+    grouping = f'{error}, m."Name"' + (', m."Group"' if side == "received" else "")
+    rows = sql.rows(
+        db,
+        f'SELECT {error}, m."Name", {group}, COUNT(*), SUM(m."Parked"), MIN(m."Added"), MAX(m."Added"), MAX(m."Id")'
+        f" FROM {table_of(sql, number_of(side))} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED}"
+        f" GROUP BY {grouping} ORDER BY COUNT(*) DESC LIMIT {KINDS_MAX}",
+    )
+    alike: dict[str, list[Any]] = {}
+    for row in rows:
+        alike.setdefault(_DIGITS.sub("…", row[0] or ""), []).append(row)
+    found = [_failures(sql, side, shape, members) for shape, members in alike.items()]
+    return sorted(found, key=lambda each: (-each.count, each.error))
+
+
+def _failures(sql: Sql, side: Side, error: str, rows: Sequence[Any]) -> Failures:
+    return Failures(
+        side=side,
+        error=error,
+        count=sum(row[3] for row in rows),
+        parked=sum(int(row[4]) for row in rows),
+        names=tuple(sorted({row[1] for row in rows})),
+        groups=tuple(sorted({row[2] for row in rows if row[2]})),
+        first_added=min(sql.from_time(row[5]) for row in rows),
+        last_added=max(sql.from_time(row[6]) for row in rows),
+        last_id=max(row[7] for row in rows),
+    )
+
+
+def _by_status(db: Connection, sql: Sql, side: Side) -> tuple[dict[str, int], int]:
+    number = number_of(side)
+    table = table_of(sql, number)
+    found = {status.value: 0 for status in Status if status is not Status.SUCCESSED}
+    rows = sql.rows(db, f'SELECT m."StatusName", COUNT(*) FROM {table} m WHERE {NOT_SUCCEEDED} GROUP BY m."StatusName"')
+    for word, how_many in rows:
+        found[Status.of(word).value] += how_many
+    # What is held is Processing, also where that is not written down: a few rows at any time.
+    held = sql.rows(
+        db,
+        f'SELECT m."StatusName", COUNT(*) FROM {sql.names.queue} q JOIN {table} m ON m."Id" = q."MessageId"'
+        f' WHERE q."MessageType" = {number} AND q."LockedBy" IS NOT NULL GROUP BY m."StatusName"',
+    )
+    for word, how_many in held:
+        if Status.of(word) in OPEN:
+            found[Status.of(word).value] = max(0, found[Status.of(word).value] - how_many)
+            found[Status.PROCESSING.value] += how_many
+    parked = sql.rows(
+        db, f'SELECT COUNT(*) FROM {table} m WHERE m."StatusName" = \'Failed\' AND {NOT_SUCCEEDED} AND m."Parked" = 1'
+    )
+    return found, int(parked[0][0])
+
+
+def _rows(db: Connection, sql: Sql, table: str) -> Total:
+    """Exactly while they are few; then what the database keeps for its planner."""
+    counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {COUNTED_MAX}) counted")[0][0])
+    if counted < COUNTED_MAX:
+        return Total(counted)
+    return Total(max(_estimated(db, sql, table), counted), is_exact=False)
+
+
+def _estimated(db: Connection, sql: Sql, table: str) -> int:
+    if sql.kind == "postgresql":
+        rows = sql.rows(
+            db, "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = CAST(CAST(? AS text) AS regclass)", table
+        )
+    elif sql.kind == "mysql":
+        rows = sql.rows(
+            db,
+            "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?",
+            table.strip('"'),
+        )
+    else:
+        if not sql.rows(db, "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"):
+            return 0  # nobody has run ANALYZE
+        rows = sql.rows(db, "SELECT MAX(CAST(stat AS INTEGER)) FROM sqlite_stat1 WHERE tbl = ?", table.strip('"'))
+    return int(rows[0][0] or 0) if rows else 0
+
+
+def _seconds(sql: Sql, earlier: Any, later: Any) -> float:
+    return max(0.0, (sql.from_time(later) - sql.from_time(earlier)).total_seconds())

@@ -1,0 +1,208 @@
+"""Finding stored messages.
+
+1. Pages go by number, newest first: page 1,000 costs what the first one does.
+2. What is open is found through Queue, what has failed or was cancelled through the index on what has not succeeded:
+   these lists cost the same however many messages have succeeded.
+3. No column but the state has an index: a name or a piece of content is looked for from the newest message back.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import Connection
+
+from sparrow.bus import headers as h
+from sparrow.bus.operations.stored_event import OPEN_WORD, StoredEvent, Where, parts_of
+from sparrow.bus.sql.claims import table_of
+from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.outbox import PUBLISH, SUBSCRIBE
+from sparrow.bus.states import SUCCEEDED_WORDS, Status
+from sparrow.bus.telemetry.probe import Side
+
+_NUMBERS: dict[Side, int] = {"published": PUBLISH, "received": SUBSCRIBE}
+_SUCCEEDED = ", ".join(f"'{word}'" for word in SUCCEEDED_WORDS)
+NOT_SUCCEEDED = f'm."StatusName" NOT IN ({_SUCCEEDED})'
+"""Word for word the condition of the index: SQLite uses a partial index for nothing else."""
+
+
+def number_of(side: Side) -> int:
+    """Queue.MessageType."""
+    return _NUMBERS[side]
+
+
+class Selection(NamedTuple):
+    """The end of a statement, from FROM on."""
+
+    tables: str
+    conditions: list[str]
+    values: list[Any]
+    number: str
+    """The column to page by."""
+    has_queue: bool
+
+    @property
+    def text(self) -> str:
+        return f"FROM {self.tables} WHERE {' AND '.join(self.conditions) or '1 = 1'}"
+
+
+def selection(sql: Sql, side: int, where: Where) -> Selection:
+    """Reads the tables in the order in which little is read."""
+    table, queue, status = table_of(sql, side), sql.names.queue, where.status
+    conditions: list[str] = []
+    values: list[Any] = []
+    if status == OPEN_WORD or (isinstance(status, Status) and status.is_open):
+        tables, number, has_queue = f"{queue} q CROSS JOIN {table} m", 'q."MessageId"', True
+        conditions += [f'q."MessageType" = {side}', 'm."Id" = q."MessageId"']
+        if status is Status.PROCESSING:
+            conditions.append('q."LockedBy" IS NOT NULL')
+        elif isinstance(status, Status):
+            conditions += ['q."LockedBy" IS NULL', f"m.\"StatusName\" = '{status.value}'"]
+    elif status is Status.SUCCESSED:
+        tables, number, has_queue = f"{table} m", 'm."Id"', False
+        conditions.append(f'm."StatusName" IN ({_SUCCEEDED})')
+    elif isinstance(status, Status):
+        # "+ 0": else MySQL walks the whole table by its primary key, hoping to meet a few of the rare ones soon.
+        tables, number, has_queue = f"{table} m", 'm."Id" + 0', False
+        conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED]
+    else:
+        tables, number, has_queue = f"{table} m", 'm."Id"', False
+    for condition, value in _told(sql, side, where):
+        conditions.append(condition)
+        values += [value] if condition.count("?") else []
+    return Selection(tables, conditions, values, number, has_queue)
+
+
+def _told(sql: Sql, side: int, where: Where) -> list[tuple[str, Any]]:
+    told: list[tuple[str, Any]] = []
+    exact = (('m."Name"', where.name), ('m."OrderKey"', where.key))
+    told += [(f"{column} = ?", value) for column, value in exact if value is not None]
+    if where.group is not None:
+        told.append(('m."Group" = ?', where.group) if side == SUBSCRIBE else ("1 = 0", None))
+    if where.message_id is not None:
+        if side == SUBSCRIBE:
+            told.append(('m."MsgId" = ?', where.message_id))
+        else:
+            told.append(('m."Id" = ?', _as_number(where.message_id)))
+    pieces = [('m."Content"', where.content), ('m."LastError"', where.error)]
+    for name, value in ((h.CORRELATION_ID, where.correlation_id), (h.TENANT, where.tenant)):
+        if value is not None:
+            pieces.append(('m."Content"', f'"{name}":{msgspec.json.encode(value).decode()}'))
+    told += [(_holds(sql, column), piece) for column, piece in pieces if piece is not None]
+    if where.added_since is not None:
+        told.append(('m."Added" >= ?', sql.to_time(_in_utc(where.added_since))))
+    if where.added_until is not None:
+        told.append(('m."Added" < ?', sql.to_time(_in_utc(where.added_until))))
+    if where.parked is not None:
+        told.append((f'm."Parked" = {int(where.parked)}', None))
+    return told
+
+
+def find(
+    db: Connection, sql: Sql, side: Side, where: Where, *, limit: int, before_id: int | None = None
+) -> list[StoredEvent]:
+    """The newest first; the next page begins before the last one's number."""
+    chosen = selection(sql, number_of(side), where)
+    if before_id is not None:
+        chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} < ?")
+        chosen.values.append(before_id)
+    statement = f"SELECT {_columns(side, chosen.has_queue)} {chosen.text} ORDER BY {chosen.number} DESC LIMIT ?"
+    events = [_event(sql, side, row) for row in sql.rows(db, statement, *chosen.values, limit)]
+    return _live(db, sql, side, events) if where.status is None else events
+
+
+def _live(db: Connection, sql: Sql, side: Side, events: list[StoredEvent]) -> list[StoredEvent]:
+    """With what Queue knows of them. Not by a join: in a sudden backlog a planner thinks that Queue is still small, and
+    reads all of it."""
+    if not events:
+        return events
+    where, values = sql.among('"MessageId"', [event.id for event in events])
+    rows = sql.rows(
+        db,
+        f'SELECT "MessageId", "NextAt", "LockedBy" FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}',
+        number_of(side),
+        *values,
+    )
+    known = {row[0]: (sql.from_time(row[1]), row[2]) for row in rows}
+    return [_with_queue(event, *known[event.id]) if event.id in known else event for event in events]
+
+
+def _with_queue(event: StoredEvent, due_at: datetime, held_by: str | None) -> StoredEvent:
+    status = Status.PROCESSING if held_by is not None and event.status.is_open else event.status
+    return replace(event, due_at=due_at, held_by=held_by, status=status)
+
+
+def get(db: Connection, sql: Sql, side: Side, number: int) -> StoredEvent | None:
+    table = table_of(sql, number_of(side))
+    rows = sql.rows(db, f'SELECT {_columns(side, False)} FROM {table} m WHERE m."Id" = ?', number)
+    found = _live(db, sql, side, [_event(sql, side, row) for row in rows])
+    return found[0] if found else None
+
+
+def count(db: Connection, sql: Sql, side: Side, where: Where, limit: int | None) -> int:
+    """How many there are, up to a limit."""
+    chosen = selection(sql, number_of(side), where)
+    if limit is None:
+        return int(sql.rows(db, f"SELECT COUNT(*) {chosen.text}", *chosen.values)[0][0])
+    inner = f'SELECT m."Id" {chosen.text} LIMIT ?'
+    return int(sql.rows(db, f"SELECT COUNT(*) FROM ({inner}) chosen", *chosen.values, limit)[0][0])
+
+
+def numbers(db: Connection, sql: Sql, side: Side, where: Where, *, limit: int, after_id: int = 0) -> list[int]:
+    """The oldest first: those with one key get back into the queue in their order."""
+    chosen = selection(sql, number_of(side), where)
+    chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} > ?")
+    statement = f'SELECT m."Id" {chosen.text} ORDER BY {chosen.number} LIMIT ?'
+    return [row[0] for row in sql.rows(db, statement, *chosen.values, after_id, limit)]
+
+
+def _columns(side: Side, has_queue: bool) -> str:
+    names = ("Id", "Version", "Name", "Content", "Retries", "Added", "ExpiresAt", "StatusName", "OrderKey", "Rounds")
+    columns = [f'm."{name}"' for name in (*names, "LastError", "Parked")]
+    columns += ['q."NextAt"', 'q."LockedBy"'] if has_queue else ["NULL", "NULL"]
+    columns += ['m."Group"', 'm."MsgId"'] if side == "received" else ["NULL", "NULL"]
+    return ", ".join(columns)
+
+
+def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
+    number, version, name, content, retries, added, expires, word, key, rounds, error, parked = row[:12]
+    due_at, held_by, group, message_id = row[12:]
+    headers, value = parts_of(content)
+    return StoredEvent(
+        id=number,
+        version=version,
+        name=name,
+        group=group,
+        content=content,
+        headers=headers,
+        value=value,
+        retries=retries,
+        added=sql.from_time(added),
+        expires_at=None if expires is None else sql.from_time(expires),
+        status=Status.PROCESSING if held_by is not None else Status.of(word),
+        key=key,
+        rounds=rounds,
+        error=error,
+        parked=bool(parked),
+        message_id=message_id if side == "received" else headers.get(h.ID) or str(number),
+        due_at=None if due_at is None else sql.from_time(due_at),
+        held_by=held_by,
+    )
+
+
+def _holds(sql: Sql, column: str) -> str:
+    """Whether a text has a piece. Not LIKE: its wildcards and its letter case differ from database to database."""
+    if sql.kind == "postgresql":
+        return f"strpos({column}, ?) > 0"
+    return f"instr({column}, ?) > 0"
+
+
+def _as_number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 20 else -1
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

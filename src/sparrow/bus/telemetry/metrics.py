@@ -1,0 +1,130 @@
+"""The numbers of a bus as Prometheus reads them (text format 0.0.4), without a library for it.
+
+Counters and histograms are this process's since its start; `bus_queue_depth`, `bus_oldest_open_seconds`,
+`bus_lag_seconds` and `bus_messages` are asked of the database when the page is made: every process says the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from sparrow.bus.operations.stored_event import Stats
+from sparrow.bus.telemetry.probe import BOUNDS_S, Durations, Probe
+
+if TYPE_CHECKING:
+    from sparrow.bus.api import EventBus
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+"""Less than a scrape may take."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+COUNTERS = {
+    "bus_published_total": "Events written by publish.",
+    "bus_sent_total": "Events acknowledged by the broker.",
+    "bus_received_total": "Messages stored from the broker.",
+    "bus_duplicates_total": "Deliveries dropped as repeats.",
+    "bus_handled_total": "Ends of handlers, by result.",
+    "bus_retries_total": "Failed attempts and new rounds, by place.",
+    "bus_failed_total": "Messages that entered Failed, by side.",
+    "bus_lease_lost_total": "Messages that another worker took over.",
+    "bus_cleaner_rows_total": "Rows deleted after their time.",
+    "bus_mended_total": "Rows that had lost each other.",
+    "bus_callback_errors_total": "Errors of on_failed itself.",
+    "bus_operations_total": "Messages changed by operators, by action.",
+}
+_LABELLED = ("bus_handled_total", "bus_retries_total", "bus_failed_total", "bus_operations_total")
+"""Shown once they have happened: before that there is no label to show."""
+
+
+async def metrics(bus: EventBus) -> str:
+    """What `/metrics` answers. While the database is away, what this process knows is shown all the same."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            stats = await bus.operations.stats()
+    except Exception as error:  # whatever ails it: a page with half of the numbers is better than none
+        log.warning("the database gives no numbers", extra={"error": str(error)})
+        stats = None
+    return exposition(bus.shared.probe, stats)
+
+
+def exposition(probe: Probe, stats: Stats | None) -> str:
+    lines = [*_counters(probe.totals)]
+    lines += _histogram("bus_send_seconds", "How long the broker took to acknowledge a batch.", probe.send_seconds)
+    lines += _histogram("bus_handle_seconds", "How long handlers ran.", probe.handle_seconds)
+    lines += _histogram("bus_end_to_end_seconds", "From being stored here to being handled.", probe.end_to_end_seconds)
+    if stats is not None:
+        lines += _gauges(stats)
+    lines += _metric("bus_database_reachable", "gauge", "1: the database answered.", [({}, int(stats is not None))])
+    return "\n".join(lines) + "\n"
+
+
+def _counters(totals: Mapping[str, int]) -> Iterator[str]:
+    by_name: dict[str, dict[str, int]] = {name: {} for name in COUNTERS}
+    for full, total in sorted(totals.items()):
+        by_name.setdefault(full.partition("{")[0], {})[full] = total
+    for name, found in by_name.items():
+        if not found and name not in _LABELLED:
+            found = {name: 0}
+        yield f"# HELP {name} {COUNTERS.get(name, 'Counted by the bus.')}"
+        yield f"# TYPE {name} counter"
+        yield from (f"{full} {total}" for full, total in found.items())
+
+
+def _histogram(name: str, sentence: str, durations: Durations) -> Iterator[str]:
+    # A copy first: others go on adding, and the sum of the buckets has to be the count.
+    counts, sum_s = list(durations.counts), durations.sum_s
+    yield f"# HELP {name} {sentence}"
+    yield f"# TYPE {name} histogram"
+    so_far = 0
+    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), counts, strict=True):
+        so_far += count
+        yield f'{name}_bucket{{le="{bound}"}} {so_far}'
+    yield f"{name}_sum {sum_s!r}"
+    yield f"{name}_count {so_far}"
+
+
+def _gauges(stats: Stats) -> Iterator[str]:
+    sides = stats.sides
+    groups = [({"side": group.side, "group": group.group}, group) for side in sides for group in side.groups]
+    # A side without open work has a depth too.
+    idle: list[tuple[dict[str, str], float]] = [
+        ({"side": side.side, "group": ""}, 0) for side in sides if not side.groups
+    ]
+    yield from _metric(
+        "bus_queue_depth", "gauge", "Open messages, by group.", [*idle, *((labels, g.open) for labels, g in groups)]
+    )
+    yield from _metric(
+        "bus_lag_seconds",
+        "gauge",
+        "How long the message that waits longest has been due.",
+        [*idle, *((labels, g.lag_s) for labels, g in groups)],
+    )
+    yield from _metric(
+        "bus_oldest_open_seconds",
+        "gauge",
+        "Age of the oldest open message that is not delayed.",
+        [({"side": side.side}, side.oldest_open_s) for side in sides],
+    )
+    yield from _metric(
+        "bus_messages",
+        "gauge",
+        "Stored messages, by state; those that succeeded are not counted.",
+        [({"side": side.side, "status": word}, count) for side in sides for word, count in side.by_status.items()],
+    )
+
+
+def _metric(name: str, kind: str, sentence: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Iterator[str]:
+    yield f"# HELP {name} {sentence}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        yield f"{name}{{{inside}}} {value:.15g}" if inside else f"{name} {value:.15g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,90 @@
+"""OpenTelemetry spans, when the application has it; else nothing, at no cost.
+
+The context of the publisher is stored with the event as `traceparent`; what sends and handles it later links to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sparrow.bus.headers import Headers
+from sparrow.bus.transports.spi import Envelope
+
+SCOPE = "sparrow.bus"
+
+
+class Tracing:
+    """Spans by OpenTelemetry's names for messaging."""
+
+    def __init__(self, system: str = "sparrow") -> None:
+        self._system = system
+        try:
+            from opentelemetry import propagate, trace
+        except ImportError:
+            self._trace: Any = None
+        else:
+            self._trace, self._propagate = trace, propagate
+
+    def headers(self) -> Mapping[str, str]:
+        """The context to store with an event that is published now."""
+        if self._trace is None or not self._trace.get_current_span().get_span_context().is_valid:
+            return {}
+        carrier: dict[str, str] = {}
+        self._propagate.inject(carrier)
+        return carrier
+
+    @contextmanager
+    def sending(self, envelopes: Sequence[Envelope]) -> Iterator[None]:
+        """One span for a batch, linked to what published each of its events."""
+        links = [link for envelope in envelopes if (link := self._link(envelope.headers)) is not None]
+        if not links:  # nobody traces
+            yield
+            return
+        names = {envelope.name for envelope in envelopes}
+        attributes = {
+            "messaging.system": self._system,
+            "messaging.operation.type": "send",
+            "messaging.batch.message_count": len(envelopes),
+        }
+        if len(names) == 1:
+            attributes["messaging.destination.name"] = next(iter(names))
+        tracer = self._trace.get_tracer(SCOPE)
+        with tracer.start_as_current_span(
+            f"send {next(iter(names)) if len(names) == 1 else 'events'}",
+            kind=self._trace.SpanKind.PRODUCER,
+            links=links,
+            attributes=attributes,
+        ):
+            yield
+
+    @contextmanager
+    def handling(self, headers: Headers, function: str) -> Iterator[None]:
+        """A child of the publisher's span."""
+        if self._link(headers) is None:
+            yield
+            return
+        parent = self._propagate.extract({name: value for name, value in headers.items() if value is not None})
+        attributes = {
+            "messaging.system": self._system,
+            "messaging.operation.type": "process",
+            "messaging.destination.name": headers.name,
+            "messaging.consumer.group.name": headers.group or "",
+            "messaging.message.id": headers.id,
+            "messaging.message.conversation_id": headers.correlation_id,
+            "code.function.name": function,
+        }
+        tracer = self._trace.get_tracer(SCOPE)
+        with tracer.start_as_current_span(
+            f"process {headers.name}", context=parent, kind=self._trace.SpanKind.CONSUMER, attributes=attributes
+        ):
+            yield
+
+    def _link(self, headers: Mapping[str, str | None]) -> Any:
+        if self._trace is None or not headers.get("traceparent"):
+            return None
+        carrier = {name: value for name, value in headers.items() if value is not None}
+        span = self._trace.get_current_span(self._propagate.extract(carrier))
+        context = span.get_span_context()
+        return self._trace.Link(context) if context.is_valid else None

@@ -1,0 +1,176 @@
+"""A membership in a consumer group of Kafka, and which of its records are still out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
+from aiokafka.abc import ConsumerRebalanceListener
+
+from sparrow.bus.names import as_regex, is_pattern
+from sparrow.bus.transports.kafka.clients import our_errors, stop_consumer
+from sparrow.bus.transports.spi import Delivery, HeaderBuilder, with_foreign_headers
+from sparrow.model.errors import Closed
+
+
+class _State(Enum):
+    OUT = "with a handler"
+    DONE = "acknowledged"
+    BACK = "given back, to be fetched again"
+
+
+class Track:
+    """What is out of one partition, while it is ours."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _State] = {}
+        """By offset, in the order of the partition; what is done at its front has left it."""
+        self._next = 0
+        self._last = -1
+
+    def take(self, offset: int) -> bool:
+        """Whether this record should be handled: not if it comes again only because one before it was given back."""
+        state = self._held.get(offset)
+        if offset < self._next or state in (_State.OUT, _State.DONE):
+            return False
+        assert state is not None or offset > self._last, "a new record behind others"
+        self._last = max(offset, self._last)
+        self._held[offset] = _State.OUT
+        return True
+
+    def acknowledge(self, offset: int) -> None:
+        if offset in self._held:
+            self._held[offset] = _State.DONE
+
+    def give_back(self, offset: int) -> None:
+        if offset in self._held:
+            self._held[offset] = _State.BACK
+
+    def first_given_back(self) -> int | None:
+        return next((offset for offset, state in self._held.items() if state is _State.BACK), None)
+
+    def advance(self) -> int | None:
+        """The offset to commit, if it has moved: everything before it is acknowledged."""
+        before = self._next
+        while self._held and self._held[first := next(iter(self._held))] is _State.DONE:
+            del self._held[first]
+            self._next = first + 1
+        return None if self._next == before else self._next
+
+
+class _Ticket(NamedTuple):
+    partition: TopicPartition
+    offset: int
+    track: Track
+
+
+class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        *,
+        address: str,
+        build: HeaderBuilder | None,
+        prefetch: int,
+        silence_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._consumer, self._address, self._build = consumer, address, build
+        self._prefetch, self._silence_s, self._timeout_s = prefetch, silence_s, timeout_s
+        self._tracks: dict[TopicPartition, Track] = {}
+        self._committing = asyncio.Lock()
+        self._is_closed = False
+
+    def begin(self, names: Sequence[str]) -> None:
+        if any(map(is_pattern, names)):
+            self._consumer.subscribe(pattern="|".join(map(as_regex, names)), listener=self)
+        else:
+            self._consumer.subscribe(topics=list(names), listener=self)
+
+    async def receive(self, count_max: int) -> Sequence[Delivery]:
+        while not self._is_closed:
+            with our_errors(self._address, "a fetch", self._timeout_s):
+                found = await self._fetch(min(count_max, self._prefetch))
+                if found is None:
+                    async with asyncio.timeout(self._timeout_s):
+                        await self._consumer.topics()  # fails if nobody is there
+                    continue
+            deliveries = [delivery for delivery in map(self._taken, found) if delivery is not None]
+            if deliveries:
+                return deliveries
+        raise Closed("this membership")
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        async with self._committing:
+            offsets: dict[TopicPartition, int] = {}
+            for delivery in deliveries:
+                ticket: _Ticket = delivery.ticket
+                ticket.track.acknowledge(ticket.offset)
+            for partition in {delivery.ticket.partition for delivery in self._ours(deliveries)}:
+                if (offset := self._tracks[partition].advance()) is not None:
+                    offsets[partition] = offset
+            if offsets:
+                await self._commit(offsets)
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        ours = self._ours(deliveries)
+        for delivery in ours:
+            delivery.ticket.track.give_back(delivery.ticket.offset)
+        for partition in {delivery.ticket.partition for delivery in ours}:
+            first = self._tracks[partition].first_given_back()
+            assert first is not None
+            try:
+                self._consumer.seek(partition, first)
+            except errors.IllegalStateError:  # it is moving to another member, who gets them all
+                pass
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._tracks.clear()
+        await stop_consumer(self._consumer)
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        self._tracks.clear()  # in this protocol every move takes all partitions from all members first
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Nothing to do: a track begins with its first record."""
+
+    async def _fetch(self, count_max: int) -> list[ConsumerRecord] | None:
+        """None after a silence."""
+        try:
+            # The library's own limit does not count while partitions are being shared out.
+            async with asyncio.timeout(2 * self._silence_s):
+                found = await self._consumer.getmany(timeout_ms=int(self._silence_s * 1000), max_records=count_max)
+        except TimeoutError:
+            return None
+        return [record for records in found.values() for record in records] or None
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            with our_errors(self._address, "a commit", self._timeout_s):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._consumer.commit(offsets)
+        except (errors.CommitFailedError, errors.IllegalStateError):
+            pass  # the partitions have just moved: their new owner gets these again, and drops them by id
+
+    def _taken(self, record: ConsumerRecord) -> Delivery | None:
+        partition = TopicPartition(record.topic, record.partition)
+        track = self._tracks.setdefault(partition, Track())
+        if not track.take(record.offset):
+            return None
+        delivery = Delivery(
+            name=record.topic,
+            headers={name: None if value is None else value.decode(errors="replace") for name, value in record.headers},
+            body=record.value or b"",
+            ticket=_Ticket(partition, record.offset, track),
+        )
+        return with_foreign_headers(delivery, f"{record.topic}-{record.partition}-{record.offset}", self._build)
+
+    def _ours(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those whose partition has been ours ever since they came."""
+        return [
+            delivery for delivery in deliveries if self._tracks.get(delivery.ticket.partition) is delivery.ticket.track
+        ]

@@ -1,0 +1,222 @@
+"""Apache Kafka, laid out as .NET CAP lays it out, so that services of both kinds share topics and groups.
+
+    name       topic, made when missing with the partitions and replicas the cluster gives by default
+    group      consumer group, from the earliest record on
+    headers    record headers, UTF-8 or null
+    key        the event's key, else its header cap-kafka-key, else its id
+    body       the record's value
+
+1. An envelope counts as sent when all replicas in sync have it. Events with the same key share a partition and keep
+   their order there.
+2. A group's offset in a partition never passes a record that was not acknowledged, in whatever order that happens.
+3. When partitions move to another member, what was out comes again; acknowledging it here then does nothing.
+4. The library waits for lost servers without end and without a word: here everything has a time, and silence is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, errors
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from sparrow.bus import headers as h
+from sparrow.bus.names import is_pattern
+from sparrow.bus.transports.kafka.clients import our_errors, stop_admin, stop_producer
+from sparrow.bus.transports.kafka.consumer import KafkaListening
+from sparrow.bus.transports.spi import Envelope, HeaderBuilder
+from sparrow.model.errors import IllegalName, Unavailable, UnknownTopic
+
+TOPIC_CHARS_MAX = 249
+BATCH_BYTES_MAX = 128 << 10
+AS_THE_CLUSTER_LIKES = -1
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class KafkaTransport:
+    def __init__(
+        self,
+        servers: str,
+        *,
+        allow_auto_create: bool = True,
+        partitions: int = AS_THE_CLUSTER_LIKES,
+        replicas: int = AS_THE_CLUSTER_LIKES,
+        header_builder: HeaderBuilder | None = None,
+        request_timeout_s: float = 10,
+        session_timeout_s: float = 10,
+        new_topics_every_s: float = 30,
+        silence_s: float = 5,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`servers` is `kafka://host:port`, or `host:port`; several are separated by commas.
+
+        A member that hears nothing for `silence_s` asks whether the server is still there. `client_options` go to every
+        client of the library, such as its security_protocol, ssl_context and sasl_*.
+        """
+        self.address = servers.removeprefix("kafka://").rstrip("/")
+        self._allow_auto_create, self._partitions, self._replicas = allow_auto_create, partitions, replicas
+        self._build = header_builder
+        self._timeout_s, self._session_timeout_s = request_timeout_s, session_timeout_s
+        self._new_topics_every_s, self._silence_s = new_topics_every_s, silence_s
+        self._options = {
+            **(client_options or {}),
+            "bootstrap_servers": self.address.split(","),
+            "request_timeout_ms": int(request_timeout_s * 1000),
+        }
+        self._producer: AIOKafkaProducer | None = None
+        self._opening = asyncio.Lock()
+        self._known: set[str] = set()
+        """Topics that are there."""
+
+    def check_name(self, name: str) -> None:
+        if not _LEGAL.fullmatch(name) or len(name) > TOPIC_CHARS_MAX or name in (".", ".."):
+            rule = f"a topic of Kafka has at most {TOPIC_CHARS_MAX} characters of a-z A-Z 0-9 . _ -"
+            raise IllegalName("event", name, rule)
+
+    async def open(self) -> None:
+        await self._started()
+
+    async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
+        deadline = time.monotonic() + self._timeout_s
+        producer = await self._started()
+        refused = await self._make_topics({envelope.name for envelope in envelopes})
+        # Handed over one after the other, so that those of a partition keep their order; awaited together.
+        handed_over = [
+            refused.get(envelope.name) or await self._hand_over(producer, envelope, deadline) for envelope in envelopes
+        ]
+        pending = {future for future in handed_over if isinstance(future, asyncio.Future)}
+        if pending:
+            await asyncio.wait(pending, timeout=max(0, deadline - time.monotonic()))
+        results = [self._result(*pair) for pair in zip(envelopes, handed_over, strict=True)]
+        if any(isinstance(result, Unavailable) for result in results):
+            # It would go on trying without end. A new one sends again what may have arrived; receivers drop it by id.
+            await self._abandon(producer)
+        return results
+
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> KafkaListening:
+        for refusal in (await self._make_topics({name for name in names if not is_pattern(name)})).values():
+            if not isinstance(refusal, UnknownTopic):  # one that others make is read as soon as it is there
+                raise refusal
+        consumer = AIOKafkaConsumer(
+            **self._options,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            # The first that .NET's client offers: a group may have members of both kinds. Only one, since aiokafka 0.14
+            # joins once for each, and two members then push each other out of the group for ever.
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=int(self._session_timeout_s * 1000),
+            heartbeat_interval_ms=int(self._session_timeout_s * 1000 / 3),
+            metadata_max_age_ms=int(self._new_topics_every_s * 1000),
+        )
+        listening = KafkaListening(
+            consumer,
+            address=self.address,
+            build=self._build,
+            prefetch=prefetch,
+            silence_s=self._silence_s,
+            timeout_s=self._timeout_s,
+        )
+        try:
+            with our_errors(self.address, "a connection", self._timeout_s):
+                async with asyncio.timeout(self._timeout_s):
+                    await consumer.start()
+            listening.begin(names)
+        except BaseException:
+            await listening.close()
+            raise
+        return listening
+
+    async def close(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            await stop_producer(producer, keep_trying=True)
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with self._opening:
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    **self._options, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES_MAX
+                )
+                try:
+                    with our_errors(self.address, "a connection", self._timeout_s):
+                        async with asyncio.timeout(self._timeout_s):
+                            await producer.start()
+                except BaseException:
+                    await stop_producer(producer, keep_trying=False)
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def _hand_over(
+        self, producer: AIOKafkaProducer, envelope: Envelope, deadline: float
+    ) -> asyncio.Future[Any] | Exception:
+        key = envelope.key or envelope.headers.get(h.KAFKA_KEY) or envelope.id
+        headers = [(name, None if value is None else value.encode()) for name, value in envelope.headers.items()]
+        try:
+            with our_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
+                async with asyncio.timeout(max(0, deadline - time.monotonic())):
+                    future: asyncio.Future[Any] = await producer.send(
+                        envelope.name, envelope.body, key=key.encode(), headers=headers
+                    )
+                    return future
+        except Exception as error:
+            return error
+
+    def _result(self, envelope: Envelope, outcome: asyncio.Future[Any] | Exception) -> Exception | None:
+        if isinstance(outcome, Exception):
+            return outcome
+        try:
+            with our_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
+                if not outcome.done():
+                    outcome.cancel()  # nobody looks at it any more; the record may be sent all the same
+                    raise TimeoutError
+                outcome.result()
+        except Exception as error:
+            if isinstance(error, UnknownTopic):  # it was there
+                self._known.discard(envelope.name)
+            return error
+        return None
+
+    async def _abandon(self, producer: AIOKafkaProducer) -> None:
+        if self._producer is producer:
+            self._producer = None
+        await stop_producer(producer, keep_trying=False)
+
+    async def _make_topics(self, names: Collection[str]) -> dict[str, Exception]:
+        """Makes those that are missing; says which are refused, and why."""
+        missing = set(names) - self._known
+        if not missing:
+            return {}
+        admin = AIOKafkaAdminClient(**self._options)
+        try:
+            with our_errors(self.address, "the topics", self._timeout_s):
+                async with asyncio.timeout(self._timeout_s):
+                    await admin.start()
+                    missing -= set(await admin.list_topics())
+                    new = [self._new_topic(name) for name in missing if self._allow_auto_create]
+                    answer = await admin.create_topics(new) if new else None
+        finally:
+            await stop_admin(admin)
+        outcomes = {} if answer is None else {topic: (code, why) for topic, code, why in answer.topic_errors}
+        refused: dict[str, Exception] = {name: UnknownTopic(name) for name in missing - outcomes.keys()}
+        for name, (code, why) in outcomes.items():
+            if code in (0, errors.TopicAlreadyExistsError.errno):
+                continue
+            try:
+                with our_errors(self.address, f"topic {name!r}", self._timeout_s, topic=name):
+                    raise errors.for_code(code)(why or name)
+            except Exception as error:
+                refused[name] = error
+        self._known |= set(names) - refused.keys()
+        return refused
+
+    def _new_topic(self, name: str) -> NewTopic:
+        by_default = AS_THE_CLUSTER_LIKES in (self._partitions, self._replicas)
+        # The library takes a -1 for a promise to place the replicas by hand.
+        return NewTopic(name, self._partitions, self._replicas, replica_assignments={} if by_default else None)

@@ -1,0 +1,149 @@
+"""Streams and durable consumers of JetStream: found, made, or extended, never made smaller.
+
+Our services change a stream one after the other (`nats_lock`). CAP's do not wait, and write only their own subjects. So
+who relies on a stream looks at it again from time to time. Nothing is lost meanwhile: JetStream refuses what no stream
+takes, and the sender tries again.
+
+The server's own JSON is changed, not a copy in a client's types: a field the client does not know survives.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from nats.aio.client import Client
+
+from sparrow.bus.transports.nats.stream_lock import locked
+from sparrow.bus.transports.nats.subjects import covers, with_subjects
+from sparrow.model.errors import IllegalName
+
+_STREAM_UNKNOWN, _CONSUMER_UNKNOWN, _SUBJECTS_TAKEN = 10059, 10014, 10065
+NOT_IN_STREAM = 10093
+_ACK_WAIT_NS = 30 * 1_000_000_000
+
+
+class PushConsumer(NamedTuple):
+    durable: str
+    deliver_subject: str
+    ack_wait_s: float
+
+
+class JetStreamError(Exception):
+    """The server's refusal of an administrative request."""
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(code, description)
+        self.code, self.description = code, description
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.code})"
+
+
+class JetStreamAdmin:
+    def __init__(self, connection: Client, *, storage: str, timeout_s: float) -> None:
+        self._connection, self._storage, self._timeout_s = connection, storage, timeout_s
+
+    async def ensure_stream(self, name: str, subjects: Sequence[str]) -> str:
+        """The stream that takes these subjects: `name`, or the one of another name that already does."""
+        config = await self._stream_config(name)
+        if config is None or with_subjects(config.get("subjects", ()), subjects) != config.get("subjects"):
+            async with locked(self._connection, self._ask, name, timeout_s=self._timeout_s):
+                return await self._extend_stream(name, subjects)
+        return name
+
+    async def _extend_stream(self, name: str, subjects: Sequence[str]) -> str:
+        config = await self._stream_config(name)
+        try:
+            if config is None:
+                new = {"name": name, "subjects": with_subjects((), subjects), "storage": self._storage}
+                await self._ask(f"STREAM.CREATE.{name}", new | {"retention": "limits", "num_replicas": 1})
+            else:
+                wanted = with_subjects(config.get("subjects", ()), subjects)
+                if wanted != config.get("subjects"):
+                    await self._ask(f"STREAM.UPDATE.{name}", config | {"subjects": wanted})
+        except JetStreamError as refusal:
+            if refusal.code != _SUBJECTS_TAKEN or (other := await self._stream_of(subjects)) is None:
+                raise
+            return other
+        return name
+
+    async def ensure_consumer(
+        self, stream: str, durable: str, *, subject: str | None, queue: str, since: str | None = None
+    ) -> PushConsumer:
+        """The durable consumer of a subject, or of all subjects; of that name, if no other subject has taken it."""
+        found = await self._consumer_as_is(stream, durable, subject=subject, queue=queue, since=since)
+        if found.get("filter_subject", "") != (subject or ""):
+            # CAP calls the consumers of `a.b_c` and `a.b.c` the same, and those of `a.*` and `a.>`. The first has it.
+            durable = f"{durable}-{zlib.crc32((subject or '').encode()):08x}"
+            found = await self._consumer_as_is(stream, durable, subject=subject, queue=queue, since=since)
+        if not found.get("deliver_subject") or found.get("deliver_group") != queue:
+            raise IllegalName("group", queue, f"the NATS consumer {durable!r} exists, and does not push to this group")
+        return PushConsumer(durable, found["deliver_subject"], found.get("ack_wait", _ACK_WAIT_NS) / 1_000_000_000)
+
+    async def _consumer_as_is(
+        self, stream: str, durable: str, *, subject: str | None, queue: str, since: str | None
+    ) -> dict[str, Any]:
+        """The settings of the consumer, which is made if it is not there."""
+        info = await self.consumer(stream, durable)
+        if info is None:
+            config = {
+                "durable_name": durable,
+                "deliver_policy": "new" if since is None else "by_start_time",
+                "ack_policy": "explicit",
+                "ack_wait": _ACK_WAIT_NS,
+                "replay_policy": "instant",
+                "deliver_group": queue,
+                # The same for all members: with one of its own, each could take the consumer from the other unnoticed.
+                "deliver_subject": f"_INBOX.sparrow.{stream}.{durable}",
+            }
+            config |= {} if subject is None else {"filter_subject": subject}
+            config |= {} if since is None else {"opt_start_time": since}
+            asked = {"stream_name": stream, "config": config}
+            info = await self._ask(f"CONSUMER.DURABLE.CREATE.{stream}.{durable}", asked)
+        found: dict[str, Any] = info["config"]
+        return found
+
+    async def consumer(self, stream: str, durable: str) -> dict[str, Any] | None:
+        try:
+            return await self._ask(f"CONSUMER.INFO.{stream}.{durable}")
+        except JetStreamError as refusal:
+            if refusal.code in (_CONSUMER_UNKNOWN, _STREAM_UNKNOWN):
+                return None
+            raise
+
+    async def streams(self) -> dict[str, list[str]]:
+        """Every stream with its subjects."""
+        found: dict[str, list[str]] = {}
+        while True:
+            page = await self._ask("STREAM.LIST", {"offset": len(found)})
+            streams: Iterable[Any] = page.get("streams") or ()
+            found |= {each["config"]["name"]: each["config"].get("subjects") or [] for each in streams}
+            if not streams or len(found) >= page["total"]:
+                return found
+
+    async def _stream_config(self, name: str) -> dict[str, Any] | None:
+        try:
+            config: dict[str, Any] = (await self._ask(f"STREAM.INFO.{name}"))["config"]
+        except JetStreamError as refusal:
+            if refusal.code == _STREAM_UNKNOWN:
+                return None
+            raise
+        return config
+
+    async def _stream_of(self, subjects: Sequence[str]) -> str | None:
+        for name, present in (await self.streams()).items():
+            if all(any(covers(old, subject) for old in present) for subject in subjects):
+                return name
+        return None
+
+    async def _ask(self, what: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        payload = b"" if request is None else msgspec.json.encode(request)
+        answer = await self._connection.request(f"$JS.API.{what}", payload, timeout=self._timeout_s)
+        found: dict[str, Any] = msgspec.json.decode(answer.data)
+        if "error" in found:
+            error = found["error"]
+            raise JetStreamError(error.get("err_code", error.get("code", 0)), error.get("description", ""))
+        return found

@@ -1,0 +1,99 @@
+"""A membership in a group on RabbitMQ: a consumer of the queue that bears its name."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import msgspec
+from aio_pika.abc import AbstractConnection
+from aiormq.abc import AbstractChannel, DeliveredMessage
+from pamqp.commands import Basic
+
+from sparrow.bus.transports.rabbitmq.connections import close_connection, our_errors
+from sparrow.bus.transports.spi import Delivery, HeaderBuilder, with_foreign_headers
+from sparrow.model.errors import Closed, ConnectionLost, Unavailable
+
+
+class RabbitListening:
+    def __init__(
+        self, address: str, connection: AbstractConnection, channel: AbstractChannel, build: HeaderBuilder | None
+    ) -> None:
+        self._address, self._connection, self._channel, self._build = address, connection, channel, build
+        self._arrived: deque[Delivery] = deque()
+        """RabbitMQ holds back what goes beyond the prefetch, so this is never longer than that."""
+        self._news = asyncio.Event()
+        self._end: Unavailable | None = None
+
+    async def begin(self, queue: str) -> None:
+        self._channel.closing.add_done_callback(lambda _: self._finish("the server closed the connection"))
+        self._channel.on_consumer_cancel_callbacks.add(lambda _: self._finish(f"the queue {queue!r} was deleted"))
+        await self._channel.basic_consume(queue, self._take)
+
+    async def receive(self, count_max: int) -> Sequence[Delivery]:
+        while not self._arrived and self._end is None:
+            self._news.clear()
+            await self._news.wait()
+        if self._end is not None:  # what has arrived belongs to others by now
+            raise self._end
+        return [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        with self._or_lost():
+            for delivery in deliveries:
+                await self._channel.basic_ack(delivery.ticket, wait=delivery is deliveries[-1])
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        with self._or_lost():
+            for delivery in deliveries:
+                await self._channel.basic_nack(delivery.ticket, requeue=True, wait=delivery is deliveries[-1])
+
+    async def close(self) -> None:
+        self._finish(None)
+        await close_connection(self._connection)
+
+    async def _take(self, message: DeliveredMessage) -> None:
+        assert isinstance(message.delivery, Basic.Deliver)
+        properties = message.header.properties
+        headers = {name: _text(value) for name, value in (properties.headers or {}).items()}
+        delivery = Delivery(
+            name=message.delivery.routing_key or "",
+            headers=headers,
+            body=message.body,
+            ticket=message.delivery.delivery_tag,
+        )
+        # Without any id a repeat cannot be told from a second event: better twice than never.
+        fallback_id = properties.message_id or uuid.uuid4().hex
+        self._arrived.append(with_foreign_headers(delivery, fallback_id, self._build))
+        self._news.set()
+
+    def _finish(self, why: str | None) -> None:
+        if self._end is None:
+            self._end = Closed("this membership") if why is None else ConnectionLost(self._address, why)
+        self._news.set()
+
+    @contextmanager
+    def _or_lost(self) -> Iterator[None]:
+        if self._end is not None:
+            raise self._end
+        with our_errors(self._address, "an acknowledgement", 0):  # waits for nothing but the socket
+            yield
+
+
+def _text(value: object) -> str | None:
+    """CAP writes text, .NET's other senders bytes, and RabbitMQ itself numbers and tables."""
+    match value:
+        case None | str():
+            return value
+        case bytes() | bytearray():
+            return value.decode(errors="replace")
+        case datetime():
+            return value.isoformat()
+        case dict() | list():
+            return msgspec.json.encode(value, enc_hook=str).decode()
+        case _:
+            return str(value)

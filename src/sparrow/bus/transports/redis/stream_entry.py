@@ -1,0 +1,82 @@
+"""An event as an entry of a Redis stream, in the form CAP's Redis transport writes and reads.
+
+| field   | value |
+| ------- | ----- |
+| headers | a JSON object of texts and nulls |
+| body    | a JSON string of base64, in its quotes; `""` for an empty body |
+
+Entries of other writers are read as well as can be: nothing that lies in a stream may stop its reader.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from sparrow.bus.transports.spi import Delivery, Envelope
+
+HEADERS = b"headers"
+BODY = b"body"
+_FALLBACK_ID_CHARACTERS_MAX = 128
+
+
+def entry_of(envelope: Envelope) -> dict[bytes, bytes]:
+    base64 = binascii.b2a_base64(envelope.body, newline=False)
+    return {HEADERS: msgspec.json.encode(envelope.headers), BODY: b'"' + base64 + b'"'}
+
+
+def delivery_of(stream: str, entry_id: str, fields: Mapping[bytes, bytes]) -> Delivery:
+    headers = _headers(fields.get(HEADERS))
+    if headers is None:
+        body = _foreign_body(fields)
+    else:
+        body = _body(fields.get(BODY, b""))
+    return Delivery(name=stream, headers=headers or {}, body=body, ticket=(stream, entry_id))
+
+
+def fallback_id(stream: str, entry_id: str) -> str:
+    """An entry's id names it within its stream only: two streams can have the same one in the same millisecond."""
+    found = f"{stream}-{entry_id}"
+    if len(found) <= _FALLBACK_ID_CHARACTERS_MAX:
+        return found
+    return f"{stream[: _FALLBACK_ID_CHARACTERS_MAX - 51]}-{binascii.crc32(stream.encode()):08x}-{entry_id}"
+
+
+def _headers(text: bytes | None) -> dict[str, str | None] | None:
+    if not text:
+        return None
+    try:
+        found: Any = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    return {name: value if value is None or isinstance(value, str) else _text(value) for name, value in found.items()}
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _body(text: bytes) -> bytes:
+    if not text or text == b"null":
+        return b""
+    try:
+        # Not the raw characters between the quotes: .NET may write `+` as an escape.
+        return binascii.a2b_base64(msgspec.json.decode(text, type=str), strict_mode=True)
+    except (msgspec.DecodeError, ValueError):
+        return text
+
+
+def _foreign_body(fields: Mapping[bytes, bytes]) -> bytes:
+    """The body a writer without headers meant: the field of that name, or all fields as one JSON object."""
+    if BODY in fields:
+        return fields[BODY]
+    return msgspec.json.encode({_decoded(name): _decoded(value) for name, value in fields.items()})
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode(errors="replace")

@@ -1,0 +1,180 @@
+"""A membership in a consumer group of the platform, for some names.
+
+Events are taken from the client's consumer together with their feeds, which hear of each acknowledgement: what is
+committed of a queue never passes an event in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from sparrow.bus.names import is_pattern, matches
+from sparrow.bus.transports.sparrow.message_format import delivery_of, name_of, topic_of
+from sparrow.bus.transports.spi import Delivery, HeaderBuilder
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Item, done
+from sparrow.model.errors import Closed, SparrowError, Unavailable
+from sparrow.wire import bodies
+from sparrow.wire.codes import Code
+
+log = logging.getLogger(__name__)
+
+_CLOSING_S = 3.0
+"""How long a close waits for the broker's word."""
+_SYSTEM_PREFIXES = ("%", "rmq_sys_", "RMQ_SYS_", "TRANS_CHECK_MAX_TIME")
+"""Of topics that no wildcard means; `%` begins those of retries and dead letters."""
+_SYSTEM_SUFFIX = "_REPLY_TOPIC"
+_SYSTEM = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest"})
+
+
+class SparrowListening:
+    def __init__(
+        self, consumer: Consumer, names: Sequence[str], *, build: HeaderBuilder | None, scan_interval_s: float
+    ) -> None:
+        self._consumer, self._build, self._scan_interval_s = consumer, build, scan_interval_s
+        self._exact = [topic_of(name) for name in names if not is_pattern(name)]
+        self._patterns = [name for name in names if is_pattern(name)]
+        self._subscribed: set[str] = set()
+        self._returned: deque[Item] = deque()
+        self._taking: asyncio.Task[list[Item]] | None = None
+        """Waits for events when there are none. It outlives a `receive` that is given up, and so loses nothing."""
+        self._stirred = asyncio.Event()
+        self._joined = asyncio.Event()
+        self._scanning: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.on_closed: Callable[[SparrowListening], None] = lambda _: None
+
+    async def open(self) -> None:
+        await self._consumer.open()
+        await check_brokers(Admin(session=self._consumer.session))
+        await self._subscribe(self._exact)
+        if self._patterns:
+            await self._scan()
+            self._scanning = asyncio.create_task(self._keep_scanning(), name=f"scan topics {self._consumer.group}")
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that are read, wildcards resolved."""
+        return sorted(self._subscribed)
+
+    # -- which topics -------------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            await self._consumer.subscribe(topic)
+            self._subscribed.add(topic)
+        if self._subscribed and not self._joined.is_set():
+            await self._consumer.take_away(0, 0)  # takes nothing: it joins the group
+            self._joined.set()
+
+    async def _scan(self) -> None:
+        fresh = [
+            topic
+            for topic in await _user_topics(Admin(session=self._consumer.session))
+            if topic not in self._subscribed and any(matches(pattern, name_of(topic)) for pattern in self._patterns)
+        ]
+        await self._subscribe(fresh)
+
+    async def _keep_scanning(self) -> None:
+        while True:
+            await asyncio.sleep(self._scan_interval_s)
+            try:
+                await self._scan()
+            except SparrowError as error:
+                log.info("topics not looked for", extra={"group": self._consumer.group, "why": str(error)})
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    async def receive(self, count_max: int) -> list[Delivery]:
+        while True:
+            self._stirred.clear()  # first, or what is given back while we look would go unheard
+            if self._is_closed:
+                raise Closed("the listening")
+            items = self._given_back(count_max) or await self._taken(count_max)
+            if items:
+                return [delivery_of(item[1], item, self._build) for item in items]
+
+    def _given_back(self, count_max: int) -> list[Item]:
+        """What is still ours of it: a queue that moved to another member is read there, from the same event on."""
+        items: list[Item] = []
+        while self._returned and len(items) < count_max:
+            feed, message = self._returned.popleft()
+            if not feed.is_stopping:
+                items.append((feed, message))
+        return items
+
+    async def _taken(self, count_max: int) -> list[Item]:
+        """None: look again, something was given back or it is over."""
+        is_ready = self._taking is None and self._joined.is_set()
+        if is_ready and (items := await self._consumer.take_away(count_max, 0)):
+            return items
+        if self._is_closed:
+            return []
+        taking = self._taking = self._taking or asyncio.create_task(self._next(count_max))
+        stirred = asyncio.ensure_future(self._stirred.wait())
+        try:
+            await asyncio.wait([taking, stirred], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stirred.cancel()
+        if taking is self._taking and taking.done() and not self._is_closed:
+            self._taking = None
+            self._returned.extend(taking.result())
+        return self._given_back(count_max)
+
+    async def _next(self, count_max: int) -> list[Item]:
+        await self._joined.wait()
+        return await self._consumer.take_away(count_max, None)
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        done([delivery.ticket for delivery in deliveries])
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        self._returned.extendleft(reversed([delivery.ticket for delivery in deliveries]))
+        self._stirred.set()
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._stirred.set()
+        tasks = [task for task in (self._scanning, self._taking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        leaving = asyncio.create_task(self._consumer.close(grace_s=0), name=f"leave {self._consumer.group}")
+        _leaving.add(leaving)
+        leaving.add_done_callback(_left)
+        self.on_closed(self)
+        await asyncio.wait([leaving], timeout=_CLOSING_S)
+
+
+_leaving: set[asyncio.Task[None]] = set()
+"""Consumers that say good-bye to a broker which hangs: nobody waits for them, and they end by themselves."""
+
+
+def _left(leaving: asyncio.Task[None]) -> None:
+    _leaving.discard(leaving)
+    if not leaving.cancelled() and (error := leaving.exception()) is not None:
+        log.warning("a consumer did not leave its group", extra={"why": str(error)})
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
+
+
+async def check_brokers(admin: Admin) -> None:
+    if not any(cluster.brokers for cluster in (await admin.clusters()).values()):
+        raise Unavailable(f"the name servers {', '.join(admin.session.name_servers)} know of no broker yet")
+
+
+async def _user_topics(admin: Admin) -> list[str]:
+    answer = await admin.session.ask_name_server(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    system = _SYSTEM.union(bodies.read(bodies.TopicList, answer.body).topic_list)
+    return [
+        topic
+        for topic in await admin.topics()
+        if topic not in system and not topic.startswith(_SYSTEM_PREFIXES) and not topic.endswith(_SYSTEM_SUFFIX)
+    ]

@@ -1,0 +1,125 @@
+"""An event as a message of the platform, or of Apache RocketMQ, and back.
+
+1. Topics there have no dots: `order.created` lies in topic `order|created`. The true name is in the headers.
+2. The document form: the body is the JSON document of the event, headers and all.
+3. The CAP form: the body is the payload, the headers are user properties. Those without a value are left out, since
+   that wire has no place for them. An event whose headers do not fit there travels as a document.
+4. A receiver reads both: a property that begins with `cap-` tells the second. What is neither is a foreign message; its
+   user properties are its headers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+from sparrow.bus.codec.document import VERSION, document_of, read_document
+from sparrow.bus.transports.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
+from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.model.errors import IllegalMessage, IllegalName
+from sparrow.model.message import KEYS, UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.topic import checked_group, checked_topic
+from sparrow.wire.ids import format_offset_id
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_END
+
+log = logging.getLogger(__name__)
+
+Form = Literal["document", "cap"]
+
+_HEADERS_BYTES_MAX = PROPERTIES_BYTES_MAX - 1024
+"""Client and broker add properties of their own, which must fit too."""
+_MARK = "cap-"
+_OWN_PREFIXES = ("__", "TIMER_", "TRAN_", "TRANSACTION_", "POP_CK", "INNER_", "REAL_", "RETRY_", "LMQ_", "RECALL_")
+_OWN = frozenset(
+    {
+        *(KEYS, "TAGS", UNIQUE_KEY, "EXTEND_UNIQ_INFO", "WAIT", "DELAY", "PRIORITY", "PGROUP", "BUYER_ID"),
+        *("MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG"),
+        *("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MSG_REGION", "TRACE_ON", "CLUSTER"),
+        *("INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_TYPE"),
+        *("1ST_POP_TIME", "FORWARD_QUEUE_ID", "REDIRECT", "DUP_INFO", "CRC32#", "BORN_HOST", "BORN_TIMESTAMP"),
+        *("DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "SCHEDULE_TOPIC", "SYS_FLAG", "STARTDE_LIVER_TIME"),
+    }
+)
+"""Properties that mean something to clients or brokers: as a header of the same name, a user's word would act there."""
+
+_DOTTED = "its characters may be letters, digits, '_', '-', '%' and dots"
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def topic_of(name: str) -> str:
+    """Where events of that name lie; `IllegalName` when no topic can be called so."""
+    if "|" in name:  # it would share a topic with the name that has a dot there
+        raise IllegalName("event", name, f"{_DOTTED}; '|' stands for a dot on this broker")
+    try:
+        return checked_topic(name.replace(".", "|"))
+    except IllegalName as refused:
+        raise IllegalName("event", name, _DOTTED if name and len(name) < 128 else refused.rule) from None
+
+
+def name_of(topic: str) -> str:
+    return topic.replace("|", ".")
+
+
+def group_of(group: str) -> str:
+    return checked_group(group.replace(".", "|"))
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def message_of(envelope: Envelope, form: Form = "document", *, version: str = VERSION) -> Message:
+    properties = {KEYS: envelope.id}
+    key = envelope.key
+    if key is not None and key.strip():
+        properties[SHARDING_KEY] = key
+    body = envelope.body
+    if form == "document" or not _fit(envelope.headers):
+        try:
+            body = document_of(envelope, version=version)
+        except ValueError as cause:
+            raise IllegalMessage(f"the payload of {envelope.name!r} is not UTF-8: {cause}") from cause
+    else:
+        properties |= {name: value for name, value in envelope.headers.items() if value and value.strip()}
+    return Message(topic=topic_of(envelope.name), body=body, properties=properties)
+
+
+def _fit(headers: dict[str, str | None]) -> bool:
+    """Whether they can be properties; one without a value takes no room."""
+    chars = 0
+    for name, value in headers.items():
+        if not value:
+            continue
+        if is_own(name) or VALUE_END in value or not name.isprintable() or not name:
+            return False
+        chars += len(name) + len(value) + 2
+    if chars * 4 <= _HEADERS_BYTES_MAX:  # whatever alphabet they are in
+        return True
+    return sum(len(f"{name}{value}".encode()) + 2 for name, value in headers.items() if value) <= _HEADERS_BYTES_MAX
+
+
+def is_own(name: str) -> bool:
+    """Whether a property is the broker's or the client's, not a user's."""
+    return name in _OWN or name.startswith(_OWN_PREFIXES)
+
+
+# -- receiving --------------------------------------------------------------------------------------------------------
+
+
+def delivery_of(message: StoredMessage, ticket: Any = None, build: HeaderBuilder | None = None) -> Delivery:
+    name, properties, body = name_of(message.topic), message.properties, message.body
+    if body[:1] == b"{" and not any(said.startswith(_MARK) for said in properties):
+        try:
+            headers, content, _ = read_document(body)
+            return Delivery(name=name, headers=headers, body=content, ticket=ticket)
+        except ValueError:
+            pass
+    headers = {said: value for said, value in properties.items() if not is_own(said)}
+    delivery = Delivery(name=name, headers=headers, body=body, ticket=ticket)
+    fallback_id = properties.get(UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
+    try:
+        return with_foreign_headers(delivery, fallback_id, build)
+    except Exception:  # or one message that it does not understand would be all that a group ever sees
+        log.exception("the header builder failed", extra={"topic": message.topic, "id": fallback_id})
+        return with_foreign_headers(delivery, fallback_id)

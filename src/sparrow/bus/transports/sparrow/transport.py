@@ -1,0 +1,261 @@
+"""The platform's own broker, or Apache RocketMQ: a topic for each name, a consumer group for each group.
+
+1. Events go out in batches. Those with a key go to the queue of its hash, batch after batch. When one is refused, what
+   follows it under its key is not sent in that call; when the broker cannot be reached, nothing that follows there.
+2. What was acknowledged is committed a moment later and at closing: after a crash some of it may come again, and all
+   that was not acknowledged does.
+3. A queue's events are handed out in its order. What was given back comes first.
+4. A group begins with the first event there is. A topic that does not exist is looked for every second, and what
+   matches a wildcard every `scan_interval_s`.
+5. A broker that goes away is waited for: the connections come back by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from sparrow.bus.codec.document import VERSION
+from sparrow.bus.transports.sparrow.consumer import SparrowListening, check_brokers
+from sparrow.bus.transports.sparrow.message_format import Form, group_of, message_of, topic_of
+from sparrow.bus.transports.spi import Envelope, HeaderBuilder
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.queue_selection import by_hash
+from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
+from sparrow.model.message import Message
+from sparrow.model.send_result import SendResult, SendStatus
+from sparrow.model.token import Credentials
+from sparrow.wire.bodies import BrokerQueue
+
+BATCH_COUNT_MAX = 500
+BATCH_BYTES_MAX = 256 * 1024
+_ROOM_BYTES = 512
+"""What a message takes in a batch besides its body, about."""
+_ALONE_BYTES = 32 * 1024
+"""A body of this size goes by itself: then it is compressed."""
+_ABOUT_ALL = (UnknownTopic, NotPermitted)
+"""Refusals that have nothing to do with a single event of a batch."""
+
+_Numbered = tuple[int, str | None, Message]
+"""Which of the envelopes it is, its key, and the message."""
+_Outcomes = list[Exception | None]
+
+
+class SparrowTransport:
+    """
+    ```python
+    bus = EventBus("postgresql://…", SparrowTransport("10.0.0.1:9876;10.0.0.2:9876", form="cap"))
+    ```
+    """
+
+    def __init__(
+        self,
+        name_servers: str = "127.0.0.1:9876",
+        *,
+        form: Form = "document",
+        version: str = VERSION,
+        credentials: Credentials | None = None,
+        header_builder: HeaderBuilder | None = None,
+        timeout_ms: int = 5_000,
+        scan_interval_s: float = 30.0,
+        commit_interval_ms: int = 1_000,
+        topic_queues: int = 4,
+    ) -> None:
+        """`form`: how events are written; every form is read. `version` is what documents say. `header_builder` makes
+        the headers of messages that no bus sent. `timeout_ms`: for each batch, all attempts together.
+        `topic_queues`: how many a topic gets that the first event creates."""
+        self._name_servers, self._form, self._version = name_servers, form, version
+        self._credentials, self._header_builder = credentials, header_builder
+        self._timeout_ms, self._topic_queues = timeout_ms, topic_queues
+        self._scan_interval_s, self._commit_interval_ms = scan_interval_s, commit_interval_ms
+        self._producer: Producer | None = None
+        self._listenings: set[SparrowListening] = set()
+
+    def check_name(self, name: str) -> None:
+        topic_of(name)
+
+    async def open(self) -> None:
+        if self._producer is not None:
+            return
+        producer = Producer(
+            self._name_servers,
+            group="sparrow_bus",
+            timeout_ms=self._timeout_ms,
+            template_queues=self._topic_queues,
+            credentials=self._credentials,
+        )
+        await producer.open()
+        try:
+            await check_brokers(Admin(session=producer.session))
+        except BaseException:
+            await producer.close()
+            raise
+        self._producer = producer
+
+    async def close(self) -> None:
+        await asyncio.gather(*(listening.close() for listening in list(self._listenings)))
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            await producer.close()
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
+        """A broker that stored an event and cannot say whether it is on disk counts as a failure; one whose replica
+        is late does not."""
+        producer = self._producer
+        if producer is None:
+            raise Closed("the transport")
+        outcomes: _Outcomes = [None] * len(envelopes)
+        by_topic: dict[str, list[_Numbered]] = {}
+        in_order: dict[str, dict[str, list[_Numbered]]] = {}
+        broken: dict[tuple[str, str], SparrowError] = {}
+        for number, envelope in enumerate(envelopes):
+            key = envelope.key
+            try:
+                message = message_of(envelope, self._form, version=self._version)
+            except SparrowError as error:
+                outcomes[number] = error
+                if key is not None:
+                    broken[envelope.name, key] = error
+                continue
+            if key is None:
+                by_topic.setdefault(message.topic, []).append((number, key, message))
+            elif broken and (envelope.name, key) in broken:
+                outcomes[number] = broken[envelope.name, key]
+            else:
+                in_order.setdefault(message.topic, {}).setdefault(key, []).append((number, key, message))
+        works = [
+            _send_lot(producer, lot, None, outcomes, {}) for messages in by_topic.values() for lot in _lots(messages)
+        ]
+        works += [self._send_in_order(producer, topic, by_key, outcomes) for topic, by_key in in_order.items()]
+        if len(works) == 1:
+            await works[0]
+        else:
+            await asyncio.gather(*works)
+        return outcomes
+
+    async def _send_in_order(
+        self, producer: Producer, topic: str, by_key: dict[str, list[_Numbered]], outcomes: _Outcomes
+    ) -> None:
+        """Queues side by side, of each queue one batch after the other."""
+        try:
+            queues = (await producer.session.route(topic, template_queues=self._topic_queues)).write_queues
+            if not queues:
+                raise Unavailable(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
+        except SparrowError as error:
+            for messages in by_key.values():
+                _fail(messages, error, outcomes)
+            return
+        by_queue: dict[BrokerQueue, list[_Numbered]] = {}
+        for key, messages in by_key.items():
+            by_queue.setdefault(by_hash(key)(queues, messages[0][2]), []).extend(messages)
+        await asyncio.gather(*(_send_queue(producer, some, queue, outcomes) for queue, some in by_queue.items()))
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> SparrowListening:
+        """`prefetch`: events of each queue that are here and not acknowledged yet."""
+        consumer = Consumer(
+            group_of(group),
+            self._name_servers,
+            start="first",
+            appetite=Appetite(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
+            commit_interval_ms=self._commit_interval_ms,
+            timeout_ms=self._timeout_ms,
+            credentials=self._credentials,
+        )
+        listening = SparrowListening(consumer, names, build=self._header_builder, scan_interval_s=self._scan_interval_s)
+        self._listenings.add(listening)
+        listening.on_closed = self._listenings.discard
+        try:
+            await listening.open()
+        except BaseException:
+            await listening.close()
+            raise
+        return listening
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def _lots(messages: Sequence[_Numbered]) -> list[list[_Numbered]]:
+    """What goes in one request each."""
+    lots: list[list[_Numbered]] = []
+    lot: list[_Numbered] = []
+    size = 0
+    for numbered in messages:
+        body_bytes = len(numbered[2].body)
+        if lot and (len(lot) >= BATCH_COUNT_MAX or size + body_bytes > BATCH_BYTES_MAX or body_bytes > _ALONE_BYTES):
+            lots.append(lot)
+            lot, size = [], 0
+        lot.append(numbered)
+        size += body_bytes + _ROOM_BYTES if body_bytes <= _ALONE_BYTES else BATCH_BYTES_MAX
+    if lot:
+        lots.append(lot)
+    return lots
+
+
+async def _send_queue(
+    producer: Producer, messages: Sequence[_Numbered], queue: BrokerQueue, outcomes: _Outcomes
+) -> None:
+    lots, refused = _lots(messages), dict[str | None, Exception]()
+    for place, lot in enumerate(lots):
+        failure = await _send_lot(producer, lot, queue, outcomes, refused)
+        if failure is not None:
+            for later in lots[place + 1 :]:
+                _fail(later, failure, outcomes)
+            return
+
+
+async def _send_lot(
+    producer: Producer,
+    lot: Sequence[_Numbered],
+    queue: BrokerQueue | None,
+    outcomes: _Outcomes,
+    refused: dict[str | None, Exception],
+) -> SparrowError | None:
+    """Why nothing more should be sent there just now. `refused`: keys of which nothing more is sent, and why."""
+    if refused:
+        for numbered in lot:
+            if numbered[1] in refused:
+                _fail([numbered], refused[numbered[1]], outcomes)
+        lot = [numbered for numbered in lot if numbered[1] not in refused]
+    messages = [message for _, _, message in lot]
+    try:
+        if len(messages) == 1:
+            _check_safe(await producer.send(messages[0], queue=queue), producer)
+        elif messages:
+            _check_safe((await producer.send_batch(messages, queue=queue))[0], producer)
+    except _ABOUT_ALL as error:
+        _fail(lot, error, outcomes)
+    except Refused as error:
+        if len(lot) == 1:
+            ((number, key, _),) = lot
+            outcomes[number] = error
+            if key is not None:
+                refused[key] = error
+            return None
+        # One of them will be the reason; the others need not suffer for it.
+        for place, numbered in enumerate(lot):
+            failure = await _send_lot(producer, [numbered], queue, outcomes, refused)
+            if failure is not None:
+                _fail(lot[place + 1 :], failure, outcomes)
+                return failure
+    except SparrowError as error:
+        _fail(lot, error, outcomes)
+        return error
+    return None
+
+
+def _check_safe(result: SendResult, producer: Producer) -> None:
+    if result.status is SendStatus.FLUSH_DISK_TIMEOUT:
+        raise FlushTimeout(producer.timeout_ms)
+
+
+def _fail(messages: Iterable[_Numbered], error: Exception, outcomes: _Outcomes) -> None:
+    for number, _, _ in messages:
+        outcomes[number] = error

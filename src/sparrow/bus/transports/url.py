@@ -1,0 +1,50 @@
+"""A transport from a URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from sparrow.bus.transports.spi import Transport
+from sparrow.model.errors import SettingsError
+
+KNOWN = "sparrow://127.0.0.1:9876, rocketmq://…, memory://, amqp://…, kafka://…, redis://… or nats://…"
+
+
+def transport_of(url: str, *, version: str = "v1") -> Transport:
+    """Nothing is connected yet. Each broker's client is an extra: `pip install 'sparrowmq[rabbitmq]'`."""
+    scheme, _, rest = url.partition("://")
+    try:
+        return _made(scheme, url, rest, version)
+    except ImportError as error:
+        extra = {"amqp": "rabbitmq", "amqps": "rabbitmq", "rediss": "redis", "unix": "redis", "tls": "nats"}.get(
+            scheme, scheme
+        )
+        raise SettingsError("broker", url, "the bus", f"pip install 'sparrowmq[{extra}]'") from error
+
+
+def _made(scheme: str, url: str, rest: str, version: str) -> Transport:
+    if scheme in ("sparrow", "rocketmq"):
+        from sparrow.bus.transports.sparrow.transport import SparrowTransport
+
+        return SparrowTransport(rest or "127.0.0.1:9876", version=version)
+    if scheme == "memory":
+        from sparrow.bus.transports.memory import MemoryTransport
+
+        return MemoryTransport.at(rest)
+    if scheme in ("amqp", "amqps"):
+        from sparrow.bus.transports.rabbitmq.transport import RabbitTransport
+
+        return RabbitTransport(url, version=version)
+    if scheme == "kafka":
+        from sparrow.bus.transports.kafka.transport import KafkaTransport
+
+        return KafkaTransport(urlsplit(url).netloc)
+    if scheme in ("redis", "rediss", "unix"):
+        from sparrow.bus.transports.redis.transport import RedisTransport
+
+        return RedisTransport(url)
+    if scheme in ("nats", "tls"):
+        from sparrow.bus.transports.nats.transport import NatsTransport
+
+        return NatsTransport(url)
+    raise SettingsError("broker", url, "the bus", KNOWN)

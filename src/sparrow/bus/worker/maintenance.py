@@ -1,0 +1,200 @@
+"""What runs by the clock: heartbeats, new rounds for what has failed, cleaning, mending, and the lease of our number.
+
+One process at a time does what concerns all of them, by a row in `lock`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from datetime import time as datetime_time
+from functools import partial
+
+from sqlalchemy import Connection
+
+from sparrow.bus.context import Shared
+from sparrow.bus.handlers.executor import Executor
+from sparrow.bus.snowflake import LEASED_MAX
+from sparrow.bus.sql import locks, maintenance
+from sparrow.bus.states import Status
+from sparrow.bus.worker.expired_archive import Archive
+
+log = logging.getLogger(__name__)
+
+_LOCK_SLACK_S = 10.0
+_WORKER_TTL_S = 120.0
+_REENQUEUE_BATCH = 500
+_START_JITTER_S = 30.0
+_TICK_S = 0.25
+"""How often it is looked whether something is due: the clock of tests jumps."""
+
+
+class Upkeep:
+    def __init__(self, shared: Shared, executors: Mapping[str, Executor], clock: Callable[[], float]) -> None:
+        """`clock`: seconds that only grow; tests move it."""
+        self._shared, self._executors, self._clock = shared, executors, clock
+        self._archive = None if shared.settings.archive is None else Archive(shared.settings.archive)
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    async def reenqueue(self) -> int:
+        """A new round for everything that has failed, on both sides."""
+        shared, settings, total = self._shared, self._shared.settings, 0
+        for side in maintenance.SIDES:
+            while True:
+                numbers = await shared.database.run(
+                    partial(
+                        maintenance.reenqueue,
+                        sql=shared.sql,
+                        side=side,
+                        count_max=_REENQUEUE_BATCH,
+                        failed_kept_s=settings.failed_kept_s,
+                    )
+                )
+                total += len(numbers)
+                for number in numbers:
+                    shared.probe.changed("published" if side == 0 else "received", number, Status.ENQUEUED)
+                if len(numbers) < _REENQUEUE_BATCH:
+                    break
+        if total:
+            shared.probe.count("bus_retries_total", total, place="round")
+            shared.to_send()
+            shared.to_execute()
+        return total
+
+    async def clean(self) -> int:
+        """Delete what has expired, in small lots with pauses, so that nobody waits for it."""
+        shared, settings, total = self._shared, self._shared.settings, 0
+        for side in maintenance.SIDES:
+            while True:
+                count = await self._clean_lot(side)
+                total += count
+                if count < settings.clean_batch:
+                    break
+                await asyncio.sleep(settings.clean_pause_s)
+        while True:
+            count = await shared.database.run(
+                lambda db: maintenance.forget_seen(db, shared.sql, settings.clean_batch, settings.inbox_kept_s)
+            )
+            if count < settings.clean_batch:
+                break
+            await asyncio.sleep(settings.clean_pause_s)
+        shared.probe.count("bus_cleaner_rows_total", total)
+        return total
+
+    async def _clean_lot(self, side: int) -> int:
+        shared, settings = self._shared, self._shared.settings
+        archive = self._archive
+
+        def work(db: Connection) -> int:
+            numbers = maintenance.expired(db, shared.sql, side, settings.clean_batch)
+            if not numbers:
+                return 0
+            if archive is not None:  # on disk before they are gone; a crash in between archives them twice
+                archive.write(
+                    "published" if side == 0 else "received", maintenance.read_all(db, shared.sql, side, numbers)
+                )
+            return maintenance.delete(db, shared.sql, side, numbers)
+
+        return await shared.database.run(work)
+
+    async def mend(self) -> tuple[int, int]:
+        """Both counts should be 0: something outside the bus has changed its tables otherwise."""
+        shared, lost, strays = self._shared, 0, 0
+        for side in maintenance.SIDES:
+            found = await shared.database.run(partial(maintenance.mend, sql=shared.sql, side=side))
+            lost, strays = lost + found[0], strays + found[1]
+        if lost or strays:
+            shared.probe.count("bus_mended_total", lost + strays)
+            log.warning("rows had lost each other", extra={"without_queue": lost, "without_message": strays})
+        return lost, strays
+
+    async def heartbeat(self) -> None:
+        for executor in list(self._executors.values()):
+            await executor.heartbeat()
+
+    async def lease_number(self) -> None:
+        """A number of our own for new ids, as long as we live."""
+        shared = self._shared
+        if shared.sql.is_strict:
+            return
+        worker = shared.ids.worker
+        if worker < LEASED_MAX and await shared.database.run(
+            lambda db: locks.acquire(db, shared.sql, f"{locks.WORKER_KEY}{worker}", shared.instance, _WORKER_TTL_S)
+        ):
+            return
+        shared.ids.use(
+            await shared.database.run(
+                lambda db: locks.lease_worker(db, shared.sql, shared.instance, _WORKER_TTL_S, LEASED_MAX)
+            )
+        )
+
+    async def return_number(self) -> None:
+        shared = self._shared
+        worker = shared.ids.worker
+        if worker < LEASED_MAX and not shared.sql.is_strict:
+            shared.ids.use(None)
+            await shared.database.run(
+                lambda db: locks.release(db, shared.sql, f"{locks.WORKER_KEY}{worker}", shared.instance)
+            )
+
+    # -- when ---------------------------------------------------------------------------------------------------------
+
+    async def run_heartbeats(self) -> None:
+        interval_s = self._shared.settings.lease_s / 3
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.heartbeat()
+
+    async def run_number(self) -> None:
+        while True:
+            await asyncio.sleep(_WORKER_TTL_S / 4)
+            await self.lease_number()
+
+    async def run_rounds(self) -> None:
+        interval_s = self._shared.settings.reenqueue_interval_s
+        if interval_s is not None:
+            await self._every(interval_s, "retry", self.reenqueue)
+
+    async def run_cleaning(self) -> None:
+        settings = self._shared.settings
+
+        async def clean_and_mend() -> None:
+            if settings.clean_between is None or is_between(datetime.now(UTC).time(), settings.clean_between):
+                await self.clean()
+                await self.mend()
+
+        # Soon after the start too: a process that is restarted every day must clean all the same.
+        soon_s = self._shared.chance.random() * min(_START_JITTER_S, settings.clean_interval_s / 10)
+        await self._every(settings.clean_interval_s, "clean", clean_and_mend, first_s=soon_s)
+
+    async def _every(
+        self, interval_s: float, key: str, work: Callable[[], Awaitable[object]], first_s: float | None = None
+    ) -> None:
+        due = self._clock() + (interval_s if first_s is None else first_s)
+        while True:
+            await asyncio.sleep(min(_TICK_S, interval_s))
+            if self._clock() < due:
+                continue
+            due += interval_s * max(1, (self._clock() - due) // interval_s)
+            if await self._alone(key, interval_s):
+                await work()
+
+    async def _alone(self, key: str, interval_s: float) -> bool:
+        """Whether it is our turn: the lock is free a moment before the next one is due."""
+        shared = self._shared
+        if shared.sql.is_strict:
+            return True  # every process does it: SKIP LOCKED keeps them off each other
+        return await shared.database.run(
+            lambda db: locks.acquire(db, shared.sql, key, shared.instance, interval_s + _LOCK_SLACK_S)
+        )
+
+
+def is_between(now: datetime_time, hours: tuple[datetime_time, datetime_time]) -> bool:
+    """Hours may pass midnight."""
+    first, last = hours
+    if first <= last:
+        return first <= now <= last
+    return now >= first or now <= last

@@ -1,0 +1,113 @@
+"""All that runs in the background of a started bus: relay, receivers, executors and upkeep, each one supervised."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from sparrow.bus.context import Shared
+from sparrow.bus.handlers.executor import Executor
+from sparrow.bus.receive.receiver import Receiver
+from sparrow.bus.relay.relay import Relay
+from sparrow.bus.worker.maintenance import Upkeep
+from sparrow.bus.worker.supervision import Supervised
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    def __init__(self, shared: Shared, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shared = shared
+        self.relay = Relay(shared)
+        self.executors: dict[str, Executor] = {}
+        self.receivers: dict[str, list[Receiver]] = {}
+        self.upkeep = Upkeep(shared, self.executors, clock)
+        self._tasks: dict[str, Supervised] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arranging: asyncio.Lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        shared, settings = self._shared, self._shared.settings
+        self._loop = asyncio.get_running_loop()
+        await self.upkeep.lease_number()
+        if settings.relays:
+            self._supervise("bus relay", self.relay.run)
+        if settings.executes:
+            await self._arrange()
+            shared.registry.on_change.append(self._changed)
+        self._supervise("bus heartbeat", self.upkeep.run_heartbeats)
+        self._supervise("bus number", self.upkeep.run_number)
+        self._supervise("bus rounds", self.upkeep.run_rounds)
+        self._supervise("bus cleaning", self.upkeep.run_cleaning)
+
+    async def stop(self) -> None:
+        """Fetch and claim nothing more, wait for what runs, hand back the rest."""
+        shared, timeout_s = self._shared, self._shared.settings.stop_timeout_s
+        if self._changed in shared.registry.on_change:
+            shared.registry.on_change.remove(self._changed)
+        receivers = [task for name, task in self._tasks.items() if name.startswith("bus receiver")]
+        await asyncio.gather(*(task.stop() for task in receivers))
+        # The heartbeat goes on meanwhile: what still runs must keep its lease.
+        await asyncio.gather(
+            self.relay.stop(timeout_s), *(executor.stop(timeout_s) for executor in self.executors.values())
+        )
+        await asyncio.gather(*(task.stop() for task in self._tasks.values()))
+        self._tasks.clear()
+        try:
+            await self.upkeep.return_number()
+        except Exception as error:  # the database may be what is going down
+            log.warning("the number of this process was not returned", extra={"error": str(error)})
+
+    async def listening(self, group: str) -> None:
+        """Until a group that was added a moment ago is heard by the broker."""
+        await self._arrange()
+        await asyncio.gather(*(receiver.is_listening.wait() for receiver in self.receivers[group]))
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether a group is not heard by the broker yet, and nothing is known to be in its way."""
+        return any(
+            not receiver.is_listening.is_set() and self._tasks[f"bus receiver {group} {number}"].problem is None
+            for group, receivers in self.receivers.items()
+            for number, receiver in enumerate(receivers)
+        )
+
+    def problems(self) -> dict[str, str]:
+        """What is not at work just now, and why: for a readiness check."""
+        return {name: str(task.problem) for name, task in self._tasks.items() if task.problem is not None}
+
+    def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks[name] = Supervised(name, work)
+
+    # -- groups come and go -------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """From any thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._arrange()))
+
+    async def _arrange(self) -> None:
+        """Have what the registry asks for, and nothing else."""
+        shared, settings = self._shared, self._shared.settings
+        async with self._arranging:
+            plans = shared.registry.groups()
+            for group in [group for group in self.executors if group not in plans]:
+                await self._stop_receivers(group)
+                await self.executors.pop(group).stop(settings.stop_timeout_s)
+                await self._tasks.pop(f"bus executor {group}").stop()
+            for group, plan in plans.items():
+                if group not in self.executors:
+                    executor = self.executors[group] = Executor(shared, group, plan.concurrency or settings.concurrency)
+                    self._supervise(f"bus executor {group}", executor.run)
+                receivers = self.receivers.get(group, [])
+                if not receivers or receivers[0].names != plan.topics:
+                    await self._stop_receivers(group)
+                    self.receivers[group] = [Receiver(shared, group, plan.topics) for _ in range(settings.consumers)]
+                    for number, receiver in enumerate(self.receivers[group]):
+                        self._supervise(f"bus receiver {group} {number}", receiver.run)
+
+    async def _stop_receivers(self, group: str) -> None:
+        for number, _ in enumerate(self.receivers.pop(group, [])):
+            await self._tasks.pop(f"bus receiver {group} {number}").stop()

@@ -1,0 +1,633 @@
+"""Looking after stored messages, on every database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+from tests.support.waiting import eventually
+
+from sparrow.bus import EventBus, Reject, Retry, StateChange, Status
+from sparrow.bus.errors import IllegalTransition, UnknownMessage
+from sparrow.bus.operations.actions import LOT
+from sparrow.bus.operations.stored_event import StoredEvent, Where
+from sparrow.bus.sql.claims import claim, take
+from sparrow.bus.sql.completion import succeed_all
+from sparrow.bus.sql.statistics import COUNTED_MAX
+from sparrow.bus.sql.stored_events import selection
+from sparrow.bus.telemetry.metrics import metrics
+from sparrow.model.errors import Refused
+
+NEVER_AGAIN = {"retry": Retry(max=1), "reenqueue_interval_s": None}
+PUBLISH, SUBSCRIBE = 0, 1
+
+
+def quiet(url: str, **options: Any) -> EventBus:
+    """A bus that does nothing by itself: what is published stays."""
+    return EventBus(url, "memory://", **options)
+
+
+@asynccontextmanager
+async def prepared(url: str, **options: Any) -> AsyncIterator[EventBus]:
+    bus = quiet(url, **options)
+    await bus.prepare()
+    try:
+        yield bus
+    finally:
+        await bus.stop()
+
+
+async def on(bus: EventBus, work: Any) -> Any:
+    return await bus.database.run(lambda db: work(db, bus.shared.sql))
+
+
+async def hold(bus: EventBus, count: int = 10, side: int = PUBLISH, group: str = "", lease_s: float = 60) -> list[int]:
+    """As a worker would."""
+
+    def work(db: Connection, sql: Any) -> list[int]:
+        claims = claim(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
+        return [one.claim.message_id for one in take(db, sql, side, claims)]
+
+    return await on(bus, work)
+
+
+async def send_all(bus: EventBus, count: int = 1_000) -> None:
+    """Published ones become Successed, without a relay."""
+
+    def work(db: Connection, sql: Any) -> None:
+        claims = claim(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
+        succeed_all(db, sql, PUBLISH, [one.claim for one in take(db, sql, PUBLISH, claims)], 86_400)
+
+    await on(bus, work)
+
+
+async def queued(bus: EventBus) -> set[tuple[int, int]]:
+    rows = await on(bus, lambda db, sql: sql.rows(db, f'SELECT "MessageType", "MessageId" FROM {sql.names.queue}'))
+    return {(row[0], row[1]) for row in rows}
+
+
+def ids(events: list[StoredEvent]) -> list[int]:
+    return [event.id for event in events]
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        number = await bus.publish_async("order.created", {"n": 1, "t": "ü"}, key="k1", tenant="north")
+        found = await bus.operations.get("published", number)
+        assert (found.id, found.name, found.group, found.key) == (number, "order.created", None, "k1")
+        assert (found.value, found.status, found.retries, found.rounds) == ({"n": 1, "t": "ü"}, Status.SCHEDULED, 0, 0)
+        assert (found.error, found.parked, found.expires_at, found.version) == (None, False, None, "v1")
+        assert found.message_id == found.headers["cap-msg-id"] == str(number)
+        assert abs(datetime.now(UTC) - found.added) < timedelta(minutes=1)
+        assert found.due_at is not None
+        assert found.held_by is None
+        assert f'"id":"{number}"' in found.to_json()
+        with pytest.raises(UnknownMessage):
+            await bus.operations.get("received", number)
+        with pytest.raises(UnknownMessage):
+            await bus.operations.get("published", 2**80)
+
+
+async def test_pages_go_by_number_newest_first_and_miss_nothing(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        made = await bus.publish_many_async([("order.created", {"n": n}) for n in range(25)])
+        seen: list[int] = []
+        page = await bus.operations.find("published", limit=10)
+        while page:
+            seen += ids(page)
+            await bus.publish_async("late", None)  # what comes meanwhile is newer: it moves no page
+            page = await bus.operations.find("published", limit=10, before_id=page[-1].id)
+        assert seen == sorted(made, reverse=True)
+        assert len(await bus.operations.find("published", limit=1, before_id=2**70)) == 1
+        with pytest.raises(Refused):
+            await bus.operations.find("published", limit=0)
+
+
+@pytest.mark.parametrize("status_writes", ["full", "compact"])
+async def test_every_state_is_found_live(database_url: str, status_writes: Any) -> None:
+    async with prepared(database_url, status_writes=status_writes) as bus:
+        operations = bus.operations
+        sent = await bus.publish_async("a", None)
+        await send_all(bus)
+        held = await bus.publish_async("a", None)
+        assert await hold(bus) == [held]
+        waiting = await bus.publish_async("a", None)
+        later = await bus.publish_async("a", None, delay=3600)
+        gone = await bus.publish_async("a", None, delay=3600)
+        await operations.cancel(gone)
+        again = await bus.publish_async("a", None, delay=3600)
+        await operations.cancel(again)
+        await operations.requeue(again)
+        expected = {
+            Status.SUCCESSED: sent,
+            Status.PROCESSING: held,
+            Status.SCHEDULED: waiting,
+            Status.DELAYED: later,
+            Status.CANCELLED: gone,
+            Status.ENQUEUED: again,
+        }
+        for status, number in expected.items():
+            found = await operations.find("published", Where(status=status))
+            assert [(event.id, event.status) for event in found] == [(number, status)], status
+            assert (await operations.get("published", number)).status is status
+        assert {event.id: event.status for event in await operations.find("published")} == {
+            number: status for status, number in expected.items()
+        }
+        assert ids(await operations.find("published", Where(status="Open"))) == [again, later, waiting, held]
+        stats = (await operations.stats()).published
+        assert stats.by_status == {status.value: 1 for status in expected if status is not Status.SUCCESSED} | {
+            "Failed": 0
+        }
+        assert (stats.open, stats.rows.count, stats.succeeded.count) == (4, 6, 1)
+
+
+async def test_filters_mean_what_they_say(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        first = await bus.publish_async("order.created", {"text": "50% of _all_ \\ 'x'"}, key="k", tenant="north")
+        second = await bus.publish_async("order.created.late", {"text": "Ünder"}, headers={"cap-corr-id": "c-7"})
+
+        async def found(**conditions: Any) -> list[int]:
+            return ids(await bus.operations.find("published", Where(**conditions)))
+
+        assert await found(name="order.created") == [first], "a name is exact"
+        assert await found(name="Order.Created") == []
+        assert await found(content="50% of _all_") == [first]
+        assert await found(content="50_ of") == [], "nothing is a wildcard"
+        assert await found(content="5%") == []
+        assert await found(content="Ünder") == [second]
+        assert await found(content="ünder") == []
+        assert await found(content="' OR 1=1 --") == []
+        assert await found(correlation_id="c-7") == [second]
+        assert await found(correlation_id="c-") == [], "all of it"
+        assert await found(correlation_id=str(first)) == [first], "what begins a conversation is part of it"
+        assert await found(tenant="north") == [first]
+        assert await found(key="k") == [first]
+        assert await found(message_id=str(second)) == [second]
+        assert await found(message_id="no number") == []
+        assert await found(group="billing.v1") == [], "what is published has no group"
+        added = (await bus.operations.get("published", second)).added
+        assert await found(added_since=added) == [second] or await found(added_since=added) == [second, first]
+        assert await found(added_until=added + timedelta(seconds=1)) == [second, first]
+        assert await found(added_since=added + timedelta(seconds=1)) == []
+        assert await found(added_since=(added - timedelta(hours=1)).replace(tzinfo=None)) == [second, first]
+        assert await found(parked=True) == []
+        assert await found(name="order.created", tenant="south") == []
+
+
+async def test_received_messages_are_found_by_group_error_and_park(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://", **NEVER_AGAIN)
+
+    @bus.subscribe("order.created", group="billing")
+    def bill(order: dict[str, Any]) -> None:
+        raise Reject("no such customer 17")
+
+    @bus.subscribe("order.created", group="audit")
+    def audit(order: dict[str, Any]) -> None:
+        raise ValueError("audit is closed")
+
+    async with bus:
+        number = await bus.publish_async("order.created", {"n": 1})
+        await bus.drain()
+        operations = bus.operations
+        [billing] = await operations.find("received", Where(group="billing.v1"))
+        assert (billing.status, billing.parked, billing.message_id) == (Status.FAILED, True, str(number))
+        assert "no such customer" in (billing.error or "")
+        assert ids(await operations.find("received", Where(error="no such customer"))) == [billing.id]
+        assert ids(await operations.find("received", Where(parked=True))) == [billing.id]
+        [auditing] = await operations.find("received", Where(parked=False))
+        assert auditing.group == "audit.v1"
+        both = await operations.find("received", Where(message_id=str(number)))
+        assert {event.id for event in both} == {billing.id, auditing.id}
+
+        timeline = await operations.timeline(str(number))
+        assert timeline[0].id == number
+        assert {event.id for event in timeline[1:]} == {billing.id, auditing.id}
+
+        failures = await operations.failures()
+        assert {(each.error, each.count, each.parked, each.groups) for each in failures} == {
+            ("Reject-->no such customer …", 1, 1, ("billing.v1",)),
+            ("ValueError-->audit is closed", 1, 0, ("audit.v1",)),
+        }
+        assert all(each.names == ("order.created",) and each.first_added == each.last_added for each in failures)
+
+
+# -- by number -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_requeued_message_is_sent_again_under_its_id(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://")
+    handled: list[str] = []
+
+    @bus.subscribe("order.created", dedupe=False)
+    def on_order(order: dict[str, Any], headers: Any = None) -> None:
+        handled.append(order["n"])
+
+    async with bus:
+        number = await bus.publish_async("order.created", {"n": 1})
+        await bus.drain()
+        assert await bus.requeue_async(number) == 1
+        await bus.drain()
+        assert handled == [1, 1]
+        found = await bus.operations.get("published", number)
+        assert (found.status, found.rounds) == (Status.SUCCESSED, 1)
+        assert await queued(bus) == set()
+
+
+async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> None:
+    is_open = False
+    bus = EventBus(database_url, "memory://", **NEVER_AGAIN)
+    handled: list[dict[str, Any]] = []
+
+    @bus.subscribe("order.created")
+    def on_order(order: dict[str, Any]) -> None:
+        if not is_open:
+            raise ValueError("closed")
+        handled.append(order)
+
+    async with bus:
+        await bus.publish_async("order.created", {"n": 1})
+        await bus.drain()
+        [failed] = await bus.operations.find("received", Where(status=Status.FAILED))
+        assert failed.expires_at is not None
+        assert failed.retries == 1
+        is_open = True
+        outcome = await bus.operations.reexecute(failed.id)
+        assert (outcome.count, outcome.ids, outcome.is_dry) == (1, (failed.id,), False)
+        await bus.drain()
+        assert handled == [{"n": 1}]
+        again = await bus.operations.get("received", failed.id)
+        assert (again.status, again.retries, again.rounds, again.added) == (Status.SUCCESSED, 0, 1, failed.added)
+        assert bus.shared.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
+
+
+async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url: str) -> None:
+    states: list[StateChange] = []
+    bus = EventBus(database_url, "memory://", on_state=states.append)
+    handled: list[object] = []
+    bus.add_subscription("order.created", handled.append)
+    async with bus:
+        number = await bus.publish_async("order.created", {"n": 1}, delay=60)
+        await bus.cancel_async(number)
+        found = await bus.operations.get("published", number)
+        assert found.status is Status.CANCELLED
+        assert found.expires_at is not None
+        assert timedelta(hours=23, minutes=59) < found.expires_at - datetime.now(UTC) <= timedelta(hours=24, seconds=5)
+        assert [change.status for change in states] == [Status.DELAYED, Status.CANCELLED]
+        bus.advance(120)
+        await bus.drain()
+        assert handled == []
+        with pytest.raises(IllegalTransition, match="is Cancelled: it cannot become Cancelled"):
+            await bus.cancel_async(number)
+
+
+async def test_what_a_worker_holds_or_has_done_is_not_cancelled_or_requeued(database_url: str) -> None:
+    async with prepared(database_url, status_writes="compact") as bus:
+        held = await bus.publish_async("a", None)
+        await hold(bus)
+        waiting = await bus.publish_async("a", None)
+        with pytest.raises(IllegalTransition, match="is Processing: it cannot become Cancelled"):
+            await bus.operations.cancel(waiting, held)
+        assert (await bus.operations.get("published", waiting)).status is Status.SCHEDULED, "all or nothing"
+        with pytest.raises(IllegalTransition, match="is Scheduled: it cannot become Enqueued"):
+            await bus.operations.requeue(waiting)
+        with pytest.raises(IllegalTransition):
+            await bus.operations.publish_now(waiting)
+        with pytest.raises(IllegalTransition):
+            await bus.operations.park(waiting, side="published")
+        with pytest.raises(UnknownMessage):
+            await bus.operations.cancel(4711)
+        with pytest.raises(Refused):
+            await bus.operations.cancel()
+        assert await queued(bus) == {(PUBLISH, held), (PUBLISH, waiting)}
+
+
+async def test_a_delayed_message_is_published_now(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://")
+    handled: list[object] = []
+    bus.add_subscription("order.created", handled.append)
+    async with bus:
+        number = await bus.publish_async("order.created", {"n": 1}, delay=timedelta(days=30))
+        await bus.drain()
+        assert handled == []
+        await bus.operations.publish_now(number)
+        await bus.drain()
+        assert handled == [{"n": 1}]
+
+
+async def test_open_messages_are_deleted_by_force_only_and_never_from_a_worker(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        sent = await bus.publish_async("a", None)
+        await send_all(bus)
+        held = await bus.publish_async("a", None)
+        await hold(bus)
+        waiting = await bus.publish_async("a", None)
+        assert (await bus.operations.delete(sent)).count == 1
+        with pytest.raises(IllegalTransition, match="is Scheduled: it cannot become deleted"):
+            await bus.operations.delete(waiting)
+        assert (await bus.operations.delete(waiting, force=True)).count == 1
+        with pytest.raises(IllegalTransition, match="is Processing"):
+            await bus.operations.delete(held, force=True)
+        assert ids(await bus.operations.find("published")) == [held]
+        assert await queued(bus) == {(PUBLISH, held)}
+        bus.advance(120)  # its worker is gone: the lease is over
+        await bus.operations.delete(held, force=True)
+        assert await queued(bus) == set()
+
+
+async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://", retry=Retry(max=1), reenqueue_interval_s=1e6)
+    runs: list[int] = []
+
+    @bus.subscribe("order.created")
+    def on_order(order: dict[str, Any]) -> None:
+        runs.append(1)
+        raise ValueError("closed")
+
+    async with bus:
+        await bus.publish_async("order.created", {})
+        await bus.drain()
+        [failed] = await bus.operations.find("received", Where(status=Status.FAILED))
+        await bus.operations.park(failed.id)
+        assert (await bus.operations.get("received", failed.id)).parked
+        assert await bus.worker.upkeep.reenqueue() == 0
+        assert (await bus.operations.stats()).received.parked == 1
+        await bus.operations.unpark(failed.id)
+        assert await bus.worker.upkeep.reenqueue() == 1
+        await bus.drain()
+        assert len(runs) == 2
+
+
+async def test_two_operators_at_once_requeue_a_message_once(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        number = await bus.publish_async("a", None)
+        await send_all(bus)
+        results = await asyncio.gather(*(bus.requeue_async(number) for _ in range(5)), return_exceptions=True)
+        assert results.count(1) == 1
+        assert sum(isinstance(result, IllegalTransition) for result in results) == 4, results
+        assert await queued(bus) == {(PUBLISH, number)}
+        assert (await bus.operations.get("published", number)).rounds == 1
+
+
+async def test_cancelling_races_with_claiming_and_one_of_them_wins(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        numbers = await bus.publish_many_async([("a", None)] * 40)
+
+        async def cancel(number: int) -> bool:
+            try:
+                await bus.cancel_async(number)
+            except IllegalTransition:
+                return False
+            return True
+
+        held: list[int] = []
+
+        async def work() -> None:
+            while got := await hold(bus, 3):
+                held.extend(got)
+
+        results = await asyncio.gather(work(), *(cancel(number) for number in numbers[::-1]))
+        cancelled = {number for number, done in zip(numbers[::-1], results[1:], strict=True) if done}
+        assert cancelled.isdisjoint(held)
+        assert cancelled | set(held) == set(numbers)
+
+
+# -- by filter -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        wanted = await bus.publish_many_async([("order.created", {"n": n}) for n in range(LOT + 20)])
+        others = await bus.publish_many_async([("other", {"n": n}) for n in range(5)])
+        await send_all(bus, 2 * LOT)
+        where = Where(name="order.created", status=Status.SUCCESSED)
+        dry = await bus.operations.requeue(where=where, dry_run=True)
+        assert (dry.count, dry.is_dry) == (len(wanted), True)
+        assert dry.ids == tuple(sorted(wanted))[: len(dry.ids)]
+        assert len(dry.ids) > 1
+        assert await queued(bus) == set()
+        assert (await bus.operations.requeue(where=where, limit=7)).count == 7
+        assert await queued(bus) == {(PUBLISH, number) for number in sorted(wanted)[:7]}, "the oldest first"
+        assert (await bus.operations.requeue(where=where)).count == len(wanted) - 7
+        assert await queued(bus) == {(PUBLISH, number) for number in wanted}
+        assert (await bus.operations.requeue(where=where)).count == 0
+        assert {event.status for event in await bus.operations.find("published", Where(name="other"))} == {
+            Status.SUCCESSED
+        }
+        assert (await bus.operations.delete(where=Where(status=Status.SUCCESSED))).count == len(others)
+
+
+async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        await bus.publish_async("a", None)
+        await send_all(bus)
+        await bus.publish_async("a", None)
+        later = await bus.publish_async("a", None, delay=60)
+        assert (await bus.operations.requeue(where=Where(name="a"))).count == 0, "nothing has failed"
+        assert (await bus.operations.delete(where=Where(name="a"))).count == 0
+        assert (await bus.operations.cancel(where=Where(name="a"))).ids == (later,), "Scheduled ones must be named"
+        assert (await bus.operations.cancel(where=Where(name="a", status=Status.SCHEDULED))).count == 1
+
+
+def test_a_state_may_be_a_word_and_must_be_one() -> None:
+    assert Where(status="failed").status is Status.FAILED  # type: ignore[arg-type]
+    assert Where(status="Succeeded").status is Status.SUCCESSED  # type: ignore[arg-type]
+    assert Where(status="open").status == "Open"  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="is no state"):
+        Where(status="gone")  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="do not store"):
+        Where(content="a\0b")
+
+
+async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -> None:
+    async with prepared(database_url, succeeded_word="Succeeded") as bus:
+        sent = await bus.publish_async("a", None)
+        await send_all(bus)
+        gone = await bus.publish_async("a", None)
+        await bus.cancel_async(gone)
+        where = Where(status="cancelled")  # type: ignore[arg-type]
+        assert (await bus.operations.delete(where=where)).ids == (gone,)
+        [left] = await bus.operations.find("published", Where(status=Status.SUCCESSED))
+        assert (left.id, left.status) == (sent, Status.SUCCESSED)
+        stats = (await bus.operations.stats()).published
+        assert (stats.succeeded.count, sum(stats.by_status.values())) == (1, 0)
+        assert (await bus.operations.requeue(sent)).count == 1
+
+
+async def test_cancelling_the_first_of_a_key_lets_the_next_one_go(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://")
+    handled: list[object] = []
+    bus.add_subscription("order.created", handled.append)
+    async with bus:
+        first = await bus.publish_async("order.created", {"n": 1}, key="k", delay=3600)
+        await bus.publish_async("order.created", {"n": 2}, key="k")
+        await bus.cancel_async(first)
+        await eventually(lambda: handled == [{"n": 2}])
+
+
+async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        operations = bus.operations
+        with pytest.raises(Refused, match="everything"):
+            await operations.delete(where=Where())
+        with pytest.raises(Refused, match="what is Processing cannot become Cancelled"):
+            await operations.cancel(where=Where(status=Status.PROCESSING))
+        with pytest.raises(Refused, match="or say `where`"):
+            await operations.requeue(1, where=Where(name="a"))
+        with pytest.raises(Refused, match="limit"):
+            await operations.requeue(where=Where(name="a"), limit=0)
+        with pytest.raises(Refused, match="rate"):
+            await operations.requeue(where=Where(name="a"), rate=0)
+
+
+async def test_a_rate_is_not_exceeded(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        await bus.publish_many_async([("a", None)] * 30)
+        await send_all(bus)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        outcome = await bus.operations.requeue(where=Where(status=Status.SUCCESSED), rate=100)
+        assert outcome.count == 30
+        assert loop.time() - began >= 0.29
+
+
+async def test_messages_of_one_key_are_requeued_in_their_order(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        numbers = await bus.publish_many_async([("a", {"n": n}, "k") for n in range(5)])
+        for _ in numbers:
+            await send_all(bus)
+        await bus.operations.requeue(where=Where(key="k", status=Status.SUCCESSED))
+        order = []
+        while held := await hold(bus):
+            order += held
+            await on(
+                bus,
+                lambda db, sql: sql.change(db, f'DELETE FROM {sql.names.queue} WHERE "LockedBy" IS NOT NULL'),
+            )
+        assert order == sorted(numbers)
+
+
+def test_blocking_operations_do_the_same(database_url: str) -> None:
+    bus = quiet(database_url)
+    bus.prepare_blocking()
+    try:
+        number = bus.publish("a", {"n": 1}, delay=60)
+        operations = bus.blocking_operations
+        assert operations.get("published", number).status is Status.DELAYED
+        assert operations.find("published", Where(content='"n":1'))[0].id == number
+        bus.cancel(number)
+        with pytest.raises(IllegalTransition):
+            bus.cancel(number)
+        assert bus.requeue(number) == 1
+        assert operations.backlog()[0].open == 1
+        assert operations.backlog(by_name=True)[0].name == "a"
+        assert operations.failures() == []
+        assert operations.stats().published.by_status["Enqueued"] == 1
+        assert operations.timeline(str(number))[0].id == number
+        assert operations.delete(number, force=True).count == 1
+
+        async def inside_a_loop() -> None:
+            with pytest.raises(Refused, match="block the event loop"):
+                operations.find("published")
+
+        asyncio.run(inside_a_loop())
+    finally:
+        asyncio.run(bus.stop())
+
+
+# -- counting --------------------------------------------------------------------------------------------------------
+
+
+async def test_backlog_lag_and_age_are_told_by_group_and_topic(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        await bus.publish_async("b", None)
+        held = await hold(bus)
+        await bus.publish_many_async([("a", None), ("a", None), ("b", None)])
+        await bus.publish_async("late", None, delay=86_400)
+        bus.advance(30)
+        [group] = await bus.operations.backlog()
+        assert (group.side, group.group, group.name, group.open, group.held, group.due) == (
+            "published",
+            "",
+            None,
+            5,
+            len(held),
+            3,
+        )
+        assert 30 <= group.lag_s < 60
+        topics = {each.name: (each.open, each.due) for each in await bus.operations.backlog(by_name=True)}
+        assert topics == {"a": (2, 2), "b": (2, 1), "late": (1, 0)}
+        stats = await bus.operations.stats()
+        assert 30 <= stats.published.oldest_open_s < 60
+        assert stats.received.oldest_open_s == 0
+        await bus.operations.delete(where=Where(status="Open"), force=True)
+        bus.advance(60)
+        await bus.operations.delete(*held, force=True)
+        assert (await bus.operations.stats()).published.oldest_open_s == 0
+
+
+async def test_large_tables_are_estimated_and_not_counted(database_url: str) -> None:
+    async with prepared(database_url) as bus:
+        await bus.publish_async("a", None)
+        await send_all(bus)
+
+        def fill(db: Connection, sql: Any) -> None:
+            table, columns = sql.names.published, '"Version", "Name", "Content", "Added", "StatusName", "ExpiresAt"'
+            doubling = f'INSERT INTO {table} ("Id", {columns}) SELECT "Id" + ?, {columns} FROM {table}'
+            for power in range(14):
+                sql.change(db, doubling, 2**power)
+            if sql.kind == "sqlite":
+                sql.run(db, "ANALYZE")
+            elif sql.kind == "mysql":
+                sql.rows(db, f"ANALYZE TABLE {table}")
+
+        await on(bus, fill)
+        if bus.database.kind == "postgresql":
+            await on(bus, lambda db, sql: sql.run(db, f"ANALYZE {sql.names.published}"))
+        stats = (await bus.operations.stats()).published
+        assert stats.by_status["Failed"] == 0
+        assert not stats.rows.is_exact
+        assert COUNTED_MAX <= stats.succeeded.count < 2 * 2**14
+
+
+async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> None:
+    """Else each look at them would read the whole table."""
+    async with prepared(database_url) as bus:
+        await bus.publish_many_async([("a", None)] * 1_000)
+        await send_all(bus, 1_000)
+
+        def plan(db: Connection, sql: Any) -> str:
+            chosen = selection(sql, PUBLISH, Where(status=Status.FAILED))
+            explain = "EXPLAIN QUERY PLAN" if sql.kind == "sqlite" else "EXPLAIN"
+            rows = sql.rows(db, f'{explain} SELECT m."Name" {chosen.text} ORDER BY {chosen.number} DESC LIMIT 50')
+            return " ".join(str(row) for row in rows)
+
+        if bus.database.kind == "postgresql":
+            await on(bus, lambda db, sql: sql.run(db, f"ANALYZE {sql.names.published}"))
+        assert "published_open" in await on(bus, plan)
+
+
+# -- metrics ---------------------------------------------------------------------------------------------------------
+
+
+async def test_metrics_show_what_the_tables_and_the_process_know(database_url: str) -> None:
+    bus = EventBus(database_url, "memory://")
+    bus.add_subscription("order.created", lambda order: None, group="billing")
+    async with bus:
+        await bus.publish_async("order.created", {})
+        await bus.publish_async("order.created", {}, delay=3600)
+        await bus.drain()
+        text = await metrics(bus)
+    lines = text.splitlines()
+    assert "bus_published_total 2" in lines
+    assert "bus_sent_total 1" in lines
+    assert 'bus_handled_total{result="ok"} 1' in lines
+    assert 'bus_queue_depth{side="published",group=""} 1' in lines
+    assert 'bus_oldest_open_seconds{side="published"} 0' in lines
+    assert "bus_handle_seconds_count 1" in lines
+    assert "bus_database_reachable 1" in lines

@@ -1,0 +1,273 @@
+"""What applications test their events with: a bus on a broker in memory, a clock, and a look at what was published."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from sparrow.bus import EventBus, Headers
+from sparrow.bus.testing import TestBus, capture
+from sparrow.bus.transports.memory import MemoryTransport
+from sparrow.model.errors import Refused
+
+
+async def test_a_bus_of_its_own_needs_nothing_and_leaves_nothing() -> None:
+    handled: list[dict] = []
+    async with TestBus(app="shop") as bus:
+        folder = Path(bus.database.engine.url.database).parent
+        assert folder.is_dir()
+        bus.add_subscription("order.created", lambda order: handled.append(order))
+        await bus.publish_async("order.created", {"number": 7})
+        await bus.drain()
+    assert handled == [{"number": 7}]
+    assert not folder.exists()
+
+
+def test_it_works_without_an_event_loop() -> None:
+    handled: list[dict] = []
+    with TestBus() as bus:
+        bus.add_subscription("order.created", lambda order: handled.append(order))
+        bus.publish("order.created", {"number": 7})
+        bus.drain_blocking()
+        assert handled == [{"number": 7}]
+    assert not bus.is_running
+
+
+async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_before_afterwards(tmp_path: Path) -> None:
+    bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "sparrow://127.0.0.1:1", app="shop")
+    transport, database = bus.shared.transport, bus.database
+    handled: list[dict] = []
+
+    @bus.subscribe("order.created")
+    async def on_order(order: dict) -> None:
+        handled.append(order)
+
+    for number in (1, 2):
+        async with TestBus(bus) as same:
+            assert same is bus
+            await bus.publish_async("order.created", {"number": number})
+            await bus.drain()
+            bus.advance(100)
+    assert handled == [{"number": 1}, {"number": 2}]
+    assert (bus.shared.transport, bus.database, bus.clock.shift_s) == (transport, database, 0)
+
+
+async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None:
+    bus = EventBus("postgresql://nobody@127.0.0.1:1/shop", "sparrow://127.0.0.1:1", schema="shop")
+    sql = bus.shared.sql
+    handled: list[str] = []
+
+    @bus.subscribe("order.created")
+    def on_order(order: dict, headers: Headers, session: Session) -> None:
+        handled.append(session.get_bind().dialect.name)
+
+    async with TestBus(bus, database="sqlite://"):
+        await bus.publish_async("order.created", {})
+        await bus.drain()
+    assert handled == ["sqlite"]
+    assert bus.shared.sql is sql
+
+
+async def test_a_failed_start_leaves_the_bus_as_it_was(tmp_path: Path) -> None:
+    bus = EventBus(f"sqlite:///{tmp_path}/none/shop.db", "sparrow://127.0.0.1:1")
+    transport = bus.shared.transport
+    with pytest.raises(Exception, match="unable to open"):
+        async with TestBus(bus):
+            pass
+    assert bus.shared.transport is transport
+    assert not bus.is_running
+
+
+async def test_a_running_bus_is_not_taken_over_and_a_made_one_takes_no_options(event_bus: EventBus) -> None:
+    with pytest.raises(Refused, match="app"):
+        TestBus(event_bus, app="other")
+    async with event_bus:
+        with pytest.raises(Refused, match="running"):
+            await TestBus(event_bus).__aenter__()
+
+
+# -- the fixture -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_fixture_is_a_bus_with_tables_that_starts_when_told(event_bus: EventBus) -> None:
+    assert not event_bus.is_running
+    handled: list[int] = []
+
+    @event_bus.subscribe("counted")
+    async def counted(number: int, session: AsyncSession) -> None:
+        handled.append(number)
+
+    await event_bus.publish_async("counted", 1)  # before the start
+    async with event_bus:
+        await event_bus.publish_async("counted", 2)
+        await event_bus.drain()
+    assert sorted(handled) == [1, 2]
+
+
+def test_the_fixture_serves_tests_without_a_loop(event_bus: EventBus) -> None:
+    handled: list[int] = []
+    event_bus.add_subscription("counted", lambda number: handled.append(number))
+    with event_bus:
+        event_bus.publish("counted", 3)
+        event_bus.drain_blocking()
+    assert handled == [3]
+
+
+def test_a_run_that_asks_for_no_bus_does_not_load_sqlalchemy() -> None:
+    script = "import sys, sparrow.testing.plugin\nsys.exit('loaded' if 'sqlalchemy' in sys.modules else 0)\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_pytest_does_not_take_the_class_for_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(
+        "from sparrow.bus.testing import TestBus, capture\n"
+        "def test_theirs(event_bus):\n"
+        "    with capture(event_bus) as published:\n"
+        "        event_bus.publish('a', 1)\n"
+        "    assert published.names == ['a']\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error::pytest.PytestCollectionWarning",
+            "-p",
+            "no:cacheprovider",
+            str(tmp_path),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+async def test_moving_the_clock_makes_what_is_delayed_come_due(event_bus: EventBus) -> None:
+    handled: list[str] = []
+    event_bus.add_subscription("reminder", lambda text: handled.append(text))
+    async with event_bus:
+        await event_bus.publish_async("reminder", "tomorrow", delay=86_400)
+        await event_bus.drain()
+        assert handled == []
+        event_bus.advance(86_399)
+        await event_bus.drain()
+        assert handled == []
+        event_bus.advance(2)
+        await event_bus.drain()
+        assert handled == ["tomorrow"]
+
+
+# -- capture -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_captured_is_seen_whole_and_neither_sent_nor_handled(event_bus: EventBus) -> None:
+    handled: list[object] = []
+    event_bus.add_subscription("#", lambda value: handled.append(value))
+    broker = event_bus.shared.transport.broker
+    async with event_bus:
+        with capture(event_bus) as published:
+            assert list(published) == []
+            number = await event_bus.publish_async("order.created", {"number": 7}, key="k", headers={"region": "north"})
+            await event_bus.publish_many_async([("order.paid", 1), ("order.paid", 2)])
+            await event_bus.publish_async("later", None, delay=60)
+        await event_bus.publish_async("sent", "after the block")
+        await event_bus.drain()  # two minutes must not pass while something is in flight: its lease would be over
+        event_bus.advance(120)
+        await event_bus.drain()
+    assert published.names == ["order.created", "order.paid", "order.paid", "later"]
+    created = published.one("order.created")
+    assert (created.id, created.value) == (number, {"number": 7})
+    assert created.headers["region"] == "north"
+    assert created.headers.key == "k"
+    assert [event.value for event in published[1:]] == [1, 2, None]
+    assert handled == ["after the block"]
+    assert [envelope.name for envelope in broker.sent] == ["sent"]
+
+
+def test_what_is_rolled_back_is_not_captured(event_bus: EventBus) -> None:
+    with capture(event_bus) as published, Session(event_bus.database.engine) as session:
+        event_bus.publish("order.created", 1, session=session)
+        assert len(published) == 0  # not committed yet, and looking does not wait for it
+        session.rollback()
+        event_bus.publish("order.created", 2, session=session)
+        session.commit()
+    assert [event.value for event in published] == [2]
+
+
+async def test_what_was_captured_before_a_start_is_not_sent_by_it(event_bus: EventBus) -> None:
+    with capture(event_bus) as published:
+        await event_bus.publish_async("order.created", 1)
+    async with event_bus:
+        await event_bus.drain()
+        assert event_bus.shared.transport.broker.sent == []
+    assert published.names == ["order.created"]
+
+
+def test_a_missing_event_is_told_with_what_there_is(event_bus: EventBus) -> None:
+    with capture(event_bus) as published:
+        event_bus.publish("order.created", 1)
+        event_bus.publish("order.created", 2)
+    with pytest.raises(AssertionError, match=r"0 events 'order.paid' were published; in all: order.created, order"):
+        published.one("order.paid")
+    with pytest.raises(AssertionError, match=r"2 events 'order.created'"):
+        published.one("order.created")
+
+
+async def test_captures_may_be_nested_and_each_sees_its_own(event_bus: EventBus) -> None:
+    with capture(event_bus) as outer:
+        await event_bus.publish_async("a")
+        with capture(event_bus) as inner:
+            await event_bus.publish_async("b")
+        await event_bus.publish_async("c")
+    assert inner.names == ["b"]
+    assert outer.names == ["a", "b", "c"]
+
+
+async def test_every_database_can_be_looked_at(database_url: str) -> None:
+    async with TestBus(database=database_url) as bus:
+        with capture(bus) as published:
+            await bus.publish_async("order.created", {"name": "Zoë"})
+            await bus.publish_many_async([("order.paid", number) for number in range(3)])
+        await bus.drain()
+        assert [event.value for event in published] == [{"name": "Zoë"}, 0, 1, 2]
+
+
+async def test_a_bus_on_an_asyncio_engine_can_be_looked_at(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+    bus = EventBus(engine, MemoryTransport())
+    await bus.prepare()
+    with capture(bus) as published:
+        async with AsyncSession(engine) as session:
+            await bus.publish_async("order.created", 1, session=session)
+            await session.commit()
+    assert published.names == ["order.created"]
+    await engine.dispose()
+
+
+def test_an_engine_of_the_application_can_be_used(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    with TestBus(database=engine) as bus, Session(engine) as session:
+        session.execute(text("CREATE TABLE orders (number INTEGER)"))
+        session.commit()
+        with capture(bus) as published:
+            session.execute(text("INSERT INTO orders VALUES (7)"))
+            bus.publish("order.created", 7, session=session)
+            session.commit()
+        assert published.names == ["order.created"]
+    engine.dispose()

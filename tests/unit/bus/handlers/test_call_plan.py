@@ -1,0 +1,325 @@
+"""Each parameter of a handler gets what its annotation asks for; what cannot work is said before anything runs."""
+
+from __future__ import annotations
+
+import functools
+from asyncio import CancelledError
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from sparrow.bus.errors import SubscriptionError, Undecodable
+from sparrow.bus.handlers.call_plan import CancelToken, Event, plan
+from sparrow.bus.headers import Headers
+
+if TYPE_CHECKING:
+    from nowhere import Unseen
+
+
+class Order(msgspec.Struct):
+    order_id: int
+
+
+class Mailer:
+    pass
+
+
+class OwnSession(AsyncSession):
+    pass
+
+
+HEADERS = Headers({"cap-msg-id": "7"})
+EVENT = Event(
+    id="7", name="a", group="g", headers=HEADERS, value=1, retries=0, added=datetime(2026, 1, 1, tzinfo=UTC), key="k"
+)
+CANCEL = CancelToken()
+
+
+def called(handler, **options):
+    """What the handler returns when it is called as planned."""
+    args, kwargs = plan(handler, **options).arguments("payload", HEADERS, EVENT, "session", CANCEL)
+    return handler(*args, **kwargs)
+
+
+# -- what a parameter gets -------------------------------------------------------------------------------------------
+
+
+def test_everything_is_injected_by_annotation_in_any_order():
+    def handler(h: Headers, session: Session, e: Event, c: CancelToken, evt: Order):
+        return h, session, e, c, evt
+
+    assert called(handler) == (HEADERS, "session", EVENT, CANCEL, "payload")
+
+
+def test_the_payload_is_the_first_parameter_that_is_nothing_special():
+    def handler(h: Headers, evt, size: int = 5, *, deep: bool = True):
+        return h, evt, size, deep
+
+    assert called(handler) == (HEADERS, "payload", 5, True)
+
+
+def test_a_handler_needs_no_payload():
+    assert called(lambda: "done") == "done"
+    assert plan(lambda: "done").payload_annotation is None
+
+
+def test_a_payload_may_be_given_by_name_only():
+    def handler(*, evt: Order):
+        return evt
+
+    assert called(handler) == "payload"
+
+
+def test_parameters_by_position_only_stay_in_their_places():
+    def handler(evt, size=5, h: Headers | None = None, /):
+        return evt, size, h
+
+    assert called(handler) == ("payload", 5, HEADERS)
+
+
+def test_none_and_annotated_around_a_type_do_not_hide_it():
+    def handler(evt: Annotated[Order, "payload"], h: Annotated[Headers | None, "all"] = None):
+        return evt, h
+
+    assert called(handler) == ("payload", HEADERS)
+    assert plan(handler).decode(b'{"order_id":3}') == Order(3)
+
+
+def test_other_types_come_from_providers():
+    mailer = Mailer()
+
+    def handler(mail: Mailer, evt: dict):
+        return mail, evt
+
+    assert called(handler, providers={Mailer: lambda: mailer}) == (mailer, "payload")
+
+
+def test_a_parameter_that_nobody_can_fill_is_named():
+    def handler(evt: dict, mail: Mailer):
+        pass
+
+    with pytest.raises(SubscriptionError, match=r"'mail' of .*handler"):
+        plan(handler)
+
+
+def test_a_payload_type_that_nothing_can_make_is_named():
+    def handler(mail: Mailer):
+        pass
+
+    with pytest.raises(SubscriptionError, match=r"'mail' of .*handler.* Mailer cannot be made"):
+        plan(handler)
+
+
+def test_an_annotation_that_is_not_there_at_run_time_is_named():
+    def handler(evt: Unseen):
+        pass
+
+    with pytest.raises(SubscriptionError, match="'Unseen' of parameter 'evt'"):
+        plan(handler)
+
+
+def test_a_result_annotation_that_is_not_there_at_run_time_harms_nobody():
+    def handler(evt: dict) -> Unseen:
+        return evt
+
+    assert called(handler) == "payload"
+
+
+def test_types_of_the_surrounding_function_are_seen_when_it_uses_them():
+    class Local(msgspec.Struct):
+        a: int
+
+    def handler(evt: Local):
+        return Local(evt.a)
+
+    assert plan(handler).decode(b'{"a":1}') == Local(1)
+
+
+# -- the payload -----------------------------------------------------------------------------------------------------
+
+
+def test_the_payload_is_decoded_as_annotated():
+    def handler(evt: Order):
+        pass
+
+    assert plan(handler).decode(b'{"order_id":3}') == Order(3)
+    assert plan(handler, naming="pascal").decode(b'{"OrderId":3}') == Order(3)
+    with pytest.raises(Undecodable):
+        plan(handler).decode(b'{"order_id":"x"}')
+
+
+def test_the_default_of_the_payload_stands_for_an_empty_body():
+    def handler(evt: Order = Order(0)):  # noqa: B008
+        pass
+
+    assert plan(handler).decode(b"") == Order(0)
+
+
+def test_a_handler_without_payload_takes_any_json_or_none():
+    assert [plan(lambda: None).decode(body) for body in (b"", b"[1]")] == [None, [1]]
+
+
+# -- kinds of handlers -----------------------------------------------------------------------------------------------
+
+
+class Orders:
+    def plain(self, evt: Order, headers: Headers):
+        return evt, headers
+
+    async def later(self, evt: Order, session: AsyncSession):
+        return evt, session
+
+    async def __call__(self, evt: Order):
+        return evt
+
+    @staticmethod
+    def standing(evt: Order):
+        return evt
+
+
+def test_bound_methods_partials_and_callable_objects_are_handlers():
+    def handler(size: int, evt: Order, h: Headers, colour: str = "red"):
+        return size, evt, h, colour
+
+    assert called(Orders().plain) == ("payload", HEADERS)
+    assert called(Orders.standing) == "payload"
+    assert called(functools.partial(handler, 3, colour="blue")) == (3, "payload", HEADERS, "blue")
+    assert plan(functools.partial(handler, 3)).decode(b'{"order_id":3}') == Order(3)
+    assert plan(Orders()).decode(b'{"order_id":3}') == Order(3)
+
+
+async def test_async_is_seen_through_methods_partials_and_objects():
+    orders = Orders()
+    handlers = [orders.later, functools.partial(orders.later), orders, orders.plain]
+    assert [plan(handler).is_async for handler in handlers] == [True, True, True, False]
+    assert await called(orders) == "payload"
+
+
+def test_a_decorated_handler_shows_what_is_inside():
+    def traced(function):
+        @functools.wraps(function)
+        def around(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        return around
+
+    @traced
+    def handler(evt: Order, h: Headers):
+        return evt, h
+
+    assert called(handler) == ("payload", HEADERS)
+    with pytest.raises(SubscriptionError, match=r"functools\.wraps"):
+        plan(lambda *args: None)
+
+
+def test_a_generator_is_no_handler():
+    def handler(evt):
+        yield evt
+
+    with pytest.raises(SubscriptionError, match="does not yield"):
+        plan(handler)
+
+
+# -- database handles ------------------------------------------------------------------------------------------------
+
+
+def handlers():
+    def with_session(s: Session): ...
+    def with_connection(c: Connection): ...
+    def without(evt: dict): ...
+    async def with_async_session(s: AsyncSession): ...
+    async def with_own(s: OwnSession | None): ...
+    async def with_async_connection(c: AsyncConnection): ...
+
+    return [with_session, with_connection, without, with_async_session, with_own, with_async_connection]
+
+
+def test_the_kind_of_handle_is_known():
+    plans = [plan(handler) for handler in handlers()]
+    assert [(each.session_kind, each.wants_connection) for each in plans] == [
+        ("sync", False),
+        ("sync", True),
+        (None, False),
+        ("async", False),
+        ("async", False),
+        ("async", True),
+    ]
+
+
+def test_a_handle_of_the_other_colour_is_refused_with_what_to_do():
+    def plain(s: AsyncSession): ...
+    async def later(c: Connection): ...
+
+    with pytest.raises(SubscriptionError, match=r"plain is a plain def.*'s' is an AsyncSession: ask for Session"):
+        plan(plain)
+    with pytest.raises(SubscriptionError, match=r"later is async def.*'c' is a Connection: ask for AsyncConnection"):
+        plan(later)
+
+
+def test_two_handles_are_refused():
+    def handler(s: Session, c: Connection): ...
+
+    with pytest.raises(SubscriptionError, match="two database handles"):
+        plan(handler)
+
+
+def test_a_handle_is_known_by_name_so_that_sqlalchemy_need_not_be_there():
+    named_alike = type("Session", (), {"__module__": "sqlalchemy.orm.session"})
+
+    def handler(s): ...
+
+    handler.__annotations__["s"] = named_alike
+    assert plan(handler).session_kind == "sync"
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_gets_lists():
+    def handler(evts: list[Order], heads: list[Headers], events: Sequence[Event], s: Session, c: CancelToken): ...
+
+    made = plan(handler, batch=True)
+    assert made.decode(b'{"order_id":3}') == Order(3)
+    _, kwargs = made.arguments([1], [HEADERS], [EVENT], "session", CANCEL)
+    assert kwargs == {"evts": [1], "heads": [HEADERS], "events": [EVENT], "s": "session", "c": CANCEL}
+
+
+@pytest.mark.parametrize("annotation", [Any, list, "no annotation"])
+def test_a_batch_of_anything_needs_no_type(annotation):
+    def handler(evts): ...
+
+    if annotation != "no annotation":
+        handler.__annotations__["evts"] = annotation
+    assert plan(handler, batch=True).decode(b"[1]") == [1]
+
+
+def test_lists_and_batches_must_agree():
+    def one_order(evt: Order): ...
+    def one_head(evts: list[Order], h: Headers): ...
+    def many_heads(evt: Order, h: list[Headers]): ...
+
+    with pytest.raises(SubscriptionError, match="list"):
+        plan(one_order, batch=True)
+    with pytest.raises(SubscriptionError, match=r"batch.*'h'"):
+        plan(one_head, batch=True)
+    with pytest.raises(SubscriptionError, match=r"one message.*'h'"):
+        plan(many_heads)
+
+
+# -- the token -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_token_stops_a_handler_as_a_cancelled_task_is_stopped():
+    token = CancelToken()
+    token.raise_if_cancelled()
+    assert (token.is_cancelled, token.wait(0)) == (False, False)
+    token.cancel()
+    assert (token.is_cancelled, token.wait(0)) == (True, True)
+    with pytest.raises(CancelledError):
+        token.raise_if_cancelled()

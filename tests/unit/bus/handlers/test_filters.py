@@ -1,0 +1,148 @@
+"""Filters run in order around the handler, may replace what goes in and out, and never turn a stop into a success."""
+
+import asyncio
+
+import pytest
+
+from sparrow.bus.errors import SubscriptionError
+from sparrow.bus.handlers.filters import Context, as_filter, chain
+from sparrow.bus.headers import Headers
+
+
+def context(payload=1):
+    return Context(event=None, headers=Headers(), payload=payload)
+
+
+async def doubled(ctx):
+    return ctx.payload * 2
+
+
+async def failing(ctx):
+    raise ValueError("no")
+
+
+def noting(name, notes):
+    async def note(ctx, call_next):
+        notes.append(f"{name} before")
+        await call_next(ctx)
+        notes.append(f"{name} after {ctx.result}")
+
+    return note
+
+
+async def test_the_first_filter_is_the_outermost():
+    notes = []
+    assert await chain([noting("a", notes), noting("b", notes)], doubled)(context()) == 2
+    assert notes == ["a before", "b before", "b after 2", "a after 2"]
+
+
+async def test_no_filter_is_just_the_handler():
+    ctx = context()
+    assert await chain([], doubled)(ctx) == 2
+    assert ctx.result == 2
+
+
+async def test_a_filter_replaces_payload_and_result():
+    async def change(ctx, call_next):
+        ctx.payload = 10
+        answer = await call_next(ctx)
+        ctx.result = answer + 1
+
+    assert await chain([change], doubled)(context()) == 21
+
+
+async def test_a_filter_that_does_not_call_on_answers_for_the_handler():
+    async def known(ctx, call_next):
+        ctx.result = "cached"
+
+    assert await chain([known], failing)(context()) == "cached"
+
+
+async def test_a_filter_that_raises_fails_the_message():
+    async def guard(ctx, call_next):
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        await chain([guard], doubled)(context())
+
+
+class Three:
+    def __init__(self, handled=False):
+        self.notes, self._handled = [], handled
+
+    def executing(self, ctx):
+        self.notes.append("executing")
+
+    async def executed(self, ctx):
+        self.notes.append(f"executed {ctx.result}")
+        ctx.result += 1
+
+    def exception(self, ctx):
+        self.notes.append(f"exception {ctx.error}")
+        ctx.handled, ctx.result = self._handled, "instead"
+
+
+async def test_the_three_methods_run_plain_or_async():
+    three = Three()
+    assert await chain([as_filter(three)], doubled)(context()) == 3
+    assert three.notes == ["executing", "executed 2"]
+
+
+async def test_an_exception_goes_on_unless_it_is_handled():
+    three = Three()
+    with pytest.raises(ValueError, match="no"):
+        await chain([as_filter(three)], failing)(context())
+    assert three.notes == ["executing", "exception no"]
+    ctx = context()
+    assert await chain([as_filter(Three(handled=True))], failing)(ctx) == "instead"
+    assert ctx.error is None
+
+
+async def test_being_handled_once_does_not_excuse_the_next_exception():
+    class Both(Three):
+        def exception(self, ctx):
+            assert not ctx.handled
+
+    ctx = context()
+    ctx.handled = True
+    with pytest.raises(ValueError):
+        await chain([as_filter(Both())], failing)(ctx)
+
+
+async def test_a_cancelled_handler_cannot_be_handled():
+    async def cancelled(ctx):
+        raise asyncio.CancelledError
+
+    three = Three(handled=True)
+    with pytest.raises(asyncio.CancelledError):
+        await chain([as_filter(three)], cancelled)(context())
+    assert three.notes == ["executing"]
+
+
+async def test_one_method_is_enough_and_a_class_is_made():
+    class OnlyAfter:
+        def executed(self, ctx):
+            ctx.result = "after"
+
+    assert await chain([as_filter(OnlyAfter)], doubled)(context()) == "after"
+
+
+async def test_a_callable_object_is_a_filter():
+    class Adding:
+        async def __call__(self, ctx, call_next):
+            await call_next(ctx)
+            ctx.result += 5
+
+    assert await chain([as_filter(Adding())], doubled)(context()) == 7
+
+
+def test_what_is_no_filter_is_refused():
+    class NeedsMuch:
+        def __init__(self, much):
+            pass
+
+    for wrong in (lambda ctx, call_next: None, "filter", object()):
+        with pytest.raises(SubscriptionError, match="is not a filter"):
+            as_filter(wrong)
+    with pytest.raises(SubscriptionError, match="give an instance"):
+        as_filter(NeedsMuch)

@@ -1,0 +1,74 @@
+"""The text that Prometheus reads."""
+
+import re
+
+from sparrow.bus.operations.stored_event import Backlog, SideStats, Stats, Total
+from sparrow.bus.telemetry.metrics import COUNTERS, exposition
+from sparrow.bus.telemetry.probe import BOUNDS_S, Probe
+
+SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\\n]|\\["\\n])*"(,[a-z]+="([^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
+
+
+def stats(*groups: Backlog) -> Stats:
+    def side(name: str, *groups: Backlog) -> SideStats:
+        return SideStats(
+            side=name,  # type: ignore[arg-type]
+            by_status={"Failed": 3},
+            parked=1,
+            rows=Total(10),
+            oldest_open_s=1.5,
+            groups=groups,
+        )
+
+    return Stats(side("published"), side("received", *groups))
+
+
+def test_every_line_has_the_form_and_every_metric_a_type() -> None:
+    probe = Probe()
+    probe.count("bus_retries_total", 2, place="send")
+    probe.count("bus_something_new_total")
+    probe.send_seconds.add(0.3)
+    text = exposition(probe, stats(Backlog(side="received", group="a", open=4, held=1, due=2, lag_s=0.25)))
+    assert text.endswith("\n")
+    typed = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            typed.add(line.split()[2])
+        elif not line.startswith("# HELP"):
+            assert SAMPLE.fullmatch(line) or 'le="+Inf"' in line, line
+            name = re.sub(r"_(bucket|sum|count)$", "", line.partition("{")[0].partition(" ")[0])
+            assert name in typed, line
+    assert typed >= set(COUNTERS) | {"bus_queue_depth", "bus_oldest_open_seconds", "bus_end_to_end_seconds"}
+    assert "bus_something_new_total 1" in text
+
+
+def test_counters_are_there_before_they_count_and_labels_stay() -> None:
+    probe = Probe()
+    assert "bus_published_total 0" in exposition(probe, None).splitlines()
+    probe.count("bus_handled_total", 5, result="ok")
+    lines = exposition(probe, None).splitlines()
+    assert 'bus_handled_total{result="ok"} 5' in lines
+    assert "bus_handled_total 0" not in lines
+
+
+def test_buckets_add_up_to_the_count() -> None:
+    probe = Probe()
+    for seconds in (0.0005, 0.001, 0.02, 1_000.0):
+        probe.handle_seconds.add(seconds)
+    lines = exposition(probe, None).splitlines()
+    assert 'bus_handle_seconds_bucket{le="0.001"} 2' in lines
+    assert f'bus_handle_seconds_bucket{{le="{BOUNDS_S[-1]}"}} 3' in lines
+    assert 'bus_handle_seconds_bucket{le="+Inf"} 4' in lines
+    assert "bus_handle_seconds_count 4" in lines
+
+
+def test_a_group_named_strangely_cannot_break_the_page() -> None:
+    strange = Backlog(side="received", group='a"b\\c\nd', open=1, held=0, due=0, lag_s=0)
+    assert r'bus_queue_depth{side="received",group="a\"b\\c\nd"} 1' in exposition(Probe(), stats(strange)).splitlines()
+
+
+def test_without_a_database_the_process_still_speaks() -> None:
+    lines = exposition(Probe(), None).splitlines()
+    assert "bus_database_reachable 0" in lines
+    assert not any(line.startswith("bus_queue_depth") for line in lines)
+    assert "bus_database_reachable 1" in exposition(Probe(), stats()).splitlines()

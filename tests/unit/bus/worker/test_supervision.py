@@ -1,0 +1,65 @@
+"""Loops of the bus: they begin again when they fail, and end when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.waiting import eventually
+
+from sparrow.bus.worker import supervision
+from sparrow.bus.worker.supervision import Supervised
+
+
+async def test_work_that_fails_begins_again_until_it_returns():
+    tries: list[int] = []
+
+    async def work() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ValueError(len(tries))
+
+    running = Supervised("work", work)
+    await eventually(lambda: len(tries) == 3)
+    await running.stop()
+    assert isinstance(running.problem, ValueError)
+
+
+async def test_work_that_loses_a_cancellation_ends_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervision, "_SAY_AGAIN_S", 0.01)
+    lost: list[int] = []
+
+    async def work() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:  # as `wait_for` does when the answer comes at the same moment
+                if lost:
+                    raise
+                lost.append(1)
+
+    running = Supervised("work", work)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await running.stop()
+    assert lost
+
+
+async def test_who_is_cancelled_while_it_stops_something_is_cancelled():
+    is_free = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await is_free.wait()
+
+    running = Supervised("work", work)
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(running.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    is_free.set()
+    await running.stop()
