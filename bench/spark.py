@@ -67,7 +67,7 @@ class TupleSource(DataSource):
 
 class TupleReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: Any) -> None:
-        from sparrow.spark.source.table import TopicReader
+        from sparrow.spark.source.batch_reader import TopicReader
 
         self._reader = TopicReader(options, schema)
 
@@ -325,7 +325,7 @@ def planning(lab: Lab) -> list[Row]:
             admin.create_topic(f"wide{number}", queues=100)
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from sparrow.spark.source.table import TopicReader
+    from sparrow.spark.source.batch_reader import TopicReader
 
     schema = StructType([StructField("queue_offset", LongType())])
     options = {"nameserver": lab.name_servers, "subscribePattern": "wide.*"}

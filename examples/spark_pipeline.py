@@ -13,7 +13,7 @@ import sparrow.testing
 from sparrow.client import Message, Producer
 from sparrow.spark import spark_session
 from sparrow.spark.pipelines import load
-from sparrow.spark.pipelines.running import run
+from sparrow.spark.pipelines.runner import run
 
 declared = load(Path(__file__).with_name("pipeline_orders.toml"))
 print(f"pipeline {declared.name}: {declared.sources[0].topic} -> {declared.sinks[0].topic}")

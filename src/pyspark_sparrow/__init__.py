@@ -37,15 +37,15 @@ class DefaultSource(DataSource):
         return default_ddl(kafka=is_set.get("kafkaschema", False), headers=is_set.get("includeheaders", True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from sparrow.spark.source.batch_reader import TopicReader
         from sparrow.spark.source.pushdown import FilteringTopicReader
-        from sparrow.spark.source.table import TopicReader
 
         # Spark refuses a reader that can filter unless its setting for it is on.
         kind = FilteringTopicReader if self.options.get("pushdown", "").lower() == "true" else TopicReader
         return kind(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from sparrow.spark.source.stream import TopicStreamReader
+        from sparrow.spark.source.stream_reader import TopicStreamReader
 
         return TopicStreamReader(self.options, schema)
 

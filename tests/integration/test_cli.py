@@ -51,7 +51,7 @@ def test_a_verb_that_is_misspelt_is_guessed() -> None:
 
 def test_a_verb_is_loaded_without_the_others(tmp_path: Path) -> None:
     code = "import sys; from sparrow.cli.main import app; app(['token', '--help'], standalone_mode=False); "
-    code += "print('LOADED', 'sparrow.cli.demo' in sys.modules, 'sparrow.broker' in sys.modules)"
+    code += "print('LOADED', 'sparrow.cli.demo.commands' in sys.modules, 'sparrow.broker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "LOADED False False" in done.stdout, done.stdout + done.stderr
 

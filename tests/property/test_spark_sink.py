@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sparrow.client.queue_selection import SHARDING_KEY, by_hash
 from sparrow.model.message import Message
-from sparrow.spark.sink import records
+from sparrow.spark.sink import record_encoder
+from sparrow.spark.sink.message_columns import Rows, with_entry
 from sparrow.spark.sink.options import sink_options
-from sparrow.spark.sink.records import Encoder, Gathering, RowIds, pieces
-from sparrow.spark.sink.routing import ANY, places_of, sorted_by_place
-from sparrow.spark.sink.rows import Rows, with_entry
-from sparrow.spark.sink.writing import chunks
+from sparrow.spark.sink.partition_writer import chunks
+from sparrow.spark.sink.queue_selection import ANY, places_of, sorted_by_place
+from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, pieces
 from sparrow.wire import portions
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.columns import decode
@@ -62,7 +62,7 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[Rows, int], bl
     given = {"nameserver": "127.0.0.1:1", "topic": "t", "checksum": "client" if by_client else "broker"}
     encoder = Encoder(sink_options(given), RowIds(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 5)), lambda: 9)
     places = places_of(rows, count)
-    before, records.BLOB_BYTES = records.BLOB_BYTES, blob_bytes
+    before, record_encoder.BLOB_BYTES = record_encoder.BLOB_BYTES, blob_bytes
     try:
         gathered: dict[str, Gathering] = {}
         blobs: list[tuple[str, bytes | None]] = []
@@ -71,7 +71,7 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[Rows, int], bl
                 blobs.append((broker, gathered.setdefault(broker, Gathering("t")).add(portion)))
         blobs += [(broker, each.take()) for broker, each in gathered.items()]
     finally:
-        records.BLOB_BYTES = before
+        record_encoder.BLOB_BYTES = before
     arrived: dict[BrokerQueue, list[dict[str, object]]] = {queue: [] for queue in queues}
     for broker, blob in blobs:
         for portion in portions.decode(blob) if blob is not None else ():

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.waiting import wait_until
 
-from sparrow.cli.demo_revenue import one_line
+from sparrow.cli.demo.revenue_pipeline import one_line
 from sparrow.client import Consumer
 from sparrow.model.errors import UnknownTopic
 from sparrow.spark.runtime.java import NoJava

@@ -16,11 +16,12 @@ from sparrow.cli.main import app
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, Host
 from sparrow.model.queue import Queue
-from sparrow.spark.jobs import archive, restore
+from sparrow.spark.jobs import archive
 from sparrow.spark.jobs.archive import Archive
-from sparrow.spark.jobs.restore import Restore
-from sparrow.spark.jobs.running import Done, JobFailed
-from sparrow.spark.jobs.selecting import Selection
+from sparrow.spark.jobs.copy import restore
+from sparrow.spark.jobs.copy.restore import Restore
+from sparrow.spark.jobs.copy.selection import Selection
+from sparrow.spark.runtime.progress import Done, JobFailed
 from sparrow.testing.platforms import RunningPlatform, running
 from sparrow.wire.compression import Compression, compress
 from sparrow.wire.record import pack_host

@@ -20,8 +20,8 @@ from sparrow.client.retry import Later
 from sparrow.client.trace_records import ConsumeEnded, Published
 from sparrow.model.errors import Refused
 from sparrow.model.message import UNIQUE_KEY, Message, StoredMessage
-from sparrow.spark.jobs.audit import Audit, Audited, run
-from sparrow.spark.jobs.spans import Span
+from sparrow.spark.jobs.audit.job import Audit, Audited, run
+from sparrow.spark.jobs.time_span import Span
 from sparrow.testing import RunningPlatform
 
 if TYPE_CHECKING:

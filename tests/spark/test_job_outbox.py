@@ -20,7 +20,7 @@ from sparrow.bus.sql.claims import claim
 from sparrow.bus.sql.outbox import PUBLISH
 from sparrow.bus.transports.sparrow.message_format import delivery_of
 from sparrow.cli.main import app
-from sparrow.cli.pipeline_relaying import Relaying
+from sparrow.cli.pipeline.outbox_relay import Relaying
 from sparrow.client import Admin, Consumer
 from sparrow.model.message import StoredMessage
 from sparrow.spark.jobs.outbox import Outbox, run

@@ -16,10 +16,11 @@ from sparrow.cli.main import app
 from sparrow.client import Consumer
 from sparrow.model.errors import Refused, UnknownGroup
 from sparrow.model.message import Draft
-from sparrow.spark.jobs import archive, replay
+from sparrow.spark.jobs import archive
 from sparrow.spark.jobs.archive import Archive
-from sparrow.spark.jobs.replay import Replay
-from sparrow.spark.jobs.selecting import Selection
+from sparrow.spark.jobs.copy import replay
+from sparrow.spark.jobs.copy.replay import Replay
+from sparrow.spark.jobs.copy.selection import Selection
 from sparrow.testing.platforms import RunningPlatform, running
 from sparrow.wire import properties
 

@@ -18,9 +18,9 @@ from sparrow.cli.main import app
 from sparrow.client.retry import Later
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.spark.jobs.spans import Span
-from sparrow.spark.jobs.stats import TOPIC, Stats, run
-from sparrow.spark.jobs.stats_measures import KEYS, latest
+from sparrow.spark.jobs.stats.job import TOPIC, Stats, run
+from sparrow.spark.jobs.stats.measures import KEYS, latest
+from sparrow.spark.jobs.time_span import Span
 from sparrow.testing import RunningPlatform
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparrow.client import Message, Producer
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import load
-from sparrow.spark.pipelines.running import Ran, run, validate
+from sparrow.spark.pipelines.runner import Ran, run, validate
 from sparrow.testing.platforms import RunningPlatform, running
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -11,7 +11,7 @@ from tests.support.spark import Ran, run_script
 
 from sparrow.spark import spark_session
 from sparrow.spark.runtime.class_archive import make
-from sparrow.spark.runtime.packaging import FOLDER, SITE, build_archive, use_archive
+from sparrow.spark.runtime.environment_archive import FOLDER, SITE, build_archive, use_archive
 
 # Each test starts a Spark or two: not beside others of their kind.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]

@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparrow.spark.runtime.packaging import build_archive, use_archive
+    from sparrow.spark.runtime.environment_archive import build_archive, use_archive
     from sparrow.spark.runtime.session import spark_session
 
 __all__ = ["build_archive", "spark_session", "use_archive"]
 
 _HOMES = {
-    "build_archive": "sparrow.spark.runtime.packaging",
+    "build_archive": "sparrow.spark.runtime.environment_archive",
     "spark_session": "sparrow.spark.runtime.session",
-    "use_archive": "sparrow.spark.runtime.packaging",
+    "use_archive": "sparrow.spark.runtime.environment_archive",
 }
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.places import checkpoint_has_begun, joined, path_exists
-from sparrow.spark.jobs.running import Told, follow
+from sparrow.spark.runtime.filesystem import checkpoint_has_begun, joined, path_exists
+from sparrow.spark.runtime.progress import Told, follow
 from sparrow.spark.source.schema import TYPES
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.places import joined, key_of, names_in, path_exists, read_text, remove, replace_text
-from sparrow.spark.jobs.running import Told, watch_job
 from sparrow.spark.options import for_client
+from sparrow.spark.runtime.filesystem import joined, key_of, names_in, path_exists, read_text, remove, replace_text
+from sparrow.spark.runtime.progress import Told, watch_job
+from sparrow.spark.source.metadata import look, places_of
+from sparrow.spark.source.offset_resolution import name_of
 from sparrow.spark.source.options import SourceOptions
-from sparrow.spark.source.places import look, places_of
-from sparrow.spark.source.positions import name_of
 from sparrow.spark.source.schema import TYPES
 from sparrow.wire.bodies import BrokerQueue
 

@@ -29,7 +29,7 @@ from sparrow.spark.jobs.forward import (
     topic_options,
     write_stream,
 )
-from sparrow.spark.jobs.running import Told, failing_in_a_sentence, follow, watch_job
+from sparrow.spark.runtime.progress import Told, failing_in_a_sentence, follow, watch_job
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -16,8 +16,8 @@ import msgspec
 
 from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.copies import COPIED
-from sparrow.spark.jobs.running import Done, Told, failing_in_a_sentence, follow, in_a_sentence
+from sparrow.spark.jobs.copy.message_copy import COPIED
+from sparrow.spark.runtime.progress import Done, Told, failing_in_a_sentence, follow, in_a_sentence
 from sparrow.spark.source.schema import TYPES
 from sparrow.wire.properties import NAME_END, VALUE_END
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from sparrow.spark.jobs.running import Done, Told, watch_job
+from sparrow.spark.runtime.progress import Done, Told, watch_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,10 +147,10 @@ class Posting:
 
     def post(self, messages: pa.RecordBatch) -> None:
         """Columns are those of a sink: body, topic, keys, sharding_key, properties."""
-        from sparrow.spark.links import LINKS
-        from sparrow.spark.sink.receipts import Transaction
-        from sparrow.spark.sink.rows import layout_of
-        from sparrow.spark.sink.writing import Task, write
+        from sparrow.spark.client_pool import LINKS
+        from sparrow.spark.sink.commit_messages import Transaction
+        from sparrow.spark.sink.message_columns import layout_of
+        from sparrow.spark.sink.partition_writer import Task, write
 
         layout = layout_of([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
         task = Task(Transaction(self._scope, next(self._numbers)), 0, may_make_topics=True)

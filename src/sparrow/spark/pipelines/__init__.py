@@ -1,5 +1,5 @@
 """Pipelines that are declared in a file: sources, SQL steps, sinks, and where progress is kept."""
 
-from sparrow.spark.pipelines.declared import Pipeline, Sink, Source, Step, load
+from sparrow.spark.pipelines.definition import Pipeline, Sink, Source, Step, load
 
 __all__ = ["Pipeline", "Sink", "Source", "Step", "load"]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.running import sentence_of
-from sparrow.spark.pipelines.declared import Pipeline, Source, Step
+from sparrow.spark.pipelines.definition import Pipeline, Source, Step
+from sparrow.spark.runtime.progress import sentence_of
 from sparrow.spark.source.schema import default_ddl
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
             _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET], environ, draft)
             draft.replace(archive.with_name(BASE))
         draft = Path(folder, archive.name)
-        training = "import sys; from sparrow.spark.runtime.training import train; train(sys.argv[1:])"
+        training = "import sys; from sparrow.spark.runtime.class_archive_training import train; train(sys.argv[1:])"
         _run([sys.executable, "-c", training, *options_to_make(java, archive, draft)], environ, draft)
         draft.chmod(0o644)
         draft.replace(archive)

@@ -18,12 +18,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused, UnknownTopic
-from sparrow.spark.links import LINKS, Link
-from sparrow.spark.sink import committing, writing
+from sparrow.spark.client_pool import LINKS, Link
+from sparrow.spark.sink import driver_commit, partition_writer
 from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.commit_messages import Receipt, Transaction
+from sparrow.spark.sink.message_columns import Layout, layout_of
 from sparrow.spark.sink.options import Delivery, SinkOptions, sink_options
-from sparrow.spark.sink.receipts import Receipt, Transaction
-from sparrow.spark.sink.rows import Layout, layout_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,8 +86,8 @@ class _Sink:
 
     def _written(self, batches: Iterator[pa.RecordBatch], transaction: Transaction, partition: int) -> Receipt:
         link = LINKS.to(self._options.client)
-        task = writing.Task(transaction, partition, may_make_topics=transaction.number == 0)
-        return writing.write(batches, self._layout, self._options, task, link)
+        task = partition_writer.Task(transaction, partition, may_make_topics=transaction.number == 0)
+        return partition_writer.write(batches, self._layout, self._options, task, link)
 
     def _of_stream(self, context: TaskContext) -> Transaction | None:
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
@@ -101,13 +101,13 @@ class _Sink:
         if not any(receipt.stages for receipt in receipts):
             return True
         link = LINKS.to(self._options.client)
-        return link.run(committing.publish(link.session, _brokers(link, self._options), receipts))
+        return link.run(driver_commit.publish(link.session, _brokers(link, self._options), receipts))
 
     def _dropped(self, messages: Messages) -> None:
         stages = [staged for receipt in _receipts(messages) for staged in receipt.stages]
         if stages:
             link = LINKS.to(self._options.client)
-            link.run(committing.drop(link.session, _brokers(link, self._options), stages))
+            link.run(driver_commit.drop(link.session, _brokers(link, self._options), stages))
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparrow.spark.source.places import places_of
-from sparrow.spark.source.ranges import Range
-from sparrow.spark.source.table import TopicReader
+from sparrow.spark.source.batch_reader import TopicReader
+from sparrow.spark.source.metadata import places_of
+from sparrow.spark.source.offset_ranges import Range
 
 _Names = Mapping[str, str]
 _PLAIN: _Names = {

@@ -1,0 +1,141 @@
+"""`sparrow demo`: the platform with a live pipeline.
+
+Orders are sent, and two consumers share them. Beside, Spark sums them up by window into a topic, which is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from sparrow import clock
+from sparrow.cli import running
+from sparrow.cli.demo.revenue_pipeline import ORDERS, REVENUE
+from sparrow.cli.demo.revenue_windows import Windows
+from sparrow.cli.demo.spark_process import SparkBeside
+from sparrow.cli.platform import Platform
+from sparrow.cli.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
+from sparrow.client.aio.consume.consumer import Consumer
+from sparrow.client.aio.consume.handler_delivery import Handler
+from sparrow.client.aio.produce.producer import Producer
+from sparrow.model.message import Message, StoredMessage
+from sparrow.settings import Settings
+
+GROUP = "demo_billing"
+CITIES = ("Beijing", "Berlin", "Lagos", "Lima", "Oslo", "Shanghai")
+BATCH, TURN_S = 20, 0.02
+"""A thousand orders a second: enough to see, little enough to leave running."""
+
+
+def demo(
+    data: Data = Path("sparrow-data"),
+    port: PortOption = None,
+    name_server_port: NamingPort = None,
+    seconds: Annotated[float, typer.Option(help="Stop after so long; 0 goes on until Ctrl-C.", min=0)] = 0,
+    spark: Annotated[bool, typer.Option(help="Sum the orders up with Spark, in a process beside.")] = True,
+) -> None:
+    """Start the platform with a live pipeline: a producer, two consumers of one group, and Spark over the topic.
+
+    Any RocketMQ client can join in meanwhile: the name server is where it says.
+
+    Example: [bold]sparrow demo --seconds 60[/bold]
+    """
+    settings = settings_of(port=port, name_server_port=name_server_port)
+    running.run(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
+
+
+async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.Event, *, with_spark: bool) -> None:
+    async with Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log) as platform:
+        say_naming(platform.name_servers)
+        say_broker(settings.broker.name, str(platform.address))
+        typer.echo(f"data in {data}; Ctrl-C stops it")
+        sys.stdout.flush()
+        spark = SparkBeside(platform.name_servers, data / "demo") if with_spark else None
+        await Demo(platform.name_servers, spark).run(seconds, stop)
+
+
+class Demo:
+    """Orders in, orders out, and what is seen of them."""
+
+    def __init__(self, name_servers: str, spark: SparkBeside | None) -> None:
+        self._name_servers, self._spark = name_servers, spark
+        self._windows = Windows()
+        self._sent = 0
+        self._received: Counter[str] = Counter()
+        self._latency_ms = 0.0
+
+    async def run(self, seconds: float, stop: asyncio.Event) -> None:
+        begun = time.monotonic()
+        first, second = (Consumer(GROUP, self._name_servers, start="last") for _ in range(2))
+        async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as beside:
+            await self._send_some(producer)  # makes the topic
+            for name, consumer in (("consumer 1", first), ("consumer 2", second)):
+                await consumer.subscribe(ORDERS)
+                await consumer.start(self._handler(name))
+            if self._spark is not None:
+                await self._read_back(await beside.enter_async_context(Consumer(None, self._name_servers)))
+                await beside.enter_async_context(self._spark)
+            sending = asyncio.create_task(self._keep_sending(producer))
+            with Live(refresh_per_second=4) as live:
+                while not stop.is_set() and (not seconds or time.monotonic() - begun < seconds):
+                    await asyncio.sleep(0.1)
+                    live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+                await producer.flush()
+                live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
+
+    async def _read_back(self, consumer: Consumer) -> None:
+        await consumer.subscribe(REVENUE)
+        await consumer.start(self._windows.handle, orderly=True)
+
+    async def _keep_sending(self, producer: Producer) -> None:
+        while True:
+            await self._send_some(producer)
+            await asyncio.sleep(TURN_S)
+
+    async def _send_some(self, producer: Producer) -> None:
+        orders = [self._order() for _ in range(BATCH)]
+        await asyncio.gather(*map(producer.send_soon, orders))
+        self._sent += len(orders)
+
+    def _order(self) -> Message:
+        body = json.dumps({"cents": random.randrange(100, 100_000)})
+        return Message.of(ORDERS, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
+
+    def _handler(self, name: str) -> Handler:
+        async def handle(message: StoredMessage) -> None:
+            self._received[name] += 1
+            self._latency_ms += 0.05 * (clock.now_ms() - message.born_ms - self._latency_ms)
+
+        return handle
+
+    def _shown(self, elapsed_s: float, *queues: int) -> Group:
+        received = sum(self._received.values())
+        title = f"{self._sent:,} orders sent, {received:,} received, {received / elapsed_s:,.0f} a second"
+        flow = Table(title=title, min_width=len(title))
+        flow.add_column("consumer")
+        flow.add_column("queues", justify="right")
+        flow.add_column("orders", justify="right")
+        for (name, count), share in zip(sorted(self._received.items()), queues, strict=False):
+            flow.add_row(name, str(share), f"{count:,}")
+        flow.caption = f"from send to handler: {self._latency_ms:.1f} ms"
+        if self._spark is None:
+            return Group(flow)
+        return Group(flow, "", self._windows.shown(self._spark.word, elapsed_s))
+
+
+def _share_of(consumer: Consumer) -> int:
+    return sum(queue.topic == ORDERS for queue in consumer.queues)

@@ -1,0 +1,154 @@
+"""The Spark half of `sparrow demo`, a program of its own: orders in, revenue by city and window out, exactly once.
+
+1. Its standard output is a `Word` a line, for whoever started it. What Spark, Java and Python have to say besides goes
+   to the error output.
+2. SIGTERM stops the query in order, and Java is gone before this process is.
+3. The end of its standard input means that its starter is gone, however it went: then it stops as well, and within
+   `FAREWELL_S` whatever happens. It is to be the leader of a process group, so that it takes Java along.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from subprocess import TimeoutExpired
+from typing import Literal, NoReturn
+
+import msgspec
+
+from sparrow.model.errors import SparrowError
+from sparrow.spark.pipelines import Pipeline, Sink, Source, Step
+from sparrow.spark.runtime.progress import Done
+
+ORDERS, REVENUE, GROUP = "demo_orders", "demo_revenue", "demo_spark"
+FAREWELL_S = 10.0
+"""Without a broker Spark might go on trying for a minute."""
+_JAVA_LEAVES_S = 5.0
+_CORES = "2"
+SETTINGS = {"spark.sql.shuffle.partitions": _CORES}
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far it is."""
+
+    state: Literal["starting", "running", "failed"]
+    rows: int = 0
+    """Orders read in this run."""
+    behind: int | None = None
+    """Orders that are there and not yet read."""
+    why: str = ""
+    """One line: what failed, and what to do."""
+
+
+Say = Callable[[Word], None]
+
+
+def revenue(name_servers: str, checkpoint: str) -> Pipeline:
+    """Orders and euros by city, for each ten seconds. A window is told again whenever it has grown."""
+    return Pipeline(
+        name="demo",
+        nameserver=name_servers,
+        checkpoint=checkpoint,
+        trigger="2 seconds",
+        sources=[
+            Source(
+                name="orders",
+                topic=ORDERS,
+                columns="body string, tags string, store_timestamp timestamp",
+                json="cents bigint",
+                watermark={"store_timestamp": "10 seconds"},
+                # A demo that comes back after days goes on with what retention has left.
+                options={"startingOffsets": "earliest", "groupId": GROUP, "failOnDataLoss": False},
+            )
+        ],
+        steps=[
+            Step(
+                name="by_city",
+                sql="""
+                    SELECT tags AS city, window.start AS since, count(*) AS orders, sum(cents) / 100 AS euros
+                    FROM orders
+                    GROUP BY tags, window(store_timestamp, '10 seconds')
+                """,
+            )
+        ],
+        sinks=[Sink(name="revenue", input="by_city", topic=REVENUE, key="city", mode="update")],
+    )
+
+
+def main(name_servers: str, checkpoint: str) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    threading.Thread(target=_stop_with_input, daemon=True).start()
+    # Java and whatever else prints gets the error output, so that a line of ours is never torn.
+    words = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    said: Word | None = None
+
+    def say(word: Word) -> None:
+        nonlocal said
+        if word != said:
+            said = word
+            with suppress(BrokenPipeError):
+                words.write(msgspec.json.encode(word) + b"\n")
+
+    try:
+        _run(revenue(name_servers, checkpoint), say)
+    except KeyboardInterrupt:
+        return 0
+    except Exception as failure:
+        traceback.print_exc()
+        say(Word(state="failed", why=one_line(failure)))
+        return 1
+    return 0
+
+
+def _run(pipeline: Pipeline, say: Say) -> None:
+    from sparrow.spark.pipelines.runner import run
+    from sparrow.spark.runtime.session import spark_session
+
+    say(Word(state="starting"))
+    spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SETTINGS, quick_start=True)
+    gateway = spark.sparkContext._gateway
+    try:
+        run(spark, pipeline, told=lambda done: say(_word(done)))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        spark.stop()
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # which is how Java hears that it is not needed any more
+            with suppress(TimeoutExpired):
+                gateway.proc.wait(_JAVA_LEAVES_S)
+
+
+def _word(done: Done) -> Word:
+    return Word(state="running", rows=done.rows, behind=done.behind)
+
+
+def one_line(failure: Exception) -> str:
+    """Ours say what is wrong first and what to do last, and may list details between."""
+    if not isinstance(failure, SparrowError):
+        return f"{type(failure).__name__}: {failure}".partition("\n")[0]
+    first, *more = str(failure).splitlines()
+    return f"{first.removesuffix(' Tried:')} {more[-1]}" if more else first
+
+
+def _interrupt(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: what it leads to is to be finished
+    raise KeyboardInterrupt
+
+
+def _stop_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(FAREWELL_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

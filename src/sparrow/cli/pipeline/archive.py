@@ -1,0 +1,64 @@
+"""`sparrow pipeline archive`: topics to Parquet, so that brokers may forget."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparrow.cli.pipeline.options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
+from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.selection_options import counted
+from sparrow.spark.jobs import archive as job
+from sparrow.spark.options import duration_ms
+
+EXAMPLES = """
+Examples:
+
+[bold]sparrow pipeline archive ./archive --topic orders --topic payments[/bold]
+
+[bold]sparrow pipeline archive s3a://bucket/archive --pattern 'shop[.].*' --every 1m[/bold]
+
+A broker with [bold]retention_waits_for = "sparrow_archive"[/bold] deletes nothing that is not in the archive.
+"""
+
+
+def archive(
+    path: Annotated[str, typer.Argument(help="The archive: a folder, or s3a://..., hdfs://...")],
+    topic: Annotated[list[str] | None, typer.Option(help="A topic; may be repeated.")] = None,
+    pattern: Annotated[str | None, typer.Option(help="Topics whose whole names match this expression.")] = None,
+    every: Annotated[
+        str | None, typer.Option(help="Go on, and write what came in each 30s, 1m, ...; else what is there now.")
+    ] = None,
+    group: Annotated[str, typer.Option(help="The consumer group that shows how far the archive is.")] = job.GROUP,
+    starting: Annotated[
+        str, typer.Option(help="Where the first run starts: earliest, latest, or offsets as JSON.")
+    ] = "earliest",
+    rows: Annotated[int, typer.Option(help="Messages of one batch, at most.", min=1)] = 1_000_000,
+    name_server: NameServers = "127.0.0.1:9876",
+    checkpoint: Checkpoint = None,
+    option: ClientOptions = None,
+    master: Master = None,
+    conf: SparkOptions = None,
+) -> None:
+    """Copy topics to Parquet files by topic, day and hour, each message once. Run it again, and it goes on."""
+    try:
+        every_ms = None if every is None else duration_ms(every)
+    except ValueError as cause:
+        raise typer.BadParameter(f"--every {every!r}: {cause}") from cause
+    work = job.Archive(
+        name_servers=name_server,
+        path=path,
+        topics=tuple(topic or ()),
+        pattern=pattern,
+        group=group,
+        starting=starting,
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        every_ms=every_ms,
+        rows_a_batch=rows,
+        options=pairs("--option", option),
+    )
+    with progress("archive") as told:
+        spark = session("archive", master, pairs("--conf", conf))
+        done = job.run(spark, work, told=told)
+    typer.echo(f"{counted(done.rows, 'message')} archived to {path}.")

@@ -1,0 +1,41 @@
+"""`sparrow pipeline`: data work that runs on Spark, a verb a job."""
+
+from __future__ import annotations
+
+import typer
+
+from sparrow.cli.pipeline import (
+    archive,
+    audit,
+    compact,
+    dead_letters,
+    dedupe,
+    forward,
+    outbox,
+    replay,
+    restore,
+    run,
+    stats,
+)
+
+app = typer.Typer(
+    name="pipeline",
+    help="Data pipelines on Spark: archive, restore, replay, audit and more, and pipelines declared in files.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.command("run", epilog=run.RUN_EXAMPLES)(run.run)
+app.command("validate")(run.validate)
+app.command("explain")(run.explain)
+app.command("package", epilog=run.PACKAGE_EXAMPLES)(run.package)
+app.command("warm")(run.warm)
+app.command("archive", epilog=archive.EXAMPLES)(archive.archive)
+app.command("restore", epilog=restore.EXAMPLES)(restore.restore)
+app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
+app.command("compact", epilog=compact.EXAMPLES)(compact.compact)
+app.command("forward", epilog=forward.EXAMPLES)(forward.forward)
+app.command("dedupe", epilog=dedupe.EXAMPLES)(dedupe.dedupe)
+app.command("deadletters", epilog=dead_letters.EXAMPLES)(dead_letters.deadletters)
+app.command("outbox", epilog=outbox.EXAMPLES)(outbox.outbox)
+app.command("stats", epilog=stats.EXAMPLES)(stats.stats)
+app.command("audit", epilog=audit.EXAMPLES)(audit.audit)

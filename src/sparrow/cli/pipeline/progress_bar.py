@@ -1,0 +1,57 @@
+"""What a person sees while Spark works: a bar of tasks, or of messages and how many are still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from sparrow.spark.runtime.progress import Done, Told
+
+
+class _Counts(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(task.fields.get("counts", ""), style="progress.download")
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Told]:
+    """A bar on the error output, as long as this lasts. Gives what a job should call when it gets further.
+
+    Ctrl-C stops the job in order, and the command then ends without a trace of the interrupt.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), _Counts(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            work = bar.add_task(what, total=None, counts="starting Spark")
+
+            def told(done: Done) -> None:
+                completed, total = extent(done)
+                bar.update(work, completed=completed, total=total, counts=counts(done))
+
+            yield told
+    except KeyboardInterrupt:
+        typer.echo(f"{what}: stopped; run it again and it goes on where it was", err=True)
+        raise typer.Exit(130) from None
+
+
+def extent(done: Done) -> tuple[int, int | None]:
+    """How full the bar is, and of what; None: nobody knows yet."""
+    if done.behind is not None:
+        return done.rows, max(done.rows + done.behind, 1)
+    return done.tasks, done.tasks_total or None
+
+
+def counts(done: Done) -> str:
+    said = []
+    if done.rows or done.behind is not None:
+        said.append(f"{done.rows:,} rows")
+    if done.behind:
+        said.append(f"{done.behind:,} to go")
+    if done.tasks_total:
+        said.append(f"{done.tasks:,}/{done.tasks_total:,} tasks")
+    return ", ".join(said)

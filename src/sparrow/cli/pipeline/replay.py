@@ -1,0 +1,71 @@
+"""`sparrow pipeline replay`: a part of a topic or of an archive once more, to another topic or to one group."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparrow.cli.pipeline.options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
+from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.selection_options import (
+    DryRun,
+    Keys,
+    KeysFile,
+    OffsetRange,
+    QueueNumber,
+    Since,
+    Until,
+    selection,
+    told_of_copies,
+)
+from sparrow.spark.jobs.copy import replay as job
+
+EXAMPLES = """
+Examples:
+
+[bold]sparrow pipeline replay orders --to orders-check --since -2h[/bold]
+
+[bold]sparrow pipeline replay orders --to-group billing --keys order-7,order-9[/bold]
+
+[bold]sparrow pipeline replay orders --archive ./archive --to-group billing --keys-file lost.txt --dry-run[/bold]
+
+Messages that brokers still have can also be delivered again without a copy: see [bold]sparrow resend[/bold].
+"""
+
+
+def replay(
+    topic: Annotated[list[str], typer.Argument(help="The topics whose messages are meant.")],
+    to: Annotated[str | None, typer.Option(help="The topic they go to.")] = None,
+    to_group: Annotated[str | None, typer.Option(help="Or the group that gets them, and nobody else.")] = None,
+    archive: Annotated[str | None, typer.Option(help="Take them from this archive, not from the brokers.")] = None,
+    since: Since = None,
+    until: Until = None,
+    queue: QueueNumber = None,
+    offsets: OffsetRange = None,
+    keys: Keys = None,
+    keys_file: KeysFile = None,
+    replay_id: Annotated[
+        str | None, typer.Option("--id", help="A name for this replay, which is done once; else its arguments are.")
+    ] = None,
+    dry_run: DryRun = False,
+    name_server: NameServers = "127.0.0.1:9876",
+    option: ClientOptions = None,
+    master: Master = None,
+    conf: SparkOptions = None,
+) -> None:
+    """Write messages once more, with their ids, and with REPLAY_ID and REPLAY_OF among their properties."""
+    chosen = selection(topic, since=since, until=until, queue=queue, offsets=offsets, keys=keys, keys_file=keys_file)
+    work = job.Replay(
+        name_servers=name_server,
+        selection=chosen,
+        archive=archive,
+        to=to,
+        to_group=to_group,
+        replay_id=replay_id,
+        options=pairs("--option", option),
+    )
+    with progress("replay") as told:
+        spark = session("replay", master, pairs("--conf", conf))
+        done = job.run(spark, work, dry_run=dry_run, told=told)
+    typer.echo(told_of_copies(done, "replayed", to or f"group {to_group}", dry_run=dry_run))

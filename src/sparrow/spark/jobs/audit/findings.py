@@ -1,0 +1,140 @@
+"""When sent, stored and handled agree about an id, and when they do not: functions from tables to tables.
+
+A side that nobody knows of is None as a table and null in rows, and no claim about it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from sparrow.spark.jobs.time_span import Span
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HOUR_MS = 3_600_000
+
+
+class Finding(StrEnum):
+    MISSING_IN_STORE = "missing_in_store"
+    DOUBLED_IN_STORE = "doubled_in_store"
+    UNKNOWN = "unknown"
+    """Stored, and never sent as far as anybody knows."""
+    MISSING_IN_HANDLING = "missing_in_handling"
+    DOUBLED_IN_HANDLING = "doubled_in_handling"
+
+
+OF_GROUPS = (Finding.MISSING_IN_HANDLING, Finding.DOUBLED_IN_HANDLING)
+"""The others are about topics, whoever reads them."""
+
+
+def judged(
+    stored: DataFrame, sent: DataFrame | None, handled: DataFrame | None, groups: Sequence[str], span: Span
+) -> DataFrame:
+    """A row for each id and group, with what is wrong about it. Without a topic: handled, and nothing else known.
+    Without an id: how many of a topic cannot be judged."""
+    from pyspark.sql import functions as F
+
+    found = stored
+    if sent is not None:
+        found = found.join(sent, ["topic", "msg_id"], "full_outer")
+    else:
+        found = found.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in _SENT.items()))
+    found = found.withColumn("group", F.explode(F.array(*map(F.lit, groups))) if groups else _null("string"))
+    if handled is not None:
+        found = found.join(handled, ["group", "msg_id"], "full_outer")
+    else:
+        found = found.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in _HANDLED.items()))
+    counts = {"stored": F.coalesce("stored", F.lit(0))}
+    if sent is not None:
+        counts |= {name: F.coalesce(name, F.lit(0)) for name in ("sent", "tried")}
+    if handled is not None:
+        counts["handled"] = F.coalesce("handled", F.lit(0))
+    found = found.withColumns({**counts, "time": F.coalesce("sent_at", "stored_at", "handled_at")})
+    # What was only tried, and is not there, is no message: whoever sent it was told so.
+    is_message = F.col("topic").isNull() | (F.col("stored") > 0) | (F.col("sent") > 0)
+    found = found.where(is_message & (F.col("msg_id").isNull() | _is_in(span))).withColumn("findings", _findings())
+    ms = F.unix_millis("time")
+    return found.select(
+        *("topic", "group", F.timestamp_millis(ms - F.pmod(ms, F.lit(HOUR_MS))).alias("hour"), "msg_id"),
+        *("sent", "stored", "handled", "time", "findings"),
+    )
+
+
+_SENT = {"sent": "bigint", "tried": "bigint", "sent_at": "timestamp"}
+_HANDLED = {"handled": "bigint", "handled_at": "timestamp"}
+
+
+def _null(kind: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit(None).cast(kind)
+
+
+def _is_in(span: Span) -> Column:
+    """An id of which no time is known is judged."""
+    from pyspark.sql import functions as F
+
+    claim = F.lit(True)
+    if span.since_ms is not None:
+        claim &= F.unix_millis("time") >= span.since_ms
+    if span.until_ms is not None:
+        claim &= F.unix_millis("time") < span.until_ms
+    return F.col("time").isNull() | claim
+
+
+def _findings() -> Column:
+    """A side that nobody knows of is null, and no claim about it holds."""
+    from pyspark.sql import functions as F
+
+    sent, stored, handled = F.col("sent"), F.col("stored"), F.col("handled")
+    claims = {
+        Finding.MISSING_IN_STORE: (sent > 0) & (stored == 0),
+        Finding.DOUBLED_IN_STORE: stored > 1,
+        Finding.UNKNOWN: (stored > 0) & (F.col("tried") == 0),
+        Finding.MISSING_IN_HANDLING: (stored > 0) & (handled == 0),
+        Finding.DOUBLED_IN_HANDLING: handled > 1,
+    }
+    words = [F.when(claim, F.lit(finding.value)) for finding, claim in claims.items()]
+    can_tell = F.col("topic").isNotNull() & F.col("msg_id").isNotNull()
+    return F.when(can_tell, F.array_compact(F.array(*words))).otherwise(F.array().cast("array<string>"))
+
+
+def by_hour(rows: DataFrame) -> DataFrame:
+    """How many of each, by topic, group and hour."""
+    from pyspark.sql import functions as F
+
+    return (
+        rows.where("topic is not null and msg_id is not null")
+        .groupBy("topic", "group", "hour")
+        .agg(
+            *(F.sum(name).alias(name) for name in ("sent", "stored", "handled")),
+            F.count_if(F.size("findings") == 0).alias("ok"),
+            *(F.count_if(F.array_contains("findings", each.value)).alias(each.value) for each in Finding),
+        )
+    )
+
+
+def found(rows: DataFrame) -> DataFrame:
+    """A row for each finding. Those about a topic have no group."""
+    from pyspark.sql import functions as F
+
+    each = rows.where(F.size("findings") > 0).withColumn("finding", F.explode("findings")).drop("findings")
+    is_of_group = F.col("finding").isin(*(finding.value for finding in OF_GROUPS))
+    each = each.withColumns(
+        {name: F.when(is_of_group, F.col(name)) for name in ("group", "handled")},
+    )
+    return each.distinct()
+
+
+def first_ids(findings: DataFrame, ids_max: int) -> DataFrame:
+    """A few ids of each finding and hour."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    by = ("topic", "group", "hour", "finding")
+    place = F.row_number().over(Window.partitionBy(*by).orderBy("msg_id"))
+    few = findings.withColumn("place", place).where(F.col("place") <= ids_max)
+    return few.groupBy(*by).agg(F.array_sort(F.collect_list("msg_id")).alias("ids"))

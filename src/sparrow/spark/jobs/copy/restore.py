@@ -1,0 +1,61 @@
+"""An archive back into topics: the same messages, byte for byte, in the order of their queues.
+
+What is new is what a broker gives: offsets, store time, and the host that it comes from. The work is known by its
+arguments: running it again, after a failure or by mistake, writes nothing twice. All of it becomes visible at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sparrow.model.errors import Refused
+from sparrow.spark.jobs.archive import archived
+from sparrow.spark.jobs.copy.message_copy import COLUMNS, Copied, Target, copy, counted
+from sparrow.spark.jobs.copy.selection import Selection, selected
+from sparrow.spark.runtime.filesystem import key_of
+from sparrow.spark.runtime.progress import Told, watch_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """What to restore, and where to."""
+
+    name_servers: str
+    path: str
+    """Of an archive."""
+    selection: Selection = Selection()
+    to: str | None = None
+    """One topic for all of it; else each message goes to the topic it came from."""
+    job_key: str | None = None
+    """Another name for the work than its arguments: so that it may be done once more."""
+    options: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.to is not None and len(self.selection.topics) > 1:
+            raise Refused("several topics would become one: restore them one by one, or to their own names")
+
+    @property
+    def key(self) -> str:
+        # Who runs it with which token makes no difference.
+        return self.job_key or key_of("restore", msgspec.structs.replace(self, options={}))
+
+
+def run(spark: SparkSession, restore: Restore, *, dry_run: bool = False, told: Told) -> Copied:
+    """Restore it; `dry_run` only counts."""
+    messages = chosen(spark, restore)
+    with watch_job(spark, told, what="count"):
+        counts = counted(messages)
+    if dry_run:
+        return Copied(counts, 0)
+    if restore.to is not None and len({count.queue.topic for count in counts}) > 1:
+        raise Refused("the archive has several topics: name the one that is to be restored")
+    target = Target(name_servers=restore.name_servers, topic=restore.to, job_key=restore.key, options=restore.options)
+    return copy(spark, messages, counts, target, told=told)
+
+
+def chosen(spark: SparkSession, restore: Restore) -> DataFrame:
+    return selected(archived(spark, restore.path), restore.selection).select(*COLUMNS)

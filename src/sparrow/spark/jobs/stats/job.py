@@ -1,0 +1,252 @@
+"""Rates, sizes, latencies, hot keys, handlers and lag, minute by minute, into Parquet tables and a topic.
+
+    PATH/messages  PATH/traces  PATH/lag        a table each, to which every run adds
+    sparrow_stats                               the same rows as JSON with a `kind`; the key is the topic
+
+Over a span of time it runs once. With a checkpoint it is three streams, which go on where they stopped: minutes are
+written again as they fill up, to the topic exactly once for each batch. What is in the tables and in the topic twice is
+the same minute measured twice, and the later row counts: `stats_measures.latest`.
+
+The time from birth to the end of handling needs messages beside their traces, so only a span has it. A stream cannot
+know how long a message will wait for its handler, and would have to remember all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sparrow import clock
+from sparrow.client.trace_records import TRACE_TOPIC
+from sparrow.model.errors import Refused
+from sparrow.spark.jobs.stats import measures
+from sparrow.spark.jobs.stats.lag import Lag, ask_lag
+from sparrow.spark.jobs.stats.measures import LAG, MESSAGES, MINUTE_S, TRACES
+from sparrow.spark.jobs.time_span import Span, brokers, stored_in
+from sparrow.spark.jobs.trace_records import NEEDS, records
+from sparrow.spark.runtime.filesystem import joined
+from sparrow.spark.runtime.progress import Done, Told, failing_in_a_sentence, follow, in_a_sentence, watch_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TOPIC = "sparrow_stats"
+LATE = "10 minutes"
+"""How long a stream waits for a queue whose messages come late."""
+EVERY_S_MIN = 1
+MARGIN_MS = 3_600_000
+"""How far before the span messages are looked for whose handling is in it."""
+SHOWN_MAX = 20
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    name_servers: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    """Whose lag is sampled; none named: that of all."""
+    span: Span = Span()
+    """Of streams, only its beginning, and only at their first start."""
+    traces: bool = True
+    parquet: str | None = None
+    topic: str | None = TOPIC
+    hot_keys: int = 10
+    checkpoint: str | None = None
+    """Where streams keep their progress; None: a span."""
+    every_s: int | None = None
+    """Streams that go on for ever; None: up to what is there now."""
+    options: dict[str, str] = {}
+    """Of the client, `sparrow.*`."""
+
+    def __post_init__(self) -> None:
+        if not self.topics:
+            raise Refused("say which topics to measure")
+        if self.parquet is None and self.topic is None:
+            raise Refused("say where the measures should go: a folder, a topic, or both")
+        if self.every_s is not None and self.checkpoint is None:
+            raise Refused("a stream without a checkpoint would begin anew at every start: name one")
+        if self.every_s is not None and self.every_s < EVERY_S_MIN:
+            raise Refused(f"say {EVERY_S_MIN} s or more: a stream that looks more often is busy with looking")
+        if self.checkpoint is not None and self.span.until_ms is not None:
+            raise Refused("a stream has no end: leave out until when, or the checkpoint")
+
+
+class Measured(msgspec.Struct, frozen=True):
+    rows: dict[str, int]
+    """Written, of each kind."""
+    recent: tuple[dict[str, Any], ...] = ()
+    """Of a span: its last minutes, by topic."""
+
+
+def run(spark: SparkSession, stats: Stats, *, told: Told = lambda done: None) -> Measured:
+    out = Output(spark, stats)
+    if stats.checkpoint is None:
+        with watch_job(spark, told, what="stats"):
+            recent = _measure_span(spark, stats, out)
+        return Measured(out.written, recent)
+    with failing_in_a_sentence():
+        queries = _start(spark, stats, out)
+    follow_all(queries, told)
+    if stats.every_s is None:
+        with failing_in_a_sentence():
+            out.write(LAG, _lag(spark, stats))
+    return Measured(out.written)
+
+
+class Output:
+    """Where rows go. Of streams, Spark calls it in threads of its own, one for each kind."""
+
+    def __init__(self, spark: SparkSession, stats: Stats) -> None:
+        self._spark, self._stats = spark, stats
+        self.written: dict[str, int] = {}
+
+    def write(self, kind: str, found: DataFrame, *, shown_max: int = 0) -> list[dict[str, Any]]:
+        """Write rows, and return the newest of them."""
+        from pyspark.sql import functions as F
+
+        stats = self._stats
+        rows = found.withColumn("measured", F.timestamp_millis(F.lit(clock.now_ms()))).persist()
+        try:
+            count = rows.count()
+            self.written[kind] = self.written.get(kind, 0) + count
+            if not count:
+                return []
+            if stats.parquet is not None:
+                # Written again after a failure, rows are there twice, which means nothing: see `latest`.
+                rows.coalesce(1).write.mode("append").parquet(joined(stats.parquet, kind))
+            if stats.topic is not None:
+                options = {"nameserver": stats.name_servers, "topic": stats.topic, "sinkName": f"stats-{kind}"}
+                writer = measures.as_messages(rows, kind).write.format("sparrow").mode("append")
+                writer.options(**options, **stats.options).save()
+            if not shown_max:
+                return []
+            newest = rows.withColumn("window_ms", F.unix_millis("window")).drop("window", "measured")
+            shown = newest.orderBy(F.desc("window_ms"), "topic").limit(shown_max).collect()
+            return [row.asDict(recursive=True) for row in shown]
+        finally:
+            rows.unpersist()
+
+
+# -- a span -----------------------------------------------------------------------------------------------------------
+
+
+def _measure_span(spark: SparkSession, stats: Stats, out: Output) -> tuple[dict[str, Any], ...]:
+    def read(topics: Sequence[str], schema: str, span: Span) -> DataFrame:
+        options = {"decompress": "false", **stats.options}
+        return stored_in(spark, span, topics, schema, name_servers=stats.name_servers, options=options)
+
+    found = measures.by_minute(read(stats.topics, measures.MESSAGE_NEEDS, stats.span), hot_keys=stats.hot_keys)
+    recent = out.write(MESSAGES, found, shown_max=SHOWN_MAX)
+    if stats.traces and TRACE_TOPIC in brokers(stats.name_servers, stats.options).topics():
+        traces = records(
+            stored_in(spark, stats.span, [TRACE_TOPIC], NEEDS, name_servers=stats.name_servers, options=stats.options)
+        )
+        about = read(stats.topics, measures.ABOUT_NEEDS, stats.span.wider(before_ms=MARGIN_MS))
+        calls = measures.published(traces, stats.topics).unionByName(measures.consumed(traces, about))
+        out.write(TRACES, _of_topics(spark, stats, measures.traces_by_minute(calls)))
+    out.write(LAG, _lag(spark, stats))
+    return tuple(recent)
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+def _start(spark: SparkSession, stats: Stats, out: Output) -> list[StreamingQuery]:
+    """The streams; those that are running are stopped when one of them does not start."""
+    begun: list[StreamingQuery] = []
+
+    def start(kind: str, rows: DataFrame, written: Callable[[DataFrame], DataFrame]) -> None:
+        def write(batch: DataFrame, _: int) -> None:
+            out.write(kind, written(batch))
+
+        writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG else "append")
+        writer = writer.option("checkpointLocation", joined(stats.checkpoint or "", kind))
+        if stats.every_s is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{stats.every_s} seconds")
+        begun.append(writer.foreachBatch(in_a_sentence(write)).start())
+
+    try:
+        messages = _stream(spark, stats, stats.topics, measures.MESSAGE_NEEDS, decompress="false")
+        messages = messages.withWatermark("store_timestamp", LATE)
+        found = measures.by_minute(messages, hot_keys=stats.hot_keys)
+        start(MESSAGES, found, lambda batch: batch)
+        if stats.traces:
+            traces = records(_stream(spark, stats, [TRACE_TOPIC], NEEDS, topicMissing="wait"))
+            traces = traces.withWatermark("stored", LATE)
+            calls = measures.published(traces, stats.topics).unionByName(measures.consumed(traces))
+            found = measures.traces_by_minute(calls)
+            start(TRACES, found, lambda batch: _of_topics(spark, stats, batch))
+        if stats.every_s is not None:
+            # Lag changes while nothing is sent: a stream of its own that always has something new, the time.
+            ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+            start(LAG, ticks, lambda batch: _lag(spark, stats))
+    except BaseException:
+        for query in begun:
+            query.stop()
+        raise
+    return begun
+
+
+def _stream(spark: SparkSession, stats: Stats, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
+    """All that is there in one batch: with several, a queue whose backlog is newer would make others seem late."""
+    options = {"nameserver": stats.name_servers, "subscribe": ",".join(topics), "maxOffsetsPerTrigger": "0", **more}
+    if stats.span.since_ms is not None:
+        options |= {
+            "startingTimestamp": str(stats.span.since_ms),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    else:
+        options["startingOffsets"] = "latest" if stats.every_s is not None else "earliest"
+    return spark.readStream.format("sparrow").schema(schema).options(**options, **stats.options).load()
+
+
+def follow_all(queries: Sequence[StreamingQuery], told: Told) -> None:
+    """Wait until all have ended. When one fails, or we are interrupted, the others are stopped."""
+    parts = [Done() for _ in queries]
+
+    def follow_one(place: int) -> None:
+        def tell(done: Done) -> None:
+            parts[place] = done
+            told(Done(rows=sum(part.rows for part in parts), behind=sum(part.behind or 0 for part in parts)))
+
+        follow(queries[place], tell)
+
+    with ThreadPoolExecutor(len(queries), "sparrow-stats") as pool:
+        try:
+            following = [pool.submit(follow_one, place) for place in range(len(queries))]
+            wait(following, return_when=FIRST_EXCEPTION)
+        finally:
+            for query in queries:
+                query.stop()
+    for each in following:
+        each.result()
+
+
+# -- what the driver asks itself --------------------------------------------------------------------------------------
+
+
+def _asked(stats: Stats) -> list[Lag]:
+    return ask_lag(stats.name_servers, stats.options, stats.groups, clock.now_ms())
+
+
+def _lag(spark: SparkSession, stats: Stats) -> DataFrame:
+    minute = _time(clock.now_ms() // (MINUTE_S * 1000) * MINUTE_S * 1000)
+    rows = [(minute, *lag) for lag in _asked(stats) if lag.topic in stats.topics]
+    return spark.createDataFrame(rows, measures.LAG_SCHEMA)
+
+
+def _of_topics(spark: SparkSession, stats: Stats, found: DataFrame) -> DataFrame:
+    """Measures of consumers with the topic that their group reads."""
+    every = ask_lag(stats.name_servers, stats.options, (), clock.now_ms())
+    read = spark.createDataFrame([(lag.group, lag.topic) for lag in every], "`group` string, topic string")
+    return measures.with_topics(found, read, stats.topics)
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

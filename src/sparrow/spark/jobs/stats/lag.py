@@ -1,0 +1,72 @@
+"""How far groups are behind, asked of the brokers now: a sample for each topic and group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sparrow.client.aio.admin.admin import Admin, Progress
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.retry import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.model.errors import Refused, Unavailable
+from sparrow.spark.client_pool import LINKS
+from sparrow.spark.options import client_options
+
+PATIENCE_S, LOOK_S = 60.0, 1.0
+"""A broker that starts again is no reason to end a stream: it is asked again so long, and so often."""
+_OWN = (RETRY_PREFIX, DEAD_PREFIX)
+
+
+class Lag(NamedTuple):
+    topic: str
+    group: str
+    lag: int
+    """Messages to be read."""
+    behind_ms: int | None
+    """How long ago the last message was stored that the group has read where it is behind; 0 where it is not."""
+    per_second: float
+    """What the group reads, of all its topics."""
+
+
+def ask_lag(name_servers: str, options: Mapping[str, str], groups: Sequence[str], now_ms: int) -> list[Lag]:
+    """Of these groups, or of all that there are, and of all topics that they read."""
+    link = LINKS.to(client_options(name_servers, options))
+    found = link.run(_patiently(link.session, list(groups)))
+    return [lag for progress in found for lag in lags(progress, now_ms)]
+
+
+async def _patiently(session: Session, groups: list[str]) -> list[Progress]:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await _progress(session, groups)
+        except (Unavailable, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(LOOK_S)
+
+
+async def _progress(session: Session, groups: list[str]) -> list[Progress]:
+    admin = Admin(session=session)
+    found = []
+    for group in groups or sorted(await admin.groups()):
+        try:
+            found.append(await admin.progress(group))
+        except Refused:
+            if groups:
+                raise  # somebody named it
+    return found
+
+
+def lags(progress: Progress, now_ms: int) -> list[Lag]:
+    """By topic. A group's own topics, for retries and what it gave up, are not what anybody sends to."""
+    found = []
+    for topic in sorted({queue.topic for queue in progress.queues if not queue.topic.startswith(_OWN)}):
+        queues = [each for queue, each in progress.queues.items() if queue.topic == topic]
+        waiting = [each for each in queues if each.lag > 0]
+        oldest = min((each.read_ms for each in waiting), default=now_ms)
+        behind = max(0, now_ms - oldest) if oldest > 0 else None
+        found.append(Lag(topic, progress.group, sum(each.lag for each in waiting), behind, progress.messages_per_s))
+    return found

@@ -1,0 +1,209 @@
+"""What is measured of messages and traces, minute by minute: functions from tables or streams to tables or streams.
+
+    messages   topic                       rates, sizes, latency from birth to store, retries, hot keys
+    traces     side topic group code       published | consumed: counts, share of errors, cost, end to end
+    lag        topic group                 what the group has still to read, and for how long it has been there
+
+1. A minute is one of store time. Clients' clocks differ, and one that is ahead would make a stream drop the others.
+2. A minute may be measured again, as a stream goes on or a job is run again: the row `measured` last counts (`latest`).
+3. Percentiles are right to a thousandth of the rows; hot keys are estimates, right for keys that are really hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sparrow.client.trace_records import Consumed
+from sparrow.spark.jobs.trace_records import ENDED, PUB
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MINUTE, MINUTE_S = "1 minute", 60
+MESSAGES, TRACES, LAG = "messages", "traces", "lag"
+KEYS = {
+    MESSAGES: ("window", "topic"),
+    TRACES: ("window", "side", "topic", "group", "code"),
+    LAG: ("window", "topic", "group"),
+}
+"""What makes two rows the same measure."""
+ALL = "all"
+"""The code of a row about every code."""
+PUBLISHED, CONSUMED = "published", "consumed"
+MESSAGE_NEEDS = (
+    "topic string, body binary, keys string, store_timestamp timestamp, born_timestamp timestamp, reconsume_times int"
+)
+ABOUT_NEEDS = "topic string, msg_id string, born_timestamp timestamp"
+LAG_SCHEMA = "window timestamp, topic string, `group` string, lag bigint, behind_ms bigint, per_second double"
+_PERCENTS = (50, 95, 99)
+_ACCURACY = 1_000
+_TRACKED = 1_000
+"""Keys that compete for being hot. A key of a hundredth of all messages is never missed."""
+
+
+def by_minute(messages: DataFrame, *, hot_keys: int) -> DataFrame:
+    """Measures of `messages`, of the columns `MESSAGE_NEEDS`."""
+    from pyspark.sql import functions as F
+
+    latency = F.greatest(F.unix_millis("store_timestamp") - F.unix_millis("born_timestamp"), F.lit(0))
+    rows = messages.select(
+        "topic",
+        "store_timestamp",
+        F.octet_length("body").cast("bigint").alias("size"),
+        latency.alias("latency_ms"),
+        (F.col("reconsume_times") > 0).alias("is_retry"),
+        F.nullif(F.substring_index("keys", " ", 1), F.lit("")).alias("key"),
+    )
+    found = rows.groupBy(F.window("store_timestamp", MINUTE), "topic").agg(
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.count_if("is_retry").alias("retried"),
+        _percentiles("size"),
+        F.max("size").alias("size_max"),
+        _percentiles("latency_ms"),
+        F.max("latency_ms").alias("latency_ms_max"),
+        F.expr(f"approx_top_k(key, {hot_keys}, {max(_TRACKED, hot_keys)}) filter (where key is not null)").alias("hot"),
+    )
+    return found.select(
+        F.col("window.start").alias("window"),
+        "topic",
+        "messages",
+        (F.col("messages") / MINUTE_S).alias("per_second"),
+        "bytes",
+        (F.col("bytes") / MINUTE_S).alias("bytes_per_second"),
+        "retried",
+        *_spread("size"),
+        "size_max",
+        *_spread("latency_ms"),
+        "latency_ms_max",
+        F.col("hot").cast("array<struct<key:string,count:bigint>>").alias("hot_keys"),
+    )
+
+
+def published(traces: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """Sends, as rows for `traces_by_minute`."""
+    from pyspark.sql import functions as F
+
+    return traces.where((F.col("record") == PUB) & F.col("topic").isin(*topics)).select(
+        "stored",
+        F.lit(PUBLISHED).alias("side"),
+        "topic",
+        "group",
+        F.when(F.col("is_success"), F.lit("success")).otherwise(F.lit("failed")).alias("code"),
+        "is_success",
+        "cost_ms",
+        "body_bytes",
+        F.lit(None).cast("bigint").alias("end_to_end_ms"),
+    )
+
+
+def consumed(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
+    """Calls of handlers, as rows for `traces_by_minute`.
+
+    Traces of consumers do not name the topic. `about` (columns `ABOUT_NEEDS`) does, and says when a message was born;
+    without it both are null.
+    """
+    from pyspark.sql import functions as F
+
+    ended = traces.where(F.col("record") == ENDED).drop("topic")
+    if about is None:
+        ended = ended.withColumns({"topic": _null("string"), "born": _null("timestamp")})
+    else:
+        known = about.groupBy("msg_id").agg(F.min("topic").alias("topic"), F.min("born_timestamp").alias("born"))
+        ended = ended.join(known, "msg_id", "left")
+    words = F.element_at(F.array(*(F.lit(each.name.lower()) for each in Consumed)), F.col("code").cast("int") + 1)
+    end_to_end = F.unix_millis(F.coalesce("time", "stored")) - F.unix_millis("born")
+    return ended.select(
+        "stored",
+        F.lit(CONSUMED).alias("side"),
+        "topic",
+        "group",
+        words.alias("code"),
+        "is_success",
+        "cost_ms",
+        F.lit(None).cast("bigint").alias("body_bytes"),
+        F.when(F.col("is_success"), F.greatest(end_to_end, F.lit(0))).alias("end_to_end_ms"),
+    )
+
+
+def traces_by_minute(calls: DataFrame) -> DataFrame:
+    """Measures of `published` and `consumed` rows: one for each code, and one for all of them."""
+    from pyspark.sql import functions as F
+
+    found = (
+        calls.withColumn("code", F.explode(F.array("code", F.lit(ALL))))
+        .groupBy(F.window("stored", MINUTE), "side", "topic", "group", "code")
+        .agg(
+            F.count("*").alias("messages"),
+            F.count_if(~F.col("is_success")).alias("errors"),
+            F.sum("body_bytes").alias("bytes"),
+            _percentiles("cost_ms"),
+            F.max("cost_ms").alias("cost_ms_max"),
+            _percentiles("end_to_end_ms"),
+            F.max("end_to_end_ms").alias("end_to_end_ms_max"),
+        )
+    )
+    return found.select(
+        F.col("window.start").alias("window"),
+        *("side", "topic", "group", "code", "messages", "errors"),
+        (F.col("errors") / F.col("messages")).alias("error_share"),
+        "bytes",
+        *_spread("cost_ms"),
+        "cost_ms_max",
+        *_spread("end_to_end_ms"),
+        "end_to_end_ms_max",
+    )
+
+
+def with_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """Measures of `topics` only. Those without a topic are of the one that their group reads; of a group that reads
+    several they stay without, since nobody can tell."""
+    from pyspark.sql import functions as F
+
+    read = topics_of_groups.groupBy("group").agg(F.collect_set("topic").alias("_read"))
+    found = measures.join(F.broadcast(read), "group", "left")
+    said = F.coalesce("topic", F.when(F.size("_read") == 1, F.col("_read")[0]))
+    is_ours = F.arrays_overlap("_read", F.array(*map(F.lit, topics)))
+    found = found.withColumn("topic", said).where(F.col("topic").isin(*topics) | (F.col("topic").isNull() & is_ours))
+    return found.select(*measures.columns)
+
+
+def latest(measures: DataFrame, kind: str) -> DataFrame:
+    """Each measure once, as it was measured last."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    place = F.row_number().over(Window.partitionBy(*KEYS[kind]).orderBy(F.desc("measured")))
+    return measures.withColumn("_place", place).where("_place = 1").drop("_place")
+
+
+def as_messages(measures: DataFrame, kind: str) -> DataFrame:
+    """Rows as messages: JSON with times in milliseconds, under the key of their topic."""
+    from pyspark.sql import functions as F
+
+    columns = [
+        F.unix_millis(name).alias(f"{name}_ms") if type_ == "timestamp" else F.col(name)
+        for name, type_ in measures.dtypes
+    ]
+    body = F.to_json(F.struct(F.lit(kind).alias("kind"), *columns))
+    return measures.select(body.alias("body"), F.col("topic").alias("keys"), F.lit(kind).alias("tags"))
+
+
+def _percentiles(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.percentile_approx(name, [each / 100 for each in _PERCENTS], _ACCURACY).alias(name)
+
+
+def _spread(name: str) -> list[Column]:
+    """A column for each percentile."""
+    from pyspark.sql import functions as F
+
+    return [F.col(name)[place].alias(f"{name}_p{percent}") for place, percent in enumerate(_PERCENTS)]
+
+
+def _null(kind: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit(None).cast(kind)

@@ -1,0 +1,69 @@
+"""A stretch of time that a job looks at, and the part of a topic that was stored in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sparrow.model.errors import Refused
+from sparrow.spark.client_pool import LINKS
+from sparrow.spark.options import client_options, read
+from sparrow.spark.source.metadata import BrokerPlaces
+from sparrow.spark.source.options import SOURCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Span(msgspec.Struct, frozen=True):
+    since_ms: int | None = None
+    """None: from the beginning."""
+    until_ms: int | None = None
+    """Not included; None: up to what is there now."""
+
+    def __post_init__(self) -> None:
+        if self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms:
+            raise Refused(f"the time ends at {self.until_ms} ms, before it begins at {self.since_ms} ms")
+
+    @classmethod
+    def of(cls, since: str | None, until: str | None) -> Span:
+        """Milliseconds since 1970, ISO time, or relative: `-10m`."""
+        return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
+
+    def wider(self, *, before_ms: int) -> Span:
+        """From earlier on, and with no end."""
+        return Span(None if self.since_ms is None else max(0, self.since_ms - before_ms))
+
+
+def _ms(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    said = read(SOURCE, {option: text})
+    found: int | None = said["starting_ms"] if option == "startingTimestamp" else said["ending_ms"]
+    return found
+
+
+def stored_in(
+    spark: SparkSession,
+    span: Span,
+    topics: Iterable[str],
+    schema: str,
+    *,
+    name_servers: str,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """What was stored in that time, as a table of these columns."""
+    said = {"nameserver": name_servers, "subscribe": ",".join(topics), **options}
+    if span.since_ms is not None:
+        # A queue in which nothing is that new has nothing to give, which is no error.
+        said |= {"startingTimestamp": str(span.since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+    if span.until_ms is not None:
+        said["endingTimestamp"] = str(span.until_ms)
+    return spark.read.format("sparrow").schema(schema).options(**said).load()
+
+
+def brokers(name_servers: str, options: Mapping[str, str]) -> BrokerPlaces:
+    """What the driver asks brokers itself."""
+    return BrokerPlaces(LINKS.to(client_options(name_servers, options)))

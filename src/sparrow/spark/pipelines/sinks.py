@@ -1,0 +1,97 @@
+"""Sinks: what becomes of the results."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from sparrow.model.errors import Refused
+from sparrow.spark.pipelines.database_sink import TableWriter
+from sparrow.spark.pipelines.definition import Pipeline, Sink
+from sparrow.spark.pipelines.frames import text_of
+from sparrow.spark.runtime.progress import in_a_sentence
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_OF_MESSAGES = frozenset(
+    {"body", "topic", "queue_id", "keys", "tags", "properties", "msg_id", "sharding_key", "born_timestamp"}
+)
+
+
+def messages_of(frame: DataFrame, sink: Sink) -> DataFrame:
+    """Rows as messages: with a body as they are, else as JSON; `key` makes the keys."""
+    from pyspark.sql import functions as f
+
+    if sink.key is not None:
+        frame = frame.withColumn("keys", f.expr(f"CAST(({sink.key}) AS string)"))
+    if "body" in frame.columns or "value" in frame.columns:
+        return frame
+    of_row = [name for name in frame.columns if name not in _OF_MESSAGES]
+    if not of_row:
+        raise Refused(f"sink {sink.name!r} has no column for the bodies")
+    others = [name for name in frame.columns if name in _OF_MESSAGES]
+    return frame.select(f.to_json(f.struct(*of_row)).alias("body"), *others)
+
+
+def write(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
+    """All of a bounded result."""
+    if sink.sql is not None:
+        TableWriter(sink, scope=pipeline.name).write_all(frame)
+        return
+    if sink.console:
+        frame.show(int(sink.options.get("numRows", 20)), truncate=False)
+        return
+    _save(_formatted(frame, sink), pipeline, sink)
+
+
+def _save(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
+    mode = "overwrite" if sink.mode == "complete" and sink.topic is None else "append"
+    writer = frame.write.mode(mode).options(**_options(pipeline, sink))
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    writer.format(_format(sink)).save(sink.parquet or sink.delta)
+
+
+def start(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
+    """A query that goes on by itself."""
+    frame = _formatted(frame, sink)
+    writer = frame.writeStream.queryName(f"{pipeline.name}.{sink.name}").outputMode(sink.mode)
+    if pipeline.checkpoint is not None:
+        writer = writer.option("checkpointLocation", f"{pipeline.checkpoint}/{sink.name}")
+    if pipeline.trigger == "available-now":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=pipeline.trigger)
+    if sink.sql is not None:
+        return writer.foreachBatch(in_a_sentence(TableWriter(sink, scope=pipeline.name).write_batch)).start()
+    if sink.topic is not None and sink.mode != "append":
+        # Spark lets Python sinks append only. A batch writer knows the query and the batch it is in, so it is as exact.
+        return writer.foreachBatch(in_a_sentence(lambda batch, _: _save(batch, pipeline, sink))).start()
+    writer = writer.options(**_options(pipeline, sink)).format(_format(sink))
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    return writer.start(sink.parquet or sink.delta)
+
+
+def _formatted(frame: DataFrame, sink: Sink) -> DataFrame:
+    return messages_of(frame, sink) if sink.topic is not None else frame
+
+
+def _format(sink: Sink) -> str:
+    if sink.topic is not None:
+        return "sparrow"
+    if sink.delta is not None:
+        if find_spec("delta") is None:
+            raise Refused(f"sink {sink.name!r} is a Delta table: run `pip install delta-spark`, or use parquet")
+        return "delta"
+    return "console" if sink.console else "parquet"
+
+
+def _options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
+    options = text_of(sink.options)
+    if sink.topic is not None:
+        options |= {"nameserver": str(sink.nameserver or pipeline.nameserver), "topic": sink.topic}
+        options.setdefault("sinkName", sink.name)
+    return options

@@ -1,0 +1,152 @@
+"""Rows that are sent like any messages, to any RocketMQ broker: stored at least once.
+
+1. Rows with a queue or a key keep their order, a batch after the other to each queue; the others go to any queue.
+2. What brokers refuse in batches (a delivery time, a priority) goes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparrow.client.aio.produce.producer import Producer
+from sparrow.client.aio.produce.sender import Parcel, Sender
+from sparrow.client.aio.produce.table_sender import BATCH_BYTES
+from sparrow.client.delayed_delivery import DELIVER_AT
+from sparrow.client.topic_route import Route
+from sparrow.model.errors import Refused
+from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY, Message
+from sparrow.model.priority import PRIORITY
+from sparrow.spark.sink.commit_messages import Staged
+from sparrow.spark.sink.message_columns import Rows
+from sparrow.spark.sink.ordered_sends import Lanes
+from sparrow.spark.sink.queue_selection import ANY, by_topic, places_of, sorted_by_place
+from sparrow.spark.sink.record_encoder import DELAYS, NOT_AT_ALL, pieces
+from sparrow.spark.sink.write_context import Work
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.column_batch import encode_batches
+
+_ANYWHERE_AT_ONCE = 4
+"""Batches for any queue that are on their way side by side."""
+_ALONE_AT_ONCE = 64
+_ALONE_COST_BYTES = 1024
+_RETRIES = 2
+
+
+class Sending:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        options = work.options
+        self._sender = Sender(
+            work.link.session, group=options.group, retries=_RETRIES, template_queues=options.topic_queues
+        )
+        self._producer: Producer | None = None
+        self._lanes = Lanes(options.max_in_flight_bytes)
+        self._anywhere = cycle(range(_ANYWHERE_AT_ONCE))
+        self._alone = cycle(range(_ALONE_AT_ONCE))
+
+    def add(self, rows: Rows) -> None:
+        for topic, its in by_topic(rows, self._work.topic):
+            route = self._work.routes[topic]
+            is_alone = must_go_alone(its, in_lanes=bool(route.in_lanes))
+            if is_alone.any():
+                self._send_alone(its.take(np.flatnonzero(is_alone)), route)
+                its = its.take(np.flatnonzero(~is_alone))
+            for piece in pieces(its):
+                self._send(piece, route)
+
+    def _send(self, rows: Rows, route: Route) -> None:
+        if not len(rows):
+            return
+        order, shares = sorted_by_place(places_of(rows, len(route.write_queues), may_be_any=True))
+        if len(shares) > 1:
+            rows = rows.take(order)
+        for place, share in shares:
+            part = rows.slice(share.start, share.stop - share.start)
+            queue = None if place == ANY else route.write_queues[place]
+            for batch in encode_batches(
+                part.body,
+                keys=part.keys,
+                tags=part.tags,
+                unique_keys=self._work.ids.fill(part.msg_id, len(part)),
+                properties=part.all_properties(),
+                bytes_max=BATCH_BYTES,
+            ):
+                parcel = Parcel(batch.data, is_batch=True)
+                lane = next(self._anywhere) if queue is None else queue
+                self._post(lane, len(batch.data), partial(self._deliver, route.topic, parcel, queue))
+
+    async def _deliver(self, topic: str, parcel: Parcel, queue: BrokerQueue | None) -> object:
+        timeout_ms = self._work.options.client.timeout_ms
+        return await self._sender.deliver(topic, parcel, queue=queue, timeout_ms=timeout_ms)
+
+    def _send_alone(self, rows: Rows, route: Route) -> None:
+        if self._producer is None:
+            self._producer = Producer(
+                group=self._work.options.group,
+                timeout_ms=self._work.options.client.timeout_ms,
+                template_queues=self._work.options.topic_queues,
+                compress_above_bytes=None,
+                session=self._work.link.session,
+            )
+            self._work.link.run(self._producer.open())
+        places = places_of(rows, len(route.write_queues), may_be_any=True)
+        for place, message in zip(places.tolist(), messages(rows, route.topic), strict=True):
+            queue = None if place == ANY else route.write_queues[place]
+            send = partial(self._producer.send, message, queue=queue)
+            lane = ("alone", next(self._alone) if queue is None else queue)
+            self._post(lane, len(message.body) + _ALONE_COST_BYTES, send)
+
+    def _post(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
+        self._work.link.run(self._lanes.post(lane, size, lambda: self._work.brokers.patiently(send)))
+
+    def finish(self) -> tuple[Staged, ...]:
+        self._work.link.run(self._lanes.finish())
+        self._close()
+        return ()
+
+    def abandon(self) -> None:
+        self._work.link.run(self._lanes.abandon())
+        self._close()
+
+    def _close(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            self._work.link.run(producer.close())
+
+
+def must_go_alone(rows: Rows, *, in_lanes: bool) -> NDArray[np.bool_]:
+    """Which rows brokers would refuse in a batch. `in_lanes`: the topic has lanes, and a row may name its own."""
+    found = np.zeros(len(rows), np.bool_)
+    if rows.deliver_ms is not None:
+        found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
+    for row, name, value in rows.entries(_TRANSACTION, DELIVER_AT, *DELAYS, *((PRIORITY,) if in_lanes else ())):
+        if value not in NOT_AT_ALL:
+            if name == _TRANSACTION:
+                raise Refused(
+                    f"row {rows.number_of(row)} of its partition has the property {_TRANSACTION}, so a broker would "
+                    f"wait for the end of its transaction: leave it out, or set delivery=exactlyOnce"
+                )
+            found[row] = True
+    return found
+
+
+_TRANSACTION = "TRAN_MSG"
+
+
+def messages(rows: Rows, topic: str) -> list[Message]:
+    """Each row as a message of its own."""
+    columns = (rows.body, rows.all_properties(), rows.keys, rows.tags, rows.msg_id, rows.deliver_ms)
+    values = [column.to_pylist() if column is not None else [None] * len(rows) for column in columns]
+    made = []
+    for body, properties, keys, tags, msg_id, deliver_ms in zip(*values, strict=True):
+        said = {KEYS: keys, TAGS: tags, UNIQUE_KEY: msg_id, **dict(properties or ())}
+        if deliver_ms is not None:
+            said[DELIVER_AT] = str(deliver_ms)
+        made.append(Message(topic=topic, body=body, properties={name: text for name, text in said.items() if text}))
+    return made

@@ -1,0 +1,164 @@
+"""The driver's part of writing exactly once: what tasks have staged is published, by one commit on each broker.
+
+On one broker a batch is published whole, once. On several, each publishes its share whole and once; a batch that
+reached only some of them is written again by Spark, and then finds the others. That holds while rows find the same
+brokers again. So what a batch was begun with is noted beside the ledger's entry, on every broker rows may go to, in
+three steps: *begun* (with which brokers), the commits, *done*.
+
+    scope               number                          noted
+    <scope>             batch                           with the batch's rows, by their commit
+    <scope>#begun       batch * 2^32 + hash of brokers  before the first commit, if there are several
+    <scope>#done        batch                           after the last commit, if there are several
+
+A batch that was done before is dropped. One that was begun with other brokers and not done is refused: published rows
+would come twice, or others never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.produce import staging
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.commit_messages import Receipt, Staged, Transaction
+
+log = logging.getLogger(__name__)
+
+Finding: TypeAlias = dict[str, str]
+"""Brokers that rows may go to, each with a topic by whose route it is found."""
+Stages: TypeAlias = dict[str, list[Staged]]
+
+_BEGUN, _DONE = "#begun", "#done"
+_HASH_BITS = 32
+_HASH_MASK = (1 << _HASH_BITS) - 1
+
+
+class Noted(NamedTuple):
+    """How far a scope has got at one broker; None: it never has."""
+
+    committed: int | None
+    begun: int | None
+    done: int | None
+
+
+def is_over(noted: Iterable[Noted], number: int, mark: int) -> bool:
+    """Whether a batch that these brokers were asked about is published everywhere, before rows go to those of `mark`.
+
+    `Refused` if it is published in part, and the other part cannot be told from here.
+    """
+    noted = list(noted)
+    if any(each.done is not None and each.done >= number for each in noted):
+        return True
+    for each in noted:
+        is_committed = each.committed is not None and each.committed >= number
+        begun_with = each.begun & _HASH_MASK if each.begun is not None and each.begun >> _HASH_BITS == number else None
+        if begun_with is None and is_committed:
+            return True  # by itself alone, or it would have been noted
+        if begun_with is not None and begun_with != mark:
+            raise Refused(
+                f"batch {number} was begun with other brokers than its topics have now, and some rows may be published "
+                f"on them: bring the brokers back that were there, and start again"
+            )
+    return False
+
+
+def mark_of(brokers: Iterable[str]) -> int:
+    """Tells sets of brokers apart."""
+    return zlib.crc32("\n".join(sorted(brokers)).encode())
+
+
+async def publish(session: Session, brokers: Brokers, receipts: Sequence[Receipt]) -> bool:
+    """Make messages of all that was staged. False: they were before, and what is staged now is dropped."""
+    stages: dict[str, list[Staged]] = {}
+    for receipt in sorted(receipts, key=lambda each: each.partition):
+        for staged in receipt.stages:
+            stages.setdefault(staged.broker, []).append(staged)
+    if not stages:
+        return True
+    (transaction,) = {receipt.transaction for receipt in receipts if receipt.stages}
+    finding = {broker: topic for receipt in receipts for broker, topic in receipt.routes}
+    if len(finding) == 1:
+        return await _publish_on_one(session, brokers, transaction, finding, stages)
+    return await _publish_on_several(session, brokers, transaction, finding, stages)
+
+
+async def _publish_on_one(
+    session: Session, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
+) -> bool:
+    ((broker, topic),) = finding.items()
+    tries = 0
+
+    async def commit(address: str) -> bool:
+        nonlocal tries
+        tries += 1
+        return await staging.commit_stages(session, address, *transaction, [each.stage for each in stages[broker]])
+
+    if await brokers.ask(broker, topic, commit):
+        return True
+    noted = await _noted(session, brokers, transaction.scope, broker, topic)
+    is_over([noted], transaction.number, mark_of(finding))
+    # If an answer was lost, that may well have been our own commit.
+    return tries > 1
+
+
+async def _publish_on_several(
+    session: Session, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
+) -> bool:
+    scope, number = transaction
+    mark = mark_of(finding)
+    noted = await asyncio.gather(*(_noted(session, brokers, scope, *found) for found in finding.items()))
+    if is_over(noted, number, mark):
+        await drop(session, brokers, [each for some in stages.values() for each in some])
+        return False
+
+    async def note(name: str, what: int) -> None:
+        await _all(
+            brokers.ask(broker, topic, lambda address: staging.commit_stages(session, address, name, what, []))
+            for broker, topic in finding.items()
+        )
+
+    async def commit(broker: str, some: list[Staged]) -> bool:
+        names = [each.stage for each in some]
+        return await brokers.ask(
+            broker, finding[broker], lambda address: staging.commit_stages(session, address, scope, number, names)
+        )
+
+    await note(scope + _BEGUN, number << _HASH_BITS | mark)
+    await _all(commit(broker, some) for broker, some in stages.items())
+    await note(scope + _DONE, number)
+    return True
+
+
+async def _noted(session: Session, brokers: Brokers, scope: str, broker: str, topic: str) -> Noted:
+    async def ask(address: str) -> Noted:
+        return Noted(*[await staging.ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)])
+
+    return await brokers.ask(broker, topic, ask)
+
+
+async def _all(asked: Iterable[Awaitable[object]]) -> None:
+    """All of them to their end, and then what the first has failed with: the others are not left half-way."""
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+
+
+async def drop(session: Session, brokers: Brokers, stages: Iterable[Staged]) -> None:
+    """Let go of what was staged. Where that fails, the broker does it when its time is up."""
+    by_broker: dict[str, list[Staged]] = {}
+    for each in stages:
+        by_broker.setdefault(each.broker, []).append(each)
+    for broker, its in by_broker.items():
+        names = [each.stage for each in its]
+        try:
+            route = await brokers.known_route(its[0].topic)
+            if broker in route.masters:
+                await staging.drop_stages(session, route.masters[broker], names)
+        except SparrowError as error:
+            log.info("stages not dropped", extra={"broker": broker, "why": str(error)})

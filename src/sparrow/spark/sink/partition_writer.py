@@ -1,0 +1,181 @@
+"""A task of a sink: batches of rows become requests to brokers, while Spark computes the next ones.
+
+1. `exactlyOnce`: rows go to stages that this attempt alone knows. If it fails, or loses against another attempt,
+   nobody ever commits them.
+2. `idempotent`: chunks of as many rows each, one after the other, numbered. A chunk that a broker has is dropped there.
+   Which rows make a chunk does not depend on how Spark cuts its batches.
+3. `atLeastOnce`: rows are sent, by `sending`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterable, Iterator
+
+import pyarrow as pa
+
+from sparrow import clock
+from sparrow.client.aio.produce import staging
+from sparrow.model.errors import Refused, SparrowError
+from sparrow.spark.client_pool import Link
+from sparrow.spark.sink.at_least_once import Sending
+from sparrow.spark.sink.commit_messages import Receipt, Staged
+from sparrow.spark.sink.driver_commit import drop
+from sparrow.spark.sink.message_columns import Layout, Rows
+from sparrow.spark.sink.options import Delivery, SinkOptions
+from sparrow.spark.sink.ordered_sends import Lanes
+from sparrow.spark.sink.queue_selection import by_topic, places_of
+from sparrow.spark.sink.record_encoder import Encoder, Gathering, pieces
+from sparrow.spark.sink.write_context import Task, Work, Writing
+
+__all__ = ["Task", "chunks", "write"]
+
+CHUNK_BITS = 24
+"""Of a number in an idempotent scope: the batch's number is above them."""
+
+
+def write(batches: Iterable[pa.RecordBatch], layout: Layout, options: SinkOptions, task: Task, link: Link) -> Receipt:
+    """Deliver a partition."""
+    work = Work.of(task, layout.topic, options, link)
+    if options.delivery is Delivery.IDEMPOTENT:
+        batches = chunks(batches, options.chunk_rows)
+    writing = _WRITINGS[options.delivery](work)
+    rows = 0
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writing.add(layout.rows(batch, first=rows))
+                rows += batch.num_rows
+        stages = writing.finish()
+    except BaseException:
+        writing.abandon()
+        raise
+    return Receipt(task.transaction, task.partition, rows, stages, work.routes.brokers())
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, so many in each batch; the last may have fewer."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        while batch.num_rows:
+            part = batch.slice(0, rows - count)
+            batch = batch.slice(part.num_rows)
+            waiting.append(part)
+            count += part.num_rows
+            if count == rows:
+                yield _joined(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+class Recording(ABC):
+    """Rows become blobs of records, which go one after the other to each broker."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._encoder = Encoder(work.options, work.ids, clock.now_ms)
+        self._lanes = Lanes(work.options.max_in_flight_bytes)
+        self._gathered: dict[str, Gathering] = {}
+        """By broker."""
+
+    @abstractmethod
+    def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
+        """Hand a broker its next blob. May be asked again."""
+
+    def add(self, rows: Rows) -> None:
+        for topic, its in by_topic(rows, self._work.topic):
+            queues = self._work.routes[topic].write_queues
+            for piece in pieces(its):
+                for broker, portion in self._encoder.portions(piece, queues, places_of(piece, len(queues))):
+                    gathered = self._gathered.setdefault(broker, Gathering(topic))
+                    if (blob := gathered.add(portion)) is not None:
+                        self._post(broker, gathered, blob)
+
+    def _flush(self) -> None:
+        for broker, gathered in self._gathered.items():
+            if (blob := gathered.take()) is not None:
+                self._post(broker, gathered, blob)
+
+    def _post(self, broker: str, gathered: Gathering, blob: bytes) -> None:
+        number, topic = gathered.blobs - 1, gathered.topic
+
+        def send() -> Awaitable[object]:
+            return self._work.brokers.ask(broker, topic, lambda address: self._send(broker, address, number, blob))
+
+        self._work.link.run(self._lanes.post(broker, len(blob), send))
+
+    def abandon(self) -> None:
+        self._work.link.run(self._lanes.abandon())
+
+
+class Staging(Recording):
+    """Rows are put where nobody sees them until the driver commits."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._names: dict[str, str] = {}
+
+    def _stage(self, broker: str) -> str:
+        return self._names.setdefault(broker, uuid.uuid4().hex)
+
+    def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
+        session, fills_checksum = self._work.link.session, self._work.options.fills_checksum
+        return staging.stage(session, address, self._stage(broker), number, blob, fills_checksum=fills_checksum)
+
+    def finish(self) -> tuple[Staged, ...]:
+        self._flush()
+        return self._work.link.run(self._sealed())
+
+    async def _sealed(self) -> tuple[Staged, ...]:
+        await self._lanes.finish()
+        return tuple([await self._seal(broker) for broker in sorted(self._gathered)])
+
+    async def _seal(self, broker: str) -> Staged:
+        gathered, name, session = self._gathered[broker], self._stage(broker), self._work.link.session
+        sealed = await self._work.brokers.ask(
+            broker, gathered.topic, lambda address: staging.seal(session, address, name, gathered.blobs)
+        )
+        if sealed.rows != gathered.rows:
+            raise SparrowError(f"broker {broker!r} has staged {sealed.rows} rows, and {gathered.rows} were sent")
+        return Staged(broker, gathered.topic, name, sealed.rows, sealed.bytes)
+
+    def abandon(self) -> None:
+        super().abandon()
+        staged = [Staged(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._gathered.items()]
+        self._work.link.run(drop(self._work.link.session, self._work.brokers, staged))
+
+
+class Appending(Recording):
+    """Rows are appended at once, in numbered chunks."""
+
+    def add(self, rows: Rows) -> None:
+        super().add(rows)
+        self._flush()  # a chunk ends here, however much would fit into a blob
+
+    def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
+        if number >> CHUNK_BITS:
+            raise Refused(f"a partition has more than {1 << CHUNK_BITS} chunks: raise the option chunkRows")
+        batch, session = self._work.task.transaction.number, self._work.link.session
+        scope = f"{self._work.task.transaction.scope}/{self._work.task.partition}"
+        fills_checksum = self._work.options.fills_checksum
+        return staging.append_once(
+            session, address, scope, batch << CHUNK_BITS | number, blob, fills_checksum=fills_checksum
+        )
+
+    def finish(self) -> tuple[Staged, ...]:
+        self._work.link.run(self._lanes.finish())
+        return ()
+
+
+_WRITINGS: dict[Delivery, type[Writing]] = {
+    Delivery.EXACTLY_ONCE: Staging,
+    Delivery.IDEMPOTENT: Appending,
+    Delivery.AT_LEAST_ONCE: Sending,
+}

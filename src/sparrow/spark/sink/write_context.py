@@ -1,0 +1,90 @@
+"""What a task of a sink works with: what it is to write under which name, its brokers, and the routes it found."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, NamedTuple, Protocol
+
+from sparrow import clock
+from sparrow.client.topic_route import Route
+from sparrow.spark.client_pool import Link
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.commit_messages import Staged, Transaction
+from sparrow.spark.sink.message_columns import Rows
+from sparrow.spark.sink.options import Delivery, SinkOptions
+from sparrow.spark.sink.record_encoder import RowIds
+from sparrow.wire.ids import UniqueIds
+
+
+class Writing(Protocol):
+    """How rows of one partition are delivered."""
+
+    def __init__(self, work: Work) -> None: ...
+    def add(self, rows: Rows) -> None: ...
+    def finish(self) -> tuple[Staged, ...]:
+        """Returns once all rows are where they should be."""
+        ...
+
+    def abandon(self) -> None:
+        """The task has failed."""
+        ...
+
+
+class Routes:
+    """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
+
+    def __init__(self, link: Link, find: Callable[[str], Coroutine[Any, Any, Route]]) -> None:
+        self._link, self._find = link, find
+        self._known: dict[str, Route] = {}
+
+    def __getitem__(self, topic: str) -> Route:
+        found = self._known.get(topic)
+        if found is None:
+            found = self._known[topic] = self._link.run(self._find(topic))
+        return found
+
+    def brokers(self) -> tuple[tuple[str, str], ...]:
+        """Those that rows may have gone to, each with a topic of its."""
+        found = {queue.broker_name: topic for topic, route in self._known.items() for queue in route.write_queues}
+        return tuple(sorted(found.items()))
+
+
+class Task(NamedTuple):
+    """Which rows these are: a partition of something that is written once."""
+
+    transaction: Transaction
+    partition: int
+    may_make_topics: bool
+    """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
+
+
+def _finder(task: Task, options: SinkOptions, brokers: Brokers) -> Callable[[str], Coroutine[Any, Any, Route]]:
+    """How a task finds the route of a topic."""
+    if options.delivery is Delivery.AT_LEAST_ONCE:
+        return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
+    return brokers.made_route if task.may_make_topics else brokers.known_route
+
+
+class Work(NamedTuple):
+    """All that a task has in hand."""
+
+    task: Task
+    topic: str | None
+    """Of all rows, if they have one in common."""
+    options: SinkOptions
+    link: Link
+    brokers: Brokers
+    routes: Routes
+    ids: RowIds
+
+    @classmethod
+    def of(cls, task: Task, topic: str | None, options: SinkOptions, link: Link) -> Work:
+        brokers = Brokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+        routes = Routes(link, _finder(task, options, brokers))
+        own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
+        ids = RowIds(UniqueIds(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
+        return cls(task, topic, options, link, brokers, routes, ids)

@@ -1,0 +1,116 @@
+"""Where reading starts and ends, from what the user said: offsets, times, a group, earliest, latest."""
+
+from __future__ import annotations
+
+import time
+
+from sparrow.model.errors import Refused, SparrowError, Unavailable
+from sparrow.spark.source.metadata import Heads, Places, look
+from sparrow.spark.source.options import EARLIEST, GROUP_PREFIX, LATEST, OffsetsByQueue, SourceOptions
+from sparrow.wire.bodies import BrokerQueue
+
+Found = dict[BrokerQueue, int]
+
+
+def patient_look(options: SourceOptions, places: Places) -> Heads:
+    """`look`, tried again a few times while a broker is away."""
+    for left in range(options.retries, -1, -1):
+        try:
+            return look(options, places, is_fresh=True)
+        except (Unavailable, TimeoutError):
+            if not left:
+                raise
+            time.sleep(options.retry_ms / 1000)
+    raise AssertionError("unreachable")
+
+
+def starting(options: SourceOptions, places: Places, heads: Heads, *, default: str) -> Found:
+    """The first offset of each queue. Times beat offsets."""
+    if options.starting_ms is not None or options.starting_times is not None:
+        found = {}
+        for queue, head in heads.items():
+            wanted = options.starting_ms
+            if options.starting_times is not None:
+                wanted = _said(options.starting_times, queue, heads)
+            if wanted is None:
+                found[queue] = head.end if default == "latest" else head.first
+                continue
+            at = places.offset_at(queue, wanted)
+            if at >= head.end and head.end > head.first and options.late_start == "error":
+                raise Refused(
+                    f"no message of {name_of(queue)} is as late as {wanted} ms: say "
+                    "startingOffsetsByTimestampStrategy=latest to start at its end"
+                )
+            found[queue] = min(max(at, head.first), head.end)
+        return found
+    return _by_offsets(options.starting_offsets or default, places, heads)
+
+
+def ending(options: SourceOptions, places: Places, heads: Heads) -> Found:
+    """Where to stop, not included."""
+    if options.ending_ms is not None or options.ending_times is not None:
+        found = {}
+        for queue, head in heads.items():
+            wanted = options.ending_ms
+            if options.ending_times is not None:
+                wanted = _said(options.ending_times, queue, heads)
+            found[queue] = head.end if wanted is None else min(places.offset_at(queue, wanted), head.end)
+        return found
+    return _by_offsets(options.ending_offsets or "latest", places, heads)
+
+
+def _by_offsets(said: str | OffsetsByQueue, places: Places, heads: Heads) -> Found:
+    if said == "earliest":
+        return {queue: head.first for queue, head in heads.items()}
+    if said == "latest":
+        return {queue: head.end for queue, head in heads.items()}
+    if isinstance(said, str):
+        committed = places.committed(said.removeprefix(GROUP_PREFIX), heads)
+        return {queue: committed.get(queue, head.first) for queue, head in heads.items()}
+    found = {}
+    for queue, head in heads.items():
+        offset = _said(said, queue, heads)
+        if offset is None:
+            raise Refused(f"the offsets name no place for {name_of(queue)}: name every queue, or -2 for its beginning")
+        found[queue] = {EARLIEST: head.first, LATEST: head.end}.get(offset, offset)
+    _no_strangers(said, heads)
+    return found
+
+
+def _said(table: OffsetsByQueue, queue: BrokerQueue, heads: Heads) -> int | None:
+    """What JSON says of a queue: by broker and number, or by number where the topic has only one broker."""
+    of_topic = table.get(queue.topic, {})
+    of_broker = of_topic.get(queue.broker_name)
+    if isinstance(of_broker, dict):
+        return of_broker.get(str(queue.queue_id))
+    plain = of_topic.get(str(queue.queue_id))
+    if isinstance(plain, int):
+        if len({each.broker_name for each in heads if each.topic == queue.topic}) > 1:
+            raise Refused(f"topic {queue.topic!r} is on several brokers: say topic, broker and queue in the JSON")
+        return plain
+    return None
+
+
+def _no_strangers(table: OffsetsByQueue, heads: Heads) -> None:
+    strangers = sorted(set(table) - {queue.topic for queue in heads})
+    if strangers:
+        raise Refused(f"the offsets name the topic {strangers[0]!r}, which is not read")
+
+
+def name_of(queue: BrokerQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+class MessagesGone(SparrowError):
+    """Messages that a query should have read are not there any more."""
+
+    def __init__(self, queue: BrokerQueue, asked: int, first: int, end: int) -> None:
+        super().__init__(queue, asked, first, end)
+        self.queue, self.asked, self.first, self.end = queue, asked, first, end
+
+    def __str__(self) -> str:
+        return (
+            f"{name_of(self.queue)} should be read from offset {self.asked} on, but it holds {self.first} to "
+            f"{self.end} now: retention was quicker, or the topic was made anew. "
+            "To go on without them: failOnDataLoss=false"
+        )

@@ -1,0 +1,243 @@
+"""`spark.readStream.format("sparrow")`: topics as an unbounded table, with progress in Spark's checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
+from sparrow.spark.source import offset_resolution
+from sparrow.spark.source.batch_reader import TaskPartition
+from sparrow.spark.source.metadata import Heads, Places, look, places_of
+from sparrow.spark.source.offset_ranges import Range, shared, tasks
+from sparrow.spark.source.offset_resolution import MessagesGone, name_of
+from sparrow.spark.source.offsets import Offsets
+from sparrow.spark.source.options import SourceOptions
+from sparrow.spark.source.range_reader import read_task
+from sparrow.spark.source.schema import projection
+from sparrow.wire.bodies import BrokerQueue
+
+log = logging.getLogger(__name__)
+
+_USUAL_BYTES = 1024
+"""What a record counts for where the broker does not say how large they are."""
+_COMPLAIN_S = 30.0
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in a process of the driver as long as the query; copies of it read in tasks."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._options = SourceOptions.of(given)
+        self._shape = projection(schema, kafka=self._options.kafka_schema)
+        self._watch: Watch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_shape": self._shape, "_watch": None}  # tasks do not plan
+
+    @property
+    def _seen(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(self._options, places_of(self._options))
+        return self._watch
+
+    # -- planning, in the driver --------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._seen.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.rows_a_batch:
+            return ReadMaxRows(self._options.rows_a_batch)
+        if self._options.bytes_a_batch:
+            return ReadMaxBytes(self._options.bytes_a_batch)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes. Everything before `start` is done: the group may know."""
+        known = Offsets.of_json(start)
+        self._seen.done(known)
+        planned = self._seen.planned(known, limit)
+        return start if planned is None else planned.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._seen.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        heads = self._seen.latest()
+        return Offsets({queue: head.end for queue, head in heads.items()}).to_json() if heads else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Depends on nothing but its arguments and the options: a replayed batch is the same batch."""
+        options = self._options
+        planned = tasks(
+            ranges_between(Offsets.of_json(start), Offsets.of_json(end)),
+            partitions_min=options.partitions_min,
+            rows_a_range=options.rows_a_range,
+            rows_a_task=options.rows_a_task,
+        )
+        return [TaskPartition(task) for task in planned]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Comes a batch late, and after the last one not at all; `latestOffset` tells the group instead."""
+
+    # -- reading, in tasks --------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TaskPartition), "we made it"
+        return read_task(partition.task, self._options, self._shape)
+
+
+def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
+    """What lies between two offsets of a query."""
+    ranges = []
+    for queue, last in end.next.items():
+        first = start.next.get(queue, end.begun.get(queue))
+        if first is None:
+            raise Refused(f"the checkpoint does not say where {name_of(queue)} starts")
+        if last > first:
+            ranges.append(Range(queue, first, last))
+    return ranges
+
+
+class Watch:
+    """What a running query sees of its queues."""
+
+    def __init__(self, options: SourceOptions, places: Places) -> None:
+        self._options, self._places = options, places
+        self._heads: Heads = {}
+        self._seen_s = self._refreshed_s = float("-inf")
+        self._frozen: Heads | None = None
+        self._first: Offsets | None = None
+        self._waiting_s: float | None = None
+        self._told: dict[BrokerQueue, int] = {}
+        self._complained_s = float("-inf")
+
+    def initial(self) -> Offsets:
+        """Asked more than once before the first batch, and answered alike."""
+        if self._first is None:
+            heads = offset_resolution.patient_look(self._options, self._places)
+            self._first = Offsets(offset_resolution.starting(self._options, self._places, heads, default="latest"))
+        return self._first
+
+    def latest(self) -> Heads:
+        """The ends of the queues, at most as old as the poll interval. An idle query asks 100 times a second."""
+        now = time.monotonic()
+        if now - self._seen_s < self._options.poll_ms / 1000:
+            return self._heads
+        is_fresh = now - self._refreshed_s >= self._options.refresh_ms / 1000
+        try:
+            self._heads = look(self._options, self._places, is_fresh=is_fresh, without_absent=True)
+        except (Unavailable, UnknownTopic, TimeoutError) as cause:
+            # Nothing is lost while a broker is away, and with it perhaps all that is known of its topics: its queues
+            # just bring nothing new. The query lives on.
+            if now - self._complained_s > _COMPLAIN_S:
+                self._complained_s = now
+                log.warning("the brokers cannot be asked for new messages just now: %s", cause)
+        else:
+            self._refreshed_s = now if is_fresh else self._refreshed_s
+        self._seen_s = now
+        return self._heads
+
+    def freeze(self) -> None:
+        """From now on nothing is new: AvailableNow reads up to here."""
+        self._frozen = offset_resolution.patient_look(self._options, self._places)
+
+    def planned(self, start: Offsets, limit: ReadLimit) -> Offsets | None:
+        """Where the next batch ends; None: there is none yet."""
+        heads = self._frozen if self._frozen is not None else self.latest()
+        self._same_topics(start)
+        position, begun = self._checked(start, heads)
+        backlogs = {queue: head.end - position[queue] for queue, head in heads.items() if head.end > position[queue]}
+        if not backlogs and not begun and position == start.next:
+            self._waiting_s = None
+            return None
+        if self._frozen is None and not self._is_enough(sum(backlogs.values()), limit):
+            return None
+        shares = self._admitted(backlogs, heads, limit)
+        return Offsets({queue: at + shares.get(queue, 0) for queue, at in position.items()}, begun)
+
+    def _same_topics(self, start: Offsets) -> None:
+        if self._options.pattern is not None:
+            return
+        wanted = set(self._options.subscribe or self._options.assign or ())
+        strangers = sorted({queue.topic for queue in start.next} - wanted)
+        if strangers:
+            raise Refused(
+                f"the checkpoint is of topic {strangers[0]!r}, but the query reads {', '.join(sorted(wanted))}: "
+                "give each query a checkpoint of its own"
+            )
+
+    def _checked(self, start: Offsets, heads: Heads) -> tuple[dict[BrokerQueue, int], dict[BrokerQueue, int]]:
+        """Where every queue stands, the new ones too; messages that are gone are an error, or skipped aloud."""
+        position, begun = {}, {}
+        for queue, at in start.next.items():
+            head = heads.get(queue)
+            if (
+                head is None or head.first <= at <= head.end
+            ):  # its broker is away; when it comes back, reading goes on here
+                position[queue] = at
+            elif self._options.fails_on_loss:
+                raise MessagesGone(queue, at, head.first, head.end)
+            else:
+                position[queue] = head.first if at < head.first else head.end
+                log.warning(
+                    "messages are gone and skipped: %s goes on at %d instead of %d", name_of(queue), position[queue], at
+                )
+        for queue, head in heads.items():
+            if queue not in start.next:
+                position[queue] = begun[queue] = head.first
+        return position, begun
+
+    def _is_enough(self, rows: int, limit: ReadLimit) -> bool:
+        least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.rows_min
+        if least is None or rows >= least:
+            self._waiting_s = None
+            return True
+        now = time.monotonic()
+        self._waiting_s = self._waiting_s if self._waiting_s is not None else now
+        if (now - self._waiting_s) * 1000 < self._options.delay_max_ms:
+            return False
+        self._waiting_s = None
+        return True
+
+    def _admitted(self, backlogs: dict[BrokerQueue, int], heads: Heads, limit: ReadLimit) -> dict[BrokerQueue, int]:
+        """How much of each backlog the batch takes."""
+        if isinstance(limit, ReadMaxRows):
+            backlogs = shared(backlogs, limit.max_rows)
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if most is None and not isinstance(limit, ReadAllAvailable):
+            most = self._options.bytes_a_batch  # limits do not combine in Spark; here they do
+        if most is None:
+            return backlogs
+        sizes = {queue: heads[queue].mean_bytes or _USUAL_BYTES for queue in backlogs}
+        in_bytes = shared({queue: rows * sizes[queue] for queue, rows in backlogs.items()}, most)
+        return {queue: max(1, size // sizes[queue]) for queue, size in in_bytes.items()}
+
+    def done(self, offsets: Offsets) -> None:
+        """Show the group where the query stands. It is for people to see; a failure costs nothing but that."""
+        group = self._options.group
+        if group is None:
+            return
+        news = {queue: at for queue, at in offsets.next.items() if self._told.get(queue) != at}
+        if not news:
+            return
+        self._told.update(news)
+        try:
+            self._places.commit(group, news)
+        except SparrowError as cause:
+            log.warning("the progress of the query could not be shown in group %s: %s", group, cause)

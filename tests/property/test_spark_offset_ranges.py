@@ -1,0 +1,82 @@
+"""Sharing a limit out, and cutting ranges into tasks: nothing is lost, doubled, or out of order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrow.spark.source.offset_ranges import Range, shared, tasks
+from sparrow.spark.source.offsets import Offsets
+from sparrow.wire.bodies import BrokerQueue
+
+QUEUES = st.builds(BrokerQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 20))
+BACKLOGS = st.dictionaries(QUEUES, st.integers(1, 10_000), max_size=12)
+RANGES = st.dictionaries(QUEUES, st.tuples(st.integers(0, 1000), st.integers(0, 5000)), max_size=8).map(
+    lambda some: [Range(queue, start, start + rows) for queue, (start, rows) in some.items()]
+)
+
+
+@given(BACKLOGS, st.integers(1, 50_000))
+def test_a_share_never_passes_its_backlog_and_no_queue_starves(backlogs: dict[BrokerQueue, int], limit: int) -> None:
+    shares = shared(backlogs, limit)
+    assert set(shares) == set(backlogs)
+    assert all(1 <= shares[queue] <= backlogs[queue] for queue in backlogs)
+
+
+@given(BACKLOGS, st.integers(1, 50_000))
+def test_the_whole_keeps_the_limit_but_for_one_row_of_each_queue(backlogs: dict[BrokerQueue, int], limit: int) -> None:
+    total = sum(shared(backlogs, limit).values())
+    assert total <= limit + len(backlogs)
+    if limit >= len(backlogs):
+        # What rounding leaves over is handed out, one to each queue at most.
+        assert total >= min(limit, sum(backlogs.values())) - len(backlogs)
+
+
+@given(BACKLOGS, st.integers(1, 50_000))
+def test_repeated_batches_reach_the_end(backlogs: dict[BrokerQueue, int], limit: int) -> None:
+    left = dict(backlogs)
+    for _ in range(sum(backlogs.values()) + 1):
+        if not left:
+            return
+        shares = shared(left, limit)
+        left = {queue: rows - shares[queue] for queue, rows in left.items() if rows > shares[queue]}
+    raise AssertionError("the limit lets nothing through")
+
+
+@given(RANGES, st.none() | st.integers(1, 40), st.sampled_from([0, 1, 7, 1000]), st.sampled_from([0, 1, 500, 100_000]))
+def test_tasks_cover_every_offset_once_and_in_order(
+    ranges: list[Range], partitions_min: int | None, rows_a_range: int, rows_a_task: int
+) -> None:
+    planned = tasks(ranges, partitions_min=partitions_min, rows_a_range=rows_a_range, rows_a_task=rows_a_task)
+    pieces = [piece for task in planned for piece in task]
+    assert pieces == sorted(pieces)
+    assert all(piece.rows > 0 for piece in pieces)
+    joined: dict[BrokerQueue, list[int]] = {}
+    for piece in pieces:
+        seen = joined.setdefault(piece.queue, [piece.start, piece.start])
+        assert seen[1] == piece.start, "a hole or an overlap"
+        seen[1] = piece.end
+    assert joined == {each.queue: [each.start, each.end] for each in ranges if each.rows}
+    if rows_a_range:
+        assert all(piece.rows <= rows_a_range for piece in pieces)
+    if partitions_min is not None:
+        assert len(planned) >= min(partitions_min, sum(each.rows for each in ranges))
+
+
+@given(RANGES, st.integers(1, 40))
+def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[Range], partitions_min: int) -> None:
+    def planned(some: list[Range]) -> object:
+        return tasks(some, partitions_min=partitions_min, rows_a_range=100, rows_a_task=250)
+
+    assert planned(ranges) == planned(ranges[::-1])
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 1 << 50)), st.dictionaries(QUEUES, st.integers(0, 1 << 50)))
+def test_offsets_read_back_as_written_and_keys_are_sorted(
+    positions: dict[BrokerQueue, int], begun: dict[BrokerQueue, int]
+) -> None:
+    offsets = Offsets(positions, begun)
+    said = offsets.to_json()
+    assert Offsets.of_json(said) == offsets
+    assert said == Offsets(dict(reversed(positions.items())), begun).to_json()
+    assert list(said["q"]) == list(Offsets(dict(reversed(positions.items())), begun).to_json()["q"])

@@ -1,0 +1,322 @@
+"""Tasks and commits of a sink over real brokers, without Spark: what is published, once, whatever goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.platforms import SMALL_LOG, broker_settings
+
+from sparrow.broker import dispatch
+from sparrow.broker.server import BrokerServer
+from sparrow.cli.platform import Platform
+from sparrow.client.aio.admin.admin import Admin
+from sparrow.client.aio.consume.table_reader import read_table
+from sparrow.client.aio.produce import staging
+from sparrow.client.blocking.loop_thread import LoopThread
+from sparrow.model.errors import Refused, Unavailable, UnknownTopic
+from sparrow.model.priority import Priority, lane_of
+from sparrow.settings import NamingSettings
+from sparrow.spark.client_pool import Link
+from sparrow.spark.options import ClientOptions
+from sparrow.spark.sink import driver_commit, partition_writer
+from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.sink.commit_messages import Receipt, Transaction
+from sparrow.spark.sink.message_columns import STRING_MAP, layout_of
+from sparrow.spark.sink.options import SinkOptions, sink_options
+from sparrow.testing import running
+from sparrow.wire.codes import Code
+from sparrow.wire.column_properties import MAP
+
+FIELDS = [("body", "binary"), ("keys", "string")]
+
+
+class Shards:
+    """A name server and two brokers, `a` and `b`, the second of which may go and come back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loop = LoopThread("shards")
+        self._platform = Platform(
+            folder / "a", naming=NamingSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
+        )
+        self._loop.run(self._platform.start())
+        self.name_servers = self._platform.name_servers
+        self._port = 0
+        self.come_back()
+
+    def come_back(self) -> None:
+        settings = broker_settings(name="b", name_servers=self.name_servers, port=self._port)
+        self._second = BrokerServer(settings, self._folder / "b", SMALL_LOG)
+        self._loop.run(self._second.start())
+        self._port = self._second.address.port
+        self.is_away = False
+
+    def go(self) -> None:
+        if not self.is_away:
+            self.is_away = True
+            self._loop.run(self._second.stop())
+
+    def close(self) -> None:
+        self.go()
+        self._loop.run(self._platform.stop())
+        self._loop.stop()
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Iterator[Shards]:
+    running = Shards(tmp_path)
+    yield running
+    running.close()
+
+
+class Job:
+    """Writes as Spark does: tasks, then a commit."""
+
+    def __init__(self, name_servers: str, fields: Sequence[tuple[str, str]] = FIELDS, **given: str) -> None:
+        self.options: SinkOptions = sink_options({"nameserver": name_servers, "topic": "t", **given})
+        self.link = Link(ClientOptions(name_servers, timeout_ms=5000))
+        self.layout = layout_of(fields, self.options)
+
+    @property
+    def brokers(self) -> Brokers:
+        return Brokers(self.link.session, patience_ms=self.options.commit_timeout_ms, topic_queues=4)
+
+    def create(self, topic: str = "t", *, brokers: list[str] | None = None) -> None:
+        self.link.run(Admin(session=self.link.session).create_topic(topic, 4, brokers=brokers))
+
+    def task(self, bodies: list[bytes], partition: int = 0, batch: int = 0, *, rows_a_batch: int = 100) -> Receipt:
+        keys = [str(hash(body) % 97) for body in bodies]
+        table = pa.table({"body": pa.array(bodies, pa.binary()), "keys": keys})
+        return self.write(table.to_batches(rows_a_batch), partition, batch)
+
+    def write(self, batches: Iterable[pa.RecordBatch], partition: int = 0, batch: int = 0) -> Receipt:
+        task = partition_writer.Task(Transaction("query/sink", batch), partition, may_make_topics=batch == 0)
+        return partition_writer.write(batches, self.layout, self.options, task, self.link)
+
+    def commit(self, *receipts: Receipt) -> bool:
+        return self.link.run(driver_commit.publish(self.link.session, self.brokers, receipts))
+
+    def stored(self, topic: str = "t") -> list[bytes]:
+        return self.table(topic, "body").column("body").to_pylist()
+
+    def table(self, topic: str, *columns: str) -> pa.Table:
+        reading = read_table(self.link.session, "readers", topic, "first", "last", expression="*", columns=columns)
+        return self.link.run(reading)
+
+
+@pytest.fixture
+def job(shards: Shards) -> Iterator[Job]:
+    made = Job(shards.name_servers, commitTimeoutMs="10s")
+    made.create()
+    yield made
+    made.link.close()
+
+
+BODIES = [b"row %d" % i for i in range(1000)]
+
+
+def test_rows_of_several_brokers_are_published_together(job: Job):
+    receipts = [job.task(BODIES[:500]), job.task(BODIES[500:], 1)]
+    assert {staged.broker for receipt in receipts for staged in receipt.stages} == {"a", "b"}
+    assert sum(staged.rows for receipt in receipts for staged in receipt.stages) == 1000
+    assert job.stored() == [], "what is staged is not seen"
+    assert job.commit(*reversed(receipts))
+    assert sorted(job.stored()) == sorted(BODIES)
+
+
+def test_a_batch_that_is_written_again_is_dropped(job: Job):
+    assert job.commit(job.task(BODIES, batch=3))
+    assert not job.commit(job.task(BODIES, batch=3))
+    assert not job.commit(job.task(BODIES, batch=2))
+    assert job.commit(job.task([b"next"], batch=4))
+    assert sorted(job.stored()) == sorted([*BODIES, b"next"])
+
+
+def test_rows_of_one_key_keep_their_order(job: Job):
+    job.commit(job.task(BODIES[:500]), job.task(BODIES[500:], 1))
+    by_key: dict[int, list[bytes]] = {}
+    for body in job.stored():
+        by_key.setdefault(hash(body) % 97, []).append(body)
+    for found in by_key.values():
+        assert found == sorted(found, key=lambda body: int(body.split()[1]))
+
+
+def test_a_batch_that_one_broker_missed_is_completed_when_it_is_written_again(job: Job, shards: Shards):
+    impatient = Job(shards.name_servers, commitTimeoutMs="200ms")
+    receipt = impatient.task(BODIES)
+    impatient.link.run(_begun(impatient, receipt))
+    shards.go()
+    with pytest.raises(Unavailable):
+        impatient.commit(receipt)
+    impatient.link.close()
+    shards.come_back()
+    # As when the driver died between the two commits.
+    receipt = job.task(BODIES)
+    first = next(staged for staged in receipt.stages if staged.broker == "a")
+    job.link.run(_committed(job, first.stage))
+    assert 0 < len(job.stored()) < 1000
+    assert job.commit(job.task(BODIES))
+    assert sorted(job.stored()) == sorted(BODIES)
+
+
+async def _begun(job: Job, receipt: Receipt) -> None:
+    """Note what the batch is begun with, as the first step of a commit does."""
+    mark = driver_commit.mark_of(broker for broker, _ in receipt.routes)
+    for broker, topic in receipt.routes:
+        await job.brokers.ask(
+            broker, topic, lambda at: staging.commit_stages(job.link.session, at, "query/sink#begun", mark, [])
+        )
+
+
+async def _committed(job: Job, stage: str) -> None:
+    await job.brokers.ask("a", "t", lambda at: staging.commit_stages(job.link.session, at, "query/sink", 0, [stage]))
+
+
+def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: Job):
+    receipt = job.task(BODIES)
+    job.link.run(_begun(job, receipt))
+    job.link.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
+    alone = Receipt(receipt.transaction, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
+    with pytest.raises(Refused, match="begun with other brokers"):
+        job.commit(alone)
+
+
+def test_a_batch_that_was_done_is_dropped_with_other_brokers_too(job: Job):
+    assert job.commit(job.task(BODIES))
+    again = job.task(BODIES)
+    fewer = Receipt(again.transaction, 0, again.rows, again.stages[:1], (("a", "t"),))
+    assert not job.commit(fewer)
+    assert sorted(job.stored()) == sorted(BODIES)
+
+
+def test_a_topic_that_gets_another_broker_does_not_bring_rows_twice(shards: Shards):
+    job = Job(shards.name_servers)
+    job.create(brokers=["a"])
+    assert job.commit(job.task(BODIES))
+    job.create()
+    job.link.run(job.link.session.refresh(["t"]))
+    again = job.task(BODIES)
+    assert len(again.routes) == 2
+    assert not job.commit(again)
+    assert sorted(job.stored()) == sorted(BODIES)
+    job.link.close()
+
+
+def test_a_commit_waits_for_a_broker_that_comes_back(job: Job, shards: Shards):
+    receipt = job.task(BODIES)
+    shards.go()
+    returning = threading.Timer(0.5, shards.come_back)
+    returning.start()
+    assert job.commit(receipt)
+    returning.join()
+    assert sorted(job.stored()) == sorted(BODIES)
+
+
+def test_a_task_that_fails_leaves_nothing_behind(job: Job, tmp_path: Path):
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"body": pa.array([b"x" * 300_000] * 40, pa.binary()), "keys": ["k"] * 40})
+        yield pa.record_batch({"body": pa.array([None], pa.binary()), "keys": ["k"]})
+
+    with pytest.raises(Refused, match="row 40 of its partition has a null body"):
+        job.write(batches())
+    assert not [*tmp_path.rglob("*.part"), *tmp_path.rglob("*.stage")]
+
+
+def test_what_was_staged_can_be_dropped(job: Job, tmp_path: Path):
+    receipt = job.task(BODIES)
+    assert [*tmp_path.rglob("*.stage")]
+    job.link.run(driver_commit.drop(job.link.session, job.brokers, receipt.stages))
+    assert not [*tmp_path.rglob("*.stage")]
+
+
+def test_chunks_that_come_again_are_dropped_however_batches_are_cut(shards: Shards):
+    job = Job(shards.name_servers, delivery="idempotent", chunkRows="70")
+    job.create()
+    job.task(BODIES[:350], batch=1, rows_a_batch=100)  # an attempt that ends after some chunks
+    job.task(BODIES, batch=1, rows_a_batch=33)
+    job.task(BODIES, batch=1, rows_a_batch=1000)
+    assert sorted(job.stored()) == sorted(BODIES)
+    job.task([b"other partition"], 1, batch=1)
+    job.task([b"next"], batch=2)
+    assert sorted(job.stored()) == sorted([*BODIES, b"other partition", b"next"])
+    job.link.close()
+
+
+def test_rows_that_are_sent_reach_all_queues(shards: Shards):
+    job = Job(shards.name_servers, delivery="atLeastOnce")
+    job.create()
+    assert job.task(BODIES).stages == ()
+    assert sorted(job.stored()) == sorted(BODIES)
+    job.link.close()
+
+
+def test_little_may_be_on_its_way_at_a_time(shards: Shards):
+    job = Job(shards.name_servers, maxInFlightBytes="1")
+    job.create()
+    large = [b"%06d" % i * 50_000 for i in range(30)]
+    assert job.commit(job.task(large, rows_a_batch=7))
+    assert sorted(job.stored()) == sorted(large)
+    job.link.close()
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
+def test_a_topic_is_made_by_its_first_rows(shards: Shards, delivery: str):
+    job = Job(shards.name_servers, delivery=delivery)
+    receipt = job.task(BODIES)
+    if receipt.stages:
+        job.commit(receipt)
+    assert sorted(job.stored()) == sorted(BODIES)
+    job.link.close()
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
+def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
+    job = Job(shards.name_servers, [("body", "string"), ("properties", STRING_MAP)], delivery=delivery)
+    job.link.run(Admin(session=job.link.session).create_topic("t", 2, has_lanes=True))
+    words = ["high", "middle", "low", None] * 5
+    maps = [[("PRIORITY", word)] if word else [] for word in words]
+    batch = pa.record_batch({"body": [word or "none" for word in words], "properties": pa.array(maps, MAP)})
+    receipt = job.write([batch])
+    if receipt.stages:
+        assert job.commit(receipt)
+    lanes = {Priority.HIGH: {"high"}, Priority.MIDDLE: {"middle", "none"}, Priority.LOW: {"low"}}
+    found = job.table("t", "body", "queue_id").to_pylist()
+    assert len(found) == 20
+    assert all(row["body"].decode() in lanes[lane_of(row["queue_id"])] for row in found)
+    job.link.close()
+
+
+def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: Shards, monkeypatch: pytest.MonkeyPatch):
+    job = Job(shards.name_servers)
+    job.create()
+    for code in (Code.QUERY_LEDGER, Code.STAGE_RECORDS, Code.APPEND_ONCE):  # as Apache's brokers
+        monkeypatch.delitem(dispatch.HANDLERS, code)
+    with pytest.raises(Refused, match=r"broker 'a' .* set delivery=atLeastOnce"):
+        job.link.run(job.brokers.check_staging("t"))
+    with pytest.raises(Refused, match="set delivery=atLeastOnce"):
+        job.task(BODIES)
+    job.link.close()
+
+
+def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_path: Path):
+    with running(tmp_path, broker={"auto_create_topics": False}) as platform:
+        job = Job(platform.name_servers)
+        with pytest.raises(UnknownTopic):
+            job.link.run(job.brokers.made_route("t"))
+        job.link.close()
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
+def test_rows_are_written_once_to_a_database_too(tmp_path: Path, delivery: str):
+    with running(tmp_path, store=f"sqlite:///{tmp_path / 'messages.db'}") as platform:
+        job = Job(platform.name_servers, delivery=delivery)
+        for _ in range(2):
+            receipt = job.task(BODIES, batch=0)  # a first batch makes its topic
+            if receipt.stages:
+                job.commit(receipt)
+        assert sorted(job.stored()) == sorted(BODIES)
+        job.link.close()

@@ -1,0 +1,93 @@
+"""Pipeline files: what is said, and what is said wrongly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparrow.model.errors import Refused
+from sparrow.spark.pipelines.definition import load
+
+GOOD = """
+[pipeline]
+name = "revenue"
+nameserver = "127.0.0.1:9876"
+checkpoint = "state"
+
+[[sources]]
+name = "orders"
+topic = "orders"
+
+[[steps]]
+name = "sums"
+sql = "SELECT 1"
+
+[[sinks]]
+name = "out"
+from = "sums"
+topic = "sums"
+"""
+
+
+def file_of(folder: Path, text: str, name: str = "p.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_read_as_it_stands(tmp_path: Path) -> None:
+    pipeline = load(file_of(tmp_path, GOOD))
+    assert (pipeline.name, pipeline.sources[0].topic, pipeline.sinks[0].input) == ("revenue", "orders", "sums")
+    assert pipeline.is_stream
+    assert not pipeline.is_endless
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('topic = "orders"', "", "needs exactly one of topic, pattern, parquet"),
+        ('topic = "orders"', 'topic = "orders"\nparquet = "x"', "has topic and parquet"),
+        ('topic = "orders"', 'topic = "orders"\ncolour = "red"', "unknown field `colour`"),
+        ('from = "sums"', 'from = "summs"', "takes from 'summs'; there are orders, sums"),
+        ('name = "sums"', 'name = "orders"', "are called 'orders'"),
+        ('name = "sums"', 'name = "my sums"', "cannot name a table"),
+        ('checkpoint = "state"', "", "name a checkpoint folder"),
+        ('nameserver = "127.0.0.1:9876"', "", "needs a nameserver"),
+        ('topic = "sums"', 'sql = "sqlite:///x"', "name the table"),
+        ('topic = "sums"', 'parquet = "x"\nmode = "update"', "files can only be appended"),
+        ("[pipeline]", "[pipelines]", "unknown field `pipelines`"),
+        ("[pipeline]", "[pipeline", "cannot be read"),
+        ('name = "revenue"', "", "missing required field `name`"),
+        ('sql = "SELECT 1"', "", "needs exactly one of sql, call"),
+    ],
+)
+def test_every_mistake_is_named(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    with pytest.raises(Refused) as refused:
+        load(file_of(tmp_path, GOOD.replace(old, new, 1)))
+    assert sentence in str(refused.value)
+
+
+def test_a_python_file_may_use_functions(tmp_path: Path) -> None:
+    text = """
+from sparrow.spark.pipelines import Pipeline, Sink, Source, Step
+
+pipeline = Pipeline(
+    name="p",
+    sources=[Source(name="numbers", parquet="in", stream=False)],
+    steps=[Step(name="few", call=lambda numbers: numbers.limit(3))],
+    sinks=[Sink(name="out", input="few", console=True)],
+)
+"""
+    pipeline = load(file_of(tmp_path, text, "p.py"))
+    assert pipeline.steps[0].call is not None
+    assert not pipeline.is_stream
+    with pytest.raises(Refused, match="should define `pipeline"):
+        load(file_of(tmp_path, "x = 1", "q.py"))
+
+
+def test_what_is_no_pipeline_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="there is no pipeline file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(Refused, match="neither a"):
+        load(file_of(tmp_path, "", "p.yaml"))

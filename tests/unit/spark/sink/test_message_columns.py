@@ -1,0 +1,148 @@
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.model.errors import Refused
+from sparrow.spark.sink.message_columns import KAFKA_HEADERS, PARTS, STRING_MAP, Layout, layout_of
+from sparrow.spark.sink.options import sink_options
+
+MAP = pa.map_(pa.string(), pa.string())
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def layout(*fields: tuple[str, str], **given: str) -> Layout:
+    return layout_of(fields, sink_options({"nameserver": "127.0.0.1:9876", "topic": "t", **given}))
+
+
+def test_every_part_is_found_by_its_name():
+    fields = [(part.name, part.types[0]) for part in PARTS if part.name != "deliver_timestamp"]
+    found = layout_of(fields, sink_options({"nameserver": "127.0.0.1:9876"}))
+    assert found.places == {name: place for place, (name, _) in enumerate(fields)}
+
+
+def test_names_of_kafkas_sink_and_upper_case_are_understood():
+    fields = (("Key", "binary"), ("VALUE", "string"), ("partition", "int"), ("headers", KAFKA_HEADERS))
+    assert layout(*fields).places == {"keys": 0, "body": 1, "queue_id": 2, "properties": 3}
+
+
+def test_the_option_topic_beats_the_column():
+    found = layout(("topic", "string"), ("body", "binary"))
+    assert found.topic == "t"
+    assert found.places == {"body": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "words"),
+    [
+        ([("keys", "string")], {}, "no column 'body'.*the columns are 'keys'"),
+        ([], {}, "the columns are none"),
+        ([("body", "int")], {}, "'body' is int; .* must be binary or string"),
+        ([("body", "binary"), ("value", "binary")], {}, "'body' and 'value' are both"),
+        ([("body", "binary"), ("price", "double")], {}, "'price' is no part of a message.*ignoreExtraColumns"),
+        ([("body", "binary"), ("properties", "map<string,int>")], {}, "'properties' is map<string,int>"),
+        ([("body", "binary"), ("deliver_timestamp", "timestamp")], {}, "delivery=atLeastOnce"),
+        ([("body", "binary"), ("born_timestamp", "timestamp")], {"delivery": "atLeastOnce"}, "delivery=exactlyOnce"),
+    ],
+)
+def test_columns_that_make_no_messages_are_refused_in_words(
+    fields: list[tuple[str, str]], given: dict[str, str], words: str
+):
+    with pytest.raises(Refused, match=words):
+        layout(*fields, **given)
+
+
+def test_without_an_option_or_a_column_there_is_no_topic():
+    with pytest.raises(Refused, match="option 'topic', or a column 'topic'"):
+        layout_of([("body", "binary")], sink_options({"nameserver": "127.0.0.1:9876"}))
+
+
+def test_extra_columns_are_left_out_if_told_so():
+    assert layout(("a", "int"), ("body", "binary"), ignoreExtraColumns="true").places == {"body": 1}
+
+
+def test_a_string_is_a_body_of_its_utf8_bytes():
+    rows = layout(("body", "string")).rows(pa.record_batch({"body": ["é", "", "x"]}).slice(0, 2))
+    assert rows.body.to_pylist() == ["é".encode(), b""]
+
+
+def test_a_null_body_names_its_row():
+    with pytest.raises(Refused, match="row 1002 of its partition has a null body"):
+        layout(("body", "binary")).rows(pa.record_batch({"body": [b"", b"x", None]}), first=1000)
+
+
+def test_a_null_topic_names_its_row():
+    some = layout_of([("topic", "string"), ("body", "binary")], sink_options({"nameserver": "127.0.0.1:9876"}))
+    with pytest.raises(Refused, match="row 1 of its partition has a null topic"):
+        some.rows(pa.record_batch({"topic": ["a", None], "body": [b"", b""]}))
+
+
+def test_keys_that_are_bytes_must_be_text():
+    some = layout(("body", "binary"), ("key", "binary"))
+    given = pa.array([b"k\xc3\xa9", None], pa.binary())
+    assert some.rows(pa.record_batch({"body": [b"", b""], "key": given})).keys.to_pylist() == ["ké", None]
+    with pytest.raises(Refused, match="not UTF-8"):
+        some.rows(pa.record_batch({"body": [b""], "key": pa.array([b"\xff"], pa.binary())}))
+
+
+def test_kafkas_headers_become_properties():
+    given = pa.array([[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, []], HEADERS)
+    batch = pa.record_batch({"body": [b"", b"", b""], "headers": given})
+    some = layout(("body", "binary"), ("headers", KAFKA_HEADERS))
+    assert some.rows(batch).properties.to_pylist() == [[("a", "1"), ("b", None)], [], []]
+    assert some.rows(batch.slice(1)).properties.to_pylist() == [[], []]
+
+
+def test_times_are_milliseconds():
+    moment = datetime(2024, 5, 1, 12, 0, 0, 123999, UTC)
+    ms = int(moment.timestamp() * 1000)
+    columns = {"body": [b"", b""], "born_timestamp": pa.array([moment, None], pa.timestamp("us", "UTC"))}
+    rows = layout(("body", "binary"), ("born_timestamp", "timestamp")).rows(pa.record_batch(columns))
+    assert rows.born_ms.to_pylist() == [ms, None]
+    columns["born_timestamp"] = pa.array([ms, None], pa.int64())
+    rows = layout(("body", "binary"), ("born_timestamp", "bigint")).rows(pa.record_batch(columns))
+    assert rows.born_ms.to_pylist() == [ms, None]
+
+
+def test_a_sharding_key_joins_the_properties_of_its_row():
+    columns = {
+        "body": [b""] * 4,
+        "properties": pa.array([[("a", "1"), ("b", "2")], None, [], [("c", "3")]], MAP),
+        "sharding_key": ["k0", "k1", None, "k3"],
+    }
+    fields = (("body", "binary"), ("properties", STRING_MAP), ("sharding_key", "string"))
+    rows = layout(*fields).rows(pa.record_batch(columns))
+    wanted = [
+        [("a", "1"), ("b", "2"), (SHARDING_KEY, "k0")],
+        [(SHARDING_KEY, "k1")],
+        [(SHARDING_KEY, None)],
+        [("c", "3"), (SHARDING_KEY, "k3")],
+    ]
+    assert rows.all_properties().to_pylist() == wanted
+    assert rows.slice(2, 2).all_properties().to_pylist() == wanted[2:]
+    assert rows.take(np.array([3, 0])).all_properties().to_pylist() == [wanted[3], wanted[0]]
+    alone = layout(("body", "binary"), ("sharding_key", "string")).rows(
+        pa.record_batch({"body": [b""], "sharding_key": ["k"]})
+    )
+    assert alone.all_properties().to_pylist() == [[(SHARDING_KEY, "k")]]
+
+
+def test_rows_with_a_property_are_found():
+    maps = pa.array(
+        [[("a", "DELAY")], [("x", "1"), ("DELAY", "3")], None, [("PRIORITY", "high")], [("DELAY", None)]], MAP
+    )
+    batch = pa.record_batch({"body": [b""] * 5, "properties": maps})
+    rows = layout(("body", "binary"), ("properties", STRING_MAP)).rows(batch)
+    assert rows.entries("DELAY", "PRIORITY") == [(1, "DELAY", "3"), (3, "PRIORITY", "high"), (4, "DELAY", "")]
+    assert rows.slice(2, 2).entries("DELAY", "PRIORITY") == [(1, "PRIORITY", "high")]
+    assert rows.take(np.array([3, 1, 0])).entries("DELAY") == [(1, "DELAY", "3")]
+    assert layout(("body", "binary")).rows(batch).entries("DELAY") == []
+
+
+def test_rows_remember_which_of_their_partition_they_are():
+    rows = layout(("body", "binary")).rows(pa.record_batch({"body": [b"%d" % i for i in range(10)]}), first=100)
+    some = rows.slice(2, 6).take(np.array([5, 1, 3])).slice(1, 2)
+    assert some.body.to_pylist() == [b"3", b"5"]
+    assert [some.number_of(at) for at in range(2)] == [103, 105]

@@ -1,0 +1,118 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparrow.model.errors import Refused
+from sparrow.spark.sink import record_encoder
+from sparrow.spark.sink.message_columns import Rows
+from sparrow.spark.sink.options import sink_options
+from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, compressed, pieces
+from sparrow.wire import portions
+from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.columns import decode
+from sparrow.wire.compression import Compression
+from sparrow.wire.ids import UniqueIds, parse_unique_id
+
+QUEUES = (BrokerQueue("t", "a", 0), BrokerQueue("t", "a", 1), BrokerQueue("t", "b", 0))
+GIVEN = {"nameserver": "127.0.0.1:9876", "topic": "t"}
+
+
+def ids(now_ms: int = 1_700_000_000_000) -> RowIds:
+    return RowIds(UniqueIds(b"\x7f\0\0\1", 77, 5, lambda: now_ms))
+
+
+def encoder(**given: str) -> Encoder:
+    return Encoder(sink_options(GIVEN | given), ids(), lambda: 1234)
+
+
+def test_ids_are_as_java_makes_them_and_never_the_same():
+    maker = ids()
+    made = maker.make(3).to_pylist() + maker.make(70_000).to_pylist() + maker.make(1).to_pylist()
+    assert len(set(made)) == len(made)
+    assert made == sorted(made)
+    first, last = parse_unique_id(made[0]), parse_unique_id(made[-1])
+    assert (first.ip, first.pid, first.maker, first.counter) == (b"\x7f\0\0\1", 77, 5, 0)
+    assert last.ms_of_month == first.ms_of_month + 1, "a millisecond has 65536 ids"
+
+
+def test_ids_that_were_given_are_kept():
+    filled = ids().fill(pa.array(["x", None, "", "y"]), 4).to_pylist()
+    assert filled[0] == "x"
+    assert filled[3] == "y"
+    assert len({filled[1], filled[2]}) == 2
+    assert all(len(each) == 32 for each in filled[1:3])
+
+
+def test_records_say_what_the_rows_say():
+    rows = Rows(
+        pa.array([b"zero", b"", b"two"]),
+        keys=pa.array(["k0", None, "k2"]),
+        tags=pa.array([None, "T", None]),
+        msg_id=pa.array(["id0", "id1", "id2"]),
+        sharding_key=pa.array(["s", None, None]),
+        born_ms=pa.array([5, None, 7], pa.int64()),
+    )
+    found = list(encoder(checksum="client").portions(rows, QUEUES, np.array([2, 0, 2])))
+    assert [(broker, str(portion.queue)) for broker, portion in found] == [("a", "t/0"), ("b", "t/0")]
+    columns = ("body", "keys", "tags", "msg_id", "queue_id", "born_timestamp", "properties")
+    first, second = (decode(p.data, sizes=p.sizes, columns=columns, verify_crc=True).to_pylist() for _, p in found)
+    assert [row["body"] for row in second] == [b"zero", b"two"]
+    assert dict(second[0]["properties"]) == {"KEYS": "k0", "UNIQ_KEY": "id0", "__SHARDINGKEY": "s"}
+    assert [first[0][name] for name in ("body", "keys", "tags", "msg_id", "queue_id")] == [b"", None, "T", "id1", 0]
+    born = [int(row["born_timestamp"].timestamp() * 1000) for row in (*first, *second)]
+    assert born == [1234, 5, 7]
+
+
+def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(record_encoder, "BLOB_BYTES", 1000)
+    bodies = [bytes([i]) * (2000 if i == 3 else 100) for i in range(20)]
+    gathering, blobs = Gathering("t"), []
+    for _, portion in encoder().portions(Rows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
+        blobs.append(gathering.add(portion))
+    blobs.append(gathering.take())
+    assert gathering.take() is None
+    assert gathering.rows == 20
+    found = [portions.decode(blob) for blob in blobs if blob is not None]
+    assert all(sum(len(p.data) for p in some) <= 1000 or sum(len(p.sizes) for p in some) == 1 for some in found)
+    read = [body for some in found for p in some for body in decode(p.data, columns=["body"]).column(0).to_pylist()]
+    assert read == bodies
+
+
+def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(record_encoder, "_PIECE_BYTES", 1000)
+    rows = Rows(pa.array([b"x" * 100] * 50))
+    parts = list(pieces(rows))
+    assert len(parts) > 4
+    assert sum(map(len, parts)) == 50
+    assert [part.number_of(0) for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
+
+
+@pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.ZSTD])
+def test_long_bodies_are_compressed_and_read_back(kind: Compression):
+    bodies = [b"x" * 5000, b"short", bytes(np.random.default_rng(1).integers(0, 256, 5000, np.uint8)), b"y" * 4999]
+    _packed, flags = compressed(pa.array(bodies), kind, 4999)
+    assert (flags != 0).tolist() == [True, False, False, True], "what does not become shorter stays"
+    made = encoder(compress=kind.name.lower(), compressMinBytes="4999").portions(
+        Rows(pa.array(bodies)), QUEUES, np.zeros(4, np.int64)
+    )
+    ((_, portion),) = made
+    assert decode(portion.data, columns=["body"]).column(0).to_pylist() == bodies
+    assert len(portion.data) < 7000
+    assert compressed(pa.array([b"a"]), kind, 4999) == (pa.array([b"a"]), 0)
+
+
+def properties(*maps: dict[str, str]) -> Rows:
+    entries = [list(each.items()) for each in maps]
+    return Rows(pa.array([b""] * len(maps)), properties=pa.array(entries, pa.map_(pa.string(), pa.string())))
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+def test_a_row_for_later_is_refused_by_its_number(name: str):
+    with pytest.raises(Refused, match=rf"row 1 of its partition has the property {name}.*delivery=atLeastOnce"):
+        list(encoder().portions(properties({}, {name: "1235"}), QUEUES, np.zeros(2, np.int64)))
+
+
+def test_a_row_that_was_for_later_once_is_like_others():
+    rows = properties({"TIMER_DELIVER_MS": "1234"}, {"DELAY": "0"}, {"TRAN_MSG": "true"})
+    ((_, portion),) = encoder().portions(rows, QUEUES, np.zeros(3, np.int64))
+    assert len(portion.sizes) == 3
