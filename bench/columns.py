@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from _harness import Row, cpu_seconds, is_smoke, report
 from sparrow.model.message import Draft
-from sparrow.wire import batch, column_batch, columns, ids, record, tags
+from sparrow.wire import batch, columns, hashes, message_ids, record
 from sparrow.wire.checksum import crc32
+from sparrow.wire.columns import batch as columns_batch
 from sparrow.wire.record import MAGIC_V1
 
 TOPIC = "bench_topic"
@@ -111,7 +112,7 @@ class Material:
         again = columns.encode(self.body, topic=TOPIC, properties=batch.column(8))
         assert bytes(again.data) == self.plain
         assert columns.check(self.buf, self.starts, base=0).all()
-        assert columns.tags_codes(self.buf, self.starts).tolist() == [tags.tags_code(row[6]) for row in rows]
+        assert columns.tags_codes(self.buf, self.starts).tolist() == [hashes.tags_code(row[6]) for row in rows]
         by_loop = bytearray(self.plain)
         loop_stamp(by_loop, self.starts.tolist(), 1_700_000_000_123)
         assert bytes(by_loop) == self.buf
@@ -218,7 +219,7 @@ def loop_records(received: bytes) -> bytes:
 
 
 def columnar_records(received: bytes) -> columns.Encoded:
-    return column_batch.to_records(
+    return columns_batch.to_records(
         received, topic=TOPIC, sys_flag=0, born_ms=1, born_host=HOST, extra_properties=CLUSTER
     )
 
@@ -229,7 +230,7 @@ def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[
     count = mixed.count
     noise = pa.py_buffer(np.random.default_rng(7).bytes(100 * count))
     same = pa.Array.from_buffers(pa.binary(100), count, [None, noise]).cast(pa.binary())
-    prefix = ids.offset_id_prefix(record.unpack_host(HOST))
+    prefix = message_ids.offset_id_prefix(record.unpack_host(HOST))
 
     def compare(name: str, columnar: Callable[[], object], loop: Callable[[], object]) -> None:
         ns, loop_ns = (cpu_seconds(work, rounds) / count * 1e9 for work in (columnar, loop))
@@ -238,7 +239,7 @@ def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[
         rows.append(Row(name, loop_ns / ns, "x loop", goals.get(name)))
 
     for what, body in (("", same), (", mixed sizes", mixed.body)):
-        columnar = column_batch.encode_batches(body, keys=mixed.keys, tags=mixed.tags)
+        columnar = columns_batch.encode_batches(body, keys=mixed.keys, tags=mixed.tags)
         bounds = np.cumsum([0, *(each.count for each in columnar)]).tolist()
         lists = [
             [column[start:stop].to_pylist() for column in (body, mixed.keys, mixed.tags)]
@@ -249,7 +250,7 @@ def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[
         assert all(loop_records(each) == bytes(columnar_records(each).data) for each in received)
         compare(
             f"batch: encode{what}",
-            lambda body=body: column_batch.encode_batches(body, keys=mixed.keys, tags=mixed.tags),  # type: ignore[misc]
+            lambda body=body: columns_batch.encode_batches(body, keys=mixed.keys, tags=mixed.tags),  # type: ignore[misc]
             lambda lists=lists: [loop_batch(*each) for each in lists],  # type: ignore[misc]
         )
         compare(
@@ -262,10 +263,10 @@ def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[
     def loop_ids(offsets: list[int]) -> str:
         return ",".join([prefix + f"{offset:016X}" for offset in offsets])
 
-    assert [column_batch.offset_ids(prefix, each) for each in mixed.cuts] == [*map(loop_ids, lists_of_offsets)]
+    assert [columns_batch.offset_ids(prefix, each) for each in mixed.cuts] == [*map(loop_ids, lists_of_offsets)]
     compare(
         "batch: offset ids",
-        lambda: [column_batch.offset_ids(prefix, each) for each in mixed.cuts],
+        lambda: [columns_batch.offset_ids(prefix, each) for each in mixed.cuts],
         lambda: [loop_ids(each) for each in lists_of_offsets],
     )
     return rows

@@ -18,7 +18,7 @@ from _harness import Row, folder_on_disk, is_smoke, report
 from broker import Load, broker, cpu_of
 from sparrow.wire import columns, headers
 from sparrow.wire.codes import Code
-from sparrow.wire.column_properties import Properties
+from sparrow.wire.columns.properties import Properties
 from sparrow.wire.connection import Connection
 from sparrow.wire.frame import Command, encode
 from sparrow.wire.headers import Pulled, PullMessage, SendMessageV2

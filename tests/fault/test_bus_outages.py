@@ -32,11 +32,11 @@ from sparrow.bus.sql.claims import claim
 from sparrow.bus.sql.completion import succeed, try_again
 from sparrow.bus.sql.dialect import Sql
 from sparrow.bus.sql.outbox import PUBLISH
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
 from sparrow.testing import RunningPlatform
-from sparrow.testing.platforms import SMALL_LOG
+from sparrow.testing.platform import SMALL_LOG
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model import Message, StoredMessage
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 
 GROUP, TOPIC = "history", "steps"

@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from sparrow.client.aio import Consumer, PopConsumer, Producer
 from sparrow.model import Message
 from sparrow.model.errors import SparrowError
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 
 TOPIC = "orders"

@@ -32,7 +32,7 @@ from sparrow.client.aio import Admin, Consumer, Producer, Session
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 from sparrow.wire.bodies import BrokerQueue
 

@@ -33,7 +33,7 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import LANES
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.net import Address, Channel
 from sparrow.settings import NamingSettings
 from sparrow.wire import headers

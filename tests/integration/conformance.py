@@ -21,7 +21,7 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import Appended, AtEnd, Moved, Portion, Slice, Store
 from sparrow.wire import columns, record
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 OpenStore = Callable[[], Awaitable[Store]]
 Q0, Q1 = Queue("orders", 0), Queue("orders", 1)

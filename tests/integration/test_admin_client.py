@@ -7,14 +7,14 @@ import pytest
 from tests.support.platforms import channel_to, running_broker, running_platform, subscribe
 from tests.support.waiting import eventually
 
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import NEWEST_MS, Admin
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import IllegalName, Refused, Unavailable, UnknownTopic
 from sparrow.model.message import Message
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import READ, Group
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.codes import Code

@@ -21,7 +21,7 @@ from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, LockQueues, ProducerData, SubscriptionData
 from sparrow.wire.codes import OUR_VERSION, Code, Language, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 
 LOG = LogSettings(segment_bytes=1 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000)
 

@@ -6,9 +6,9 @@ from tests.support.asking import Asking, Clock, asking
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.codes import Code, Response
+from sparrow.wire.hashes import tags_code
 from sparrow.wire.headers import QueryConsumeQueue, QueryMessage, ViewMessage
-from sparrow.wire.ids import parse_offset_id
-from sparrow.wire.tags import tags_code
+from sparrow.wire.message_ids import parse_offset_id
 
 Q = Queue("T", 0)
 FOREVER = (1 << 63) - 1

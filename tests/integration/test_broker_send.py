@@ -28,7 +28,7 @@ from sparrow.wire import batch, bodies, headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 from sparrow.wire.headers import Sent
-from sparrow.wire.ids import parse_offset_id, parse_unique_id
+from sparrow.wire.message_ids import parse_offset_id, parse_unique_id
 
 SYNC_LOG = SMALL_LOG.model_copy(update={"flush": "sync"})
 NOT_FOR_SENDERS = (

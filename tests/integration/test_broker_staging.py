@@ -23,7 +23,7 @@ from sparrow.model.errors import Busy, Refused, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.model.token import Credentials
 from sparrow.model.topic import READ, Topic
-from sparrow.wire import bodies, portions
+from sparrow.wire import bodies, queue_batches
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import CommitStages, StageRecords
 
@@ -170,7 +170,7 @@ async def test_messages_are_as_they_were_made(desk):
     part = portion(
         "t", 0, [b"a"], keys=["k"], tags=["g"], msg_ids=["id-1"], properties=[{"p": "q"}], flag=5, born_ms=1234
     )
-    await desk.stage("a", portions.encode([part]))
+    await desk.stage("a", queue_batches.encode([part]))
     await desk.commit(0, "a")
     (message,) = (await pull(desk.stand.channel, "t", desk.queue_id(0), tags="g")).messages
     assert (message.body, message.topic, message.flag, message.born_ms) == (b"a", "t", 5, 1234)
@@ -267,7 +267,7 @@ async def test_records_that_cannot_be_appended_are_refused_when_they_come(desk):
     with pytest.raises(Refused, match="cannot be read"):
         await desk.stage("a", good[:-1])
     with pytest.raises(Refused, match="no records"):
-        await desk.stage("a", portions.encode([]))
+        await desk.stage("a", queue_batches.encode([]))
     with pytest.raises(Refused, match="delivery time"):
         await desk.stage("a", blob("t", {0: [b"a"]}, properties=[{"DELAY": "3"}]))
     limit = desk.broker.store.message_bytes_max
@@ -297,7 +297,7 @@ async def test_bytes_that_make_no_sense_harm_nobody(desk):
 
 async def test_a_topic_taken_away_before_the_commit_refuses_all_of_it(desk):
     await desk.stand.topic("gone")
-    await desk.stage("a", portions.encode([portion("t", 0, [b"a"]), portion("gone", 0, [b"b"])]))
+    await desk.stage("a", queue_batches.encode([portion("t", 0, [b"a"]), portion("gone", 0, [b"b"])]))
     async with Admin(desk.stand.name_servers) as admin:
         await admin.delete_topic("gone")
     with pytest.raises(UnknownTopic):
@@ -438,7 +438,7 @@ async def test_producers_and_admins_stage_and_consumers_do_not(tmp_path):
             assert [head.end for head in found.values()] == [4], "where queues end is for both to know"
         async with Session(platform.name_servers, credentials=sender) as session:
             with pytest.raises(Refused, match="only consumers send to retry topics"):
-                mixed = portions.encode([portion("t", 0, [b"a"]), portion("%RETRY%g", 0, [b"b"])])
+                mixed = queue_batches.encode([portion("t", 0, [b"a"]), portion("%RETRY%g", 0, [b"b"])])
                 await stage(session, address, "x", 0, mixed, fills_checksum=False)
 
 

@@ -22,7 +22,7 @@ from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.queue import Queue
-from sparrow.wire.tags import java_hash
+from sparrow.wire.hashes import java_hash
 
 TEN = [f"m{number}" for number in range(10)]
 

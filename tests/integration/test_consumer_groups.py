@@ -23,7 +23,7 @@ from sparrow.wire import bodies, headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 
 QUEUES = 8
 

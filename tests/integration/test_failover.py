@@ -20,7 +20,7 @@ from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 
 QUEUES = 4

@@ -8,8 +8,8 @@ from tests.support.waiting import eventually
 
 from sparrow import net
 from sparrow.model.errors import ConnectionLost, SettingsError, UnknownTopic
-from sparrow.naming import NameServer
-from sparrow.naming.registration import LARGE_BODY_BYTES
+from sparrow.nameserver import NameServer
+from sparrow.nameserver.registration import LARGE_BODY_BYTES
 from sparrow.settings import NamingSettings
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import (
@@ -27,7 +27,7 @@ from sparrow.wire.bodies import (
 )
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.frame import Command, Serialization, decode, encode
 
 ADDRESS = "10.0.0.1:10911"

@@ -11,7 +11,7 @@ import pytest
 from tests.support.platforms import running_broker, running_platform
 from tests.support.waiting import eventually
 
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.aio.produce.table_sender import PartlySent

@@ -11,7 +11,7 @@ from tests.support.wires import LOOPBACK
 
 from sparrow.model.errors import SettingsError
 from sparrow.model.topic import Topic
-from sparrow.naming import NameServer
+from sparrow.nameserver import NameServer
 from sparrow.net import Address
 from sparrow.settings import NamingSettings
 from sparrow.wire import bodies, headers

@@ -26,7 +26,7 @@ from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import ResendMessages
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 
 T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
 

@@ -18,7 +18,7 @@ from sparrow.client.aio import Admin, Consumer, Producer, Session
 from sparrow.client.aio.consume.consumer import NOBODY
 from sparrow.model.errors import GroupRequired
 from sparrow.model.message import StoredMessage
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 from sparrow.testing import running
 

@@ -22,7 +22,7 @@ from sparrow.store.log.readonly.store_directory import Found, StoreDirectory
 from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import Moved, Portion, Slice
 from sparrow.wire import columns, record
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text())

@@ -15,8 +15,8 @@ import sparrow.testing
 from sparrow import client
 from sparrow.broker import dispatch
 from sparrow.broker.server import BrokerServer
-from sparrow.cli.platform import Platform
-from sparrow.cli.up import settings_of
+from sparrow.cli.server.platform import Platform
+from sparrow.cli.server.up import settings_of
 from sparrow.client import Credentials, Message
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer, Session
 from sparrow.model.errors import Refused, SettingsError
@@ -28,7 +28,7 @@ from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import AnsweredNo
+from sparrow.wire.error_codes import AnsweredNo
 from sparrow.wire.frame import Command
 from sparrow.wire.signing import IssueToken, TokenCode, signed
 

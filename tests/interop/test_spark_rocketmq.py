@@ -11,7 +11,7 @@ from tests.interop.stage import QUEUES, Stage
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin
-from sparrow.testing.platforms import running
+from sparrow.testing.platform import running
 
 COUNT = 500
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sparrow.model.errors import ProtocolError, TooLarge
 from sparrow.model.message import Draft, Host
-from sparrow.wire import batch, columns, ids, properties, record
-from sparrow.wire.column_batch import encode_batches, offset_ids, to_records
-from sparrow.wire.column_properties import MAP
+from sparrow.wire import batch, columns, message_ids, properties, record
+from sparrow.wire.columns.batch import encode_batches, offset_ids, to_records
+from sparrow.wire.columns.properties import MAP
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -175,6 +175,6 @@ addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=
 
 @given(st.builds(Host, ip=addresses, port=st.integers(0, 65535)), st.lists(int64s, max_size=20))
 def test_offset_ids_are_those_of_the_offsets_one_by_one(host: Host, offsets: list[int]) -> None:
-    expected = ",".join(ids.format_offset_id(host, offset) for offset in offsets)
-    assert offset_ids(ids.offset_id_prefix(host), offsets) == expected
-    assert offset_ids(ids.offset_id_prefix(host), np.array(offsets, np.int64)) == expected
+    expected = ",".join(message_ids.format_offset_id(host, offset) for offset in offsets)
+    assert offset_ids(message_ids.offset_id_prefix(host), offsets) == expected
+    assert offset_ids(message_ids.offset_id_prefix(host), np.array(offsets, np.int64)) == expected

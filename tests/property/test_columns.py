@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Host, StoredMessage
-from sparrow.wire import columns, properties, record, tags
-from sparrow.wire.column_properties import MAP
+from sparrow.wire import columns, properties, record
+from sparrow.wire import hashes as wire_hashes
+from sparrow.wire.columns.properties import MAP
 from sparrow.wire.record import MAGIC_V1, MAGIC_V2
 
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -136,9 +137,9 @@ def test_both_codecs_agree_on_every_column(encoded: list[bytes], gaps: list[byte
     data += gaps[-1]
     agreed(data, starts, verify_crc=True, expand=expand)
     messages = [record.decode(data, at) for at in starts]
-    assert columns.tags_codes(data, starts).tolist() == [tags.tags_code(message.tags) for message in messages]
+    assert columns.tags_codes(data, starts).tolist() == [wire_hashes.tags_code(message.tags) for message in messages]
     keys = [
-        (row, tags.index_hash(message.topic, key))
+        (row, wire_hashes.index_hash(message.topic, key))
         for row, message in enumerate(messages)
         for key in [message.unique_key, *message.properties.get("KEYS", "").split(" ")]
         if key
@@ -239,4 +240,4 @@ def test_written_columns_are_the_records_of_the_object_codec(
 @given(st.lists(st.one_of(st.none(), texts, st.text(st.characters(max_codepoint=127))), max_size=20), st.integers(0, 3))
 def test_hashes_of_a_column_are_those_of_its_rows(given_texts: list[str | None], skipped: int) -> None:
     column = pa.array(given_texts, pa.string())[skipped:]
-    assert columns.java_hashes(column).tolist() == [tags.java_hash(text or "") for text in given_texts[skipped:]]
+    assert columns.java_hashes(column).tolist() == [wire_hashes.java_hash(text or "") for text in given_texts[skipped:]]

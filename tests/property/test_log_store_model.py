@@ -27,7 +27,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import AtEnd, Moved, Portion, Slice
 from sparrow.wire import columns, record
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 HOUR_MS = 3_600_000
 SETTINGS = small(queue_file_entries=3, index_slots=2, index_entries=6, retention_hours=1, hot_bytes=2048)

@@ -15,10 +15,10 @@ from sparrow.spark.sink.options import sink_options
 from sparrow.spark.sink.partition_writer import chunks
 from sparrow.spark.sink.queue_selection import ANY, places_of, sorted_by_place
 from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, pieces
-from sparrow.wire import portions
+from sparrow.wire import queue_batches
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.columns import decode
-from sparrow.wire.ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIds
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=8)
 MAP = pa.map_(pa.string(), pa.string())
@@ -74,7 +74,7 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[Rows, int], bl
         record_encoder.BLOB_BYTES = before
     arrived: dict[BrokerQueue, list[dict[str, object]]] = {queue: [] for queue in queues}
     for broker, blob in blobs:
-        for portion in portions.decode(blob) if blob is not None else ():
+        for portion in queue_batches.decode(blob) if blob is not None else ():
             columns = ("body", "keys", "tags", "msg_id", "queue_id", "properties")
             found = decode(portion.data, sizes=portion.sizes, columns=columns, verify_crc=by_client).to_pylist()
             assert {row["queue_id"] for row in found} == {portion.queue.id}

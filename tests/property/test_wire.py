@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from sparrow.model.errors import BadRequest, ProtocolError, Refused
 from sparrow.model.message import Host, StoredMessage
-from sparrow.wire import batch, bodies, dialect, frame, headers, ids, properties, record
+from sparrow.wire import batch, bodies, fastjson, frame, headers, message_ids, properties, record
 from sparrow.wire.compression import COMPRESSED, Compression, compress, decompress
 from sparrow.wire.connection import Connection
 from sparrow.wire.frame import Command, Serialization
-from sparrow.wire.headers.fields import Flag
+from sparrow.wire.headers.codec import Flag
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 some_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -211,15 +211,15 @@ def test_any_batch_gives_members_or_a_protocol_error(damaged):
 DIALECT = st.text('{}[]:,"\\0123456789.-eE+truefalsn $标', max_size=60).map(str.encode)
 
 
-@given(st.binary(max_size=100) | DIALECT | mutated(JSON_VALUES.map(dialect.emit)))
+@given(st.binary(max_size=100) | DIALECT | mutated(JSON_VALUES.map(fastjson.emit)))
 def test_any_text_in_the_dialect_gives_a_value_or_a_protocol_error(damaged):
-    value_or(lambda: dialect.parse(damaged), ProtocolError)
+    value_or(lambda: fastjson.parse(damaged), ProtocolError)
 
 
 BODIES = [kind for kind in vars(bodies).values() if isinstance(kind, type) and issubclass(kind, bodies.Body)]
 
 
-@given(st.sampled_from(BODIES), st.binary(max_size=50) | DIALECT | JSON_VALUES.map(dialect.emit))
+@given(st.sampled_from(BODIES), st.binary(max_size=50) | DIALECT | JSON_VALUES.map(fastjson.emit))
 def test_any_body_gives_a_value_or_a_bad_request(kind, body):
     value_or(lambda: bodies.read(kind, body), BadRequest)
 
@@ -236,12 +236,12 @@ def test_any_registration_gives_a_value_or_a_bad_request(body):
     | st.text("0123456789abcdefABCDEF ", min_size=32, max_size=32)
 )
 def test_any_id_gives_its_parts_or_a_protocol_error(written):
-    place = value_or(lambda: ids.parse_offset_id(written), ProtocolError)
+    place = value_or(lambda: message_ids.parse_offset_id(written), ProtocolError)
     if place is not None:
-        assert ids.format_offset_id(*place) == written.upper()
-    parts = value_or(lambda: ids.parse_unique_id(written), ProtocolError)
+        assert message_ids.format_offset_id(*place) == written.upper()
+    parts = value_or(lambda: message_ids.parse_unique_id(written), ProtocolError)
     if parts is not None:
-        assert ids.format_unique_id(parts) == written.upper()
+        assert message_ids.format_unique_id(parts) == written.upper()
 
 
 @given(
@@ -366,12 +366,12 @@ def test_tables_keyed_by_queues_round_trip(table):
 
 @given(JSON_VALUES)
 def test_the_dialect_reads_what_it_writes_and_what_json_writes(value):
-    assert dialect.parse(dialect.emit(value)) == dialect.parse(msgspec.json.encode(value)) == value
+    assert fastjson.parse(fastjson.emit(value)) == fastjson.parse(msgspec.json.encode(value)) == value
 
 
 @given(hosts.filter(lambda host: 0 <= host.port <= 0xFFFF) | st.just(Host()), natural64)
 def test_offset_ids_round_trip(host, physical_offset):
-    assert ids.parse_offset_id(ids.format_offset_id(host, physical_offset)) == (host, physical_offset)
+    assert message_ids.parse_offset_id(message_ids.format_offset_id(host, physical_offset)) == (host, physical_offset)
 
 
 @given(

@@ -10,7 +10,7 @@ import pytest
 from tests.support.spark import Ran
 
 from sparrow.client import Admin, Message, Producer
-from sparrow.testing.platforms import running
+from sparrow.testing.platform import running
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 

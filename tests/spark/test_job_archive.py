@@ -22,7 +22,7 @@ from sparrow.spark.jobs.copy import restore
 from sparrow.spark.jobs.copy.restore import Restore
 from sparrow.spark.jobs.copy.selection import Selection
 from sparrow.spark.runtime.progress import Done, JobFailed
-from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire.compression import Compression, compress
 from sparrow.wire.record import pack_host
 

@@ -14,7 +14,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
 from sparrow.spark.jobs import compact
 from sparrow.spark.jobs.compact import Compact
-from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire import properties
 
 pytestmark = pytest.mark.xdist_group("spark")

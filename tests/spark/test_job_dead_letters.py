@@ -16,7 +16,7 @@ from sparrow.client.retry import redriven as redriven_by_client
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.spark.jobs.dead_letters import DeadLetters, Redriven, redrive, run
-from sparrow.testing.platforms import RunningPlatform
+from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -16,7 +16,7 @@ from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import SCHEMA
 from sparrow.spark.jobs.dedupe import ROCKSDB, Dedupe, deduped, run, run_archive
-from sparrow.testing.platforms import RunningPlatform
+from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
 

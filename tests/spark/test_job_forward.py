@@ -15,7 +15,7 @@ from sparrow.client import Admin, Consumer, Message, Producer
 from sparrow.client.queue_selection import SHARDING_KEY, by_hash
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.jobs.forward import Forward, mentioned, run
-from sparrow.testing.platforms import RunningPlatform
+from sparrow.testing.platform import RunningPlatform
 from sparrow.wire.properties import VALUE_END
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -24,7 +24,7 @@ from sparrow.cli.pipeline.outbox_relay import Relaying
 from sparrow.client import Admin, Consumer
 from sparrow.model.message import StoredMessage
 from sparrow.spark.jobs.outbox import Outbox, run
-from sparrow.testing.platforms import RunningPlatform
+from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -21,7 +21,7 @@ from sparrow.spark.jobs.archive import Archive
 from sparrow.spark.jobs.copy import replay
 from sparrow.spark.jobs.copy.replay import Replay
 from sparrow.spark.jobs.copy.selection import Selection
-from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire import properties
 
 pytestmark = pytest.mark.xdist_group("spark")

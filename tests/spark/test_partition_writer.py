@@ -12,7 +12,7 @@ from tests.support.platforms import SMALL_LOG, broker_settings
 
 from sparrow.broker import dispatch
 from sparrow.broker.server import BrokerServer
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.table_reader import read_table
 from sparrow.client.aio.produce import staging
@@ -29,7 +29,7 @@ from sparrow.spark.sink.message_columns import STRING_MAP, layout_of
 from sparrow.spark.sink.options import SinkOptions, sink_options
 from sparrow.testing import running
 from sparrow.wire.codes import Code
-from sparrow.wire.column_properties import MAP
+from sparrow.wire.columns.properties import MAP
 
 FIELDS = [("body", "binary"), ("keys", "string")]
 

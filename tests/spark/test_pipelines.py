@@ -14,7 +14,7 @@ from sparrow.client import Message, Producer
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import load
 from sparrow.spark.pipelines.runner import Ran, run, validate
-from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, running
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparrow import clock
 from sparrow.client import Admin, Message, Producer
-from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire.bodies import BrokerQueue
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.platforms import named, running_platform, send_batch, sent, try_send
 
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue

@@ -10,7 +10,7 @@ from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice
-from sparrow.testing.platforms import RunningPlatform
+from sparrow.testing.platform import RunningPlatform
 from sparrow.wire import record
 
 TINY_LOG: dict[str, Any] = {"segment_bytes": 64 << 10, "message_bytes_max": 16 << 10, "retention_hours": 0}

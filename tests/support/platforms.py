@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparrow.broker.server import BrokerServer
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.model.message import StoredMessage
 from sparrow.net import Address, Channel, connect
 from sparrow.net.channel import Serve

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from sparrow.model.queue import Queue
-from sparrow.wire import columns, portions
-from sparrow.wire.column_properties import MAP
-from sparrow.wire.portions import Portion
+from sparrow.wire import columns, queue_batches
+from sparrow.wire.columns.properties import MAP
+from sparrow.wire.queue_batches import Portion
 
 
 def portion(
@@ -31,6 +31,6 @@ def portion(
 
 def blob(topic: str, bodies_by_queue: Mapping[int, Sequence[bytes]], *, checksum: bool = True, **others: Any) -> bytes:
     """One body for several queues of a topic."""
-    return portions.encode(
+    return queue_batches.encode(
         portion(topic, queue_id, bodies, checksum=checksum, **others) for queue_id, bodies in bodies_by_queue.items()
     )

@@ -11,9 +11,9 @@ from tests.support.platforms import broker_settings, channel_to
 
 from sparrow.broker.leadership import Leading
 from sparrow.broker.server import BrokerServer
-from sparrow.cli.platform import Platform
+from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.net import Channel
 from sparrow.settings import NamingSettings, SqlSettings
 from sparrow.store.sql.engine import SqlStore

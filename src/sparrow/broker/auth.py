@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from sparrow.broker.catalog.topics import RETRY_PREFIX
 from sparrow.model.errors import NotPermitted, ProtocolError
 from sparrow.model.token import NAME_CHARS_MAX, WHOSE, Token, TokenKind
-from sparrow.wire import bodies, portions
+from sparrow.wire import bodies, queue_batches
 from sparrow.wire.bodies import HeartbeatData
 from sparrow.wire.codes import Code
 from sparrow.wire.frame import Command
@@ -144,7 +144,7 @@ def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> N
 
 def _check_records(token: Token, command: Command) -> None:
     try:
-        topics = sorted(portions.topics(command.body))
+        topics = sorted(queue_batches.topics(command.body))
     except ProtocolError:
         return  # whoever serves it says what is wrong with them
     for topic in topics:

@@ -16,7 +16,7 @@ from sparrow.wire.bodies import Registration as RegistrationBody
 from sparrow.wire.bodies import TopicConfig, TopicTable, write_registration
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import Header, RegisterBroker, UnregisterBroker
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 from sparrow import clock
 from sparrow.net.address import Address
-from sparrow.wire.ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIds
 
 
 def own_ip(towards: Address) -> str:

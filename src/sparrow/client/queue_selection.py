@@ -11,7 +11,7 @@ from itertools import count
 
 from sparrow.model.message import Message
 from sparrow.wire.bodies import BrokerQueue
-from sparrow.wire.tags import java_hash
+from sparrow.wire.hashes import java_hash
 
 Selector = Callable[[Sequence[BrokerQueue], Message], BrokerQueue]
 

@@ -17,7 +17,7 @@ from sparrow.model.message import (
     Message,
     StoredMessage,
 )
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 OWN_TOPIC, FIRST_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"

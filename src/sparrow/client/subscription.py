@@ -9,7 +9,7 @@ import msgspec
 
 from sparrow.model.errors import BadRequest
 from sparrow.wire.bodies import SubscriptionData
-from sparrow.wire.tags import java_hash
+from sparrow.wire.hashes import java_hash
 
 ALL = "*"
 TAG = "TAG"

@@ -23,7 +23,7 @@ from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.net.channel import Channel
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import GO_AWAY_AFTER, Response
-from sparrow.wire.faults import response_of
+from sparrow.wire.error_codes import response_of
 from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode, encode_start
 from sparrow.wire.headers import Header
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sparrow.testing.platforms import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, running
 
 if TYPE_CHECKING:  # only who asks for a bus needs SQLAlchemy
     from sparrow.bus import EventBus

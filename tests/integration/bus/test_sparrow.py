@@ -22,7 +22,7 @@ from sparrow.bus.transports.spi import Delivery, Envelope
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import Closed, IllegalMessage, IllegalName, SparrowError, TooLarge, Unavailable, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
-from sparrow.naming.server import NameServer
+from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
 from sparrow.testing import RunningPlatform, running
 

@@ -19,10 +19,10 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Answer, Call, Handler
-from sparrow.wire import bodies, headers, ids
+from sparrow.wire import bodies, headers, message_ids
 from sparrow.wire.bodies import BrokerQueue, ListedOffsets, ResetOffsets
 from sparrow.wire.codes import Code, Language, Response
-from sparrow.wire.faults import AnsweredNo
+from sparrow.wire.error_codes import AnsweredNo
 from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) ->
     member = _member(broker, request.group, request.client_id)
     if not request.message_id:
         raise AnsweredNo(Response.SYSTEM_ERROR, "which message? say its offset id as msgId")
-    place = ids.parse_offset_id(request.message_id)
+    place = message_ids.parse_offset_id(request.message_id)
     record = await broker.store.record_at(place.physical_offset)
     whole = await resolve(broker.store, record) if record is not None else None
     if whole is None:

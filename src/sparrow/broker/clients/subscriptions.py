@@ -15,8 +15,8 @@ import msgspec
 from sparrow.broker.sql92 import BadSelector, Selector, compile
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.codes import Response
-from sparrow.wire.faults import AnsweredNo
-from sparrow.wire.tags import java_hash
+from sparrow.wire.error_codes import AnsweredNo
+from sparrow.wire.hashes import java_hash
 
 ALL = "*"
 TAG = "TAG"

@@ -26,7 +26,7 @@ from sparrow.model.queue import Queue
 from sparrow.store.log.state.updates import STATE
 from sparrow.store.spi import ReadResult, Slice, Store
 from sparrow.wire import record
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import encode, value_of, with_values
 
 log = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.codes import Code
+from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.headers import MessagesResent, ResendMessages
-from sparrow.wire.tags import tags_code_in
 
 CHUNK = 500
 """References stored without a turn for others: a few milliseconds."""

@@ -26,7 +26,7 @@ from sparrow.store.sql.row_codec import entry_of
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.resend_ranges import Range
 from sparrow.wire import record
-from sparrow.wire.tags import tags_code_in
+from sparrow.wire.hashes import tags_code_in
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from sparrow.store.spi import Appended, placed
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
 from sparrow.wire.headers import Done, SendBack, SendMessage
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
 
 FIRST_LEVEL = 3

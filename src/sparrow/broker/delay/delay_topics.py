@@ -22,7 +22,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.column_properties import Properties
+from sparrow.wire.columns.properties import Properties
 from sparrow.wire.properties import value_of
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import BrokerStore, Placing, Slice, placed
 from sparrow.wire import record
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
 
 log = logging.getLogger(__name__)

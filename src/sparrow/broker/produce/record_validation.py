@@ -25,9 +25,9 @@ from sparrow.model.priority import PRIORITY, Priority, priority_of, queue_id_of
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import columns
-from sparrow.wire.column_encoding import crcs_of
-from sparrow.wire.portions import Portion
+from sparrow.wire.columns.encoder import crcs_of
 from sparrow.wire.properties import value_of
+from sparrow.wire.queue_batches import Portion
 from sparrow.wire.record import BORN_IPV6
 
 _AT_CRC: int = columns.HEADER.fields["crc"][1]  # type: ignore[index]

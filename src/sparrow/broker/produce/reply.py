@@ -18,7 +18,7 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import PushReply, SendMessage, Sent
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,12 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Answer, Plain, failure, reply
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Appended, Placing
-from sparrow.wire import batch, column_batch, headers
+from sparrow.wire import batch, headers
 from sparrow.wire.codes import OUR_VERSION, Code, Response
+from sparrow.wire.columns import batch as columns_batch
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization, fields_of
 from sparrow.wire.headers import SendMessage, SendMessageV2, Sent
-from sparrow.wire.ids import UniqueIds, offset_id_prefix
+from sparrow.wire.message_ids import UniqueIds, offset_id_prefix
 from sparrow.wire.properties import encode, has, value_of, with_values
 from sparrow.wire.record import HIDDEN, pack_host
 
@@ -243,7 +244,7 @@ class Sending:
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
                 return self._store.append_soon(queue, self._drafts(request, command, channel))
-            encoded = column_batch.to_records(
+            encoded = columns_batch.to_records(
                 body,
                 topic=request.topic,
                 sys_flag=request.sys_flag,
@@ -339,7 +340,7 @@ class Sending:
             frame = self._sent_one(command, queue, appended, properties)
             if frame is not None:
                 return frame
-        ids = column_batch.offset_ids(self._id_prefix, appended.physical_offsets)
+        ids = columns_batch.offset_ids(self._id_prefix, appended.physical_offsets)
         unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
         handle = None
         due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None

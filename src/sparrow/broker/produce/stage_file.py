@@ -24,9 +24,9 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.wire import portions
+from sparrow.wire import queue_batches
 from sparrow.wire.checksum import crc32
-from sparrow.wire.portions import Portion
+from sparrow.wire.queue_batches import Portion
 
 _CHUNK = Struct(">II")
 _SEAL = Struct(">4sIQQ")
@@ -110,7 +110,7 @@ def portions_in(path: Path) -> list[Portion]:
                 blob = view[at : at + size]
                 if at + size > end or crc32(blob) != crc:
                     raise ProtocolError(f"the body at byte {at} does not match its checksum")
-                found += portions.decode(blob)
+                found += queue_batches.decode(blob)
                 at += size
                 chunks += 1
             if said != [chunks, sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)]:

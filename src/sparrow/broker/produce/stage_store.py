@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from sparrow.broker.produce import stage_file
 from sparrow.broker.produce.stage_file import Chunk, Seal, portions_in
 from sparrow.model.errors import Busy, Refused, SparrowError, StoreFull
-from sparrow.wire.portions import Portion
+from sparrow.wire.queue_batches import Portion
 
 log = logging.getLogger(__name__)
 

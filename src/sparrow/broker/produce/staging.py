@@ -20,7 +20,7 @@ from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Portion
-from sparrow.wire import portions
+from sparrow.wire import queue_batches
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import (
     AppendOnce,
@@ -96,7 +96,7 @@ async def append_once(request: AppendOnce, broker: Broker, call: Call) -> Commit
 def _arriving(broker: Broker, call: Call, *, fills_checksum: bool) -> Arriving:
     """A body as far as it can be checked at once. The records themselves are for a thread."""
     try:
-        found = portions.decode(call.command.body)
+        found = queue_batches.decode(call.command.body)
     except ProtocolError as cause:
         raise Refused(f"the records cannot be read: {cause}") from cause
     if not found:
@@ -119,10 +119,10 @@ def _store_host_bytes(broker: Broker) -> int:
 
 def _chunk(arriving: Arriving) -> Chunk:
     found = settled(arriving)
-    return Chunk(portions.encode(found), *_measured(found))
+    return Chunk(queue_batches.encode(found), *_measured(found))
 
 
-def _measured(found: Sequence[portions.Portion]) -> tuple[int, int]:
+def _measured(found: Sequence[queue_batches.Portion]) -> tuple[int, int]:
     return sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)
 
 
@@ -131,7 +131,7 @@ async def _has_got(broker: Broker, scope: str, number: int) -> bool:
     return noted is not None and number <= noted
 
 
-async def _appended(broker: Broker, scope: str, number: int, found: Sequence[portions.Portion]) -> Committed:
+async def _appended(broker: Broker, scope: str, number: int, found: Sequence[queue_batches.Portion]) -> Committed:
     for name in {part.queue.topic for part in found}:
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")

@@ -14,8 +14,8 @@ from sparrow.store.spi import Slice, Store
 from sparrow.wire import record
 from sparrow.wire.bodies import QueueEntries, QueueEntry
 from sparrow.wire.codes import Code, Response
+from sparrow.wire.hashes import tags_code
 from sparrow.wire.headers import MessagesFound, QueryConsumeQueue, QueryMessage, ViewMessage
-from sparrow.wire.tags import tags_code
 
 MATCHES_MAX = 64
 """RocketMQ answers no more, whatever is asked for."""

@@ -39,7 +39,7 @@ from sparrow.broker.sql92.syntax_tree import (
     names_in,
     sort_of,
 )
-from sparrow.wire.column_parts import Bools
+from sparrow.wire.columns.layout import Bools
 
 _PART_KERNELS = {Part.CONTAINS: pc.match_substring, Part.STARTS_WITH: pc.starts_with, Part.ENDS_WITH: pc.ends_with}
 _TRUES = [bytes(letters) for letters in product(*zip(b"true", b"TRUE", strict=True))]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sparrow.broker.sql92.java_numbers import INT32_MAX, INT32_MIN, READERS
 from sparrow.broker.sql92.syntax_tree import Sort
-from sparrow.wire.column_parts import Bools, Ints, cut_short, overlapping, window
+from sparrow.wire.columns.layout import Bools, Ints, cut_short, overlapping, window
 
 _SHORT_DIGITS_MAX = 9
 """So many digits are an int32 whatever they are."""

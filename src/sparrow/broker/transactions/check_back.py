@@ -10,7 +10,7 @@ from sparrow.net.channel import Channel
 from sparrow.wire import record
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import CheckTransaction
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 
 
 class Asking:

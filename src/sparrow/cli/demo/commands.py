@@ -21,12 +21,12 @@ from rich.live import Live
 from rich.table import Table
 
 from sparrow import clock
-from sparrow.cli import running
+from sparrow.cli import lifecycle
 from sparrow.cli.demo.revenue_pipeline import ORDERS, REVENUE
 from sparrow.cli.demo.revenue_windows import Windows
 from sparrow.cli.demo.spark_process import SparkBeside
-from sparrow.cli.platform import Platform
-from sparrow.cli.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
+from sparrow.cli.server.platform import Platform
+from sparrow.cli.server.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.handler_delivery import Handler
 from sparrow.client.aio.produce.producer import Producer
@@ -53,7 +53,7 @@ def demo(
     Example: [bold]sparrow demo --seconds 60[/bold]
     """
     settings = settings_of(port=port, name_server_port=name_server_port)
-    running.run(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
+    lifecycle.run(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
 
 
 async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.Event, *, with_spark: bool) -> None:

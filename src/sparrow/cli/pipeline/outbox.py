@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.bus_opening import BusOption, DatabaseOption, PrefixOption, SchemaOption
+from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
 from sparrow.cli.pipeline.options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
 from sparrow.cli.pipeline.outbox_relay import Relaying
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sparrow.cli.bus_opening import explained, opened
+from sparrow.cli.bus.location import explained, opened
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from sparrow.spark.sink.queue_selection import ANY, by_topic, places_of, sorted_
 from sparrow.spark.sink.record_encoder import DELAYS, NOT_AT_ALL, pieces
 from sparrow.spark.sink.write_context import Work
 from sparrow.wire.bodies import BrokerQueue
-from sparrow.wire.column_batch import encode_batches
+from sparrow.wire.columns.batch import encode_batches
 
 _ANYWHERE_AT_ONCE = 4
 """Batches for any queue that are on their way side by side."""

@@ -21,7 +21,7 @@ from sparrow.client.topic_route import Route
 from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
 from sparrow.model.topic import checked_topic
 from sparrow.wire.codes import Response
-from sparrow.wire.faults import AnsweredNo
+from sparrow.wire.error_codes import AnsweredNo
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 1.0
 

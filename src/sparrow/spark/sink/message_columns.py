@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.options import Delivery, SinkOptions
-from sparrow.wire.column_parts import retyped
-from sparrow.wire.column_properties import MAP
+from sparrow.wire.columns.layout import retyped
+from sparrow.wire.columns.properties import MAP
 
 TEXT = ("string",)
 BYTES = ("binary", "string")

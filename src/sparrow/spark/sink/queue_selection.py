@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.message_columns import Rows
-from sparrow.wire.column_encoding import crcs_of
-from sparrow.wire.column_hashes import java_hashes
+from sparrow.wire.columns.encoder import crcs_of
+from sparrow.wire.columns.hashes import java_hashes
 
 ANY = -1
 """The place of a row that asks for no queue."""

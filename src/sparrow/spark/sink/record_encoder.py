@@ -20,14 +20,14 @@ from sparrow.model.queue import Queue
 from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.options import SinkOptions
 from sparrow.spark.sink.queue_selection import sorted_by_place
-from sparrow.wire import portions
+from sparrow.wire import queue_batches
 from sparrow.wire.bodies import BrokerQueue
-from sparrow.wire.column_encoding import LOOPBACK
-from sparrow.wire.column_parts import as_bytes, window
 from sparrow.wire.columns import encode
+from sparrow.wire.columns.encoder import LOOPBACK
+from sparrow.wire.columns.layout import as_bytes, window
 from sparrow.wire.compression import Compression, compress
-from sparrow.wire.ids import UniqueIds
-from sparrow.wire.portions import Portion
+from sparrow.wire.message_ids import UniqueIds
+from sparrow.wire.queue_batches import Portion
 
 BLOB_BYTES = 2 * 1024 * 1024
 """Of records in one request. A single record that is longer goes alone."""
@@ -168,7 +168,7 @@ class Gathering:
         """The blob of what is there, if anything is."""
         if not self._portions:
             return None
-        blob = portions.encode(self._portions)
+        blob = queue_batches.encode(self._portions)
         self._portions, self._bytes = [], 0
         self.blobs += 1
         return blob

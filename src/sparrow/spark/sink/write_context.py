@@ -17,7 +17,7 @@ from sparrow.spark.sink.commit_messages import Staged, Transaction
 from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.options import Delivery, SinkOptions
 from sparrow.spark.sink.record_encoder import RowIds
-from sparrow.wire.ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIds
 
 
 class Writing(Protocol):

@@ -28,7 +28,7 @@ from sparrow.spark.source.offset_resolution import MessagesGone, name_of
 from sparrow.spark.source.options import SourceOptions
 from sparrow.spark.source.schema import Projection, offsets_of, with_tags
 from sparrow.wire import columns as codec
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 log = logging.getLogger(__name__)
 

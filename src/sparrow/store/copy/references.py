@@ -12,7 +12,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import UNIQUE_KEY, Draft
 from sparrow.store.spi import Store
 from sparrow.wire import record
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
 
 _RETRY_PREFIX = "%RETRY%"

@@ -10,7 +10,7 @@ from sparrow.store.log.consume_queues.queue_table import Queues
 from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.store.log.reader import Reader
 from sparrow.wire import record
-from sparrow.wire.tags import index_hash
+from sparrow.wire.hashes import index_hash
 
 _CANDIDATES_MAX = 1024
 

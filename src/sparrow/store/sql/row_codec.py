@@ -19,7 +19,7 @@ from sparrow.model.errors import CorruptRecord
 from sparrow.model.message import KEYS, UNIQUE_KEY, Draft
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
-from sparrow.wire.tags import tags_code_in
+from sparrow.wire.hashes import tags_code_in
 
 COLUMNS = 'id, body, source_ip, token, ref_key, "timestamp", properties'
 RECORD_COLUMNS = 'id, body, source_ip, "timestamp", properties'

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.wire.bodies.fields import (
-    Body,
-    BrokerQueue,
-    DataVersion,
-    read,
-    write,
-)
-from sparrow.wire.bodies.membership import (
+from sparrow.wire.bodies.clients import (
     ClientConfigCheck,
     Connection,
     ConsumedDirectly,
@@ -26,6 +19,7 @@ from sparrow.wire.bodies.membership import (
     SubscriptionData,
     SubscriptionOfGroup,
 )
+from sparrow.wire.bodies.codec import Body, BrokerQueue, DataVersion, read, write
 from sparrow.wire.bodies.pop import (
     Ack,
     Assignment,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sparrow.model.errors import BadRequest
-from sparrow.wire.bodies.fields import Body, BrokerQueue
+from sparrow.wire.bodies.codec import Body, BrokerQueue
 
 BITS_MAX = 1024
 """A checkpoint covers at most some dozens of messages."""

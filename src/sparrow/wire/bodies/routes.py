@@ -17,7 +17,7 @@ from struct import Struct
 import msgspec
 
 from sparrow.model.errors import BadRequest, ProtocolError
-from sparrow.wire.bodies.fields import Body, DataVersion, read, write
+from sparrow.wire.bodies.codec import Body, DataVersion, read, write
 from sparrow.wire.bodies.topics import TopicConfig, TopicTable
 from sparrow.wire.compression import decompress
 

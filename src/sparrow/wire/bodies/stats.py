@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sparrow.wire.bodies.fields import Body, BrokerQueue
-from sparrow.wire.bodies.membership import SubscriptionData
+from sparrow.wire.bodies.clients import SubscriptionData
+from sparrow.wire.bodies.codec import Body, BrokerQueue
 
 
 class QueueBounds(Body, frozen=True):

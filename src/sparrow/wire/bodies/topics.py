@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sparrow.model.topic import READ, WRITE, Group, Topic
-from sparrow.wire.bodies.fields import Body, DataVersion
+from sparrow.wire.bodies.codec import Body, DataVersion
 
 
 class TopicConfig(Body, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparrow.wire.headers import (
     admin,
     groups,
-    naming,
+    nameserver,
     offsets,
     pop,
     pull,
@@ -29,7 +29,7 @@ from sparrow.wire.headers.admin import (
     SubscriptionOfGroup,
     TopicsOfGroup,
 )
-from sparrow.wire.headers.fields import Header, read, write
+from sparrow.wire.headers.codec import Header, read, write
 from sparrow.wire.headers.groups import (
     AskGroup,
     ConsumeDirectly,
@@ -46,7 +46,7 @@ from sparrow.wire.headers.groups import (
     ResetOffset,
     UnregisterClient,
 )
-from sparrow.wire.headers.naming import (
+from sparrow.wire.headers.nameserver import (
     AskBrokerGroup,
     AskKv,
     BrokerHeartbeat,
@@ -136,7 +136,7 @@ class Done(Header, frozen=True):
     """Nothing to say: of a request without fields, or of an answer that is only its code."""
 
 
-_CAPABILITIES = (admin, groups, naming, offsets, pop, pull, query, resend, send, staging, topics, transactions)
+_CAPABILITIES = (admin, groups, nameserver, offsets, pop, pull, query, resend, send, staging, topics, transactions)
 
 REQUESTS: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.REQUESTS.items()}
 RESPONSES: dict[int, type[Header]] = {code: kind for part in _CAPABILITIES for code, kind in part.RESPONSES.items()}

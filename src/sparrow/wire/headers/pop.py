@@ -6,7 +6,7 @@ import msgspec
 
 from sparrow.model.queue import Queue
 from sparrow.wire.codes import Code
-from sparrow.wire.headers.fields import Flag, Header, Int, Long
+from sparrow.wire.headers.codec import Flag, Header, Int, Long
 
 
 class PopMessage(Header, frozen=True):

@@ -6,7 +6,7 @@ import msgspec
 
 from sparrow.model.queue import Queue
 from sparrow.wire.codes import Code
-from sparrow.wire.headers.fields import Flag, Header, Int, Long
+from sparrow.wire.headers.codec import Flag, Header, Int, Long
 
 COMMIT_OFFSET, SUSPEND, HAS_SUBSCRIPTION, CLASS_FILTER, LITE_PULL = 0x1, 0x2, 0x4, 0x8, 0x10
 """Bits of a pull's sys flag."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.wire.codes import Code
-from sparrow.wire.headers.fields import Flag, Header, Int, Long
+from sparrow.wire.headers.codec import Flag, Header, Int, Long
 
 
 class QueryMessage(Header, frozen=True):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from sparrow.wire.codes import Code
-from sparrow.wire.headers.fields import Flag, Header, Int, Long
+from sparrow.wire.headers.codec import Flag, Header, Int, Long
 
 Outcome = Literal["committed", "already"]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sparrow.broker.clients.registry import Members
 from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from sparrow.wire.codes import Language
-from sparrow.wire.tags import java_hash
+from sparrow.wire.hashes import java_hash
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from sparrow.broker.clients.subscriptions import BadExpression, FilterNotBuilt, 
 from sparrow.model.errors import Refused
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.codes import Response
-from sparrow.wire.faults import response_of
-from sparrow.wire.tags import java_hash
+from sparrow.wire.error_codes import response_of
+from sparrow.wire.hashes import java_hash
 
 
 @pytest.mark.parametrize("expression", ["*", "", "  ", " * "])

@@ -15,7 +15,7 @@ from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.wire import record
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, encode
 
 T, RETRY = Queue("T", 3), Queue("%RETRY%g", 0)

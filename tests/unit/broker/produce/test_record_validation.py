@@ -12,7 +12,7 @@ from sparrow.model.priority import HAS_LANES
 from sparrow.model.queue import Queue
 from sparrow.model.topic import READ, Topic
 from sparrow.wire import columns, record
-from sparrow.wire.portions import Portion
+from sparrow.wire.queue_batches import Portion
 
 NOW_MS = 1_700_000_000_000
 PEER = b"\x0a\0\0\7\0\0\1\1"

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 from sparrow.broker.produce.stage_file import Chunk
 from sparrow.broker.produce.stage_store import NAME_CHARS_MAX, Stages
 from sparrow.model.errors import Busy, Refused, StoreFull
-from sparrow.wire import portions, record
+from sparrow.wire import queue_batches, record
 
 HOUR_MS = 3_600_000
 START_MS = 4_000_000_000_000
@@ -23,7 +23,7 @@ START_MS = 4_000_000_000_000
 
 def chunk(*bodies: bytes) -> Callable[[], Chunk]:
     made = blob("T", {0: bodies})
-    (part,) = portions.decode(made)
+    (part,) = queue_batches.decode(made)
     return lambda: Chunk(made, len(bodies), len(part.data))
 
 

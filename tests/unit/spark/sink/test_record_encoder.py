@@ -7,11 +7,11 @@ from sparrow.spark.sink import record_encoder
 from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.options import sink_options
 from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, compressed, pieces
-from sparrow.wire import portions
+from sparrow.wire import queue_batches
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.columns import decode
 from sparrow.wire.compression import Compression
-from sparrow.wire.ids import UniqueIds, parse_unique_id
+from sparrow.wire.message_ids import UniqueIds, parse_unique_id
 
 QUEUES = (BrokerQueue("t", "a", 0), BrokerQueue("t", "a", 1), BrokerQueue("t", "b", 0))
 GIVEN = {"nameserver": "127.0.0.1:9876", "topic": "t"}
@@ -72,7 +72,7 @@ def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pyte
     blobs.append(gathering.take())
     assert gathering.take() is None
     assert gathering.rows == 20
-    found = [portions.decode(blob) for blob in blobs if blob is not None]
+    found = [queue_batches.decode(blob) for blob in blobs if blob is not None]
     assert all(sum(len(p.data) for p in some) <= 1000 or sum(len(p.sizes) for p in some) == 1 for some in found)
     read = [body for some in found for p in some for body in decode(p.data, columns=["body"]).column(0).to_pylist()]
     assert read == bodies

@@ -11,7 +11,7 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.wire import record
-from sparrow.wire.tags import index_hash
+from sparrow.wire.hashes import index_hash
 
 Q = Queue("T", 0)
 TIMES = [1010, 1010, 1020, 1020, 1020, 1030]

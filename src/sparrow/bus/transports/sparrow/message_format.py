@@ -19,7 +19,7 @@ from sparrow.client.queue_selection import SHARDING_KEY
 from sparrow.model.errors import IllegalMessage, IllegalName
 from sparrow.model.message import KEYS, UNIQUE_KEY, Message, StoredMessage
 from sparrow.model.topic import checked_group, checked_topic
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_END
 
 log = logging.getLogger(__name__)

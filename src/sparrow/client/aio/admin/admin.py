@@ -35,7 +35,7 @@ from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import BrokerQueue, ClusterTable, ConsumedDirectly
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import (
     AskQueue,
     AskTopic,
@@ -51,7 +51,7 @@ from sparrow.wire.headers import (
     SearchOffset,
     UpdateTopic,
 )
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
 
 if TYPE_CHECKING:

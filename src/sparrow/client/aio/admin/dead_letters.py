@@ -14,7 +14,7 @@ from sparrow.client.subscription import Subscription
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.wire import record
-from sparrow.wire.ids import format_offset_id
+from sparrow.wire.message_ids import format_offset_id
 
 REDRIVE_GROUP = "sparrow_redrive"
 _PULL_COUNT = 256

@@ -13,9 +13,9 @@ from sparrow.model.message import StoredMessage
 from sparrow.net.address import Address
 from sparrow.wire import record
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import QueryMessage, ViewMessage
-from sparrow.wire.ids import parse_offset_id
+from sparrow.wire.message_ids import parse_offset_id
 
 EVER_MS = (1 << 63) - 1
 

@@ -13,7 +13,7 @@ from sparrow.model.errors import Unavailable
 from sparrow.wire import bodies
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import AskTopic
 
 

@@ -24,7 +24,7 @@ from sparrow.net.dispatcher import Call, Said, Serving
 from sparrow.wire import bodies
 from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, ProducerData, RouteData
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import CheckTransaction, GetRoute, Header, Heartbeat
 from sparrow.wire.signing import signed

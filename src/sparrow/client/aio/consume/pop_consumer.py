@@ -23,7 +23,7 @@ from sparrow.model.topic import checked_group
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import Ack, BatchAck, bits_of
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import ChangeInvisible, InvisibleChanged, PopMessage, Popped
 
 POP_MAX = 32

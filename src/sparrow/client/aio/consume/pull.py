@@ -12,7 +12,7 @@ from sparrow.model.errors import ProtocolError, Unavailable
 from sparrow.wire import headers
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import Pulled, PullMessage
 from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
 

@@ -8,7 +8,7 @@ from sparrow.client.aio.produce.sender import STATUSES, Delivery, Parcel
 from sparrow.model.errors import Unavailable
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.codes import Code
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import SendMessageV2
 
 

@@ -12,7 +12,7 @@ from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.message import DELAY, PRODUCER_ID, SEQUENCE, UNIQUE_KEY, Message
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
-from sparrow.wire.ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIds
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 WAIT = "WAIT"

@@ -33,7 +33,7 @@ from sparrow.model.topic import checked_topic
 from sparrow.net.channel import Channel
 from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import SendMessage, SendMessageV2
 

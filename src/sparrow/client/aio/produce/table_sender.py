@@ -12,7 +12,7 @@ from sparrow.client.aio.produce.memory_budget import Allowance
 from sparrow.client.aio.produce.sender import Parcel, Sender
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.wire.bodies import BrokerQueue
-from sparrow.wire.column_batch import EncodedBatch, encode_batches
+from sparrow.wire.columns.batch import EncodedBatch, encode_batches
 
 BATCH_BYTES = 1024 * 1024
 """Of one request: beyond this, larger ones are no quicker, and brokers take 4 MiB at most."""

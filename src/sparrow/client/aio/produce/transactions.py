@@ -22,9 +22,9 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Call
 from sparrow.wire import record
 from sparrow.wire.codes import Code, Response
-from sparrow.wire.faults import error_of
+from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import CheckTransaction, EndTransaction
-from sparrow.wire.ids import parse_offset_id
+from sparrow.wire.message_ids import parse_offset_id
 from sparrow.wire.record import COMMITTED, ROLLED_BACK
 
 log = logging.getLogger(__name__)

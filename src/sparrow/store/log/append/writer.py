@@ -26,8 +26,8 @@ from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
 from sparrow.store.log.key_index.key_backlog import Unfiled
 from sparrow.store.spi import Appended
 from sparrow.wire import columns, record
+from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
-from sparrow.wire.tags import tags_code_in
 
 Growth = Callable[[Queue, QueueOffset], None]
 """Told that readers may now see a queue up to an offset."""

@@ -14,7 +14,7 @@ from typing import Any
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
 from sparrow.store.log.state.updates import GroupSaid, MarkSaid, OffsetsSaid, TopicSaid, Word
-from sparrow.wire import dialect
+from sparrow.wire import fastjson
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
     """One table of a file, or of its back-up where the file is missing or damaged."""
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
-            parsed = dialect.parse(candidate.read_bytes())
+            parsed = fastjson.parse(candidate.read_bytes())
             table = parsed[name]
         except FileNotFoundError:
             continue

@@ -18,7 +18,7 @@ from sparrow.wire.bodies import BrokerQueue
 from sparrow.wire.compression import COMPRESSED
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import Sent
-from sparrow.wire.ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIds
 
 QUEUE = BrokerQueue("orders", "broker-a", 3)
 

@@ -8,7 +8,7 @@ import pytest
 from sparrow.model.queue import Bounds, Queue
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.log.consume_queues.queue_table import Queues
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 Q = Queue("TopicTest", 1)
 PER_FILE = 4

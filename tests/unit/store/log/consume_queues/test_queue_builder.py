@@ -12,7 +12,7 @@ from sparrow.store.log.consume_queues.queue_builder import Dispatcher
 from sparrow.store.log.consume_queues.queue_table import Queues
 from sparrow.store.log.state.updates import STATE, GroupSaid, TopicSaid, Word, in_records
 from sparrow.wire import record
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 A, B = Queue("A", 0), Queue("B", 0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparrow.store.log.key_index.key_index import ENTRY, ENTRY_BYTES, HEADER_BYTES, IndexFile, IndexMark, KeyIndex
-from sparrow.wire.tags import index_hash
+from sparrow.wire.hashes import index_hash
 
 NOW_MS = 1_700_000_000_000
 EVER = (0, 1 << 62)

@@ -21,7 +21,7 @@ from sparrow.store.log.readonly import readonly_log
 from sparrow.store.log.readonly.store_directory import Found, StoreDirectory
 from sparrow.store.log.state.updates import TopicSaid
 from sparrow.wire import record
-from sparrow.wire.tags import tags_code
+from sparrow.wire.hashes import tags_code
 
 QUEUE = Queue("orders", 0)
 SETTINGS = small()

@@ -1,0 +1,138 @@
+"""`sparrow bus stats` and `failures`: how much is waiting, since when, and what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption, opened, reachable
+
+if TYPE_CHECKING:
+    from sparrow.bus.operations.stored_event import Backlog, Stats, Total
+
+EXAMPLES = """
+Examples:
+
+[bold]sparrow bus stats --bus shop.events:bus[/bold]
+
+[bold]sparrow bus stats --database postgresql://me@db/shop --topics --watch[/bold]
+"""
+FAILURE_EXAMPLES = """
+Example:
+
+[bold]sparrow bus failures --bus shop.events:bus[/bold]
+"""
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+def stats(
+    topics: Annotated[bool, typer.Option("--topics", help="Also by topic: looks at every open message.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(help="With --watch: seconds between looks.", min=0.1)] = 2.0,
+    as_json: Json = False,
+    bus: BusOption = None,
+    database: DatabaseOption = None,
+    schema: SchemaOption = "cap",
+    table_prefix: PrefixOption = "cap",
+) -> None:
+    """Count messages by state, and show what is waiting where. Cheap, however large the tables are."""
+
+    async def work() -> None:
+        async with opened(bus, database, schema, table_prefix) as found:
+
+            async def look() -> tuple[Stats, list[Backlog]]:
+                with reachable(found):
+                    backlog = await found.operations.backlog(by_name=True) if topics else []
+                    return await found.operations.stats(), backlog
+
+            if as_json:
+                typer.echo(_json(*await look()))
+                while watch:
+                    await asyncio.sleep(every)
+                    typer.echo(_json(*await look()))
+                return
+            shown = _shown(*await look())
+            if not watch:
+                Console().print(shown)
+                return
+            with Live(shown, auto_refresh=False) as live:
+                while True:
+                    await asyncio.sleep(every)
+                    live.update(_shown(*await look()), refresh=True)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(work())
+
+
+def failures(
+    as_json: Json = False,
+    bus: BusOption = None,
+    database: DatabaseOption = None,
+    schema: SchemaOption = "cap",
+    table_prefix: PrefixOption = "cap",
+) -> None:
+    """Show what has failed, by kind of error."""
+
+    async def work() -> list[Any]:
+        async with opened(bus, database, schema, table_prefix) as found:
+            return list(await found.operations.failures())
+
+    kinds = asyncio.run(work())
+    if as_json:
+        typer.echo(msgspec.json.encode([{**msgspec.to_builtins(each), "last_id": str(each.last_id)} for each in kinds]))
+        return
+    table = Table("table", "failed", "parked", "error", "topics", "groups", "last")
+    for each in kinds:
+        last = each.last_added.strftime("%Y-%m-%d %H:%M:%S UTC")
+        words = (escape(each.error), ", ".join(each.names), ", ".join(each.groups), last)
+        table.add_row(each.side, f"{each.count:,}", f"{each.parked:,}", *words)
+    Console().print(table if kinds else "nothing has failed")
+
+
+def _json(stats: Stats, topics: list[Backlog]) -> str:
+    return msgspec.json.encode({**stats.to_builtins(), "topics": msgspec.to_builtins(topics)}).decode()
+
+
+def _shown(stats: Stats, topics: list[Backlog]) -> Group:
+    states = Table("", "published", "received", title="messages")
+    published, received = stats.sides
+    for word in published.by_status:
+        states.add_row(word, f"{published.by_status[word]:,}", f"{received.by_status[word]:,}")
+    states.add_row("  parked", f"{published.parked:,}", f"{received.parked:,}")
+    states.add_row("Successed", _total(published.succeeded), _total(received.succeeded))
+    states.add_row("oldest open", _age(published.oldest_open_s), _age(received.oldest_open_s))
+    tables = [states]
+    groups = [each for side in stats.sides for each in side.groups]
+    if groups:
+        tables.append(_backlog("open work", groups))
+    if topics:
+        tables.append(_backlog("by topic", topics))
+    return Group(*tables)
+
+
+def _backlog(title: str, found: list[Backlog]) -> Table:
+    by_topic = found[0].name is not None
+    table = Table("group", *(["topic"] if by_topic else []), "open", "in work", "due", "waiting for", title=title)
+    for each in found:
+        group = escape(each.group) if each.side == "received" else "(to be sent)"
+        names = (group, escape(each.name or "")) if by_topic else (group,)
+        table.add_row(*names, f"{each.open:,}", f"{each.held:,}", f"{each.due:,}", _age(each.lag_s))
+    return table
+
+
+def _total(total: Total) -> str:
+    return f"{total.count:,}" if total.is_exact else f"about {total.count:,}"
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds else "-"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"

@@ -1,0 +1,129 @@
+"""`sparrow bus worker`: sends what is published and runs the handlers, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparrow.cli import lifecycle
+from sparrow.cli.bus.location import ScanOption, loaded, reachable
+from sparrow.model.errors import Unavailable
+
+if TYPE_CHECKING:
+    from sparrow.bus import EventBus
+
+EXAMPLES = """
+Examples:
+
+[bold]sparrow bus worker shop.events:bus[/bold]
+
+[bold]sparrow bus worker shop.events:bus --scan shop.handlers --execute-only[/bold]
+"""
+_LOOK_S = 1.0
+_AGAIN_S = 2.0
+_NEW_LINE = "\n"
+
+
+def worker(
+    bus: Annotated[str, typer.Argument(help="The bus in your code: module:bus.", metavar="MODULE:BUS")],
+    relay_only: Annotated[bool, typer.Option("--relay-only", help="Send what is published; run no handlers.")] = False,
+    execute_only: Annotated[bool, typer.Option("--execute-only", help="Run handlers; send nothing.")] = False,
+    scan: ScanOption = None,
+) -> None:
+    """Send what is published and run the handlers, until Ctrl-C.
+
+    Any number of workers may share the tables. A database or a broker that is not there yet is waited for.
+    """
+    if relay_only and execute_only:
+        raise typer.BadParameter("say --relay-only or --execute-only, or neither to do both")
+    found = loaded(bus, scan)
+    found.settings = found.shared.settings = replace(
+        found.settings,
+        relays=found.settings.relays and not execute_only,
+        executes=found.settings.executes and not relay_only,
+    )
+    logging.getLogger("sparrow.bus.worker.supervision").addFilter(_without_trace)
+    lifecycle.run(lambda stop: _work(found, stop))
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """A server that is away is no mistake in the program: where it was noticed is of no use to anybody."""
+    from sparrow.bus.sql.database import is_unreachable
+
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, Unavailable) or (error is not None and is_unreachable(error)):
+        record.exc_info = None
+    return True
+
+
+async def _work(bus: EventBus, stop: asyncio.Event) -> None:
+    begun = time.perf_counter()
+    bus.check()
+    typer.echo(f"bus {bus.settings.app}, version {bus.settings.version}, tables in {bus.database}")
+    if bus.settings.executes:
+        for group, plan in sorted(bus.registry.groups().items()):
+            typer.echo(f"group {group}: {', '.join(plan.topics)}")
+    if not await _start(bus, stop):
+        return
+    typer.echo(f"ready after {time.perf_counter() - begun:.2f} s; {_doing(bus)}; Ctrl-C stops it")
+    sys.stdout.flush()
+    try:
+        await _watch(bus, stop)
+    finally:
+        await bus.stop()
+    totals = bus.shared.probe.totals
+    handled = totals['bus_handled_total{result="ok"}']
+    typer.echo(f"stopped; {totals['bus_sent_total']:,} sent, {handled:,} handled")
+
+
+async def _start(bus: EventBus, stop: asyncio.Event) -> bool:
+    """False: somebody asked to stop before it came to that."""
+    said = ""
+    while not stop.is_set():
+        try:
+            with reachable(bus):
+                await bus.start()
+            return True
+        except Unavailable as error:
+            await bus.stop()
+            if str(error) != said:
+                typer.secho(f"waiting: {error}", fg=typer.colors.YELLOW, err=True)
+            said = str(error)
+            await _wait(stop, _AGAIN_S)
+    return False
+
+
+async def _watch(bus: EventBus, stop: asyncio.Event) -> None:
+    """Says what is not at work, and when it is again."""
+    known: dict[str, str] = {}
+    while not stop.is_set():
+        await _wait(stop, _LOOK_S)
+        problems = bus.problems()
+        for name in known.keys() - problems.keys():
+            typer.secho(f"{name}: at work again", fg=typer.colors.GREEN, err=True)
+        for name, problem in problems.items():
+            if known.get(name) != problem:
+                typer.secho(f"{name}: {problem.partition(_NEW_LINE)[0]}", fg=typer.colors.YELLOW, err=True)
+        known = problems
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        pass
+
+
+def _doing(bus: EventBus) -> str:
+    groups = len(bus.registry.groups())
+    doing = ["sends what is published"] if bus.settings.relays else []
+    if bus.settings.executes:
+        doing.append(f"runs the handlers of {groups} group{'' if groups == 1 else 's'}")
+    return " and ".join(doing) or "does nothing but upkeep"

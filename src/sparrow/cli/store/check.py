@@ -1,0 +1,91 @@
+"""`sparrow store check`: whether a store holds together; `sparrow store skip`: what to do about ids that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sparrow import clock
+from sparrow.cli.store.location import existing_database, existing_log
+from sparrow.store.log import LogStore
+from sparrow.store.sql.drivers.database import Database, is_database, open_database
+from sparrow.store.sql.maintenance.check import skip as skip_ids
+from sparrow.store.sql.maintenance.check import verify
+from sparrow.store.sql.maintenance.lane_check import Finding
+
+Url = Annotated[str, typer.Argument(help="The URL of a database: mysql://, postgresql:// or sqlite:///path.")]
+
+
+def check(
+    store: Annotated[str, typer.Argument(help="A database's URL, or the directory of a stopped broker.")],
+) -> None:
+    """Look through a whole store for what does not fit together. Leaves with 1 if there is anything.
+
+    A database may be in use meanwhile, and is not changed.
+
+    Example: [bold]sparrow store check postgresql://me@db/messages[/bold]
+    """
+    if is_database(store):
+        findings = asyncio.run(_check_database(store))
+        what = "the database"
+    else:
+        findings = _check_log(existing_log(Path(store)))
+        what = "the log, which checks itself whenever it is opened,"
+    console = Console()
+    if not findings:
+        console.print(f"{what} holds together")
+        return
+    table = Table("where", "what")
+    for finding in findings:
+        table.add_row(*finding)
+    console.print(table)
+    raise typer.Exit(1)
+
+
+async def _check_database(url: str) -> list[Finding]:
+    existing_database(url)
+    database = await open_database(url, connections_max=2)
+    columns = (TextColumn("looking at rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            work = bar.add_task("", total=None)
+            return await verify(database, lambda done, total: bar.update(work, completed=done, total=total))
+    finally:
+        await database.close()
+
+
+def _check_log(directory: Path) -> list[Finding]:
+    with LogStore(directory) as store:
+        return [
+            Finding("commitlog", f"bytes {damage.start:,} to {damage.end:,} are damaged and were left out")
+            for damage in store.damage
+        ]
+
+
+def skip(
+    url: Url,
+    lane: Annotated[int, typer.Option(help="The lane's number, as hermes_lane has it.")],
+    to: Annotated[int, typer.Option(help="The id that the next message is to have.", min=2)],
+    reason: Annotated[str, typer.Option(help="Why: it is kept with the hole.")],
+) -> None:
+    """After a loss: let a lane of a database go on at a higher id, so that none is ever given twice.
+
+    Example: [bold]sparrow store skip mysql://me@db/messages --lane 4 --to 90001 --reason "backup of Monday"[/bold]
+    """
+    existing_database(url)
+    holes = asyncio.run(_skip(url, lane, to, reason))
+    typer.echo(f"lane {lane} goes on at {to:,}; {sum(end - start for start, end in holes):,} ids are holes for good")
+
+
+async def _skip(url: str, lane: int, to: int, reason: str) -> list[tuple[int, int]]:
+    database: Database = await open_database(url, connections_max=2)
+    try:
+        return await skip_ids(database, lane, to, reason, clock.now_ms())
+    finally:
+        await database.close()

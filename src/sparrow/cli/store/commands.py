@@ -1,0 +1,54 @@
+"""`sparrow store`: look into stores, check them, copy them. Directories may be Sparrow's or RocketMQ's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sparrow.cli.store import check, copy
+from sparrow.cli.store.location import existing_log
+from sparrow.model.queue import Queue
+from sparrow.store.log import LogStore
+
+app = typer.Typer(help="Look into stores, check and copy them.", no_args_is_help=True)
+app.command("check")(check.check)
+app.command("skip")(check.skip)
+app.command("copy", epilog=copy.EXAMPLES)(copy.copy)
+
+
+@app.command()
+def info(
+    directory: Annotated[Path, typer.Argument(help="A store directory.", exists=True, file_okay=False)],
+) -> None:
+    """Open a store (repairing it if it needs to be) and list its topics, queues and groups.
+
+    Example: [bold]sparrow store info ./sparrow-data[/bold]
+    """
+    with LogStore(existing_log(directory)) as store:
+        console = Console()
+        console.print(f"log: bytes {store.first:,} to {store.written:,}")
+        for damage in store.damage:
+            console.print(f"[red]damaged: bytes {damage.start:,} to {damage.end:,} were left out[/red]")
+        console.print(asyncio.run(_topics(store)))
+
+
+async def _topics(store: LogStore) -> Table:
+    table = Table("topic", "queue", "first", "end", "committed by")
+    for name, topic in sorted((await store.topics()).items()):
+        for number in range(max(topic.read_queues, topic.write_queues)):
+            queue = Queue(name, number)
+            first, end = await store.bounds(queue)
+            if not end:
+                continue
+            groups = [
+                f"{group} {offset:,}"
+                for group in sorted(await store.groups())
+                if (offset := await store.committed(group, queue)) is not None
+            ]
+            table.add_row(name, str(number), f"{first:,}", f"{end:,}", ", ".join(groups))
+    return table

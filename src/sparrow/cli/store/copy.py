@@ -1,0 +1,73 @@
+"""`sparrow store copy`: topics from one store into another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sparrow.cli.store.location import identity, opened
+from sparrow.model.topic import checked_topic
+from sparrow.store.copy import copier
+from sparrow.store.sql.drivers.database import is_database
+from sparrow.store.sql.schema.table_names import spelling
+
+EXAMPLES = """
+Examples:
+
+[bold]sparrow store copy ./sparrow-data mysql://me@db/messages[/bold]
+
+[bold]sparrow store copy ./sparrow-data sqlite:///orders.db --topic Orders --rename Orders=orders[/bold]
+
+[bold]sparrow store copy postgresql://me@db/messages ./restored[/bold]
+"""
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A database's URL, or a stopped broker's directory.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The same; a new directory, or an empty database.")],
+    topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="Call a topic otherwise; may be repeated.", metavar="OLD=NEW")
+    ] = None,
+) -> None:
+    """Copy topics, groups, offsets and tokens into another store.
+
+    Interrupted, it goes on where it stopped when it is run again, and copies nothing twice.
+    """
+    renames = dict(_renamed(words) for words in rename or ())
+    done = asyncio.run(_copy(source, target, topic or [], renames))
+    typer.echo(
+        f"{done.messages:,} messages of {done.topics:,} topics copied,"
+        f" {done.groups:,} groups, {done.offsets:,} offsets, {done.tokens:,} tokens"
+    )
+    for note in done.notes:
+        typer.echo(f"note: {note}")
+
+
+def _renamed(words: str) -> tuple[str, str]:
+    old, middle, new = words.partition("=")
+    if not (old and middle and new):
+        raise typer.BadParameter(f"{words!r} is no pair of names: write OLD=NEW")
+    return old, new
+
+
+async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copier.Copied:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    async with opened(source) as read, opened(target, is_new=True) as written:
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            work = bar.add_task("copying", total=None)
+            return await copier.copy(
+                read,
+                written,
+                source_name=identity(source),
+                chosen=topics,
+                renames=renames,
+                checked=spelling if is_database(target) else checked_topic,
+                progress=lambda done, total, topic: bar.update(
+                    work, completed=done, total=total, description=topic or "copied"
+                ),
+            )

@@ -1,0 +1,69 @@
+"""Stores as the command line names them: a directory, or the URL of a database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import typer
+
+from sparrow.cli.server.up import settings_of
+from sparrow.settings import LogSettings, SqlSettings
+from sparrow.store.log import LogStore
+from sparrow.store.spi import Store
+from sparrow.store.sql.drivers.database import Address, address_of, is_database
+
+_LARGEST_BYTES = (1 << 24) - 1
+"""Whatever one store has taken, the other takes."""
+
+
+def existing_log(directory: Path) -> Path:
+    """The store in a directory: itself, or in what `sparrow up` was told as its data folder."""
+    for found in (directory, directory / "store"):
+        if (found / "commitlog").is_dir():
+            return found
+    raise typer.BadParameter(f"{directory} holds no commitlog folder, so it is no store")
+
+
+def existing_database(url: str) -> Address:
+    """Of a SQLite file that is not there one would be made, and found to be sound."""
+    address = address_of(url)
+    if address.kind == "sqlite" and not Path(address.name).is_file():
+        raise typer.BadParameter(f"there is no file {address.name}")
+    return address
+
+
+@asynccontextmanager
+async def opened(name: str, *, is_new: bool = False) -> AsyncIterator[Store]:
+    """A store, for as long as it is needed. `is_new`: it may be made."""
+    settings = settings_of()
+    if is_database(name):
+        from sparrow.store.sql.engine import SqlStore
+
+        if not is_new:
+            existing_database(name)
+        for_all: SqlSettings = settings.sql.model_copy(update={"message_bytes_max": _LARGEST_BYTES})
+        async with await SqlStore.open(name, for_all) as database:
+            yield database
+        return
+    directory = _new_log(Path(name)) if is_new else existing_log(Path(name))
+    larger: LogSettings = settings.log.model_copy(update={"message_bytes_max": _LARGEST_BYTES})
+    async with await asyncio.to_thread(LogStore, directory, larger) as log:
+        yield log
+
+
+def _new_log(directory: Path) -> Path:
+    try:
+        return existing_log(directory)
+    except typer.BadParameter:
+        return directory / "store"  # where `sparrow up --data` looks
+
+
+def identity(name: str) -> str:
+    """Tells one store from another, however it is spelled: without passwords."""
+    if not is_database(name):
+        return str(existing_log(Path(name)).resolve())
+    address = address_of(name)
+    return str(Path(address.name).resolve()) if address.kind == "sqlite" else str(address)

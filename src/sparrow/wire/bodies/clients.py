@@ -1,0 +1,112 @@
+"""Heartbeats, member lists, locks, connections."""
+
+# ruff: noqa: RUF012  (msgspec gives every struct an empty list or dict of its own)
+from __future__ import annotations
+
+import msgspec
+
+from sparrow.wire.bodies.codec import Body, BrokerQueue
+
+
+class SubscriptionData(Body, frozen=True):
+    topic: str
+    sub_string: str = "*"
+    expression_type: str = "TAG"
+    sub_version: int = 0
+    """ms; Go counts in ns."""
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    """Not to be trusted: Go hashes UTF-8 bytes where Java hashes UTF-16 units."""
+    class_filter_mode: bool = False
+
+
+class ConsumerData(Body, frozen=True):
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = []
+    unit_mode: bool = False
+
+
+class ProducerData(Body, frozen=True):
+    group_name: str
+
+
+class HeartbeatData(Body, frozen=True):
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = []
+    consumer_data_set: list[ConsumerData] = []
+    heartbeat_fingerprint: int = 0
+    without_sub: bool = False
+
+
+class ConsumerList(Body, frozen=True):
+    consumer_id_list: list[str] = []
+
+
+class ClientConfigCheck(Body, frozen=True):
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+    namespace: str | None = None
+
+
+class LockQueues(Body, frozen=True):
+    """To lock (41) and to unlock (42)."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[BrokerQueue] = []
+    only_this_broker: bool = False
+
+
+class QueuesLocked(Body, frozen=True):
+    locked: list[BrokerQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")
+
+
+class Connection(Body, frozen=True):
+    client_id: str
+    client_addr: str
+    language: str
+    version: int
+
+
+class ConsumerConnections(Body, frozen=True):
+    connection_set: list[Connection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+
+class ProducerConnections(Body, frozen=True):
+    connection_set: list[Connection] = []
+
+
+class ProducerEntry(Body, frozen=True):
+    client_id: str
+    remote_ip: str = msgspec.field(name="remoteIP")
+    language: str
+    version: int
+    last_update_timestamp: int
+
+
+class ProducerTable(Body, frozen=True):
+    data: dict[str, list[ProducerEntry]] = {}
+
+
+class SubscriptionOfGroup(Body, frozen=True):
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None
+
+
+class ConsumedDirectly(Body, frozen=True):
+    """A client's word on a message it was made to consume. Go sends the result's number."""
+
+    consume_result: str | int
+    order: bool = False
+    auto_commit: bool = True
+    remark: str | None = None
+    spent_time_mills: int = 0

@@ -1,0 +1,226 @@
+"""Many records at once: bytes <-> Arrow, without a Python loop over messages. The rules are those of `record`.
+
+Bytes are read as columns (`decode`) and written from them (`encode`, then `stamp`); the rest is what a store asks of a
+run of records: are they sound (`check`), and what are they filed under (`tags_codes`, `index_keys`). The few loops left
+are over record sizes (`hop`, each tells the next), over calls of a C checksum, and over compressed bodies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from ipaddress import ip_address
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparrow.model.errors import ProtocolError, Refused
+from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
+from sparrow.wire.columns.encoder import Encoded, crcs_of, encode
+from sparrow.wire.columns.hashes import java_hashes
+from sparrow.wire.columns.layout import (
+    BATCH_BYTES_MAX,
+    HEADER,
+    QUEUE_ENTRY,
+    BytesLike,
+    Ints,
+    Parts,
+    cut,
+    cut_short,
+    gathered,
+    hop,
+    overlapping,
+    retyped,
+    sound_parts,
+    starts_of,
+    text,
+)
+from sparrow.wire.columns.log_records import Run, RunKeys, check, index_keys, stamp, tags_codes
+from sparrow.wire.columns.properties import MAP, Properties, found_one
+from sparrow.wire.compression import COMPRESSED, KIND_MASK, decompress
+from sparrow.wire.record import (
+    BORN_IPV6,
+    STORE_IPV6,
+    unpack_host,
+)
+
+__all__ = [
+    "COLUMNS",
+    "DEFAULT_COLUMNS",
+    "HEADER",
+    "QUEUE_ENTRY",
+    "Encoded",
+    "Run",
+    "RunKeys",
+    "check",
+    "decode",
+    "encode",
+    "gathered",
+    "hop",
+    "index_keys",
+    "java_hashes",
+    "overlapping",
+    "stamp",
+    "starts_of",
+    "tags_codes",
+]
+
+DEFAULT_COLUMNS = (
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+    "born_timestamp",
+    "reconsume_times",
+    "keys",
+    "tags",
+    "body",
+    "properties",
+)
+
+
+_SINGLE = frozenset({"keys", "tags", "msg_id"})
+"""Columns that are one property each."""
+_FEW = 2
+"""So many of them are quicker looked for one by one than by reading all properties."""
+
+
+def decode(
+    buf: BytesLike,
+    starts: Any = None,
+    *,
+    sizes: Any = None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    verify_crc: bool = False,
+    expand: bool = True,
+) -> pa.RecordBatch:
+    """The records at `starts` as a batch of these `COLUMNS`. Any bytes give that or a `ProtocolError`.
+
+    Starts ascend, and there may be gaps between records. Without them records lie end to end, with these `sizes` if
+    given; else the sizes are read, and a blank record or a tail that is not whole is the end. All records must be laid
+    out soundly. What is inside a body, a topic or the properties is looked at only for columns that show it, and a
+    body's checksum only if asked for. `expand` decompresses bodies and clears the compression bits of the sys flag.
+    """
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise Refused(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+    schema = pa.schema([COLUMNS[name][0] for name in columns])
+    parts = sound_parts(buf, starts, sizes)
+    if not len(parts.starts):
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    asks_for_few = "properties" not in columns and len(_SINGLE.intersection(columns)) <= _FEW
+    batch = _Batch(parts, expand, asks_for_few=asks_for_few)
+    if verify_crc:
+        batch.verify_crc()
+    return pa.RecordBatch.from_arrays([COLUMNS[name][1](batch) for name in columns], schema=schema)
+
+
+class _Batch:
+    """Sound records on their way to columns; what several columns need is made once."""
+
+    def __init__(self, parts: Parts, expand: bool, *, asks_for_few: bool) -> None:
+        self.parts, self._asks_for_few = parts, asks_for_few
+        self._is_compressed = (parts.sys_flag & COMPRESSED != 0) if expand else np.zeros(len(parts.starts), np.bool_)
+
+    def verify_crc(self) -> None:
+        parts = self.parts
+        crcs = crcs_of(self._stored_body)
+        is_wrong = (crcs != parts.header["crc"] & 0x7FFF_FFFF) & (parts.topic_length_at > parts.body_at)
+        if is_wrong.any():
+            at = parts.starts[np.argmax(is_wrong)]
+            raise ProtocolError(f"the body of the record at byte {at} does not match its checksum")
+
+    @cached_property
+    def _stored_body(self) -> pa.Array:
+        return cut(self.parts.view, self.parts.body_at, self.parts.topic_length_at)
+
+    def body(self) -> pa.Array:
+        stored = self._stored_body
+        rows = np.flatnonzero(self._is_compressed)
+        if not len(rows):
+            return stored
+        expanded: list[bytes] = []
+        left = BATCH_BYTES_MAX - len(self.parts.view)
+        for row, flag in zip(rows.tolist(), self.parts.sys_flag[rows].tolist(), strict=True):
+            expanded.append(decompress(stored[row].as_py(), flag)[0])
+            left -= len(expanded[-1])
+            if left < 0:
+                raise ProtocolError(f"the bodies expand past {BATCH_BYTES_MAX} bytes: read fewer records at a time")
+        places = np.arange(len(stored))
+        places[rows] = np.arange(len(stored), len(stored) + len(rows))
+        return pa.concat_arrays([stored, pa.array(expanded, pa.binary())]).take(pa.array(places))
+
+    def sys_flag(self) -> pa.Array:
+        flag = self.parts.sys_flag
+        return pa.array(np.where(self._is_compressed, flag & ~(COMPRESSED | KIND_MASK), flag))
+
+    def topic(self) -> pa.Array:
+        return text(cut_short(self.parts.view, self.parts.topic_at, self.parts.topic_end), "topics")
+
+    @cached_property
+    def properties_raw(self) -> pa.Array:
+        return text(cut(self.parts.view, self.parts.properties_at, self.parts.end), "properties")
+
+    @cached_property
+    def properties(self) -> Properties:
+        return Properties(self.properties_raw)
+
+    def property(self, name: str) -> pa.Array:
+        found = found_one(retyped(self.properties_raw, pa.binary()), name) if self._asks_for_few else None
+        return retyped(self.properties.get(name) if found is None else found, pa.string())
+
+    def number(self, name: str) -> pa.Array:
+        return pa.array(self.parts.field(name))
+
+    def timestamp(self, name: str) -> pa.Array:
+        ms = self.parts.field(name)
+        if ms.view(np.uint64).max() > _MS_MAX:  # negative ones too; no clock says so, but bytes may
+            ms = np.clip(ms, -_MS_MAX, _MS_MAX)
+        return pa.array(ms * 1000).view(_TIMESTAMP)
+
+    def host(self, at: int, extra: Ints | None, ipv6: int) -> pa.Array:
+        starts = self.parts.starts + (at if extra is None else at + extra)
+        packed = cut_short(
+            self.parts.view, starts, starts + np.where(self.parts.sys_flag & ipv6, 20, 8)
+        ).dictionary_encode()
+        names = pa.array([_host_name(each) for each in packed.dictionary.to_pylist()], pa.string())
+        return names.take(packed.indices)
+
+
+def _host_name(packed: bytes) -> str:
+    host = unpack_host(packed)
+    address = ip_address(host.ip)
+    return f"[{address}]:{host.port}" if host.is_ipv6 else f"{address}:{host.port}"
+
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_MS_MAX = 0x7FFF_FFFF_FFFF_FFFF // 1000
+
+
+def _columns() -> dict[str, tuple[pa.Field, Callable[[_Batch], pa.Array]]]:
+    born_at, store_at = HEADER.fields["born_host"][1], HEADER.fields["store_host"][1]  # type: ignore[index]
+    makers: list[tuple[str, pa.DataType, Callable[[_Batch], pa.Array]]] = [
+        ("topic", pa.string(), _Batch.topic),
+        ("queue_id", pa.int32(), lambda batch: batch.number("queue_id")),
+        ("queue_offset", pa.int64(), lambda batch: batch.number("queue_offset")),
+        ("physical_offset", pa.int64(), lambda batch: batch.number("physical_offset")),
+        ("store_timestamp", _TIMESTAMP, lambda batch: batch.timestamp("store_ms")),
+        ("born_timestamp", _TIMESTAMP, lambda batch: batch.timestamp("born_ms")),
+        ("reconsume_times", pa.int32(), lambda batch: batch.number("reconsume_times")),
+        ("flag", pa.int32(), lambda batch: batch.number("flag")),
+        ("sys_flag", pa.int32(), _Batch.sys_flag),
+        ("prepared_offset", pa.int64(), lambda batch: batch.number("prepared_offset")),
+        ("keys", pa.string(), lambda batch: batch.property(KEYS)),
+        ("tags", pa.string(), lambda batch: batch.property(TAGS)),
+        ("msg_id", pa.string(), lambda batch: batch.property(UNIQUE_KEY)),
+        ("properties", MAP, lambda batch: batch.properties.map()),
+        ("properties_raw", pa.string(), lambda batch: batch.properties_raw),
+        ("body", pa.binary(), _Batch.body),
+        ("born_host", pa.string(), lambda batch: batch.host(born_at, None, BORN_IPV6)),
+        ("store_host", pa.string(), lambda batch: batch.host(store_at, batch.parts.born_extra, STORE_IPV6)),
+    ]
+    return {name: (pa.field(name, kind), make) for name, kind, make in makers}
+
+
+COLUMNS = _columns()
+"""Every column there is: its Arrow field, and how it is made."""

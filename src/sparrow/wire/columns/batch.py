@@ -1,0 +1,276 @@
+"""The body of a batch (request 320) and columns: many members at once, without a Python loop over messages.
+
+A producer makes batches of columns (`encode_batches`); a broker makes a batch the records of its log (`to_records`) and
+answers with their ids (`offset_ids`). Layout and rules are those of `batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from struct import Struct
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from sparrow.model.errors import ProtocolError, Refused
+from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
+from sparrow.wire import batch as object_codec
+from sparrow.wire.batch import SMALLEST_BYTES
+from sparrow.wire.columns.encoder import (
+    Encoded,
+    Part,
+    Pick,
+    check_properties_bytes,
+    column,
+    crcs_of,
+    laid,
+    property_parts,
+    repeated,
+    topic_bytes,
+)
+from sparrow.wire.columns.layout import BATCH_BYTES_MAX, Ints, as_bytes, binary, cut, header_of, overlapping, window
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX
+from sparrow.wire.record import BORN_IPV6, MAGIC_V1, STORE_IPV6, topic_field
+
+_MEMBER = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_bytes", ">i4")])
+"""The fixed bytes of a member, which its body follows."""
+assert _MEMBER.itemsize + 2 == SMALLEST_BYTES
+
+
+# -- columns to batches -----------------------------------------------------------------------------------------------
+
+
+class EncodedBatch(msgspec.Struct, frozen=True):
+    data: memoryview
+    """The body of a request."""
+    count: int
+    """How many messages it holds."""
+
+
+def encode_batches(
+    bodies: Any,
+    *,
+    tags: Any = None,
+    keys: Any = None,
+    properties: Any = None,
+    flag: Any = 0,
+    unique_keys: Any = None,
+    bytes_max: int = 1024 * 1024,
+) -> list[EncodedBatch]:
+    """Messages whose parts are columns, in order, as batches of at most `bytes_max` each. A message that is longer by
+    itself is a batch by itself.
+
+    The columns are those of `columns.encode`, and so is what is written and refused.
+    """
+    bodies = column("body", bodies, pa.binary(), None)
+    rows = len(bodies)
+    body_bytes = np.diff(window(bodies)[1]).astype(np.int64)
+    parts, properties_bytes = property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, unique_keys)), properties)
+    sizes = body_bytes + properties_bytes + SMALLEST_BYTES
+    headers = repeated(_MEMBER, rows, size=sizes, flag=flag, body_bytes=body_bytes)
+    cuts = _cuts(sizes, bytes_max)
+    batch_bytes = np.add.reduceat(sizes, cuts[:-1]) if rows else sizes
+    batches: list[EncodedBatch] = []
+    for first, last in pairwise(_cuts(batch_bytes, _LAID_BYTES)):
+        here = slice(cuts[first], cuts[last])
+        parts_here = [_rows(part, here) for part in parts]
+        data = as_bytes(laid(sizes[here], headers[here], bodies[here], b"", parts_here, properties_bytes[here]))
+        ends = np.cumsum(batch_bytes[first:last]).tolist()
+        counts = np.diff(cuts[first : last + 1]).tolist()
+        batches += map(EncodedBatch, map(data.__getitem__, map(slice, [0, *ends[:-1]], ends)), counts)
+    return batches
+
+
+_LAID_BYTES = 4 * 1024 * 1024
+"""How much to lay out at a time: many short batches share its price, and long runs stay in the processor's cache."""
+
+
+def _cuts(sizes: Ints, bytes_max: int) -> list[int]:
+    """Where to cut items of these sizes into lots that hold as much as they may, and one item at least."""
+    ends = np.cumsum(sizes)
+    cuts = [0]
+    while (start := cuts[-1]) < len(sizes):
+        room_end = bytes_max + (int(ends[start - 1]) if start else 0)
+        cuts.append(max(int(np.searchsorted(ends, room_end, "right")), start + 1))
+    return cuts
+
+
+def _rows(part: Part, here: slice) -> Part:
+    if isinstance(part, Pick):
+        return Pick(part.source, part.which[here])
+    return part if isinstance(part, bytes) else part[here]
+
+
+# -- a batch to records -----------------------------------------------------------------------------------------------
+
+
+def to_records(
+    batch: bytes | memoryview,
+    *,
+    topic: str,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    extra_properties: bytes = b"",
+    store_host_bytes: int = 8,
+    reconsume_times: int = 0,
+) -> Encoded:
+    """The V1 records of a received batch, for `append_encoded`: what only a store knows is still 0.
+
+    Any bytes give that or a `ProtocolError`, by the rules of `batch.decode`: whether properties are text is not asked
+    here either. `extra_properties` are appended to those of each member, so they win where both name one; what grows
+    too long by them is `TooLarge`.
+    """
+    for host_bytes in (len(born_host), store_host_bytes):
+        if host_bytes not in (8, 20):
+            raise Refused(f"a packed host has 8 or 20 bytes, not {host_bytes}")
+    field = topic_field(topic_bytes(topic))
+    members = _members(as_bytes(batch))
+    header = header_of(len(born_host), store_host_bytes)
+    properties, properties_bytes = _with_extra(members, extra_properties)
+    sizes = members.body_bytes + properties_bytes + (header.itemsize + len(field) + 2)
+    hosts = (BORN_IPV6 if len(born_host) == 20 else 0) | (STORE_IPV6 if store_host_bytes == 20 else 0)
+    headers = repeated(
+        header,
+        len(sizes),
+        size=sizes,
+        magic=MAGIC_V1,
+        crc=crcs_of(cut(members.view, members.body_at, members.body_at + members.body_bytes)),
+        flag=members.flag,
+        sys_flag=sys_flag & ~(BORN_IPV6 | STORE_IPV6) | hosts,
+        born_ms=born_ms,
+        born_host=np.void(born_host),
+        reconsume_times=reconsume_times,
+        body_bytes=members.body_bytes,
+    )
+    data = laid(sizes, headers, members.part(_BODY), field, properties, properties_bytes)
+    return Encoded(data, sizes.astype(np.int32))
+
+
+_FIXED, _BODY, _LENGTH, _PROPERTIES = range(4)
+"""What a member is made of, in order."""
+
+
+class _Members(NamedTuple):
+    """Sound members, and where their parts lie."""
+
+    view: memoryview
+    parts: pa.Array
+    """Four of each member, over the bytes of the batch: nothing is copied."""
+    flag: NDArray[Any]
+    body_at: Ints
+    body_bytes: Ints
+    end: Ints
+    properties_bytes: Ints
+
+    def part(self, which: int) -> Pick:
+        return Pick(self.parts, np.arange(which, len(self.parts), 4, dtype=np.int32))
+
+
+def _members(view: memoryview) -> _Members:
+    if len(view) > BATCH_BYTES_MAX:
+        raise ProtocolError(f"{len(view)} bytes are too many for a batch: the limit is {BATCH_BYTES_MAX}")
+    starts = _starts(view)
+    fixed = overlapping(view, f"V{_MEMBER.itemsize}")[starts].view(_MEMBER)
+    size, body_bytes = fixed["size"].astype(np.int64), fixed["body_bytes"].astype(np.int64)
+    properties_bytes = size - SMALLEST_BYTES - body_bytes  # by what the others leave for them
+    is_sound = (body_bytes >= 0) & (properties_bytes >= 0) & (properties_bytes <= PROPERTIES_BYTES_MAX)
+    body_at = starts + _MEMBER.itemsize
+    length_at = np.where(is_sound, body_at + body_bytes, 0)
+    octets = np.frombuffer(view, np.uint8)
+    is_sound &= octets[length_at] * np.int64(256) + octets[length_at + 1] == properties_bytes
+    if not is_sound.all():
+        raise _unsound(view)
+    offsets = np.empty(4 * len(starts) + 1, np.int32)
+    offsets[_FIXED:-1:4] = starts
+    offsets[_BODY::4] = body_at
+    offsets[_LENGTH::4] = length_at
+    offsets[_PROPERTIES::4] = length_at + 2
+    offsets[-1] = len(view)
+    parts = binary(pa.py_buffer(view), offsets)
+    return _Members(view, parts, fixed["flag"], body_at, body_bytes, starts + size, properties_bytes)
+
+
+def _starts(view: memoryview) -> Ints:
+    """Where the members begin, each within the batch by its own word. Mostly many of one size follow each other, and
+    those are found together; else it is a walk, since only a member says where the next one begins."""
+    end = len(view)
+    found: list[Ints] = []
+    at = 0
+    while at < end:
+        size = _SIZE.unpack_from(view, at)[0] if end - at >= SMALLEST_BYTES else 0
+        if not SMALLEST_BYTES <= size <= end - at:
+            raise _unsound(view)
+        alike = np.ndarray((min((end - at) // size, _TOGETHER_MAX),), ">i4", view, at, (size,)) == size
+        run = len(alike) if alike.all() else int(alike.argmin())
+        found.append(np.arange(at, at + run * size, size))
+        at += run * size
+        if run < _TOGETHER_MIN:
+            walked = np.fromiter(_walk(view, at, end), np.int64)
+            found.append(walked[:-1])
+            at = int(walked[-1])
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+_SIZE = Struct(">i")
+_TOGETHER_MAX = 1024
+"""How far to look for members of one size at a time: no further, lest every change of size costs a look at the rest."""
+_TOGETHER_MIN = 16
+"""After a shorter run than this, walk for a while before the next is looked for."""
+
+
+def _walk(view: memoryview, at: int, end: int) -> Iterator[int]:
+    """Where the next members begin, and at last where to go on: behind them, or at what is no member."""
+    unpack, smallest, last = _SIZE.unpack_from, SMALLEST_BYTES, end - SMALLEST_BYTES
+    for _ in range(_TOGETHER_MAX):
+        yield at
+        if at > last:
+            return
+        (size,) = unpack(view, at)
+        if size < smallest or size > end - at:
+            return
+        at += size
+    yield at
+
+
+def _unsound(view: memoryview) -> Exception:
+    """Why the batch is refused: the object codec knows the words."""
+    try:
+        object_codec.decode(view)
+    except ProtocolError as refused:
+        return refused
+    return AssertionError("the two codecs disagree about a batch")
+
+
+def _with_extra(members: _Members, extra: bytes) -> tuple[list[Part], Ints]:
+    """The property strings with `extra` behind them, as parts, and how long each is."""
+    own = members.part(_PROPERTIES)
+    if not extra:
+        return [own], members.properties_bytes
+    # The last 0x02 of a string may be missing; without it, what follows would belong to the last value.
+    is_open = (members.properties_bytes > 0) & (np.frombuffer(members.view, np.uint8)[members.end - 1] != 2)
+    lengths = members.properties_bytes + len(extra) + is_open
+    check_properties_bytes(lengths)
+    if not is_open.any():
+        return [own, extra], lengths
+    return [own, Pick(pa.array([extra, b"\x02" + extra]), is_open.astype(np.int32))], lengths
+
+
+# -- the answer to a batch --------------------------------------------------------------------------------------------
+
+
+def offset_ids(prefix: str, physical_offsets: Any) -> str:
+    """The offset ids of a batch, joined by commas. The prefix is that of `ids.offset_id_prefix`."""
+    offsets = np.asarray(physical_offsets, ">i8")
+    template = f"{prefix}{0:016X},".encode("ascii")
+    an_id = np.dtype({"names": ["offset"], "formats": ["V16"], "offsets": [len(prefix)], "itemsize": len(template)})
+    joined = repeated(an_id, len(offsets), template=template, offset=np.take(_HEX, offsets.view(np.uint8)).view("V16"))
+    return str(joined.view(np.uint8)[:-1].data, "ascii")
+
+
+_HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
+"""The two characters of each byte."""

@@ -1,0 +1,64 @@
+"""Portions: what is written is read, and bytes that are not ours do no harm."""
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sparrow.model.errors import ProtocolError
+from sparrow.model.queue import Queue
+from sparrow.wire import queue_batches
+from sparrow.wire.queue_batches import Portion
+from sparrow.wire.record import SMALLEST_BYTES
+
+topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@st.composite
+def some_portions(draw: st.DrawFn) -> list[Portion]:
+    """What is inside the records is nobody's business here."""
+    found = []
+    for _ in range(draw(st.integers(0, 4))):
+        sizes = draw(st.lists(st.integers(SMALLEST_BYTES, SMALLEST_BYTES + 40), min_size=1, max_size=5))
+        data = draw(st.binary(min_size=sum(sizes), max_size=sum(sizes)))
+        queue = Queue(draw(topics), draw(st.integers(0, 2**31 - 1)))
+        found.append(Portion(queue, memoryview(data), np.array(sizes, np.int32)))
+    return found
+
+
+def plain(some: list[Portion]) -> list[tuple[Queue, bytes, list[int]]]:
+    return [(part.queue, bytes(part.data), part.sizes.tolist()) for part in some]
+
+
+@given(some_portions())
+def test_what_is_written_is_read(some: list[Portion]) -> None:
+    body = queue_batches.encode(some)
+    assert plain(queue_batches.decode(body)) == plain(some)
+    assert queue_batches.topics(body) == {part.queue.topic for part in some}
+
+
+@given(some_portions(), st.data())
+def test_damaged_bytes_are_an_error_of_the_protocol_or_portions_all_the_same(
+    some: list[Portion], data: st.DataObject
+) -> None:
+    body = bytearray(queue_batches.encode(some))
+    for _ in range(data.draw(st.integers(1, 3))):
+        # Mostly in what is not a record: there it matters.
+        at = data.draw(st.integers(0, min(len(body), 60) - 1) | st.integers(0, len(body) - 1))
+        body[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(body)) | st.just(len(body)))
+    _accounts_for_all_or_raises(bytes(body[:cut]))
+
+
+@given(st.binary(max_size=300))
+@example(b"\0\0\0\0")
+@example(b"\0\0\0\1\0\1T\0\0\0\0\x40\0\0\0\0\0\0\0" + bytes(200))
+def test_any_bytes_are_an_error_of_the_protocol_or_portions(body: bytes) -> None:
+    _accounts_for_all_or_raises(body)
+
+
+def _accounts_for_all_or_raises(body: bytes) -> None:
+    try:
+        found = queue_batches.decode(body)
+    except ProtocolError:
+        return
+    assert queue_batches.encode(found) == body

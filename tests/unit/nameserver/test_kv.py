@@ -1,0 +1,68 @@
+"""The KV configuration, in memory and in its file."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from sparrow.model.errors import StorageError, TooLarge
+from sparrow.nameserver.kv import KV_BYTES_MAX, Kv
+
+
+async def test_what_is_put_can_be_got_until_it_is_deleted():
+    kv = Kv()
+    await kv.put("ns", "k", "v")
+    await kv.put("ns", "other", "w")
+    assert kv.get("ns", "k") == "v"
+    assert kv.table("ns") == {"k": "v", "other": "w"}
+    await kv.delete("ns", "k")
+    assert kv.get("ns", "k") is None
+    await kv.delete("ns", "other")
+    assert kv.table("ns") is None
+
+
+async def test_deleting_what_is_not_there_is_no_error():
+    kv = Kv()
+    await kv.delete("ns", "k")
+    await kv.put("ns", "k", "v")
+    await kv.delete("ns", "other")
+    assert kv.table("ns") == {"k": "v"}
+
+
+async def test_a_new_one_takes_over_what_the_file_holds(tmp_path):
+    path = tmp_path / "kv.json"
+    kv = Kv(path)
+    await asyncio.gather(*(kv.put("ns", f"k{n}", "ä") for n in range(20)))
+    await kv.delete("ns", "k3")
+    assert Kv(path).table("ns") == {f"k{n}": "ä" for n in range(20) if n != 3}
+    assert [file.name for file in tmp_path.iterdir()] == ["kv.json"]
+
+
+async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "kv.json"
+    path.write_bytes(b'{"ns":')
+    with pytest.raises(StorageError, match="repair it"):
+        Kv(path)
+    assert path.read_bytes() == b'{"ns":'
+
+
+async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path):
+    kv = Kv(tmp_path / "folder" / "kv.json")
+    (tmp_path / "folder").touch()  # a file in its way
+    with pytest.raises(StorageError, match="cannot be written"):
+        await kv.put("ns", "k", "v")
+    assert kv.get("ns", "k") is None
+
+
+async def test_the_tables_have_a_bound():
+    kv = Kv()
+    await kv.put("ns", "k", "v")
+    with pytest.raises(TooLarge):
+        await kv.put("ns", "big", "x" * KV_BYTES_MAX)
+    assert kv.table("ns") == {"k": "v"}
+
+
+async def test_the_file_is_plain_json(tmp_path):
+    path = tmp_path / "kv.json"
+    await Kv(path).put("ORDER_TOPIC_CONFIG", "T", "a:4")
+    assert msgspec.json.decode(path.read_bytes()) == {"ORDER_TOPIC_CONFIG": {"T": "a:4"}}

@@ -1,0 +1,374 @@
+"""Columns from records and back: the cases that have a name."""
+
+import struct
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparrow.model.errors import ProtocolError, Refused, TooLarge
+from sparrow.model.message import Host, StoredMessage
+from sparrow.wire import columns, properties, record
+from sparrow.wire import hashes as wire_hashes
+from sparrow.wire.columns.properties import MAP
+from sparrow.wire.record import BORN_IPV6, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, STORE_IPV6
+
+# The vector of the store's specification.
+VECTOR = bytes.fromhex(
+    "0000007cdaa320a769c865ed00000001000000000000000000000005000000000001e240000000000000018bcfe56800"
+    "0a0000090000c3500000018bcfe56801c0a8000100002a9f0000000000000000000000000000000e48656c6c6f20526f"
+    "636b65744d5109546f70696354657374000a54414753015461674102"
+)
+SIX = Host(bytes(15) + b"\x01", 7)
+
+
+def raw_record(props: bytes = b"", *, topic: bytes = b"t", body: bytes = b"b", magic: int = MAGIC_V1) -> bytes:
+    length = len(topic).to_bytes(1 if magic == MAGIC_V1 else 2, "big")
+    tail = body + length + topic + len(props).to_bytes(2, "big") + props
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    fixed = struct.pack(
+        ">iiIiiqqiq8sq8siqi", 88 + len(tail), magic, crc, 0, 0, 0, 0, 0, 0, b"", 0, b"", 0, 0, len(body)
+    )
+    return fixed + tail
+
+
+def message(**fields: object) -> bytes:
+    return record.encode_message(StoredMessage(**{"topic": "t", "body": b"b"} | fields))  # type: ignore[arg-type]
+
+
+def one_column(data: bytes, name: str, **options: object) -> list[object]:
+    batch = columns.decode(data, columns=[name], **options)  # type: ignore[arg-type]
+    batch.validate(full=True)
+    return batch.column(0).to_pylist()
+
+
+def test_the_vector_of_the_specification_is_read_into_every_column() -> None:
+    batch = columns.decode(VECTOR, columns=list(columns.COLUMNS), verify_crc=True)
+    batch.validate(full=True)
+    row = batch.to_pylist()[0]
+    assert row["topic"] == "TopicTest"
+    assert row["body"] == b"Hello RocketMQ"
+    assert row["tags"] == "TagA"
+    assert row["properties"] == [("TAGS", "TagA")]
+    assert row["properties_raw"] == "TAGS\x01TagA\x02"
+    assert (row["queue_id"], row["queue_offset"], row["physical_offset"]) == (1, 5, 123456)
+    assert row["born_timestamp"].timestamp() == 1_700_000_000
+    assert row["store_timestamp"].timestamp() == 1_700_000_000.001
+    assert (row["born_host"], row["store_host"]) == ("10.0.0.9:50000", "192.168.0.1:10911")
+    assert row["keys"] is None
+    assert row["msg_id"] is None
+
+
+def test_the_vector_of_the_specification_is_written_and_stamped_byte_for_byte() -> None:
+    encoded = columns.encode(
+        pa.array([b"Hello RocketMQ"]),
+        topic="TopicTest",
+        queue_id=1,
+        tags=pa.array(["TagA"]),
+        born_ms=1_700_000_000_000,
+        born_host=bytes([10, 0, 0, 9]) + (50000).to_bytes(4, "big"),
+        store_host=bytes([192, 168, 0, 1]) + (10911).to_bytes(4, "big"),
+    )
+    columns.stamp(encoded.data, [0], queue_offset=5, physical_offset=123456, store_ms=1_700_000_000_001)
+    assert bytes(encoded.data) == VECTOR
+    assert encoded.sizes.tolist() == [124]
+    assert columns.tags_codes(VECTOR, [0]).tolist() == [0x27A807]
+    entry = np.array([(123456, 124, 0x27A807)], columns.QUEUE_ENTRY)
+    assert entry.tobytes().hex() == "000000000001e2400000007c000000000027a807"
+
+
+def test_v2_and_ipv6_records_are_read_with_gaps_between_them() -> None:
+    parts = [
+        message(born_host=SIX, store_ms=11, reconsume_times=1, prepared_offset=21),
+        message(store_host=SIX, store_ms=12, reconsume_times=2, prepared_offset=22),
+        message(born_host=SIX, store_host=SIX, store_ms=13, reconsume_times=3, prepared_offset=23),
+        raw_record(b"TAGS\x01x\x02", topic="é".encode() * 150, magic=MAGIC_V2),
+    ]
+    data, starts = b"", []
+    for each in parts:
+        data += b"gap"
+        starts.append(len(data))
+        data += each
+    batch = columns.decode(data, starts, columns=list(columns.COLUMNS))
+    batch.validate(full=True)
+    got = {name: batch.column(name).to_pylist() for name in columns.COLUMNS}
+    assert got["reconsume_times"] == [1, 2, 3, 0]
+    assert got["prepared_offset"] == [21, 22, 23, 0]
+    assert got["topic"] == ["t", "t", "t", "é" * 150]
+    assert got["born_host"] == ["[::1]:7", "127.0.0.1:0", "[::1]:7", "0.0.0.0:0"]
+    assert got["store_host"] == ["127.0.0.1:0", "[::1]:7", "[::1]:7", "0.0.0.0:0"]
+    assert got["sys_flag"] == [BORN_IPV6, STORE_IPV6, BORN_IPV6 | STORE_IPV6, 0]
+    assert [stamp.microsecond for stamp in got["store_timestamp"]] == [11000, 12000, 13000, 0]
+
+
+@pytest.mark.parametrize(
+    "props",
+    [
+        b"A\x01b",
+        b"A\x01b\x02A\x01c\x02",
+        b"\x02\x02A\x01b\x02\x02",
+        b"A\x01b\x01c\x02",
+        b"no separator\x02A\x01b\x02",
+        b"\x01value\x02name\x01\x02",
+        b"A\x00\x01\x00b\x02",
+        b"\x01\x01\x02",
+        b"KEYS\x01\x02TAGS\x01t",
+        b"TAGS\x01a\x02KEYS\x01k\x02TAGS\x01b\x02",
+    ],
+)
+def test_odd_property_strings_are_read_as_the_object_codec_reads_them(props: bytes) -> None:
+    # Beside ordinary neighbours: nothing may leak from one string into the next.
+    strings = [b"K\x01v\x02", props, b"", props, b"\x02x", b"K\x01v\x02"]
+    data = b"".join(map(raw_record, strings))
+    expected = [properties.decode(each) for each in strings]
+    assert [dict(row) for row in one_column(data, "properties")] == expected  # type: ignore[call-overload]
+    assert [len(row) for row in one_column(data, "properties")] == [len(row) for row in expected]  # type: ignore[arg-type]
+    assert one_column(data, "tags") == [row.get("TAGS") for row in expected]
+    assert one_column(data, "keys") == [row.get("KEYS") for row in expected]
+
+
+def test_only_compressed_bodies_are_expanded_and_lose_their_bits() -> None:
+    squeezed = zlib.compress(b"z" * 999)
+    data = message(body=b"plain") + message(body=squeezed, sys_flag=0x301) + message(body=b"", sys_flag=0x300)
+    assert one_column(data, "body") == [b"plain", b"z" * 999, b""]
+    assert one_column(data, "sys_flag") == [0, 0, 0x300]
+    assert one_column(data, "body", expand=False) == [b"plain", squeezed, b""]
+    assert one_column(data, "sys_flag", expand=False) == [0, 0x301, 0x300]
+    with pytest.raises(ProtocolError):
+        one_column(message(body=b"no zlib", sys_flag=1), "body")
+
+
+def test_a_wrong_checksum_is_found_when_asked_for_and_never_on_an_empty_body() -> None:
+    hurt = bytearray(message(body=b"x" * 20))
+    hurt[90] ^= 1
+    assert one_column(bytes(hurt), "queue_id") == [0]
+    with pytest.raises(ProtocolError, match="checksum"):
+        one_column(bytes(hurt), "queue_id", verify_crc=True)
+    empty = bytearray(message(body=b""))
+    empty[8:12] = b"\0\0\0\7"
+    assert one_column(bytes(empty), "body", verify_crc=True) == [b""]
+
+
+@pytest.mark.parametrize("field", ["topic", "props"])
+def test_text_that_is_not_utf8_is_refused_even_when_neighbours_complete_it(field: str) -> None:
+    first, second = (b"\xc3", b"\xa9") if field == "topic" else (b"K\x01\xc3", b"\xa9")
+    data = raw_record(**{field: first}) + raw_record(**{field: second})  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="UTF-8"):
+        columns.decode(data, columns=["topic", "properties_raw"])
+
+
+def test_times_past_what_arrow_can_say_stay_at_its_edge() -> None:
+    batch = columns.decode(message(born_ms=2**62) + message(born_ms=-(2**62)), columns=["born_timestamp"])
+    edge = (2**63 - 1) // 1000 * 1000
+    assert batch.column(0).cast(pa.int64()).to_pylist() == [edge, -edge]
+
+
+def test_no_records_make_an_empty_batch_and_an_unknown_column_is_refused() -> None:
+    batch = columns.decode(b"", columns=list(columns.COLUMNS))
+    assert (batch.num_rows, batch.schema.names) == (0, list(columns.COLUMNS))
+    assert columns.tags_codes(b"", []).tolist() == []
+    assert [part.tolist() for part in columns.index_keys(b"", [])] == [[], []]
+    with pytest.raises(Refused, match="colour"):
+        columns.decode(b"", columns=["colour"])
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes"),
+    [
+        ([-1], None),
+        ([124], None),
+        ([1], None),
+        ([0, 0], None),
+        ([2**62], None),
+        (None, [123]),
+        (None, [124, 124]),
+        (None, [-5, 1]),
+    ],
+)
+def test_places_that_cannot_be_are_refused(starts: list[int] | None, sizes: list[int] | None) -> None:
+    with pytest.raises(ProtocolError):
+        columns.decode(VECTOR, starts, sizes=sizes)
+
+
+def test_hop_stops_at_a_blank_or_a_torn_tail_and_refuses_nonsense() -> None:
+    blank = struct.pack(">ii", 200, MAGIC_BLANK) + bytes(192)
+    assert columns.hop(VECTOR + VECTOR + blank + VECTOR).tolist() == [0, 124]
+    assert columns.hop(VECTOR + VECTOR[:-1]).tolist() == [0]
+    assert columns.hop(VECTOR + VECTOR[:7]).tolist() == [0]
+    assert columns.hop(VECTOR * 3, 124, 248).tolist() == [124]
+    assert columns.hop(b"").tolist() == []
+    for nonsense in (bytes(200), struct.pack(">ii", 90, MAGIC_V1) + bytes(90)):
+        with pytest.raises(ProtocolError):
+            columns.hop(VECTOR + nonsense)
+        assert columns.hop(VECTOR + nonsense, strict=False).tolist() == [0]
+
+
+def test_what_no_reader_would_see_is_not_written() -> None:
+    maps = pa.array([[("A", "1"), ("", "x"), ("B", None), ("C", "")], None, [("D", "4")], []], MAP)
+    encoded = columns.encode(
+        pa.array([b"w", None, b"", b"z"]),
+        topic="t",
+        keys=pa.array(["k", None, "", "l"]),
+        tags=pa.array([None, None, "g", "h"]),
+        msg_ids=pa.array(["", "", "", ""]),
+        properties=maps,
+    )
+    raw = columns.decode(encoded.data, sizes=encoded.sizes, columns=["properties_raw", "body"], verify_crc=True)
+    assert raw.column(0).to_pylist() == [
+        "KEYS\x01k\x02A\x011\x02",
+        "",
+        "TAGS\x01g\x02D\x014\x02",
+        "KEYS\x01l\x02TAGS\x01h\x02",
+    ]
+    assert raw.column(1).to_pylist() == [b"w", b"", b"", b"z"]
+
+
+def test_slices_and_chunks_of_columns_are_written_as_what_they_show() -> None:
+    body, keys = pa.array([b"a", b"b", b"c"]), pa.array(["k", None, "m"])
+    maps = pa.array([[("A", "1")], None, [("B", "2")]], MAP)
+    whole = columns.encode(body, topic="t", keys=keys, properties=maps)
+    part = columns.encode(body[1:], topic="t", keys=pa.chunked_array([keys[1:2], keys[2:]]), properties=maps[1:])
+    assert bytes(part.data) == bytes(whole.data)[whole.sizes[0] :]
+    assert columns.encode(body[:0], topic="t").sizes.tolist() == []
+    numbers = columns.encode(
+        body, topic="t", queue_id=[1, 2, 3], flag=np.arange(3), sys_flag=[0x10, 0x20, 0x4], born_ms=[7, 8, 9]
+    )
+    read = columns.decode(numbers.data, columns=["queue_id", "flag", "sys_flag"])
+    assert [column.to_pylist() for column in read.columns] == [[1, 2, 3], [0, 1, 2], [0, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    ("columns_given", "name"),
+    [
+        ({"keys": pa.array(["ok", "a\x02b"])}, "KEYS"),
+        ({"tags": pa.array(["\x02", "ok"])}, "TAGS"),
+        ({"properties": pa.array([[("fine", "x")], [("bad\x01", "x")]], MAP)}, "bad"),
+        ({"properties": pa.array([[("fine", "x"), ("also\x02", "x")], []], MAP)}, "also"),
+        ({"properties": pa.array([[("fine", "x"), ("value", "x\x02")], []], MAP)}, "value"),
+    ],
+)
+def test_separators_are_refused_as_by_the_object_codec(columns_given: dict[str, pa.Array], name: str) -> None:
+    with pytest.raises(Refused, match=f"property '{name}.*separator"):
+        columns.encode(pa.array([b"", b""]), topic="t", **columns_given)
+    columns.encode(pa.array([b""]), topic="t", keys=pa.array(["a\x01b"]))
+
+
+def test_limits_have_errors_of_their_own() -> None:
+    body = pa.array([b""])
+    fits = "x" * (32767 - len("KEYS") - 2)
+    assert columns.encode(body, topic="t", keys=pa.array([fits])).sizes.tolist() == [91 + 1 + 32767]
+    with pytest.raises(TooLarge):
+        columns.encode(body, topic="t", keys=pa.array([fits + "x"]))
+    with pytest.raises(TooLarge):
+        columns.encode(body, topic="é" * 64)
+    with pytest.raises(Refused, match="rows"):
+        columns.encode(body, topic="t", keys=pa.array(["a", "b"]))
+    with pytest.raises(Refused, match="IPv4"):
+        columns.encode(body, topic="t", born_host=bytes(20))
+    with pytest.raises(Refused, match="surrogate"):
+        columns.encode(body, topic="\ud800")
+
+
+def test_stamp_finds_the_store_time_behind_an_ipv6_host_and_stays_inside() -> None:
+    parts = [message(), message(born_host=SIX), message(born_host=SIX)]
+    data = bytearray(b"".join(parts))
+    starts = columns.starts_of([len(each) for each in parts])
+    host = bytes([1, 2, 3, 4, 0, 0, 0, 9])
+    columns.stamp(
+        data, starts, queue_offset=[4, 5, 6], physical_offset=starts + 1000, store_ms=77, queue_id=3, store_host=host
+    )
+    read = record.decode_all(bytes(data))
+    assert [each.queue_offset for each in read] == [4, 5, 6]
+    assert [each.physical_offset for each in read] == (starts + 1000).tolist()
+    assert [(each.store_ms, each.queue_id, each.store_host.port) for each in read] == [(77, 3, 9)] * 3
+    assert columns.check(data, starts, base=1000).all()
+    before = bytes(data)
+    for outside in ([-1], [len(data) - 90]):
+        with pytest.raises(IndexError):
+            columns.stamp(data, outside, queue_offset=0, physical_offset=0, store_ms=0)
+    with pytest.raises(Refused, match="store host"):
+        columns.stamp(data[:], [0], queue_offset=0, physical_offset=0, store_ms=0, store_host=bytes(20))
+    assert bytes(data) == before
+
+
+def test_check_tells_sound_records_from_all_others() -> None:
+    good = message(body=b"good", physical_offset=500)
+    elsewhere = message(body=b"good", physical_offset=501)
+    bad_crc, bad_parts, bad_magic = bytearray(good), bytearray(good), bytearray(good)
+    bad_crc[89] ^= 1
+    bad_parts[-1] ^= 1
+    bad_magic[4] ^= 1
+    for data, is_right in ((good, True), (elsewhere, False), (bad_crc, False), (bad_parts, False), (bad_magic, False)):
+        assert columns.check(bytes(data), [0], base=500).tolist() == [is_right]
+    assert columns.check(good, [0, -1, 5, 10**9, 0], base=500).tolist() == [True, False, False, False, True]
+    assert columns.check(b"", [0], base=0).tolist() == [False]
+    assert columns.check(good, [], base=0).tolist() == []
+
+
+def test_keys_are_indexed_by_record_with_the_unique_key_first() -> None:
+    given = [
+        ("TopicTest", {"KEYS": "ORDER_1", "UNIQ_KEY": "U1"}),
+        ("Other", {}),
+        ("Другой", {"KEYS": " a  b "}),
+        ("TopicTest", {"UNIQ_KEY": "😀"}),
+    ]
+    data = b"".join(message(topic=topic, properties=props) for topic, props in given)
+    rows, hashes = columns.index_keys(data, columns.hop(data))
+    expected = [
+        (0, "TopicTest", "U1"),
+        (0, "TopicTest", "ORDER_1"),
+        (2, "Другой", "a"),
+        (2, "Другой", "b"),
+        (3, "TopicTest", "😀"),
+    ]
+    assert rows.tolist() == [row for row, _, _ in expected]
+    assert hashes.tolist() == [wire_hashes.index_hash(topic, key) for _, topic, key in expected]
+    assert hashes[1] == 1111208162
+
+
+def test_the_smallest_hash_is_filed_under_zero() -> None:
+    # Seven units from 62 on, each with 31 choices, reach every hash: write what is missing in base 31.
+    missing = (-(2**31) - wire_hashes.java_hash("t#") * 31**7 - sum(62 * 31**i for i in range(7))) % 2**32
+    key = "".join(chr(62 + missing // 31**i % 31) for i in reversed(range(7)))
+    assert wire_hashes.java_hash(f"t#{key}") == -(2**31)
+    assert columns.index_keys(message(topic="t", properties={"UNIQ_KEY": key}), [0])[1].tolist() == [0]
+
+
+def test_hashes_of_long_strings_and_of_pairs_agree_with_java_hash() -> None:
+    texts = ["", "a" * 70_000, "é😀" * 50_000, "", "b", "TagA"]
+    expected = [wire_hashes.java_hash(text) for text in texts]
+    assert columns.java_hashes(pa.array(texts)).tolist() == expected
+    assert columns.java_hashes(pa.array(["x", *texts], pa.large_string())[1:]).tolist() == expected
+    data = "".join(texts).encode()
+    offsets = np.cumsum([0, *(len(text.encode()) for text in texts)])
+    assert columns.java_hashes((b"zz" + data, offsets + 2)).tolist() == expected
+    assert columns.java_hashes(pa.array([None, "a", None])).tolist() == [0, 97, 0]
+    with pytest.raises(ProtocolError):
+        columns.java_hashes(pa.array([b"\xff"]))
+
+
+def test_property_strings_and_the_rest_of_a_header_are_written_as_they_are_given() -> None:
+    said = ["TAGS\x01a\x02KEYS\x01k", "", "EMPTY\x01\x02"]  # an end left out, none, and a value left out
+    encoded = columns.encode(
+        [b"1", b"2", b"3"],
+        topic="t",
+        properties_raw=said,
+        flag=[1, 2, 3],
+        sys_flag=[0, 8, 0],
+        reconsume_times=[0, 0, 7],
+    )
+    names = ["properties_raw", "flag", "sys_flag", "reconsume_times", "body"]
+    batch = columns.decode(encoded.data, sizes=encoded.sizes, columns=names, verify_crc=True)
+    assert batch.to_pydict() == {
+        "properties_raw": said,
+        "flag": [1, 2, 3],
+        "sys_flag": [0, 8, 0],
+        "reconsume_times": [0, 0, 7],
+        "body": [b"1", b"2", b"3"],
+    }
+
+
+def test_a_property_string_that_is_too_long_is_refused_before_anything_is_laid_out() -> None:
+    with pytest.raises(TooLarge):
+        columns.encode([b"1"], topic="t", properties_raw=["x" * 40_000])

@@ -1,0 +1,68 @@
+"""Errors to codes and back."""
+
+import pytest
+
+from sparrow.model import errors
+from sparrow.wire.codes import Response
+from sparrow.wire.error_codes import REMARK_CHARS_MAX, AnsweredNo, AnsweredNotNow, error_of, response_of
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UnknownTopic("T"), Response.TOPIC_NOT_EXIST),
+        (errors.TooLarge("the body", 5, 4), Response.MESSAGE_ILLEGAL),
+        (errors.OffsetUnknown("g", "T/0"), Response.QUERY_NOT_FOUND),
+        (errors.IllegalName("topic", "!", "letters"), Response.INVALID_PARAMETER),
+        (errors.BadRequest("SendMessage", "topic", "is missing"), Response.SYSTEM_ERROR),
+        (errors.Refused("no"), Response.INVALID_PARAMETER),
+        (errors.Busy("page cache"), Response.SYSTEM_BUSY),
+        (errors.FlushTimeout(5000), Response.FLUSH_DISK_TIMEOUT),
+        (errors.Closed("the store"), Response.SERVICE_NOT_AVAILABLE),
+        (errors.StoreFull("/x", "90 %"), Response.SERVICE_NOT_AVAILABLE),
+        (errors.StoreFailed("/x", "EIO"), Response.SERVICE_NOT_AVAILABLE),
+        (errors.CorruptRecord(5, "crc"), Response.SYSTEM_ERROR),
+        (errors.ProtocolError("cut"), Response.SYSTEM_ERROR),
+    ],
+)
+def test_an_error_becomes_its_code_and_its_own_sentence(error, code):
+    assert response_of(error) == (code, str(error))
+
+
+def test_our_own_mistake_is_a_system_error_with_its_class():
+    assert response_of(KeyError("x")) == (Response.SYSTEM_ERROR, "KeyError: 'x'")
+
+
+def test_a_remark_is_bounded():
+    assert len(response_of(errors.Refused("x" * 10_000))[1]) == REMARK_CHARS_MAX
+
+
+@pytest.mark.parametrize("code", [*(code for code in Response if code), 31_999])
+def test_every_code_gives_an_error_that_gives_the_code_back(code):
+    assert response_of(error_of(code, "why"))[0] == code
+    assert str(error_of(code))
+
+
+@pytest.mark.parametrize(
+    "remark",
+    [
+        str(errors.UnknownTopic("T-1")),
+        "topic[T-1] not exist, apply first please! See the page",
+        "No topic route info in name server for the topic: T-1",
+    ],
+)
+def test_the_unknown_topic_is_found_in_anyones_words(remark):
+    error = error_of(Response.TOPIC_NOT_EXIST, remark)
+    assert isinstance(error, errors.UnknownTopic)
+    assert error.topic == "T-1"
+
+
+def test_the_family_says_who_must_act():
+    assert isinstance(error_of(Response.NO_PERMISSION, "x"), AnsweredNo)
+    assert isinstance(error_of(Response.SERVICE_NOT_AVAILABLE, "x"), AnsweredNotNow)
+    assert isinstance(error_of(Response.SYSTEM_BUSY, "x"), errors.Busy)
+    assert str(error_of(Response.GO_AWAY, "bye")) == "GO_AWAY: bye"
+
+
+def test_a_relayed_answer_keeps_its_words():
+    assert response_of(error_of(Response.CONSUMER_NOT_ONLINE, "nobody")) == (206, "nobody")

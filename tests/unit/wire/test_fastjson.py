@@ -1,0 +1,71 @@
+"""JSON as fastjson writes it."""
+
+import pytest
+
+from sparrow.model.errors import ProtocolError
+from sparrow.wire.fastjson import DEPTH_MAX, emit, parse
+
+
+def test_quoted_and_bare_integer_keys_mean_the_same():
+    assert parse(b'{"brokerAddrs":{0:"10.0.0.1:10911",1:"x"}}') == parse(
+        b'{"brokerAddrs":{"0":"10.0.0.1:10911","1":"x"}}'
+    )
+
+
+def test_objects_may_be_keys():
+    table = parse(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5,{"queueId":1}:{"x":[]}}}')
+    assert table == {
+        "offsetTable": {
+            (("brokerName", "b"), ("queueId", 0), ("topic", "T")): 5,
+            (("queueId", 1),): {"x": []},
+        }
+    }
+
+
+def test_blanks_references_and_every_kind_of_value_are_read():
+    text = b' { "a" : [ 1 , -2.5e3 , true , false , null , "\\u6807\\"" ] , 7 : { "$ref" : "$" } } '
+    assert parse(text) == {"a": [1, -2500.0, True, False, None, '标"'], "7": {"$ref": "$"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b'{"a"}',
+        b'{"a":1,}',
+        b"{1:2 3}",
+        b"[1 2]",
+        b"{{}:",
+        b"{{[]:1}:1}",
+        b'{{"a":[]}:1}',
+        b'{1:"\\ud800"}',
+        b'{1:"open}',
+        b"{1:\xff}",
+        b"nul",
+        b"{1:2}x",
+        b"[" * 100_000,
+        b"{1:" * 100_000,
+        b"{" * 100_000,
+        b"{{1:1}:" * 100_000,
+    ],
+)
+def test_nonsense_is_a_protocol_error(text):
+    with pytest.raises(ProtocolError):
+        parse(text)
+
+
+def test_nesting_is_bounded_and_bodies_are_far_below_the_bound():
+    deep = b"{0:" + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}"
+    assert parse(deep)
+    with pytest.raises(ProtocolError, match="deeper"):
+        parse(b"{0:" + b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1) + b"}")
+
+
+def test_written_without_blanks_and_with_integer_keys_in_quotes():
+    assert emit({"brokerAddrs": {0: "a:1", 1: "b:2"}}) == b'{"brokerAddrs":{"0":"a:1","1":"b:2"}}'
+
+
+def test_what_is_written_is_read_back():
+    value = {"t": {(("q", 0), ("t", "T")): [1, {"x": None}], (("q", 1), ("t", "标")): 2.5}}
+    assert parse(emit(value)) == value

@@ -1,0 +1,101 @@
+"""Message ids of both kinds."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sparrow.model.errors import ProtocolError
+from sparrow.model.message import Host
+from sparrow.wire.message_ids import (
+    UniqueId,
+    UniqueIds,
+    born_near,
+    format_offset_id,
+    format_unique_id,
+    offset_id_prefix,
+    parse_offset_id,
+    parse_unique_id,
+)
+
+BROKER = Host(bytes([192, 168, 0, 1]), 10911)
+NOVEMBER = datetime(2023, 11, 1, tzinfo=UTC)
+
+
+def test_the_published_offset_id():
+    assert format_offset_id(BROKER, 123456) == "C0A8000100002A9F000000000001E240"
+    assert parse_offset_id("C0A8000100002A9F000000000001E240") == (BROKER, 123456)
+    assert parse_offset_id("c0a8000100002a9f000000000001e240") == (BROKER, 123456)
+
+
+def test_the_prefix_is_the_quick_way_to_the_same_id():
+    assert offset_id_prefix(BROKER) + f"{123456:016X}" == format_offset_id(BROKER, 123456)
+
+
+def test_an_ipv6_offset_id_has_56_characters():
+    host = Host(bytes(range(16)), 10911)
+    text = format_offset_id(host, 7)
+    assert len(text) == 56
+    assert parse_offset_id(text) == (host, 7)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "C0", "X" * 32, "C0A8000100002A9F00000000 001E240", "C0" * 17, "F" * 32, "标" * 32]
+)
+def test_anything_else_is_a_protocol_error(text):
+    with pytest.raises(ProtocolError):
+        parse_offset_id(text)
+
+
+def maker(clock_ms, ip=b"\x0a\0\0\1"):
+    return UniqueIds(ip, pid=0x1_2345, maker=0xCAFEBABE, clock_ms=clock_ms)
+
+
+def test_a_unique_id_is_laid_out_as_java_does():
+    made = NOVEMBER + timedelta(days=14, milliseconds=5)
+    text = maker(lambda: int(made.timestamp() * 1000)).make()
+    assert text == "0A0000012345CAFEBABE481908050000"
+    assert parse_unique_id(text) == UniqueId(b"\x0a\0\0\1", 0x2345, 0xCAFEBABE, 14 * 86_400_000 + 5, 0)
+    assert format_unique_id(parse_unique_id(text)) == text
+    assert born_near(text, made + timedelta(hours=1)) == made
+
+
+def test_an_id_of_last_month_is_dated_last_month():
+    made = NOVEMBER + timedelta(days=29)
+    text = maker(lambda: int(made.timestamp() * 1000)).make()
+    assert born_near(text, NOVEMBER + timedelta(days=31)) == made
+
+
+def test_ipv6_makes_56_characters():
+    assert len(maker(lambda: 0, ip=bytes(16)).make()) == 56
+    with pytest.raises(ValueError, match="4 or 16"):
+        maker(lambda: 0, ip=b"1")
+
+
+def test_the_time_starts_anew_each_month():
+    now = int((NOVEMBER + timedelta(days=30)).timestamp() * 1000) - 1
+    ids = maker(lambda: now)
+    assert parse_unique_id(ids.make()).ms_of_month == 30 * 86_400_000 - 1
+    now += 1
+    assert parse_unique_id(ids.make()).ms_of_month == 0
+
+
+def test_the_counter_wraps_after_65536():
+    ids = maker(lambda: 0)
+    made = [ids.make() for _ in range(65537)]
+    assert len(set(made[:65536])) == 65536
+    assert made[65536] == made[0]
+
+
+def test_threads_never_share_an_id():
+    ids, found = maker(lambda: 0), []
+
+    def work():
+        found.extend(ids.make() for _ in range(5000))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 20_000

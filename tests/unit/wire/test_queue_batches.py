@@ -1,0 +1,70 @@
+"""Records for several queues in one body."""
+
+import numpy as np
+import pytest
+from tests.support.portions import blob, portion
+
+from sparrow.model.errors import ProtocolError
+from sparrow.model.queue import Queue
+from sparrow.wire import queue_batches, record
+
+
+def test_portions_come_back_as_they_were():
+    some = [portion("T", 0, [b"a", b"bb"]), portion("Ü", 7, [b""]), portion("T", 0, [b"c"])]
+    found = queue_batches.decode(queue_batches.encode(some))
+    assert [part.queue for part in found] == [Queue("T", 0), Queue("Ü", 7), Queue("T", 0)]
+    assert [bytes(part.data) for part in found] == [bytes(part.data) for part in some]
+    assert [part.sizes.tolist() for part in found] == [part.sizes.tolist() for part in some]
+    assert [message.body for message in record.decode_all(bytes(found[0].data))] == [b"a", b"bb"]
+    assert found[0].sizes.dtype == np.int32
+
+
+def test_the_layout_is_the_one_written_down():
+    part = portion("T", 258, [b"x"])
+    size = len(part.data).to_bytes(4, "big")
+    head = b"\0\0\0\1" + b"\0\1T" + b"\0\0\1\2" + b"\0\0\0\1" + size + size
+    assert queue_batches.encode([part]) == head + bytes(part.data)
+
+
+def test_records_are_not_copied():
+    body = bytearray(blob("T", {0: [b"a"]}))
+    (part,) = queue_batches.decode(memoryview(body))
+    body[-1] ^= 0xFF
+    assert part.data[-1] == body[-1]
+
+
+def test_no_portions_are_portions_too():
+    assert queue_batches.decode(queue_batches.encode([])) == []
+
+
+def test_topics_are_found_without_the_records():
+    body = queue_batches.encode([portion("T", 0, [b"a"]), portion("U", 1, [b"b"]), portion("T", 2, [b"c"])])
+    assert queue_batches.topics(body) == {"T", "U"}
+
+
+ONE = blob("T", {0: [b"a", b"b"]})
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "hold no portions"),
+        (b"\0\0\0", "hold no portions"),
+        (b"\0\0\0\1", "cannot hold 1 portions"),
+        (b"\xff\xff\xff\xff" + ONE[4:], "cannot hold 4294967295"),
+        (b"\0\0\0\0" + ONE[4:], "behind the last portion"),
+        (ONE + b"\0", "behind the last portion"),
+        (ONE[:-1], "cannot be"),
+        (ONE[:4] + b"\0\0" + ONE[6:], "has 0 bytes"),
+        (ONE[:4] + b"\xff\xff" + ONE[6:], "has 65535 bytes"),
+        (ONE[:6] + b"\xff" + ONE[7:], "not UTF-8"),
+        (ONE[:7] + b"\xff\xff\xff\xff" + ONE[11:], "for queue -1, cannot be"),
+        (ONE[:11] + b"\0\0\0\0" + ONE[15:], "0 records"),
+        (ONE[:11] + b"\xff\xff\xff\xff" + ONE[15:], "cannot be"),
+        (ONE[:19] + b"\xff\xff\xff\xff" + ONE[23:], "do not add up"),
+        (ONE[:19] + b"\0\0\0\1" + ONE[23:], "do not add up"),
+    ],
+)
+def test_bytes_that_are_no_portions_are_refused_with_a_reason(body, why):
+    with pytest.raises(ProtocolError, match=why):
+        queue_batches.decode(body)
