@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 
 from _harness import Row, cpu_seconds, is_smoke, report
-from sparrow.broker.sql92 import Selector, compile
+from sparrow.broker.sql92 import Selector, compile_selector
 from sparrow.wire.properties import decode
 
 COMMON = "a BETWEEN 3 AND 100 AND region IN ('eu', 'us') AND NOT (tag IS NULL)"
@@ -48,7 +48,7 @@ def main() -> None:
     regular = [message(number, dice, is_regular=True) for number in range(count)]
     mixed = [message(number, dice, is_regular=False) for number in range(count)]
     columns = {id(messages): pa.array(messages, pa.binary()) for messages in (regular, mixed)}
-    common, whole = compile(COMMON), compile(WHOLE)
+    common, whole = compile_selector(COMMON), compile_selector(WHOLE)
 
     for messages in (regular, mixed):
         for selector in (common, whole):

@@ -4,7 +4,12 @@ import asyncio
 
 from tests.support.platforms import channel_to, named, pull, running_broker, send, try_send
 
-from sparrow.broker.produce.dedup import LOOKS_BACK_MS, SENDS_A_PRODUCER, Repeats, Ticket
+from sparrow.broker.produce.dedup import (
+    INDEX_SEARCH_WINDOW_MS,
+    SENDS_PER_PRODUCER_MAX,
+    ProducerSequence,
+    SendDeduplicator,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended
 from sparrow.wire.codes import Response
@@ -61,14 +66,14 @@ async def test_a_producer_without_a_number_is_refused(tmp_path):
 
 def test_what_is_remembered_is_bounded():
     now_ms = 0
-    repeats = Repeats(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]  (it is not asked)
-    for number in range(SENDS_A_PRODUCER + 10):
+    repeats = SendDeduplicator(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]  (it is not asked)
+    for number in range(SENDS_PER_PRODUCER_MAX + 10):
         place = Appended(Queue("T", 0), QueueOffset(number), (PhysicalOffset(0),), PhysicalOffset(1), 0)
-        repeats.remember(Ticket(PRODUCER, number), place)
-    assert repeats.known(Ticket(PRODUCER, 9)) is None
-    assert repeats.known(Ticket(PRODUCER, 10)) is not None
+        repeats.remember(ProducerSequence(PRODUCER, number), place)
+    assert repeats.known(ProducerSequence(PRODUCER, 9)) is None
+    assert repeats.known(ProducerSequence(PRODUCER, 10)) is not None
     assert repeats.must_look
-    now_ms = LOOKS_BACK_MS
+    now_ms = INDEX_SEARCH_WINDOW_MS
     assert not repeats.must_look
 
 

@@ -7,8 +7,8 @@ import pytest
 from tests.support.asking import LOG, Asking, Clock, asking
 from tests.support.waiting import eventually
 
-from sparrow.broker.delay.delay_topics import SOURCES, TIMER_SOURCE
-from sparrow.broker.delay.log import DELIVERED_MARK, Delay
+from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX
+from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler
 from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.queue import Queue
@@ -212,11 +212,11 @@ async def test_words_that_only_the_broker_may_say_do_nothing_from_a_sender(resta
             DELAY="2",
             TIMER_OUT_MS="soon",
             TIMER_DEL_UNIQKEY="T+x",
-            TIMER_ROLLED_FROM=str(TIMER_SOURCE << 56),
+            TIMER_ROLLED_FROM=str(TIMER_QUEUE_INDEX << 56),
             REAL_TOPIC="elsewhere",
             REAL_QID="\u00b2",
         )
-        await stage.client.send(T, b"odder", TIMER_DELAY_MS="5001", TIMER_ROLLED_FROM=str(TIMER_SOURCE << 56))
+        await stage.client.send(T, b"odder", TIMER_DELAY_MS="5001", TIMER_ROLLED_FROM=str(TIMER_QUEUE_INDEX << 56))
     async with restarts.stage() as stage:
         stage.pass_ms(5_001)
         await eventually(lambda: stage.client.broker.delay.count == 0)
@@ -337,7 +337,7 @@ async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts)
 async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(stage):
     sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
-    other = Delay.handle_of("T", "elsewhere", stage.clock.now_ms + 100, "k")
+    other = LogDelayScheduler.handle_of("T", "elsewhere", stage.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
         assert (await recall(stage, wrong, topic)).code == Response.ILLEGAL_OPERATION
     stage.pass_ms(100)
@@ -377,16 +377,16 @@ def opened(path: Path, clock: Clock, **settings: object) -> LogStore:
     return LogStore(path, LOG.model_copy(update=settings), now_ms=clock)
 
 
-async def started(store: LogStore, clock: Clock, *, rolls_after_ms: int = 10 * YEAR_MS) -> Delay:
-    for name in ("T", SCHEDULE_TOPIC, SOURCES[TIMER_SOURCE].topic):
+async def started(store: LogStore, clock: Clock, *, rolls_after_ms: int = 10 * YEAR_MS) -> LogDelayScheduler:
+    for name in ("T", SCHEDULE_TOPIC, DELAY_QUEUES[TIMER_QUEUE_INDEX].topic):
         if name not in await store.topics():
             await store.put_topic(Topic(name=name, read_queues=18, write_queues=18))
-    delay = Delay(store, horizon_ms=20 * YEAR_MS, rolls_after_ms=rolls_after_ms, now_ms=clock)
+    delay = LogDelayScheduler(store, horizon_ms=20 * YEAR_MS, rolls_after_ms=rolls_after_ms, now_ms=clock)
     await delay.start()
     return delay
 
 
-def timed(delay: Delay, clock: Clock, body: bytes, ms: int, key: str = "") -> None:
+def timed(delay: LogDelayScheduler, clock: Clock, body: bytes, ms: int, key: str = "") -> None:
     delay.put_at(T, Draft(body=body, properties=encode({"UNIQ_KEY": key or body.decode()})), clock.now_ms + ms)
 
 
@@ -419,7 +419,7 @@ async def test_a_restart_never_starts_behind_what_is_just_being_delivered(tmp_pa
         delay.wake()
         while store.bounds_now(T).end == 0:
             await delay.save_pointers()
-            pointer = await store.mark(f"timers.from.{TIMER_SOURCE}") or 0
+            pointer = await store.mark(f"timers.from.{TIMER_QUEUE_INDEX}") or 0
             assert pointer == 0 or store.bounds_now(T).end > 0
             await asyncio.sleep(0)
         await delay.stop()
@@ -482,8 +482,8 @@ async def test_a_crash_behind_a_copy_does_not_make_two_of_one(tmp_path):
             timed(delay, clock, b"%d" % number, 48 * hour_ms)
         clock.now_ms += 13 * hour_ms
         await delay.roll()
-        assert store.bounds_now(SOURCES[TIMER_SOURCE]).end == 6
-        assert await store.mark(f"timers.from.{TIMER_SOURCE}") is None, "a restart reads both"
+        assert store.bounds_now(DELAY_QUEUES[TIMER_QUEUE_INDEX]).end == 6
+        assert await store.mark(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart reads both"
         after_a_crash = await started(store, clock)
         assert (delay.count, after_a_crash.count) == (3, 3)
         await delay.stop()

@@ -416,7 +416,7 @@ async def test_a_reset_that_cannot_be_is_refused_and_nobody_is_told(client, aske
 async def test_one_member_too_old_and_nobody_is_told(client, server):
     one, old, tool = await client("one"), await client("old"), await client("tool")
     await one.beat()
-    old.beat_as(Language.JAVA, consumer_control.OFFSETS_SINCE - 1)
+    old.beat_as(Language.JAVA, consumer_control.RESET_SINCE_VERSION - 1)
     await eventually(lambda: server.broker.members.client("g", "old"))
     for code, header in (
         (Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0)),

@@ -16,7 +16,7 @@ from tests.support.wires import wire_to
 
 from sparrow.broker.pop import receipt_handles
 from sparrow.broker.pop.state import log as state_log
-from sparrow.broker.pop.state.log import FROM_MARK
+from sparrow.broker.pop.state.log import JOURNAL_START_MARK
 from sparrow.broker.server import BrokerServer
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
@@ -95,7 +95,7 @@ class Popper:
             if handle is None:
                 key = ("0", str(message.queue_id))
                 assert message.queue_offset in taken[key]
-                handle = receipt_handles.handle_of(
+                handle = receipt_handles.format_handle(
                     start=starts[key],
                     pop_ms=said.pop_ms,
                     invisible_ms=said.invisible_ms,
@@ -764,7 +764,7 @@ async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
         await popper.acked(*await popper.pop(count=1))
         popper.broker.pops.save()
         (lot,) = popper.broker.pops.in_flight
-        assert await popper.broker.store.mark(FROM_MARK) == lot.number
+        assert await popper.broker.store.mark(JOURNAL_START_MARK) == lot.number
         assert lot.offsets() == [kept.message.queue_offset]
 
 

@@ -7,9 +7,9 @@ import pytest
 from tests.support.asking import LOG, Clock
 from tests.support.waiting import eventually
 
-from sparrow.broker.catalog.topics import CHECKED_OUT_TOPIC
+from sparrow.broker.catalog.topics import CHECK_LIMIT_TOPIC
 from sparrow.broker.server import BrokerServer
-from sparrow.broker.transactions.half_messages import FINISHED_TAG, OP
+from sparrow.broker.transactions.half_messages import FINISHED_TAG, OP_QUEUE
 from sparrow.broker.transactions.log import HALF_MARK, OP_MARK
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.queue import Queue
@@ -24,7 +24,7 @@ from sparrow.wire.properties import encode
 
 T = Queue("T", 1)
 COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
-CHECKED_OUT = Queue(CHECKED_OUT_TOPIC, 0)
+CHECKED_OUT = Queue(CHECK_LIMIT_TOPIC, 0)
 
 
 class Asked:
@@ -121,7 +121,7 @@ async def test_a_half_message_is_seen_once_it_is_committed(stage):
         assert (message.body, message.flag, message.born_ms, message.tags) == (b"paid", 5, 1, "a")
         assert message.sys_flag & 0xC == COMMIT
         assert message.prepared_offset == int(sent.message_id[-16:], 16)
-        assert await stage.bodies(OP) == [b"0"]
+        assert await stage.bodies(OP_QUEUE) == [b"0"]
         assert stage.broker.transactions.count == 0
 
 
@@ -132,7 +132,7 @@ async def test_a_half_message_that_is_rolled_back_is_never_seen(stage):
         assert await producer.end(sent, ROLL_BACK) == Response.SUCCESS
         assert await producer.end(sent, COMMIT) == Response.SUCCESS
         assert await stage.bodies() == []
-        assert await stage.bodies(OP) == [b"0"]
+        assert await stage.bodies(OP_QUEUE) == [b"0"]
     async with stage.running():
         assert stage.broker.transactions.count == 0
 
@@ -147,7 +147,7 @@ async def test_a_second_word_changes_nothing_not_even_after_a_restart(stage, sec
     async with stage.running():
         assert await (await stage.producer()).end(sent, second) == Response.SUCCESS
         assert await stage.bodies() == [b"paid"]
-        assert len(await stage.bodies(OP)) == 1
+        assert len(await stage.bodies(OP_QUEUE)) == 1
 
 
 async def test_a_strangers_word_changes_nothing(stage):
@@ -231,7 +231,7 @@ async def test_op_records_that_name_several_are_understood(stage):
         producer = await stage.producer()
         for number in range(5):
             await producer.begin(b"%d" % number)
-        stage.broker.store.append_now(OP, [Draft(body=b"0,2, 3,\xb2,", properties=FINISHED_TAG)])
+        stage.broker.store.append_now(OP_QUEUE, [Draft(body=b"0,2, 3,\xb2,", properties=FINISHED_TAG)])
         # As after a crash: nothing was summed up.
         stage.broker.transactions._halves.clear()
         await stage.broker.transactions._load()

@@ -13,7 +13,7 @@ import pytest
 from tests.support.drafts import bodies, draft, messages
 
 from sparrow import clock
-from sparrow.broker.auth import ALLOWED, may_send
+from sparrow.broker.auth import ALLOWED_CODES, may_send
 from sparrow.model.errors import GroupRequired, IllegalName, Refused, StorageError, TooLarge
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority, lane_of
@@ -598,8 +598,8 @@ async def test_c19_a_consumers_token_appends_nothing_and_a_producers_reads_nothi
     assert may_send(tokens["p"].kind, TOPIC)
     assert not may_send(tokens["c"].kind, TOPIC)
     reads = {Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.QUERY_MESSAGE}
-    assert not ALLOWED[tokens["p"].kind] & reads
-    assert ALLOWED[tokens["c"].kind] >= reads
+    assert not ALLOWED_CODES[tokens["p"].kind] & reads
+    assert ALLOWED_CODES[tokens["c"].kind] >= reads
 
 
 async def test_c19_every_name_of_a_token_can_be_issued(store):

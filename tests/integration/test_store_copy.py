@@ -10,7 +10,7 @@ from tests.support.log_stores import small
 from typer.testing import CliRunner
 
 from sparrow import clock
-from sparrow.broker.consume.references import reference_to
+from sparrow.broker.consume.references import make_reference
 from sparrow.cli.main import app
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
@@ -300,7 +300,7 @@ async def test_references_become_messages_of_their_own(log: LogStore, database_s
     found = await log.read(ORDERS, 17, count_max=1)
     assert isinstance(found, Slice)
     (raw,) = found.records()
-    reference = reference_to(
+    reference = make_reference(
         raw, "orders", messages(found)[0].properties and properties.encode(messages(found)[0].properties)
     )
     gone = Draft(body=b"", properties=reference.properties.replace(b"__REF\x01", b"__REF\x019"))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.support.log_stores import crashed_copy
 from tests.support.log_stores import small as small_log
 
-from sparrow.broker.catalog.topics import Topics
+from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.pop.state import log as pops_module
-from sparrow.broker.pop.state.in_flight import InFlight, Lot
-from sparrow.broker.pop.state.journal import packed, unpacked
-from sparrow.broker.pop.state.log import Pops
+from sparrow.broker.pop.state.in_flight import InFlightBatch, InFlightTable
+from sparrow.broker.pop.state.journal import pack_mask, unpack_mask
+from sparrow.broker.pop.state.log import LogPopState
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import BrokerSettings
@@ -26,7 +26,7 @@ QUEUES = (Queue("T", 0), Queue("T", 1))
 
 @given(st.integers(min_value=0, max_value=1 << 900))
 def test_a_mask_survives_being_packed(mask):
-    assert unpacked(packed(mask)) == mask
+    assert unpack_mask(pack_mask(mask)) == mask
 
 
 steps = st.lists(
@@ -41,13 +41,13 @@ steps = st.lists(
 
 @given(steps)
 def test_every_message_in_flight_is_given_out_when_its_time_is_over_and_no_other(steps):
-    flying, now, number = InFlight(), 0, 0
+    flying, now, number = InFlightTable(), 0, 0
     model: dict[tuple[int, int], int] = {}  # (lot, offset) to when it is due
-    lots: dict[int, Lot] = {}
+    lots: dict[int, InFlightBatch] = {}
     for verb, pick, mask in steps:
         alive = sorted({of for of, _ in model})
         if verb == "take":
-            lot = Lot("g", QUEUES[0], number * 100, pop_ms=now, invisible_ms=pick, mask=mask, number=number)
+            lot = InFlightBatch("g", QUEUES[0], number * 100, pop_ms=now, invisible_ms=pick, mask=mask, number=number)
             lots[number] = lot
             model |= {(number, offset): now + pick for offset in lot.offsets()}
             flying.add(lot)
@@ -92,11 +92,11 @@ def test_a_start_knows_again_what_was_in_flight(acts, is_killed):
         asyncio.run(_play(Path(folder), acts, is_killed=is_killed))
 
 
-async def _pops(store: LogStore, now: list[int]) -> Pops:
-    topics = Topics(store, BrokerSettings(cluster="C"), lambda: now[0])
+async def _pops(store: LogStore, now: list[int]) -> LogPopState:
+    topics = TopicCatalog(store, BrokerSettings(cluster="C"), lambda: now[0])
     await topics.load()
     await topics.put(Topic(name="T"))
-    pops = Pops(store, topics, cluster="C", now_ms=lambda: now[0])
+    pops = LogPopState(store, topics, cluster="C", now_ms=lambda: now[0])
     await pops.load()
     return pops
 
@@ -107,14 +107,14 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
     store = LogStore(folder / "one", log)
     pops = await _pops(store, now)
     next_offset = 0
-    roll_after, pops_module.ROLL_AFTER = pops_module.ROLL_AFTER, 5
+    roll_after, pops_module.ROLL_AFTER_RECORDS = pops_module.ROLL_AFTER_RECORDS, 5
     try:
         for verb, pick, mask in acts:
             now[0] += pick
             lots = list(pops.in_flight)
             runs = list(pops.in_order)
             if verb == "take":
-                lot = Lot("g", QUEUES[pick % 2], next_offset, pop_ms=now[0], invisible_ms=pick, mask=mask)
+                lot = InFlightBatch("g", QUEUES[pick % 2], next_offset, pop_ms=now[0], invisible_ms=pick, mask=mask)
                 next_offset += 8
                 pops.take([lot])
             elif verb == "settle" and lots:
@@ -146,13 +146,13 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
         path = crashed_copy(store, folder / "two") if is_killed else store.path
         expected = _view(pops)
     finally:
-        pops_module.ROLL_AFTER = roll_after
+        pops_module.ROLL_AFTER_RECORDS = roll_after
         store.close_now()
     with LogStore(path, log) as again:
         assert _view(await _pops(again, now)) == expected
 
 
-def _view(pops: Pops) -> object:
+def _view(pops: LogPopState) -> object:
     lots = {(lot.key, lot.mask, lot.due_ms) for lot in pops.in_flight}
     runs = {(run.queue, run.pop_ms, run.next_offset, *run.dues.items(), *run.counts.items()) for run in pops.in_order}
     return lots, runs

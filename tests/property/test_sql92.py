@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparrow.broker.sql92 import BadSelector, compile
+from sparrow.broker.sql92 import InvalidSelector, compile_selector
 from sparrow.wire import properties
 
 # -- expressions, as nested tuples and as text ------------------------------------------------------
@@ -284,10 +284,10 @@ messages = st.one_of(regular, st.lists(entries, max_size=5).map("".join)).map(st
 @example(("<", ("property", "a"), ("property", "b")), [b"a\x01-0.0\x02b\x010.0\x02", b"a\x01Infinity\x02b\x01NaN\x02"])
 def test_all_three_evaluators_give_the_same_answer(expression, strings):
     if _is_refused(expression):
-        with pytest.raises(BadSelector):
-            compile(_written(expression))
+        with pytest.raises(InvalidSelector):
+            compile_selector(_written(expression))
         return
-    selector = compile(_written(expression))
+    selector = compile_selector(_written(expression))
     expected = []
     for string in strings:
         try:
@@ -328,8 +328,8 @@ SIGNS = [
 def test_any_text_is_a_selector_or_is_refused_at_a_place_in_it(text):
     refusal = None
     try:
-        selector = compile(text)
-    except BadSelector as refused:
+        selector = compile_selector(text)
+    except InvalidSelector as refused:
         refusal = refused
     if refusal is not None:
         assert 0 <= refusal.position <= len(text)

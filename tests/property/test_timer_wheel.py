@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sparrow.broker.delay.timer_wheel import Timers
+from sparrow.broker.delay.timer_wheel import TimerWheel
 
 DELAYS = st.one_of(
     st.integers(-5, 5),
@@ -18,7 +18,7 @@ DELAYS = st.one_of(
 class AgainstAList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.timers = Timers()
+        self.timers = TimerWheel()
         self.waiting: list[tuple[int, int]] = []
         """(time, reference) in the order of arrival; references are never used twice."""
         self.now_ms = 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import NotPermitted, ProtocolError
 from sparrow.model.token import NAME_CHARS_MAX, WHOSE, Token, TokenKind
 from sparrow.wire import bodies, queue_batches
@@ -21,7 +21,7 @@ from sparrow.wire.codes import Code
 from sparrow.wire.frame import Command
 from sparrow.wire.signing import ACCESS_KEY, SIGNATURE, TokenCode, is_signed
 
-PRODUCERS = frozenset(
+PRODUCER_CODES = frozenset(
     {
         Code.SEND_MESSAGE,
         Code.SEND_MESSAGE_V2,
@@ -38,7 +38,7 @@ PRODUCERS = frozenset(
         Code.APPEND_ONCE,
     }
 )
-CONSUMERS = frozenset(
+CONSUMER_CODES = frozenset(
     {
         Code.PULL_MESSAGE,
         Code.LITE_PULL_MESSAGE,
@@ -60,7 +60,7 @@ CONSUMERS = frozenset(
         Code.QUERY_MESSAGE,
     }
 )
-BOTH = frozenset(
+SHARED_CODES = frozenset(
     {
         Code.HEART_BEAT,
         Code.UNREGISTER_CLIENT,
@@ -71,11 +71,14 @@ BOTH = frozenset(
         Code.QUERY_HEADS,
     }
 )
-ALLOWED: dict[TokenKind, frozenset[Code]] = {"p": PRODUCERS | BOTH, "c": CONSUMERS | BOTH}
+ALLOWED_CODES: dict[TokenKind, frozenset[Code]] = {
+    "p": PRODUCER_CODES | SHARED_CODES,
+    "c": CONSUMER_CODES | SHARED_CODES,
+}
 """What a token of each kind may ask for. A message by its physical offset (33) is not among it: the log holds more than
 messages."""
 
-SENDS: dict[int, str] = {
+SEND_TOPIC_FIELDS: dict[int, str] = {
     Code.SEND_MESSAGE: "topic",
     Code.SEND_MESSAGE_V2: "b",
     Code.SEND_BATCH_MESSAGE: "b",
@@ -83,22 +86,22 @@ SENDS: dict[int, str] = {
     Code.SEND_REPLY_MESSAGE_V2: "b",
 }
 """Here it depends on the topic, which this field names."""
-BLOBS = frozenset({Code.STAGE_RECORDS, Code.APPEND_ONCE})
+ENCODED_RECORD_CODES = frozenset({Code.STAGE_RECORDS, Code.APPEND_ONCE})
 """Here it depends on all topics that the body has records for."""
-REPLIES = frozenset({Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
+REPLY_CODES = frozenset({Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-INNER_PRODUCERS = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
+INTERNAL_PRODUCER_PREFIXES = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
 """How groups start that Java's consumers name in their heartbeats: all of them one, those that trace another."""
 
 
 def may_send(kind: TokenKind, topic: str, code: int = Code.SEND_MESSAGE) -> bool:
     """As in RocketMQ: consumers put what they could not handle into retry topics, and both may say what they did."""
-    if code in REPLIES:
-        return kind == "p" and not topic.startswith(RETRY_PREFIX)
-    return topic == TRACE_TOPIC or (kind == "c") == topic.startswith(RETRY_PREFIX)
+    if code in REPLY_CODES:
+        return kind == "p" and not topic.startswith(RETRY_TOPIC_PREFIX)
+    return topic == TRACE_TOPIC or (kind == "c") == topic.startswith(RETRY_TOPIC_PREFIX)
 
 
-class Guard:
+class RequestAuthorizer:
     """Checks requests against the tokens there are at that moment."""
 
     def __init__(self, tokens: Mapping[str, Token], admins: Mapping[str, SecretStr]) -> None:
@@ -128,15 +131,15 @@ class Guard:
 def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> None:
     if token.is_revoked:
         raise _refusal(command, f"token {token.name!r} was revoked")
-    topic_field = SENDS.get(command.code)
+    topic_field = SEND_TOPIC_FIELDS.get(command.code)
     if topic_field is not None:
         topic = fields.get(topic_field, "")
         if not may_send(token.kind, topic, command.code):
             raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and {_who_sends(topic)}")
-    elif command.code not in ALLOWED[token.kind]:
-        who = next((f"{WHOSE[kind]} token" for kind, codes in ALLOWED.items() if command.code in codes), _ADMINS)
+    elif command.code not in ALLOWED_CODES[token.kind]:
+        who = next((f"{WHOSE[kind]} token" for kind, codes in ALLOWED_CODES.items() if command.code in codes), _ADMINS)
         raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and this takes {who}")
-    elif command.code in BLOBS:
+    elif command.code in ENCODED_RECORD_CODES:
         _check_records(token, command)
     elif command.code == Code.HEART_BEAT:
         _check_heartbeat(token, command)
@@ -158,7 +161,9 @@ def _check_heartbeat(token: Token, command: Command) -> None:
     consumers = [consumer.group_name for consumer in said.consumer_data_set]
     if token.kind == "p" and consumers:
         raise _refusal(command, f"token {token.name!r} is a producer's, and group {consumers[0]!r} consumes")
-    producers = [one.group_name for one in said.producer_data_set if not one.group_name.startswith(INNER_PRODUCERS)]
+    producers = [
+        one.group_name for one in said.producer_data_set if not one.group_name.startswith(INTERNAL_PRODUCER_PREFIXES)
+    ]
     if token.kind == "c" and producers:
         raise _refusal(command, f"token {token.name!r} is a consumer's, and group {producers[0]!r} produces")
 
@@ -168,7 +173,11 @@ _NAMES = {int(code): code.name for numbers in (Code, TokenCode) for code in numb
 
 
 def _who_sends(topic: str) -> str:
-    return "only consumers send to retry topics" if topic.startswith(RETRY_PREFIX) else "consumers do not send messages"
+    return (
+        "only consumers send to retry topics"
+        if topic.startswith(RETRY_TOPIC_PREFIX)
+        else "consumers do not send messages"
+    )
 
 
 def _refusal(command: Command, why: str) -> NotPermitted:

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sparrow import clock
-from sparrow.broker.catalog.groups import Groups
+from sparrow.broker.catalog.groups import GroupCatalog
 from sparrow.broker.catalog.queue_locks import QueueLocks
-from sparrow.broker.catalog.topics import Topics
-from sparrow.broker.clients.registry import Members
-from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.catalog.topics import TopicCatalog
+from sparrow.broker.clients.registry import ClientRegistry
+from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.consume.resend_sql import SqlResending
-from sparrow.broker.counters import Counters
-from sparrow.broker.delay.log import Delay
+from sparrow.broker.counters import TrafficCounters
+from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.delay.sql import SqlDelay
 from sparrow.broker.pop.state.spi import PopState
-from sparrow.broker.produce.stage_store import Stages
-from sparrow.broker.transactions.log import Transactions
+from sparrow.broker.produce.stage_store import StageStore
+from sparrow.broker.transactions.log import LogTransactionCoordinator
 from sparrow.broker.transactions.sql import SqlTransactions
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
@@ -30,7 +30,7 @@ async def _nothing_to_hand_over() -> None:
     pass
 
 
-class Part(Protocol):
+class BackgroundWorker(Protocol):
     """Something that runs as long as the broker does."""
 
     async def start(self) -> None: ...
@@ -45,19 +45,19 @@ class Broker:
     address: Address
     """What clients connect to; message ids hold it."""
     store: BrokerStore
-    topics: Topics
-    groups: Groups
-    members: Members
+    topics: TopicCatalog
+    groups: GroupCatalog
+    members: ClientRegistry
     locks: QueueLocks
-    hold: Hold
-    counters: Counters
-    delay: Delay | SqlDelay
-    transactions: Transactions | SqlTransactions
+    hold: LongPollTable
+    counters: TrafficCounters
+    delay: LogDelayScheduler | SqlDelay
+    transactions: LogTransactionCoordinator | SqlTransactions
     pops: PopState
-    stages: Stages
+    stages: StageStore
     ranges: SqlResending | None = None
     """Where ranges to be resent are recorded; None: they become references at once."""
-    parts: Sequence[Part]
+    parts: Sequence[BackgroundWorker]
     """What runs by itself; stopped in reverse."""
     started_ms: int
     mean_bytes: dict[Queue, tuple[int, int]] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 1. Totals never go back while the broker runs, whatever is forgotten.
 2. Of a topic or group we keep what was added in each stretch of time. An idle one costs a comparison a tick, and after
    a day without a message nothing at all: it is dropped.
-3. Time comes in as an argument. `tick` wants to be called every `SAMPLE_MS`; oftener does no harm, and what was counted
+3. Time comes in as an argument. `tick` wants to be called every `SAMPLE_INTERVAL_MS`; oftener does no harm, and what was counted
    since the last call counts for the moment of the next.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from operator import add, sub
 from typing import Generic, NamedTuple, TypeVar
 
-SAMPLE_MS = 10_000
-WINDOWS_MS = (10_000, 60_000, 600_000)
+SAMPLE_INTERVAL_MS = 10_000
+RATE_WINDOWS_MS = (10_000, 60_000, 600_000)
 """RocketMQ's tools show three rates side by side."""
 
 _STRETCHES = ((10_000, 6), (600_000, 6), (3_600_000, 24))
@@ -26,7 +26,7 @@ _DAY_MS = 86_400_000
 Tally = list[int]
 """Messages, bytes and calls so far. A plain list: adding to its items is the quickest there is."""
 Rates = tuple[float, ...]
-"""A second, one for each of `WINDOWS_MS`."""
+"""A second, one for each of `RATE_WINDOWS_MS`."""
 K = TypeVar("K")
 
 
@@ -42,14 +42,14 @@ class Totals(NamedTuple):
     pulls_missed: int = 0
 
 
-class Mornings(NamedTuple):
+class MidnightTotals(NamedTuple):
     """Totals as they were at the last two midnights, local time; nothing, where the broker did not run yet."""
 
     yesterday: Totals = Totals()
     today: Totals = Totals()
 
 
-class Figure(NamedTuple):
+class WindowCount(NamedTuple):
     """What was added in a while."""
 
     sum: int
@@ -67,20 +67,20 @@ class Figure(NamedTuple):
         return self.sum / self.calls if self.calls else 0.0
 
 
-class Figures(NamedTuple):
-    minute: Figure
-    hour: Figure
-    day: Figure
+class WindowCounts(NamedTuple):
+    minute: WindowCount
+    hour: WindowCount
+    day: WindowCount
 
 
 class Traffic(NamedTuple):
     """Of one topic, or of one group on one topic."""
 
-    messages: Figures
-    bytes: Figures
+    messages: WindowCounts
+    bytes: WindowCounts
 
 
-class Counters:
+class TrafficCounters:
     """Of one broker. Used on its event loop only."""
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class Counters:
         self._back_by_group: _Table[tuple[str, str]] = _Table()
         self._sent, self._pulled = self._by_topic.tallies, self._by_group.tallies
         self._missed = 0
-        self._samples: deque[tuple[int, Totals]] = deque(maxlen=WINDOWS_MS[-1] // SAMPLE_MS + 1)
+        self._samples: deque[tuple[int, Totals]] = deque(maxlen=RATE_WINDOWS_MS[-1] // SAMPLE_INTERVAL_MS + 1)
         self._day: tuple[int, int] | None = None
-        self.mornings = Mornings()
+        self.mornings = MidnightTotals()
 
     # -- the hot path -------------------------------------------------------------------------------------------------
 
@@ -135,11 +135,11 @@ class Counters:
         day = time.localtime(now_ms / 1000)
         if (day.tm_year, day.tm_yday) != self._day:
             if self._day is not None:
-                self.mornings = Mornings(self.mornings.today, self.totals)
+                self.mornings = MidnightTotals(self.mornings.today, self.totals)
             self._day = day.tm_year, day.tm_yday
         if self._samples and now_ms < self._samples[-1][0]:
             self._samples.clear()  # the clock was set back: begin again
-        if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_MS:
+        if not self._samples or now_ms - self._samples[-1][0] >= SAMPLE_INTERVAL_MS:
             self._samples.append((now_ms, self.totals))
 
     def forget_topic(self, topic: str) -> None:
@@ -163,7 +163,7 @@ class Counters:
         """How fast a total grows: `counters.rates(now_ms, lambda totals: totals.sends)`."""
         self._sample(now_ms)
         current = of(self.totals)
-        return tuple(self._rate(now_ms, window_ms, current, of) for window_ms in WINDOWS_MS)
+        return tuple(self._rate(now_ms, window_ms, current, of) for window_ms in RATE_WINDOWS_MS)
 
     def _rate(self, now_ms: int, window_ms: int, current: int, of: Callable[[Totals], int]) -> float:
         """Over the window or a little more, since samples are rare; over less while the broker is younger than that."""
@@ -247,8 +247,10 @@ class _History:
 
     def traffic(self, now_ms: int) -> Traffic:
         spans = [self._span(which, now_ms) for which in range(len(_STRETCHES))]
-        messages = Figures(*(Figure(count, calls, seconds) for count, _, calls, seconds in spans))
-        return Traffic(messages, Figures(*(Figure(size, calls, seconds) for _, size, calls, seconds in spans)))
+        messages = WindowCounts(*(WindowCount(count, calls, seconds) for count, _, calls, seconds in spans))
+        return Traffic(
+            messages, WindowCounts(*(WindowCount(size, calls, seconds) for _, size, calls, seconds in spans))
+        )
 
     def _span(self, which: int, now_ms: int) -> tuple[int, int, int, float]:
         """Messages, bytes and calls, and the seconds they took: at least those of one sample, or one message a moment
@@ -258,4 +260,4 @@ class _History:
         kept = [added for number, added in self._stretches[which] if number >= first]
         passed_ms = now_ms - max(self._begun_ms, first * length_ms)
         messages, size_bytes, calls = (sum(column) for column in zip([0, 0, 0], *kept, strict=True))
-        return messages, size_bytes, calls, max(passed_ms, SAMPLE_MS) / 1000
+        return messages, size_bytes, calls, max(passed_ms, SAMPLE_INTERVAL_MS) / 1000

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from sparrow.broker.admin import connections, consumer_control, consumer_progress, groups, runtime, tokens, topics
-from sparrow.broker.auth import Guard
+from sparrow.broker.auth import RequestAuthorizer
 from sparrow.broker.catalog import offsets, queue_bounds, queue_locks
 from sparrow.broker.clients import heartbeats
 from sparrow.broker.consume import resend, retry
-from sparrow.broker.consume.pull import Pulling
+from sparrow.broker.consume.pull import PullHandler
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import ack, assignment, peek
-from sparrow.broker.pop.ack import Acknowledging
-from sparrow.broker.pop.pop import Popping
+from sparrow.broker.pop.ack import AckHandler
+from sparrow.broker.pop.pop import PopHandler
 from sparrow.broker.produce import reply, staging
-from sparrow.broker.produce.send import Sending
+from sparrow.broker.produce.send import SendHandler
 from sparrow.broker.query import messages
 from sparrow.broker.transactions import end_transaction
 from sparrow.net.dispatcher import GuardedServing, Handler, Serving
@@ -40,11 +40,11 @@ HANDLERS: dict[int, Handler[Broker]] = {
 }
 
 
-def serving(broker: Broker) -> Serving[Broker]:
+def make_dispatcher(broker: Broker) -> Serving[Broker]:
     """Serves this broker. Sends, pulls, pops and acks are plain functions; they are what a broker does all day."""
-    parts = (Sending(broker), Pulling(broker), Popping(broker), Acknowledging(broker))
+    parts = (SendHandler(broker), PullHandler(broker), PopHandler(broker), AckHandler(broker))
     plain = {code: handler for part in parts for code, handler in part.handlers().items()}
     if not broker.settings.auth:
         return Serving(broker, HANDLERS, plain)
-    guard = Guard(broker.store.tokens_now(), broker.settings.admin_tokens)
+    guard = RequestAuthorizer(broker.store.tokens_now(), broker.settings.admin_tokens)
     return GuardedServing(broker, HANDLERS, plain, check=guard.check)

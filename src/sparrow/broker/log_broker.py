@@ -6,38 +6,38 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from sparrow.broker.catalog.groups import Groups
+from sparrow.broker.catalog.groups import GroupCatalog
 from sparrow.broker.catalog.queue_locks import QueueLocks
-from sparrow.broker.catalog.topics import Topics
-from sparrow.broker.clients.registry import Members
-from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.catalog.topics import TopicCatalog
+from sparrow.broker.clients.registry import ClientRegistry
+from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.context import Broker
-from sparrow.broker.counters import Counters
-from sparrow.broker.delay.log import Delay
-from sparrow.broker.pop.revive import Remembering, Reviving
-from sparrow.broker.pop.state.log import Pops
-from sparrow.broker.produce.stage_store import Stages
-from sparrow.broker.retention.archive_progress import Archived
-from sparrow.broker.transactions.log import Transactions
+from sparrow.broker.counters import TrafficCounters
+from sparrow.broker.delay.log import LogDelayScheduler
+from sparrow.broker.pop.revive import LogPopWorker, Reviver
+from sparrow.broker.pop.state.log import LogPopState
+from sparrow.broker.produce.stage_store import StageStore
+from sparrow.broker.retention.archive_progress import ArchiveProgress
+from sparrow.broker.transactions.log import LogTransactionCoordinator
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.store.log import LogStore
 
-STAGES = "stages"
+STAGES_FOLDER = "stages"
 """The folder of stages, in that of the store."""
 
 
-async def opened(
+async def open_log_broker(
     path: Path,
     settings: BrokerSettings,
     log_settings: LogSettings,
     *,
     address: Address,
-    hold: Hold,
+    hold: LongPollTable,
     now_ms: Callable[[], int],
 ) -> Broker:
     """Open the store, and hear from it where everything had got."""
-    archived = Archived(log_settings.retention_waits_for)
+    archived = ArchiveProgress(log_settings.retention_waits_for)
     store = await asyncio.to_thread(
         LogStore,
         path,
@@ -48,17 +48,17 @@ async def opened(
         now_ms=now_ms,
     )
     archived.in_store(store)
-    topics, members = Topics(store, settings, now_ms), Members()
-    groups = Groups(store, settings, now_ms)
-    delay = Delay(
+    topics, members = TopicCatalog(store, settings, now_ms), ClientRegistry()
+    groups = GroupCatalog(store, settings, now_ms)
+    delay = LogDelayScheduler(
         store,
         horizon_ms=settings.delay_horizon_ms,
         rolls_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
         now_ms=now_ms,
     )
-    transactions = Transactions(store, topics, members, settings, now_ms=now_ms)
-    pops = Pops(store, topics, cluster=settings.cluster, now_ms=now_ms)
-    reviving = Reviving(pops, store, topics, groups, hold, now_ms=now_ms)
+    transactions = LogTransactionCoordinator(store, topics, members, settings, now_ms=now_ms)
+    pops = LogPopState(store, topics, cluster=settings.cluster, now_ms=now_ms)
+    reviving = Reviver(pops, store, topics, groups, hold, now_ms=now_ms)
     broker = Broker(
         settings=settings,
         address=address,
@@ -68,18 +68,18 @@ async def opened(
         members=members,
         locks=QueueLocks(settings.lock_ms),
         hold=hold,
-        counters=Counters(),
+        counters=TrafficCounters(),
         delay=delay,
         transactions=transactions,
         pops=pops,
-        stages=Stages(
-            path / STAGES,
+        stages=StageStore(
+            path / STAGES_FOLDER,
             bytes_max=settings.stage_bytes_max,
             ttl_ms=settings.stage_ttl_hours * 3_600_000,
             now_ms=now_ms,
             syncs=store.settings.flush == "sync",
         ),
-        parts=(delay, transactions, Remembering(pops, reviving)),
+        parts=(delay, transactions, LogPopWorker(pops, reviving)),
         started_ms=now_ms(),
         now_ms=now_ms,
     )

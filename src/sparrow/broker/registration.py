@@ -25,7 +25,7 @@ _PATIENCE_S = 1.0
 """Whoever made a topic, or stops, waits so long for the name servers to hear of it: a send has 3 s in all."""
 
 
-class Registration:
+class NameServerRegistration:
     """This broker's words to all its name servers."""
 
     def __init__(self, broker: Broker, name_servers: list[Address]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from sparrow import clock
 from sparrow.broker import dispatch, log_broker, sql_broker
 from sparrow.broker.clients import heartbeats
-from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.context import Broker
-from sparrow.broker.registration import Registration
+from sparrow.broker.registration import NameServerRegistration
 from sparrow.net.address import Address, parse_list
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Serving
@@ -49,8 +49,8 @@ class BrokerServer:
         except BaseException:
             self._listener.stop_accepting()
             raise
-        self._serving: Serving[Broker] = dispatch.serving(self.broker)
-        self._registration = Registration(self.broker, name_servers)
+        self._serving: Serving[Broker] = dispatch.make_dispatcher(self.broker)
+        self._registration = NameServerRegistration(self.broker, name_servers)
         self.broker.topics.on_change = self._registration.changed
         self._listener.serve = self._serving
         await self._listener.start()
@@ -59,7 +59,7 @@ class BrokerServer:
         self._scan_later()
 
     async def _open(self) -> Broker:
-        hold = Hold(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
+        hold = LongPollTable(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
         if self.settings.store is not None:
             return await sql_broker.opened(
                 self.settings.store,
@@ -70,7 +70,7 @@ class BrokerServer:
                 hold=hold,
                 now_ms=self._now_ms,
             )
-        return await log_broker.opened(
+        return await log_broker.open_log_broker(
             Path(self._store),
             self.settings,
             self._log_settings or LogSettings(),
@@ -80,7 +80,7 @@ class BrokerServer:
         )
 
     def _closed(self, channel: Channel) -> None:
-        heartbeats.left(self.broker, channel)
+        heartbeats.remove_channel(self.broker, channel)
         self.broker.hold.drop(channel)
 
     def _scan_later(self) -> None:
@@ -88,7 +88,7 @@ class BrokerServer:
         self._scan = loop.call_later(self.settings.scan_interval_ms / 1000, self._scan_members)
 
     def _scan_members(self) -> None:
-        heartbeats.drop_silent(self.broker)
+        heartbeats.expire_clients(self.broker)
         self.broker.counters.tick(self._now_ms())
         self._scan_later()
 

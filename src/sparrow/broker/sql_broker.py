@@ -7,19 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sparrow.broker.catalog.groups import Groups
+from sparrow.broker.catalog.groups import GroupCatalog
 from sparrow.broker.catalog.queue_locks import QueueLocks
-from sparrow.broker.catalog.topics import Topics
-from sparrow.broker.clients.registry import Members
-from sparrow.broker.consume.long_poll import Hold
+from sparrow.broker.catalog.topics import TopicCatalog
+from sparrow.broker.clients.registry import ClientRegistry
+from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.consume.resend_sql import SqlResending
 from sparrow.broker.context import Broker
-from sparrow.broker.counters import Counters
+from sparrow.broker.counters import TrafficCounters
 from sparrow.broker.delay.sql import SqlDelay
 from sparrow.broker.leadership import Leading
-from sparrow.broker.pop.revive import Reviving
+from sparrow.broker.pop.revive import Reviver
 from sparrow.broker.pop.state.sql import SqlPops
-from sparrow.broker.produce.stage_store import Stages
+from sparrow.broker.produce.stage_store import StageStore
 from sparrow.broker.retention.sql import SqlUpkeep
 from sparrow.broker.transactions.sql import SqlTransactions
 from sparrow.net.address import Address
@@ -35,7 +35,7 @@ async def opened(
     sql_settings: SqlSettings,
     *,
     address: Address,
-    hold: Hold,
+    hold: LongPollTable,
     now_ms: Callable[[], int],
 ) -> Broker:
     """Connect, take over what is there, and a number among the brokers on this database.
@@ -54,13 +54,13 @@ async def opened(
     )
     # A part of a topic is a dozen tables: one will do until somebody asks for more.
     settings = settings.model_copy(update={"topic_queues": 1})
-    topics, members = Topics(store, settings, now_ms, keeps_system=False), Members()
-    groups = Groups(store, settings, now_ms)
+    topics, members = TopicCatalog(store, settings, now_ms, keeps_system=False), ClientRegistry()
+    groups = GroupCatalog(store, settings, now_ms)
     delay = SqlDelay(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
     transactions = SqlTransactions(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
     resending = SqlResending(store, topics, members)
     pops = SqlPops(store, hold, now_ms=now_ms)
-    reviving = Reviving(pops, store, topics, groups, hold, now_ms=now_ms)
+    reviving = Reviver(pops, store, topics, groups, hold, now_ms=now_ms)
     broker = Broker(
         settings=settings,
         address=address,
@@ -70,11 +70,11 @@ async def opened(
         members=members,
         locks=QueueLocks(settings.lock_ms),
         hold=hold,
-        counters=Counters(),
+        counters=TrafficCounters(),
         delay=delay,
         transactions=transactions,
         pops=pops,
-        stages=Stages(
+        stages=StageStore(
             folder / f"stages-{address.port}",  # brokers that share a database may share a folder as well
             bytes_max=settings.stage_bytes_max,
             ttl_ms=settings.stage_ttl_hours * 3_600_000,

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from sparrow.broker.auth import ALLOWED, BOTH, CONSUMERS, PRODUCERS, Guard
+from sparrow.broker.auth import ALLOWED_CODES, CONSUMER_CODES, PRODUCER_CODES, SHARED_CODES, RequestAuthorizer
 from sparrow.broker.dispatch import HANDLERS
 from sparrow.model.errors import BadRequest, NotPermitted
 from sparrow.model.token import Credentials, Token
@@ -28,8 +28,8 @@ TOKENS = {
 
 
 @pytest.fixture
-def guard() -> Guard:
-    return Guard(TOKENS, {ADMIN.access_key: SecretStr(ADMIN.secret_key)})
+def guard() -> RequestAuthorizer:
+    return RequestAuthorizer(TOKENS, {ADMIN.access_key: SecretStr(ADMIN.secret_key)})
 
 
 def of(name: str) -> Credentials:
@@ -50,7 +50,7 @@ def heartbeat(*, producers: tuple[str, ...] = (), consumers: tuple[str, ...] = (
     return bodies.write(bodies.HeartbeatData("id", producing, [bodies.ConsumerData(group) for group in consumers]))
 
 
-def refused(guard: Guard, command: Command) -> str:
+def refused(guard: RequestAuthorizer, command: Command) -> str:
     with pytest.raises(NotPermitted) as caught:
         guard.check(command)
     return str(caught.value)
@@ -84,7 +84,7 @@ def test_a_revoked_token_is_refused(guard):
 
 def test_a_token_counts_as_it_stands_at_the_moment():
     tokens = {}
-    guard = Guard(tokens, {})
+    guard = RequestAuthorizer(tokens, {})
     asked = request(Code.PULL_MESSAGE, "reader")
     refused(guard, asked)
     tokens["reader"] = TOKENS["reader"]
@@ -107,7 +107,7 @@ def test_no_refusal_holds_a_secret(guard):
 # -- what they may ask ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", sorted(CONSUMERS))
+@pytest.mark.parametrize("code", sorted(CONSUMER_CODES))
 def test_what_consumers_do_takes_a_consumers_token(guard, code):
     guard.check(request(code, "reader"))
     said = refused(guard, request(code, "sender"))
@@ -115,20 +115,20 @@ def test_what_consumers_do_takes_a_consumers_token(guard, code):
     assert "a consumer's token" in said
 
 
-@pytest.mark.parametrize("code", sorted(PRODUCERS))
+@pytest.mark.parametrize("code", sorted(PRODUCER_CODES))
 def test_what_producers_do_takes_a_producers_token(guard, code):
     guard.check(request(code, "sender", send_to("T", code)))
     assert code.name in refused(guard, request(code, "reader", send_to("T", code)))
 
 
-@pytest.mark.parametrize("code", sorted(BOTH - {Code.HEART_BEAT}))
+@pytest.mark.parametrize("code", sorted(SHARED_CODES - {Code.HEART_BEAT}))
 def test_bounds_and_leave_takings_are_anybodys(guard, code):
     guard.check(request(code, "sender"))
     guard.check(request(code, "reader"))
 
 
 def test_everything_else_a_broker_can_do_takes_an_admin_token(guard):
-    others = {int(code) for code in HANDLERS} - {int(code) for code in ALLOWED["p"] | ALLOWED["c"]}
+    others = {int(code) for code in HANDLERS} - {int(code) for code in ALLOWED_CODES["p"] | ALLOWED_CODES["c"]}
     assert {17, 25, 33, 200, 207, 215, 222, *map(int, TokenCode)} <= others
     for code in others | {424242}:
         for name in ("sender", "reader"):
@@ -137,7 +137,7 @@ def test_everything_else_a_broker_can_do_takes_an_admin_token(guard):
 
 
 def test_an_admin_token_may_do_what_the_others_may(guard):
-    for code in ALLOWED["p"] | ALLOWED["c"]:
+    for code in ALLOWED_CODES["p"] | ALLOWED_CODES["c"]:
         guard.check(request(code, ADMIN.access_key))
 
 

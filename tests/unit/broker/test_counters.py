@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sparrow.broker.counters import SAMPLE_MS, Counters, Mornings, Totals
+from sparrow.broker.counters import SAMPLE_INTERVAL_MS, MidnightTotals, Totals, TrafficCounters
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 NOON = 1_700_000_000_000 - 1_700_000_000_000 % DAY + DAY // 2
@@ -15,9 +15,9 @@ def sent(totals: Totals) -> int:
 
 
 @pytest.fixture
-def counters() -> Counters:
+def counters() -> TrafficCounters:
     """Of a broker that has just started."""
-    fresh = Counters()
+    fresh = TrafficCounters()
     fresh.tick(NOON)
     return fresh
 
@@ -48,7 +48,7 @@ def test_nothing_counted_is_no_speed_and_no_traffic(counters):
 
 
 def test_a_broker_that_never_ticked_can_be_asked():
-    fresh = Counters()
+    fresh = TrafficCounters()
     fresh.sent("a", 5, 10)
     assert fresh.rates(NOON, sent) == (0.0, 0.0, 0.0)
     assert fresh.sent_to("a", NOON).messages.minute.sum == 5
@@ -59,7 +59,7 @@ def test_a_steady_stream_has_the_same_speed_in_every_window(counters):
     now_ms = NOON
     for _ in range(100):
         counters.sent("a", 50, 5_000)
-        now_ms += SAMPLE_MS
+        now_ms += SAMPLE_INTERVAL_MS
         counters.tick(now_ms)
     assert counters.rates(now_ms, sent) == pytest.approx((5.0, 5.0, 5.0))
     minute, hour, day = counters.sent_to("a", now_ms).messages
@@ -71,9 +71,9 @@ def test_a_burst_leaves_the_short_window_first(counters):
     counters.sent("a", 600, 600)
     now_ms = NOON
     while now_ms < NOON + 2 * MINUTE:
-        now_ms += SAMPLE_MS
+        now_ms += SAMPLE_INTERVAL_MS
         counters.tick(now_ms)
-        if now_ms == NOON + SAMPLE_MS:
+        if now_ms == NOON + SAMPLE_INTERVAL_MS:
             assert counters.rates(now_ms, sent) == (60.0, 60.0, 60.0)
     short, minute, long = counters.rates(now_ms, sent)
     assert (short, minute) == (0.0, 0.0)
@@ -86,7 +86,7 @@ def test_speed_is_live_between_ticks(counters):
 
 
 def test_ticking_more_often_changes_nothing():
-    rare, often = Counters(), Counters()
+    rare, often = TrafficCounters(), TrafficCounters()
     rare.tick(NOON)
     often.tick(NOON)
     for step in range(1, 121):
@@ -102,12 +102,12 @@ def test_ticking_more_often_changes_nothing():
 
 def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
     counters.sent("a", 7, 70)
-    counters.tick(NOON + SAMPLE_MS)
+    counters.tick(NOON + SAMPLE_INTERVAL_MS)
 
     def sums(now_ms: int) -> list[int]:
         return [figure.sum for figure in counters.sent_to("a", now_ms).messages]
 
-    assert sums(NOON + SAMPLE_MS) == [7, 7, 7]
+    assert sums(NOON + SAMPLE_INTERVAL_MS) == [7, 7, 7]
     assert sums(NOON + 2 * MINUTE) == [0, 7, 7]
     assert sums(NOON + 2 * HOUR) == [0, 0, 7]
 
@@ -115,7 +115,7 @@ def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
 def test_an_average_is_of_a_call(counters):
     counters.sent("a", 1, 100)
     counters.sent("a", 9, 900)
-    traffic = counters.sent_to("a", NOON + SAMPLE_MS)
+    traffic = counters.sent_to("a", NOON + SAMPLE_INTERVAL_MS)
     assert (traffic.messages.minute.average, traffic.bytes.minute.average) == (5.0, 500.0)
     assert (traffic.messages.minute.rate, traffic.bytes.minute.rate) == (1.0, 100.0)
 
@@ -170,10 +170,10 @@ def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
 
 def test_a_topic_made_again_counts_from_nothing(counters):
     counters.sent("a", 5, 5)
-    counters.tick(NOON + SAMPLE_MS)
+    counters.tick(NOON + SAMPLE_INTERVAL_MS)
     counters.forget_topic("a")
     counters.sent("a", 2, 2)
-    assert counters.sent_to("a", NOON + 2 * SAMPLE_MS).messages.day.sum == 2
+    assert counters.sent_to("a", NOON + 2 * SAMPLE_INTERVAL_MS).messages.day.sum == 2
     assert counters.totals.messages_sent == 7
 
 
@@ -181,8 +181,8 @@ def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
     at = time.localtime(NOON / 1000)
     midnight_ms = round(time.mktime((*at[:3], 0, 0, 0, 0, 0, -1)) * 1000)
     counters.sent("a", 1, 1)
-    counters.tick(midnight_ms + DAY - SAMPLE_MS)
-    assert counters.mornings == Mornings()
+    counters.tick(midnight_ms + DAY - SAMPLE_INTERVAL_MS)
+    assert counters.mornings == MidnightTotals()
     counters.tick(midnight_ms + DAY)
     counters.sent("a", 10, 1)
     counters.tick(midnight_ms + DAY + HOUR)
@@ -200,4 +200,4 @@ def test_a_clock_set_back_does_no_harm(counters):
     assert counters.sent_to("a", NOON - HOUR).messages.day.rate >= 0
     assert counters.totals.messages_sent == 2
     counters.sent("a", 20, 20)
-    assert counters.rates(NOON - HOUR + SAMPLE_MS, sent) == (2.0, 2.0, 2.0)
+    assert counters.rates(NOON - HOUR + SAMPLE_INTERVAL_MS, sent) == (2.0, 2.0, 2.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.broker.clients.registry import Member
+from sparrow.broker.clients.registry import OnlineClient
 from sparrow.broker.context import Broker
 from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire import bodies
@@ -10,7 +10,7 @@ from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import ConsumerConnections, Done, ProducerConnections
 
 
-async def consumers(request: ConsumerConnections, broker: Broker, _: Call) -> Answer:
+async def list_consumer_connections(request: ConsumerConnections, broker: Broker, _: Call) -> Answer:
     group = broker.members.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online"
@@ -26,14 +26,14 @@ async def consumers(request: ConsumerConnections, broker: Broker, _: Call) -> An
     )
 
 
-async def producers(request: ProducerConnections, broker: Broker, _: Call) -> Answer:
+async def list_producer_connections(request: ProducerConnections, broker: Broker, _: Call) -> Answer:
     members = broker.members.producers(request.group)
     if not members:
         return Answer(code=Response.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online")
     return Answer.of(bodies.ProducerConnections([_connection(member) for member in members]))
 
 
-async def all_producers(_: Done, broker: Broker, __: Call) -> Answer:
+async def list_all_producers(_: Done, broker: Broker, __: Call) -> Answer:
     return Answer.of(
         bodies.ProducerTable(
             {
@@ -44,11 +44,11 @@ async def all_producers(_: Done, broker: Broker, __: Call) -> Answer:
     )
 
 
-def _connection(member: Member) -> bodies.Connection:
+def _connection(member: OnlineClient) -> bodies.Connection:
     return bodies.Connection(member.client_id, member.channel.address, member.language.name, member.version)
 
 
-def _entry(member: Member) -> bodies.ProducerEntry:
+def _entry(member: OnlineClient) -> bodies.ProducerEntry:
     return bodies.ProducerEntry(
         client_id=member.client_id,
         remote_ip=member.channel.address,
@@ -59,7 +59,7 @@ def _entry(member: Member) -> bodies.ProducerEntry:
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.GET_CONSUMER_CONNECTION_LIST: consumers,
-    Code.GET_PRODUCER_CONNECTION_LIST: producers,
-    Code.GET_ALL_PRODUCER_INFO: all_producers,
+    Code.GET_CONSUMER_CONNECTION_LIST: list_consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: list_producer_connections,
+    Code.GET_ALL_PRODUCER_INFO: list_all_producers,
 }

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.broker.clients.registry import Member
-from sparrow.broker.consume.references import resolve
+from sparrow.broker.clients.registry import OnlineClient
+from sparrow.broker.consume.references import resolve_record
 from sparrow.broker.context import Broker
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.queue import Queue
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 STATUS_TIMEOUT_MS = 5_000
 RELAY_TIMEOUT_MS = 10_000
-OFFSETS_SINCE = 28
+RESET_SINCE_VERSION = 28
 """The first version (3.0.7) whose clients understand 220 and 221."""
-RELAY_SINCE = 62
+RELAY_SINCE_VERSION = 62
 """The first (3.1.8) that understands 307 and 309."""
-NEWEST_MS = -1
+QUEUE_END_MS = -1
 """For a time: the end of the queue."""
 
 
@@ -47,7 +47,7 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: Call) -> Answer
     if group is None:
         remark = f"no consumer of group {request.group!r} is online: its offsets can be committed without it"
         return Answer(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
-    _check_versions(group.members.values(), since=OFFSETS_SINCE)
+    _check_versions(group.members.values(), since=RESET_SINCE_VERSION)
     header = ResetOffset(request.topic, request.group, request.time_ms, request.is_forced)
     for member in group.members.values():
         body = ListedOffsets.of(offsets) if member.language == Language.CPP else offsets
@@ -81,12 +81,12 @@ async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
                 f"{queue} holds offsets {bounds.first} to {bounds.end}: it cannot be read from {request.offset}",
             )
         return request.offset
-    if request.time_ms == NEWEST_MS:
+    if request.time_ms == QUEUE_END_MS:
         return bounds.end
     return await broker.store.offset_at(queue, request.time_ms)
 
 
-async def consumer_status(request: ConsumerStatus, broker: Broker, _: Call) -> Answer:
+async def query_consumer_status(request: ConsumerStatus, broker: Broker, _: Call) -> Answer:
     """Where the members themselves think they are: one of them, or all."""
     group = broker.members.consumers(request.group)
     asked = [
@@ -96,7 +96,7 @@ async def consumer_status(request: ConsumerStatus, broker: Broker, _: Call) -> A
     ]
     if not asked:
         raise _not_online(request.group, request.client_id)
-    _check_versions(asked, since=OFFSETS_SINCE)
+    _check_versions(asked, since=RESET_SINCE_VERSION)
     said = await asyncio.gather(*(_status(member, request) for member in asked), return_exceptions=True)
     table = {}
     for member, status in zip(asked, said, strict=True):
@@ -110,7 +110,7 @@ async def consumer_status(request: ConsumerStatus, broker: Broker, _: Call) -> A
     return Answer.of(bodies.ConsumerStatus(consumer_table=table))
 
 
-async def _status(member: Member, request: ConsumerStatus) -> bodies.ConsumerStatus:
+async def _status(member: OnlineClient, request: ConsumerStatus) -> bodies.ConsumerStatus:
     channel: Channel = member.channel
     answer = await channel.request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, request, timeout_ms=STATUS_TIMEOUT_MS)
     if answer.code != Response.SUCCESS:
@@ -118,7 +118,7 @@ async def _status(member: Member, request: ConsumerStatus) -> bodies.ConsumerSta
     return bodies.read(bodies.ConsumerStatus, answer.body)
 
 
-async def consumer_running(request: ConsumerRunning, broker: Broker, _: Call) -> Answer:
+async def query_consumer_running(request: ConsumerRunning, broker: Broker, _: Call) -> Answer:
     """What a client says of its own state."""
     member = _member(broker, request.group, request.client_id)
     return await _relayed(Code.GET_CONSUMER_RUNNING_INFO, request, b"", member, request.group)
@@ -131,7 +131,7 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) ->
         raise AnsweredNo(Response.SYSTEM_ERROR, "which message? say its offset id as msgId")
     place = message_ids.parse_offset_id(request.message_id)
     record = await broker.store.record_at(place.physical_offset)
-    whole = await resolve(broker.store, record) if record is not None else None
+    whole = await resolve_record(broker.store, record) if record is not None else None
     if whole is None:
         raise AnsweredNo(Response.SYSTEM_ERROR, f"there is no message {request.message_id}, or no longer")
     topic = broker.topics.get(request.topic or "")
@@ -144,8 +144,8 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) ->
     return await _relayed(Code.CONSUME_MESSAGE_DIRECTLY, header, bytes(whole), member, request.group)
 
 
-async def _relayed(code: Code, header: headers.Header, body: bytes, member: Member, group: str) -> Answer:
-    if member.version < RELAY_SINCE:
+async def _relayed(code: Code, header: headers.Header, body: bytes, member: OnlineClient, group: str) -> Answer:
+    if member.version < RELAY_SINCE_VERSION:
         raise _too_old(member)
     channel: Channel = member.channel
     try:
@@ -157,7 +157,7 @@ async def _relayed(code: Code, header: headers.Header, body: bytes, member: Memb
     return Answer(body=bytes(answer.body), code=answer.code, remark=answer.remark)
 
 
-def _member(broker: Broker, group: str, client_id: str | None) -> Member:
+def _member(broker: Broker, group: str, client_id: str | None) -> OnlineClient:
     """That client, or any of the group if none is named."""
     if client_id:
         member = broker.members.client(group, client_id)
@@ -169,14 +169,14 @@ def _member(broker: Broker, group: str, client_id: str | None) -> Member:
     return member
 
 
-def _check_versions(members: Iterable[Member], *, since: int) -> None:
+def _check_versions(members: Iterable[OnlineClient], *, since: int) -> None:
     """All or none: a reset that only some members follow would leave the group in two places."""
     for member in members:
         if member.version < since:
             raise _too_old(member)
 
 
-def _too_old(member: Member) -> AnsweredNo:
+def _too_old(member: OnlineClient) -> AnsweredNo:
     return AnsweredNo(
         Response.SYSTEM_ERROR,
         f"consumer {member.client_id!r} (version {member.version}) is too old for this: upgrade it",
@@ -190,7 +190,7 @@ def _not_online(group: str, client_id: str | None) -> AnsweredNo:
 
 HANDLERS: dict[int, Handler[Broker]] = {
     Code.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: consumer_status,
-    Code.GET_CONSUMER_RUNNING_INFO: consumer_running,
+    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: query_consumer_status,
+    Code.GET_CONSUMER_RUNNING_INFO: query_consumer_running,
     Code.CONSUME_MESSAGE_DIRECTLY: consume_directly,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from sparrow.broker.admin.topics import QUEUES_AT_ONCE
+from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
 from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.queue import Queue
@@ -33,11 +33,11 @@ from sparrow.wire.headers import (
     TopicsOfGroup,
 )
 
-NEVER_MS = -1
+NO_STORE_TIME_MS = -1
 NO_CORRECTION = (1 << 63) - 1
 
 
-async def of_group(request: ConsumeStats, broker: Broker, _call: Call) -> Answer:
+async def group_progress(request: ConsumeStats, broker: Broker, _call: Call) -> Answer:
     """How far the group is on the topics asked for, or on all it reads."""
     names = request.topics or await _topics_of(broker, request.group)
     table: dict[BrokerQueue, QueueProgress] = {}
@@ -48,7 +48,7 @@ async def of_group(request: ConsumeStats, broker: Broker, _call: Call) -> Answer
     return Answer.of(bodies.ConsumeStats(table, rate))
 
 
-async def of_all(request: BrokerConsumeStats, broker: Broker, _call: Call) -> Answer:
+async def broker_progress(request: BrokerConsumeStats, broker: Broker, _call: Call) -> Answer:
     """The same for every group that ever committed, on the ordered topics or on the others."""
     topics_of: dict[str, list[str]] = {}
     for name, group in sorted(await broker.store.offsets()):
@@ -91,7 +91,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[BrokerQueu
         # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
         progress = QueueProgress(end, offset, read_ms or 0, pull_offset=offset)
         table[BrokerQueue(topic.name, broker.name, queue_id)] = progress
-        if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+        if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
     return table
 
@@ -101,7 +101,7 @@ def _rate(broker: Broker, group: str, topic: str) -> float:
     return pulled.messages.minute.rate if pulled is not None else 0.0
 
 
-async def time_spans(request: ConsumeTimeSpan, broker: Broker, _call: Call) -> Answer:
+async def query_time_spans(request: ConsumeTimeSpan, broker: Broker, _call: Call) -> Answer:
     """From when to when messages reach, from when the last consumed one is, and how long the next has been waiting."""
     topic = broker.topics[request.topic]
     spans = [
@@ -116,7 +116,7 @@ async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
 
     async def stored_ms(at: int) -> int:
         found = await store_ms_at(broker.store, queue, at) if first <= at < end else None
-        return NEVER_MS if found is None else found
+        return NO_STORE_TIME_MS if found is None else found
 
     oldest_ms = await stored_ms(first)
     next_ms = await stored_ms(max(offset, first))
@@ -125,15 +125,15 @@ async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
         min_time_stamp=oldest_ms,
         max_time_stamp=await stored_ms(end - 1),
         consume_time_stamp=await stored_ms(offset - 1) if offset > first else oldest_ms,
-        delay_time=max(0, broker.now_ms() - next_ms) if next_ms != NEVER_MS else 0,
+        delay_time=max(0, broker.now_ms() - next_ms) if next_ms != NO_STORE_TIME_MS else 0,
     )
 
 
-async def topics_of(request: TopicsOfGroup, broker: Broker, _call: Call) -> Answer:
+async def list_topics_of_group(request: TopicsOfGroup, broker: Broker, _call: Call) -> Answer:
     return Answer.of(TopicList(await _topics_of(broker, request.group), str(broker.address)))
 
 
-async def subscription(request: SubscriptionOfGroup, broker: Broker, _call: Call) -> Answer:
+async def query_subscription(request: SubscriptionOfGroup, broker: Broker, _call: Call) -> Answer:
     """What the group's consumers want of the topic; nothing, while none is online."""
     topic = request.topic or ""
     wanted = broker.members.filter_of(request.group, topic)
@@ -141,7 +141,7 @@ async def subscription(request: SubscriptionOfGroup, broker: Broker, _call: Call
     return Answer.of(bodies.SubscriptionOfGroup(request.group, topic, said))
 
 
-async def corrections(request: CorrectOffsets, broker: Broker, _call: Call) -> Answer:
+async def query_corrections(request: CorrectOffsets, broker: Broker, _call: Call) -> Answer:
     """The smallest offset any group has on each queue, where that is behind the group compared with.
 
     Groups named in the filter do not count, nor do offsets whose messages are gone.
@@ -161,7 +161,7 @@ async def corrections(request: CorrectOffsets, broker: Broker, _call: Call) -> A
     return Answer.of(bodies.CorrectOffsets(least))
 
 
-async def clone(request: CloneOffsets, broker: Broker, _call: Call) -> Done:
+async def clone_offsets(request: CloneOffsets, broker: Broker, _call: Call) -> Done:
     """Let one group go on where another is, on one topic or on all that the other reads."""
     await broker.groups.found_or_created(request.to_group)
     offsets = await broker.store.offsets()
@@ -175,7 +175,7 @@ async def clone(request: CloneOffsets, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def all_offsets(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def list_all_offsets(_request: Done, broker: Broker, _call: Call) -> Answer:
     """Everything every group committed, as a slave copies it."""
     table = {
         f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
@@ -185,12 +185,12 @@ async def all_offsets(_request: Done, broker: Broker, _call: Call) -> Answer:
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.GET_CONSUME_STATS: of_group,
-    Code.GET_BROKER_CONSUME_STATS: of_all,
-    Code.QUERY_CONSUME_TIME_SPAN: time_spans,
-    Code.QUERY_TOPICS_BY_CONSUMER: topics_of,
-    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: subscription,
-    Code.QUERY_CORRECTION_OFFSET: corrections,
-    Code.CLONE_GROUP_OFFSET: clone,
-    Code.GET_ALL_CONSUMER_OFFSET: all_offsets,
+    Code.GET_CONSUME_STATS: group_progress,
+    Code.GET_BROKER_CONSUME_STATS: broker_progress,
+    Code.QUERY_CONSUME_TIME_SPAN: query_time_spans,
+    Code.QUERY_TOPICS_BY_CONSUMER: list_topics_of_group,
+    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: query_subscription,
+    Code.QUERY_CORRECTION_OFFSET: query_corrections,
+    Code.CLONE_GROUP_OFFSET: clone_offsets,
+    Code.GET_ALL_CONSUMER_OFFSET: list_all_offsets,
 }

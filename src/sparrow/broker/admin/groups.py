@@ -13,16 +13,16 @@ from sparrow.wire.headers import AskGroup, DeleteGroup, Done, ForbidGroup, ListG
 
 RETRY_QUEUES_MAX = 1024
 RETRIES_MAX = 65_536
-UNLIMITED = -1
+UNLIMITED_RETRIES = -1
 
 
-async def put(_request: Done, broker: Broker, call: Call) -> Done:
+async def put_group(_request: Done, broker: Broker, call: Call) -> Done:
     """Create a group or change it."""
     await broker.groups.put(_checked(call.body(GroupConfig)))
     return Done()
 
 
-async def put_all(_request: Done, broker: Broker, call: Call) -> Done:
+async def put_groups(_request: Done, broker: Broker, call: Call) -> Done:
     """The same for a list; nothing is changed unless all of it can be."""
     wanted = call.body(GroupConfigList).group_config_list
     if not wanted:
@@ -39,25 +39,25 @@ def _checked(config: GroupConfig) -> Group:
         raise Refused(
             f"group {name!r} cannot have {config.retry_queue_nums} retry queues: 0 to {RETRY_QUEUES_MAX} are possible"
         )
-    if not UNLIMITED <= config.retry_max_times <= RETRIES_MAX:
+    if not UNLIMITED_RETRIES <= config.retry_max_times <= RETRIES_MAX:
         raise Refused(
             f"group {name!r} cannot have {config.retry_max_times} retries: 0 to {RETRIES_MAX} are possible, "
-            f"and {UNLIMITED} for no limit"
+            f"and {UNLIMITED_RETRIES} for no limit"
         )
     return config.group()
 
 
-async def get(request: AskGroup, broker: Broker, _call: Call) -> Answer:
+async def get_group(request: AskGroup, broker: Broker, _call: Call) -> Answer:
     return Answer.of(GroupConfig.of(broker.groups[request.group]))
 
 
-async def list_all(_request: ListGroups, broker: Broker, _call: Call) -> Answer:
+async def list_groups(_request: ListGroups, broker: Broker, _call: Call) -> Answer:
     """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
     table = {group.name: GroupConfig.of(group) for group in broker.groups}
     return Answer.of(GroupTable(table, broker.groups.version))
 
 
-async def delete(request: DeleteGroup, broker: Broker, _call: Call) -> Done:
+async def delete_group(request: DeleteGroup, broker: Broker, _call: Call) -> Done:
     """Offsets stay unless they are to go too: made again, the group goes on where it was, as RocketMQ's do."""
     name = checked_group(request.group)
     if name in SYSTEM_GROUPS:
@@ -67,7 +67,7 @@ async def delete(request: DeleteGroup, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def forbid(request: ForbidGroup, broker: Broker, _call: Call) -> Answer:
+async def forbid_group(request: ForbidGroup, broker: Broker, _call: Call) -> Answer:
     """Pulls look at the group and at the topic, not at the pair of them: a table of pairs would be a false promise."""
     return Answer(
         code=Response.REQUEST_CODE_NOT_SUPPORTED,
@@ -79,10 +79,10 @@ async def forbid(request: ForbidGroup, broker: Broker, _call: Call) -> Answer:
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: put_all,
-    Code.GET_SUBSCRIPTIONGROUP_CONFIG: get,
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: list_all,
-    Code.DELETE_SUBSCRIPTIONGROUP: delete,
-    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: forbid,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put_group,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: put_groups,
+    Code.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: list_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    Code.UPDATE_AND_GET_GROUP_FORBIDDEN: forbid_group,
 }

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 
 from sparrow.broker.context import Broker
-from sparrow.broker.counters import Counters, Figure, Figures, Rates, Totals, Traffic
+from sparrow.broker.counters import Rates, Totals, Traffic, TrafficCounters, WindowCount, WindowCounts
 from sparrow.broker.query.messages import store_ms_of
 from sparrow.model.errors import Refused
 from sparrow.net.dispatcher import Answer, Call, Handler
@@ -42,7 +42,7 @@ _NO_TIMER = {
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-async def figures(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def runtime_statistics(_request: Done, broker: Broker, _call: Call) -> Answer:
     table = {
         "brokerActive": "true",
         "brokerVersion": str(OUR_VERSION),
@@ -59,7 +59,7 @@ async def figures(_request: Done, broker: Broker, _call: Call) -> Answer:
     return Answer.of(KvTable(dict(sorted(table.items()))))
 
 
-def _traffic(counters: Counters, now_ms: int) -> dict[str, str]:
+def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
     def rates(of: Callable[[Totals], int]) -> str:
         return _spaced(counters.rates(now_ms, of))
 
@@ -116,19 +116,21 @@ def _duration(passed_ms: int) -> str:
 
 # -- figures of a topic or a group ------------------------------------------------------------------------------------
 
-Measured = Callable[[Counters, str, int], Figures | None]
+TrafficQuery = Callable[[TrafficCounters, str, int], WindowCounts | None]
 
 
-def _of_topic(pick: Callable[[Traffic], Figures]) -> Measured:
-    def measured(counters: Counters, key: str, now_ms: int) -> Figures | None:
+def _of_topic(pick: Callable[[Traffic], WindowCounts]) -> TrafficQuery:
+    def measured(counters: TrafficCounters, key: str, now_ms: int) -> WindowCounts | None:
         found = counters.sent_to(key, now_ms)
         return pick(found) if found is not None else None
 
     return measured
 
 
-def _of_group(ask: Callable[[Counters, str, str, int], Traffic | None], pick: Callable[[Traffic], Figures]) -> Measured:
-    def measured(counters: Counters, key: str, now_ms: int) -> Figures | None:
+def _of_group(
+    ask: Callable[[TrafficCounters, str, str, int], Traffic | None], pick: Callable[[Traffic], WindowCounts]
+) -> TrafficQuery:
+    def measured(counters: TrafficCounters, key: str, now_ms: int) -> WindowCounts | None:
         topic, _, group = key.partition("@")
         found = ask(counters, group, topic, now_ms)
         return pick(found) if found is not None else None
@@ -136,16 +138,16 @@ def _of_group(ask: Callable[[Counters, str, str, int], Traffic | None], pick: Ca
     return measured
 
 
-STATISTICS: Mapping[str, Measured] = {
+STATISTICS: Mapping[str, TrafficQuery] = {
     "TOPIC_PUT_NUMS": _of_topic(lambda traffic: traffic.messages),
     "TOPIC_PUT_SIZE": _of_topic(lambda traffic: traffic.bytes),
-    "GROUP_GET_NUMS": _of_group(Counters.pulled_by, lambda traffic: traffic.messages),
-    "GROUP_GET_SIZE": _of_group(Counters.pulled_by, lambda traffic: traffic.bytes),
-    "SNDBCK_PUT_NUMS": _of_group(Counters.sent_back_by, lambda traffic: traffic.messages),
+    "GROUP_GET_NUMS": _of_group(TrafficCounters.pulled_by, lambda traffic: traffic.messages),
+    "GROUP_GET_SIZE": _of_group(TrafficCounters.pulled_by, lambda traffic: traffic.bytes),
+    "SNDBCK_PUT_NUMS": _of_group(TrafficCounters.sent_back_by, lambda traffic: traffic.messages),
 }
 
 
-async def statistic(request: BrokerStats, broker: Broker, _call: Call) -> Answer:
+async def view_statistic(request: BrokerStats, broker: Broker, _call: Call) -> Answer:
     """A topic is asked for by its name, a group as `topic@group`."""
     measured = STATISTICS.get(request.name)
     if measured is None:
@@ -158,14 +160,14 @@ async def statistic(request: BrokerStats, broker: Broker, _call: Call) -> Answer
     return Answer.of(bodies.BrokerStats(*map(_shown, found)))
 
 
-def _shown(figure: Figure) -> bodies.Figures:
+def _shown(figure: WindowCount) -> bodies.Figures:
     return bodies.Figures(figure.sum, figure.rate, figure.average)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-async def settings(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def get_settings(_request: Done, broker: Broker, _call: Call) -> Answer:
     """What of RocketMQ's configuration has a meaning here, as Java properties."""
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(_settings(broker).items()))
     # Nothing changes while the broker runs, so the version is that of its start.
@@ -236,17 +238,17 @@ async def delete_expired(_request: Done, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def nothing_left(_request: Done, _broker: Broker, _call: Call) -> Done:
+async def accept_cleanup(_request: Done, _broker: Broker, _call: Call) -> Done:
     """Queue files go with the log they point into, and queues with their topic: there is never anything to clean."""
     return Done()
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.GET_BROKER_RUNTIME_INFO: figures,
-    Code.VIEW_BROKER_STATS_DATA: statistic,
-    Code.GET_BROKER_CONFIG: settings,
+    Code.GET_BROKER_RUNTIME_INFO: runtime_statistics,
+    Code.VIEW_BROKER_STATS_DATA: view_statistic,
+    Code.GET_BROKER_CONFIG: get_settings,
     Code.UPDATE_BROKER_CONFIG: change_settings,
     Code.DELETE_EXPIRED_COMMITLOG: delete_expired,
-    Code.CLEAN_EXPIRED_CONSUMEQUEUE: nothing_left,
-    Code.CLEAN_UNUSED_TOPIC: nothing_left,
+    Code.CLEAN_EXPIRED_CONSUMEQUEUE: accept_cleanup,
+    Code.CLEAN_UNUSED_TOPIC: accept_cleanup,
 }

@@ -18,7 +18,7 @@ from sparrow.wire.headers import Done
 from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
 
 
-async def issue(_request: Done, broker: Broker, call: Call) -> Answer:
+async def issue_token(_request: Done, broker: Broker, call: Call) -> Answer:
     """The token of that name, made if there is none."""
     wanted = call.body(IssueToken)
     name, kind, secret = checked_token(wanted.name), checked_kind(wanted.type), checked_secret(wanted.secret_key)
@@ -39,13 +39,13 @@ async def issue(_request: Done, broker: Broker, call: Call) -> Answer:
     return Answer.of(_shown(token, secret_key=token.secret_key))
 
 
-async def list_all(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def list_tokens(_request: Done, broker: Broker, _call: Call) -> Answer:
     """In the order they were issued, the revoked ones too."""
     tokens = sorted((await broker.store.tokens()).values(), key=lambda token: token.id)
     return Answer.of(TokensShown([_shown(token) for token in tokens]))
 
 
-async def revoke(_request: Done, broker: Broker, call: Call) -> Answer:
+async def revoke_token(_request: Done, broker: Broker, call: Call) -> Answer:
     """To revoke what was revoked is no error: operators make sure."""
     name = call.body(RevokeToken).name
     token = (await broker.store.tokens()).get(name)
@@ -62,7 +62,7 @@ def _shown(token: Token, *, secret_key: str | None = None) -> TokenShown:
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    TokenCode.ISSUE_TOKEN: issue,
-    TokenCode.LIST_TOKENS: list_all,
-    TokenCode.REVOKE_TOKEN: revoke,
+    TokenCode.ISSUE_TOKEN: issue_token,
+    TokenCode.LIST_TOKENS: list_tokens,
+    TokenCode.REVOKE_TOKEN: revoke_token,
 }

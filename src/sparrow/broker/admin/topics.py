@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.lanes import has_lanes, laid_out
+from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
 from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import HAS_LANES
@@ -32,13 +32,13 @@ from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskTopic, DeleteTopic, Done, ListTopics, UpdateTopic
 
 QUEUES_MAX = 65_536
-QUEUES_AT_ONCE = 256
+QUEUES_PER_YIELD = 256
 """After so many queues, whoever goes through a long list lets others have a turn."""
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 SYS_FLAGS = range(4)
 """RocketMQ's; that of lanes may be added."""
-ATTRIBUTES: Mapping[str, frozenset[str]] = {
+TOPIC_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
@@ -50,7 +50,7 @@ _Change = tuple[str, str | None]
 """An attribute, and the value it gets; None takes it away."""
 
 
-async def put(request: UpdateTopic, broker: Broker, _call: Call) -> Done:
+async def put_topic(request: UpdateTopic, broker: Broker, _call: Call) -> Done:
     """Create a topic or change it. Saying the same again changes nothing."""
     config = TopicConfig(
         topic_name=request.topic,
@@ -65,7 +65,7 @@ async def put(request: UpdateTopic, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def put_all(_request: Done, broker: Broker, call: Call) -> Done:
+async def put_topics(_request: Done, broker: Broker, call: Call) -> Done:
     """The same for a list; nothing is changed unless all of it can be."""
     wanted = call.body(TopicConfigList).topic_config_list
     if not wanted:
@@ -76,7 +76,7 @@ async def put_all(_request: Done, broker: Broker, call: Call) -> Done:
     return Done()
 
 
-async def static(request: UpdateTopic, broker: Broker, _call: Call) -> Answer:
+async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: Call) -> Answer:
     return Answer(
         code=Response.REQUEST_CODE_NOT_SUPPORTED,
         remark=f"topic {request.topic!r} cannot be a static one: this broker has none, make it an ordinary topic",
@@ -100,12 +100,12 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
     known = broker.topics.get(name)
     attributes = dict(known.attributes) if known is not None else {}
     for key, value in changes:
-        if key not in ATTRIBUTES:
-            raise Refused(f"{key[:80]!r} is no attribute of a topic: {', '.join(ATTRIBUTES)} are")
+        if key not in TOPIC_ATTRIBUTES:
+            raise Refused(f"{key[:80]!r} is no attribute of a topic: {', '.join(TOPIC_ATTRIBUTES)} are")
         if value is None:
             attributes.pop(key, None)
-        elif value not in ATTRIBUTES[key]:
-            possible = ", ".join(sorted(ATTRIBUTES[key]))
+        elif value not in TOPIC_ATTRIBUTES[key]:
+            possible = ", ".join(sorted(TOPIC_ATTRIBUTES[key]))
             raise Refused(f"the attribute {key!r} cannot be {value[:80]!r} here: {possible} would do")
         else:
             attributes[key] = value
@@ -113,8 +113,8 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
     if known is not None and has_lanes(known) and not isinstance(broker.store, LogStore):
         # On a database every topic has them, whatever tools say that have never heard of lanes.
         wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | HAS_LANES)
-    topic = laid_out(wanted, known)
-    if has_lanes(topic) and name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+    topic = topic_with_lanes(wanted, known)
+    if has_lanes(topic) and name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
         raise Refused(f"topic {name!r} is a group's own, and those have no lanes")
     if topic.read_queues > QUEUES_MAX:
         raise Refused(f"topic {name!r} cannot have {topic.read_queues} queues in lanes: {QUEUES_MAX} are possible")
@@ -142,7 +142,7 @@ def _keyed_changes(attributes: Mapping[str, str]) -> list[_Change]:
     ]
 
 
-async def delete(request: DeleteTopic, broker: Broker, _call: Call) -> Done:
+async def delete_topic(request: DeleteTopic, broker: Broker, _call: Call) -> Done:
     """Messages, queues and offsets go with it. Deleting what is not there is fine: tools repeat themselves."""
     name = checked_topic(request.topic)
     if broker.topics.is_system(name):
@@ -152,11 +152,11 @@ async def delete(request: DeleteTopic, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def get(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+async def get_topic(request: AskTopic, broker: Broker, _call: Call) -> Answer:
     return Answer.of(TopicConfig.of(broker.topics[request.topic]))
 
 
-async def list_all(_request: ListTopics, broker: Broker, _call: Call) -> Answer:
+async def list_topics(_request: ListTopics, broker: Broker, _call: Call) -> Answer:
     """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
     table = {topic.name: TopicConfig.of(topic) for topic in broker.topics}
     return Answer.of(
@@ -169,11 +169,11 @@ async def list_all(_request: ListTopics, broker: Broker, _call: Call) -> Answer:
     )
 
 
-async def list_system(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def list_system_topics(_request: Done, broker: Broker, _call: Call) -> Answer:
     return Answer.of(TopicList(broker.topics.system_names))
 
 
-async def stats(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+async def topic_statistics(request: AskTopic, broker: Broker, _call: Call) -> Answer:
     """Where each queue begins and ends, and how fast the topic grows."""
     topic = broker.topics[request.topic]
     table = {}
@@ -182,13 +182,13 @@ async def stats(request: AskTopic, broker: Broker, _call: Call) -> Answer:
         first, end = broker.store.bounds_now(queue)
         newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
         table[BrokerQueue(topic.name, broker.name, queue_id)] = QueueBounds(first, end, newest_ms or 0)
-        if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+        if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
     sent = broker.counters.sent_to(topic.name, broker.now_ms())
     return Answer.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
 
 
-async def consumed_by(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+async def list_groups_of_topic(request: AskTopic, broker: Broker, _call: Call) -> Answer:
     """Groups that subscribe to the topic now, or have read it before."""
     groups = set(broker.members.groups_of_topic(request.topic))
     groups.update(group for topic, group in await broker.store.offsets() if topic == request.topic)
@@ -196,13 +196,13 @@ async def consumed_by(request: AskTopic, broker: Broker, _call: Call) -> Answer:
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.UPDATE_AND_CREATE_TOPIC: put,
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: put_all,
-    Code.UPDATE_AND_CREATE_STATIC_TOPIC: static,
-    Code.DELETE_TOPIC_IN_BROKER: delete,
-    Code.GET_TOPIC_CONFIG: get,
-    Code.GET_ALL_TOPIC_CONFIG: list_all,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: list_system,
-    Code.GET_TOPIC_STATS_INFO: stats,
-    Code.QUERY_TOPIC_CONSUME_BY_WHO: consumed_by,
+    Code.UPDATE_AND_CREATE_TOPIC: put_topic,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: put_topics,
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC: refuse_static_topic,
+    Code.DELETE_TOPIC_IN_BROKER: delete_topic,
+    Code.GET_TOPIC_CONFIG: get_topic,
+    Code.GET_ALL_TOPIC_CONFIG: list_topics,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: list_system_topics,
+    Code.GET_TOPIC_STATS_INFO: topic_statistics,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: list_groups_of_topic,
 }

@@ -24,7 +24,7 @@ SYSTEM_GROUPS = (
 """Always there, though kept nowhere: tools consume in the name of the first."""
 
 
-class Groups:
+class GroupCatalog:
     """All consumer groups of one broker."""
 
     def __init__(self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int]) -> None:

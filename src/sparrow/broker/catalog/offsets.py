@@ -19,7 +19,7 @@ from sparrow.wire.headers import (
 from sparrow.wire.record import decode
 
 
-async def query(request: QueryOffset, broker: Broker, _call: Call) -> OffsetFound:
+async def query_offset(request: QueryOffset, broker: Broker, _call: Call) -> OffsetFound:
     """The offset the group should read next."""
     committed = await broker.store.committed(request.group, request.queue)
     if committed is not None:
@@ -33,7 +33,7 @@ async def query(request: QueryOffset, broker: Broker, _call: Call) -> OffsetFoun
     raise OffsetUnknown(request.group, request.queue)
 
 
-async def commit(request: CommitOffset, broker: Broker, _call: Call) -> Done:
+async def commit_offset(request: CommitOffset, broker: Broker, _call: Call) -> Done:
     """Going backwards is allowed: it is how a group is rewound."""
     if request.offset < 0:
         raise Refused(f"{request.offset} is no offset: they start at 0")
@@ -43,20 +43,20 @@ async def commit(request: CommitOffset, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def newest(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
+async def max_offset(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
     """The next offset to be given out, as consumers see it."""
     return OffsetFound((await broker.store.bounds(request.queue)).end)
 
 
-async def oldest(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
+async def min_offset(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
     return OffsetFound((await broker.store.bounds(request.queue)).first)
 
 
-async def at_time(request: SearchOffset, broker: Broker, _call: Call) -> OffsetFound:
+async def search_offset(request: SearchOffset, broker: Broker, _call: Call) -> OffsetFound:
     return OffsetFound(await broker.store.offset_at(request.queue, request.time_ms, upper=request.wants_upper))
 
 
-async def oldest_time(request: AskQueue, broker: Broker, _call: Call) -> StoreTimeFound:
+async def earliest_store_time(request: AskQueue, broker: Broker, _call: Call) -> StoreTimeFound:
     """When the oldest message of the queue was stored; -1 if it has none."""
     first, _ = await broker.store.bounds(request.queue)
     found = await broker.store.read(request.queue, first, count_max=1)
@@ -66,10 +66,10 @@ async def oldest_time(request: AskQueue, broker: Broker, _call: Call) -> StoreTi
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.QUERY_CONSUMER_OFFSET: query,
-    Code.UPDATE_CONSUMER_OFFSET: commit,
-    Code.GET_MAX_OFFSET: newest,
-    Code.GET_MIN_OFFSET: oldest,
-    Code.SEARCH_OFFSET_BY_TIMESTAMP: at_time,
-    Code.GET_EARLIEST_MSG_STORETIME: oldest_time,
+    Code.QUERY_CONSUMER_OFFSET: query_offset,
+    Code.UPDATE_CONSUMER_OFFSET: commit_offset,
+    Code.GET_MAX_OFFSET: max_offset,
+    Code.GET_MIN_OFFSET: min_offset,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,
+    Code.GET_EARLIEST_MSG_STORETIME: earliest_store_time,
 }

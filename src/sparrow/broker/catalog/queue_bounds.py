@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sparrow.broker.admin.topics import QUEUES_AT_ONCE
+from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
 from sparrow.model.queue import Bounds, Queue
 from sparrow.net.dispatcher import Answer, Call, Handler
@@ -16,14 +16,14 @@ from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import Done
 
-SAMPLE = 64
+SAMPLE_MESSAGES = 64
 """The newest messages that stand for the others of their queue. While fewer have come, the mean stays what it was."""
 _SAMPLE_BYTES = 256 << 10
-MEANS_MAX = 1 << 17
+CACHED_MEANS_MAX = 1 << 17
 """Queues whose mean is kept; past it all are forgotten, and taken again when asked for."""
 
 
-async def heads(_request: Done, broker: Broker, call: Call) -> Answer:
+async def query_queue_bounds(_request: Done, broker: Broker, call: Call) -> Answer:
     """[queue id, first, end, mean size of a record] of every queue that can be read."""
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     topics = [broker.topics[name] for name in dict.fromkeys(call.body(list[str]))]
@@ -35,7 +35,7 @@ async def heads(_request: Done, broker: Broker, call: Call) -> Answer:
             bounds = await broker.store.bounds(queue)
             rows.append((queue_id, bounds.first, bounds.end, await _mean_bytes(broker, queue, bounds)))
             looked_at += 1
-            if not looked_at % QUEUES_AT_ONCE:
+            if not looked_at % QUEUES_PER_YIELD:
                 await asyncio.sleep(0)
     return Answer.of(found)
 
@@ -47,16 +47,18 @@ async def _mean_bytes(broker: Broker, queue: Queue, bounds: Bounds) -> int:
         return 0
     means = broker.mean_bytes
     sampled_end, mean = means.get(queue, (-1, 0))
-    if 0 <= end - sampled_end < SAMPLE and mean:
+    if 0 <= end - sampled_end < SAMPLE_MESSAGES and mean:
         return mean
-    found = await broker.store.read(queue, max(first, end - SAMPLE), count_max=SAMPLE, bytes_max=_SAMPLE_BYTES)
+    found = await broker.store.read(
+        queue, max(first, end - SAMPLE_MESSAGES), count_max=SAMPLE_MESSAGES, bytes_max=_SAMPLE_BYTES
+    )
     if not isinstance(found, Slice) or not found.sizes:
         return mean
-    if len(means) >= MEANS_MAX:
+    if len(means) >= CACHED_MEANS_MAX:
         means.clear()
     mean = sum(found.sizes) // len(found.sizes)
     means[queue] = end, mean
     return mean
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.QUERY_HEADS: heads}
+HANDLERS: dict[int, Handler[Broker]] = {Code.QUERY_HEADS: query_queue_bounds}

@@ -75,15 +75,15 @@ class QueueLocks:
             del self._held[oldest]
 
 
-async def lock(_: Done, broker: Broker, call: Call) -> Answer:
+async def lock_queues(_: Done, broker: Broker, call: Call) -> Answer:
     asked = call.body(LockQueues)
     held = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, broker.now_ms())
     return Answer.of(QueuesLocked(held))
 
 
-async def unlock(_: Done, broker: Broker, call: Call) -> None:
+async def unlock_queues(_: Done, broker: Broker, call: Call) -> None:
     asked = call.body(LockQueues)
     broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.LOCK_BATCH_MQ: lock, Code.UNLOCK_BATCH_MQ: unlock}
+HANDLERS: dict[int, Handler[Broker]] = {Code.LOCK_BATCH_MQ: lock_queues, Code.UNLOCK_BATCH_MQ: unlock_queues}

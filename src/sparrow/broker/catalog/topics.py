@@ -15,22 +15,22 @@ from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Store
 from sparrow.wire.bodies import DataVersion
 
-TEMPLATE_TOPIC = "TBW102"
-RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
+AUTO_CREATE_TOPIC = "TBW102"
+RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX = "%RETRY%", "%DLQ%"
 HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECKED_OUT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECK_LIMIT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC = "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-SYSTEM_PREFIX = "rmq_sys_"
-REPLY_SUFFIX = "_REPLY_TOPIC"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
-NOT_FOR_SENDERS = frozenset(
-    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECKED_OUT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+BROKER_ONLY_TOPICS = frozenset(
+    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_LIMIT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
 """Topics that only the broker itself writes to."""
 
 
-class Topics:
+class TopicCatalog:
     """All topics of one broker."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Topics:
         kept = await self._store.topics()
         for name, topic in self._system.items():
             # Replies are stored, if only for a while, whatever else is kept elsewhere.
-            if name not in kept and (self._keeps_system or name.endswith(REPLY_SUFFIX)):
+            if name not in kept and (self._keeps_system or name.endswith(REPLY_TOPIC_SUFFIX)):
                 await self._store.put_topic(topic)
         self.take_over(await self._store.topics())
 
@@ -93,11 +93,11 @@ class Topics:
         return name in self._known
 
     def is_system(self, name: str) -> bool:
-        return name in self._system or name in NOT_FOR_SENDERS or name.startswith(SYSTEM_PREFIX)
+        return name in self._system or name in BROKER_ONLY_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     @property
     def system_names(self) -> list[str]:
-        return sorted({*self._system, *NOT_FOR_SENDERS})
+        return sorted({*self._system, *BROKER_ONLY_TOPICS})
 
     async def put(self, topic: Topic) -> None:
         """Create or change a topic."""
@@ -159,7 +159,7 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
         return Topic(name=name, read_queues=queues, write_queues=queues, permission=permission)
 
     if settings.auto_create_topics:
-        yield topic(TEMPLATE_TOPIC, settings.topic_queues, all_permissions)
+        yield topic(AUTO_CREATE_TOPIC, settings.topic_queues, all_permissions)
     yield topic(settings.cluster, 16, all_permissions)  # mqadmin finds all brokers of a cluster by this topic
     yield topic(settings.name, 1, all_permissions)
     yield topic(SELF_TEST_TOPIC, 1)
@@ -168,5 +168,5 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     yield topic(TIMER_TOPIC, 1)
     yield topic(HALF_TOPIC, 1)
     yield topic(OP_TOPIC, 1)
-    yield topic(settings.cluster + REPLY_SUFFIX, 1)
+    yield topic(settings.cluster + REPLY_TOPIC_SUFFIX, 1)
     yield topic(f"rmq_sys_REVIVE_LOG_{settings.cluster}", 1, READ)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import CLUSTERING
-from sparrow.broker.clients.subscriptions import filter_of
+from sparrow.broker.clients.subscriptions import build_filter
 from sparrow.broker.context import Broker
 from sparrow.model.errors import BadRequest, Refused
 from sparrow.model.topic import Group
@@ -39,11 +39,11 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: Call) -> HeartbeatSeen:
     changed = broker.members.heartbeat(
         call.channel, said, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
     )
-    notify(broker, changed.groups)
+    notify_group_changed(broker, changed.groups)
     # Last, since it may wait for name servers: nobody must wait for them to become a member.
     for group in groups:
         if group.retry_queues > 0:
-            await broker.topics.create_for_group(RETRY_PREFIX, group.name, group.retry_queues)
+            await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
     if changed.refused:
         raise changed.refused[0]
     return HeartbeatSeen(supports_v2=True, subscription_changed=changed.needs_subscriptions)
@@ -59,7 +59,7 @@ async def _group(broker: Broker, name: str) -> Group | None:
 
 
 async def unregister(request: UnregisterClient, broker: Broker, call: Call) -> None:
-    notify(
+    notify_group_changed(
         broker,
         broker.members.unregister(
             call.channel,
@@ -80,25 +80,25 @@ async def list_consumers(request: ListConsumers, broker: Broker, _: Call) -> Ans
 
 async def check_config(_: Done, broker: Broker, call: Call) -> None:
     """Whether a subscription would do, asked before a consumer starts with it."""
-    filter_of(call.body(ClientConfigCheck).subscription_data)
+    build_filter(call.body(ClientConfigCheck).subscription_data)
 
 
-def left(broker: Broker, channel: Channel) -> None:
+def remove_channel(broker: Broker, channel: Channel) -> None:
     """A connection has ended."""
-    notify(broker, broker.members.left(channel).groups)
+    notify_group_changed(broker, broker.members.left(channel).groups)
 
 
-def drop_silent(broker: Broker) -> None:
+def expire_clients(broker: Broker) -> None:
     """Hang up on clients that send no heartbeat any more; their connections may be dead without anybody knowing."""
     before_ms = broker.now_ms() - broker.settings.client_silence_ms
     for channel in broker.members.silent(before_ms):
         log.info("client fell silent", extra={"peer": channel.address})
         channel.close("no heartbeat came for too long")
-        left(broker, channel)
-    notify(broker, broker.members.expire(before_ms).groups)
+        remove_channel(broker, channel)
+    notify_group_changed(broker, broker.members.expire(before_ms).groups)
 
 
-def notify(broker: Broker, groups: Iterable[str]) -> None:
+def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
     """Tell all members that somebody came or left. Those who broadcast share nothing, and are left alone."""
     for name in groups:
         group = broker.members.consumers(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from sparrow.broker.clients.subscriptions import Filter, filter_of
+from sparrow.broker.clients.subscriptions import SubscriptionFilter, build_filter
 from sparrow.model.errors import Refused
 from sparrow.wire.bodies import ConsumerData, HeartbeatData
 from sparrow.wire.codes import Language
@@ -21,7 +21,7 @@ from sparrow.wire.codes import Language
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 
-class Member(msgspec.Struct, frozen=True):
+class OnlineClient(msgspec.Struct, frozen=True):
     """A client in a group."""
 
     channel: Any
@@ -32,21 +32,21 @@ class Member(msgspec.Struct, frozen=True):
     seen_ms: int
 
 
-class ConsumerGroup(msgspec.Struct):
+class OnlineConsumerGroup(msgspec.Struct):
     """The consumers of a group that are online. Readers leave it as it is."""
 
-    members: dict[str, Member] = {}
+    members: dict[str, OnlineClient] = {}
     """By client id, in the order in which they came."""
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = CLUSTERING
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    subscriptions: dict[str, Filter] = {}
+    subscriptions: dict[str, SubscriptionFilter] = {}
     """By topic."""
     fingerprint: int | None = None
     """Of the heartbeat the subscriptions are from; None while there was none that had any."""
 
 
-class Changed(msgspec.Struct, frozen=True):
+class MembershipChange(msgspec.Struct, frozen=True):
     """What a heartbeat, or somebody's leaving, has changed."""
 
     groups: tuple[str, ...] = ()
@@ -57,20 +57,22 @@ class Changed(msgspec.Struct, frozen=True):
     """Subscriptions that could not be taken; the rest was."""
 
 
-class Members:
+class ClientRegistry:
     """All clients of one broker."""
 
     def __init__(self) -> None:
-        self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[str, Member]] = {}
-        self._producer_clients: dict[str, Member] = {}
+        self._consumers: dict[str, OnlineConsumerGroup] = {}
+        self._producers: dict[str, dict[str, OnlineClient]] = {}
+        self._producer_clients: dict[str, OnlineClient] = {}
         self._seats: dict[Any, _Seats] = {}
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
-    def heartbeat(self, channel: Any, data: HeartbeatData, *, language: Language, version: int, now_ms: int) -> Changed:
+    def heartbeat(
+        self, channel: Any, data: HeartbeatData, *, language: Language, version: int, now_ms: int
+    ) -> MembershipChange:
         """A client says which groups it is in."""
-        member = Member(channel, data.client_id, language, version, now_ms)
+        member = OnlineClient(channel, data.client_id, language, version, now_ms)
         seats = self._seats.setdefault(channel, _Seats())
         seats.seen_ms = now_ms
         for producer in data.producer_data_set:
@@ -81,7 +83,7 @@ class Members:
         needs_subscriptions = False
         for consumer in data.consumer_data_set:
             name = consumer.group_name
-            group = self._consumers.setdefault(name, ConsumerGroup())
+            group = self._consumers.setdefault(name, OnlineConsumerGroup())
             is_changed = self._take_consumer(name, group, member)
             seats.consumers.add((name, member.client_id))
             group.consume_type, group.message_model = consumer.consume_type, consumer.message_model
@@ -95,20 +97,20 @@ class Members:
                 changed.append(name)
         if seats.is_empty:
             del self._seats[channel]
-        return Changed(tuple(changed), needs_subscriptions, tuple(refused))
+        return MembershipChange(tuple(changed), needs_subscriptions, tuple(refused))
 
     def unregister(
         self, channel: Any, client_id: str, *, producer_group: str | None = None, consumer_group: str | None = None
-    ) -> Changed:
+    ) -> MembershipChange:
         """A client leaves a group, or one in each role."""
         changed: list[str] = []
         if producer_group is not None:
             self._drop_producer(channel, producer_group, client_id)
         if consumer_group is not None:
             changed += self._drop_consumer(channel, consumer_group, client_id)
-        return Changed(tuple(changed))
+        return MembershipChange(tuple(changed))
 
-    def left(self, channel: Any) -> Changed:
+    def left(self, channel: Any) -> MembershipChange:
         """A connection has ended, and with it every membership it stood for."""
         seats = self._seats.get(channel, _Seats())
         for group, client_id in list(seats.producers):
@@ -125,7 +127,7 @@ class Members:
         """Channels that have sent no heartbeat since."""
         return [channel for channel, seats in self._seats.items() if seats.seen_ms < before_ms]
 
-    def expire(self, before_ms: int) -> Changed:
+    def expire(self, before_ms: int) -> MembershipChange:
         """Forget the groups that a client no longer names, though it goes on sending heartbeats for others.
 
         Go's client does not say so when one of several consumers on a connection stops.
@@ -142,30 +144,30 @@ class Members:
 
     # -- what it knows ------------------------------------------------------------------------------------------------
 
-    def filter_of(self, group: str, topic: str) -> Filter | None:
+    def filter_of(self, group: str, topic: str) -> SubscriptionFilter | None:
         """What the group wants of the topic; asked for with every pull."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
-    def consumers(self, group: str) -> ConsumerGroup | None:
+    def consumers(self, group: str) -> OnlineConsumerGroup | None:
         return self._consumers.get(group)
 
     def is_known(self, group: str) -> bool:
         """Whether consumers of the group are online."""
         return group in self._consumers
 
-    def client(self, group: str, client_id: str) -> Member | None:
+    def client(self, group: str, client_id: str) -> OnlineClient | None:
         """A consumer."""
         found = self._consumers.get(group)
         return found.members.get(client_id) if found is not None else None
 
-    def producers(self, group: str) -> list[Member]:
+    def producers(self, group: str) -> list[OnlineClient]:
         return list(self._producers.get(group, {}).values())
 
-    def producer_groups(self) -> Mapping[str, list[Member]]:
+    def producer_groups(self) -> Mapping[str, list[OnlineClient]]:
         return {name: list(members.values()) for name, members in self._producers.items()}
 
-    def producer_client(self, client_id: str) -> Member | None:
+    def producer_client(self, client_id: str) -> OnlineClient | None:
         """A producer, in whichever group it is."""
         return self._producer_clients.get(client_id)
 
@@ -175,7 +177,7 @@ class Members:
 
     # -- seats --------------------------------------------------------------------------------------------------------
 
-    def _take_consumer(self, name: str, group: ConsumerGroup, member: Member) -> bool:
+    def _take_consumer(self, name: str, group: OnlineConsumerGroup, member: OnlineClient) -> bool:
         before = group.members.get(member.client_id)
         group.members[member.client_id] = member
         if before is None:
@@ -186,7 +188,7 @@ class Members:
         self._leave_seat(before.channel, consumer=(name, member.client_id))
         return True
 
-    def _take_producer(self, name: str, member: Member) -> None:
+    def _take_producer(self, name: str, member: OnlineClient) -> None:
         group = self._producers.setdefault(name, {})
         before = group.get(member.client_id)
         group[member.client_id] = self._producer_clients[member.client_id] = member
@@ -218,9 +220,9 @@ class Members:
         if client is not None and client.channel == channel and not is_in_others:
             del self._producer_clients[client_id]
 
-    def _still_there(self, groups: Iterable[str]) -> Changed:
+    def _still_there(self, groups: Iterable[str]) -> MembershipChange:
         """Each once, and without those whose last member has left as well."""
-        return Changed(tuple(name for name in dict.fromkeys(groups) if name in self._consumers))
+        return MembershipChange(tuple(name for name in dict.fromkeys(groups) if name in self._consumers))
 
     def _leave_seat(
         self, channel: Any, *, consumer: tuple[str, str] | None = None, producer: tuple[str, str] | None = None
@@ -249,17 +251,17 @@ class _Seats:
         return not self.consumers and not self.producers
 
 
-def _subscribe(group: ConsumerGroup, consumer: ConsumerData, refused: list[Refused]) -> bool:
+def _subscribe(group: OnlineConsumerGroup, consumer: ConsumerData, refused: list[Refused]) -> bool:
     """Take the subscriptions of a heartbeat. Whether the group has other topics now."""
     before = group.subscriptions
-    after: dict[str, Filter] = {}
+    after: dict[str, SubscriptionFilter] = {}
     for data in consumer.subscription_data_set:
         known = after.get(data.topic) or before.get(data.topic)
         if known is not None and known.version >= data.sub_version:
             after[data.topic] = known
             continue
         try:
-            after[data.topic] = filter_of(data)
+            after[data.topic] = build_filter(data)
         except Refused as refusal:
             refused.append(refusal)
     group.subscriptions = after

@@ -12,15 +12,15 @@ from functools import lru_cache
 
 import msgspec
 
-from sparrow.broker.sql92 import BadSelector, Selector, compile
+from sparrow.broker.sql92 import InvalidSelector, Selector, compile_selector
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.codes import Response
 from sparrow.wire.error_codes import AnsweredNo
 from sparrow.wire.hashes import java_hash
 
-ALL = "*"
-TAG = "TAG"
-SQL92 = "SQL92"
+SUBSCRIBE_ALL = "*"
+EXPRESSION_TAG = "TAG"
+EXPRESSION_SQL92 = "SQL92"
 _KEPT_MAX = 4096
 _KEPT_CHARS_MAX = 1024
 """Longer expressions are read anew each time: what is kept must not grow with what somebody sends."""
@@ -35,17 +35,17 @@ class BadExpression(AnsweredNo):
         )
 
 
-class FilterNotBuilt(AnsweredNo):
+class UnsupportedFilterType(AnsweredNo):
     """A kind of expression that this broker cannot evaluate. Java's broker answers the same code."""
 
     def __init__(self, topic: str, expression_type: str) -> None:
         super().__init__(
             Response.SYSTEM_ERROR,
-            f"the broker cannot filter topic {topic!r} by {expression_type}: use {TAG} or {SQL92}",
+            f"the broker cannot filter topic {topic!r} by {expression_type}: use {EXPRESSION_TAG} or {EXPRESSION_SQL92}",
         )
 
 
-class Filter(msgspec.Struct, frozen=True):
+class SubscriptionFilter(msgspec.Struct, frozen=True):
     """Which messages of a topic go to a group."""
 
     version: int
@@ -63,37 +63,37 @@ class Filter(msgspec.Struct, frozen=True):
         return self.selector is None or self.selector.matches(properties)
 
 
-def filter_of(data: SubscriptionData) -> Filter:
-    """The filter of a subscription, or `BadExpression`, or `FilterNotBuilt`."""
-    if data.expression_type not in ("", TAG):
+def build_filter(data: SubscriptionData) -> SubscriptionFilter:
+    """The filter of a subscription, or `BadExpression`, or `UnsupportedFilterType`."""
+    if data.expression_type not in ("", EXPRESSION_TAG):
         return _by_property(data)
-    return Filter(data.sub_version, _codes_of(data), data)
+    return SubscriptionFilter(data.sub_version, _codes_of(data), data)
 
 
-def parse(topic: str, expression: str | None, expression_type: str | None) -> Filter:
+def parse_filter(topic: str, expression: str | None, expression_type: str | None) -> SubscriptionFilter:
     """The filter of a pull that carries its subscription with it. These come by the thousand, and differ little."""
     read = _parsed if len(expression or "") <= _KEPT_CHARS_MAX else _parsed.__wrapped__
-    return read(topic, expression or ALL, expression_type or TAG)
+    return read(topic, expression or SUBSCRIBE_ALL, expression_type or EXPRESSION_TAG)
 
 
 @lru_cache(maxsize=_KEPT_MAX)
-def _parsed(topic: str, expression: str, expression_type: str) -> Filter:
-    return filter_of(SubscriptionData(topic, expression, expression_type))
+def _parsed(topic: str, expression: str, expression_type: str) -> SubscriptionFilter:
+    return build_filter(SubscriptionData(topic, expression, expression_type))
 
 
-def _by_property(data: SubscriptionData) -> Filter:
+def _by_property(data: SubscriptionData) -> SubscriptionFilter:
     """What looks at more than the tag."""
-    if data.expression_type != SQL92:
-        raise FilterNotBuilt(data.topic, data.expression_type)
+    if data.expression_type != EXPRESSION_SQL92:
+        raise UnsupportedFilterType(data.topic, data.expression_type)
     try:
-        return Filter(data.sub_version, None, data, compile(data.sub_string))
-    except BadSelector as refusal:
+        return SubscriptionFilter(data.sub_version, None, data, compile_selector(data.sub_string))
+    except InvalidSelector as refusal:
         raise BadExpression(data.topic, data.sub_string, f"makes no sense: {refusal}") from refusal
 
 
 def _codes_of(data: SubscriptionData) -> frozenset[int] | None:
     # In class filter mode somebody else filters, and asks for all there is.
-    if data.sub_string.strip() in ("", ALL) or data.class_filter_mode:
+    if data.sub_string.strip() in ("", SUBSCRIBE_ALL) or data.class_filter_mode:
         return None
     tags: Sequence[str] = data.tags_set or list(filter(None, map(str.strip, data.sub_string.split("||"))))
     if not tags:

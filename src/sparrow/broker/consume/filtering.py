@@ -8,18 +8,18 @@ from sparrow.broker.sql92 import Selector
 from sparrow.store.spi import ReadResult, Slice
 from sparrow.wire import columns, record
 
-EXAMINED_MAX = 800
+EXAMINED_MESSAGES_MAX = 800
 """Messages that one read looks at when a condition lets few of them through."""
 _MANY = 256
 """From so many on, columns are quicker than one after the other."""
 
 
-def examined_max(count_max: int, selector: Selector | None) -> int:
+def messages_to_examine(count_max: int, selector: Selector | None) -> int:
     """How many messages to read in order to answer with `count_max`."""
-    return count_max if selector is None else max(count_max, EXAMINED_MAX)
+    return count_max if selector is None else max(count_max, EXAMINED_MESSAGES_MAX)
 
 
-def selected(found: ReadResult, selector: Selector | None, count_max: int) -> ReadResult:
+def apply_selector(found: ReadResult, selector: Selector | None, count_max: int) -> ReadResult:
     """What was read, without the messages that do not meet the condition."""
     if selector is None or not isinstance(found, Slice) or not found.sizes:
         return found

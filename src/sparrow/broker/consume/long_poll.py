@@ -19,7 +19,7 @@ from sparrow.model.queue import Queue, QueueOffset
 _SLOTS_A_SECOND = 10
 
 
-class Held:
+class ParkedRequest:
     """One waiting pull. `resume(held, is_over)` answers it and says True, or says False: go on waiting.
 
     A pop waits for several queues, whichever grows first: `more` are those besides `queue`.
@@ -31,7 +31,7 @@ class Held:
         self,
         queue: Queue,
         offset: int,
-        resume: Callable[[Held, bool], bool],
+        resume: Callable[[ParkedRequest, bool], bool],
         channel: object = None,
         *,
         more: tuple[Queue, ...] = (),
@@ -40,22 +40,22 @@ class Held:
         self.slot = 0
 
 
-class Hold:
+class LongPollTable:
     """All waiting pulls of a broker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, pulls_max: int) -> None:
         self._loop, self._pulls_max = loop, pulls_max
         self._thread = threading.get_ident()
-        self._waiting: dict[Queue, dict[Held, None]] = {}
-        self._slots: dict[int, set[Held]] = {}
+        self._waiting: dict[Queue, dict[ParkedRequest, None]] = {}
+        self._slots: dict[int, set[ParkedRequest]] = {}
         self._slot_order: list[int] = []
-        self._of_channel: dict[object, set[Held]] = {}
+        self._of_channel: dict[object, set[ParkedRequest]] = {}
         self._grown: set[Queue] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
         self.count = 0
 
-    def park(self, held: Held, hold_ms: int) -> None:
+    def park(self, held: ParkedRequest, hold_ms: int) -> None:
         """Wait. The caller looks at the queue once more afterwards: it may have grown in another thread meanwhile."""
         if self.count >= self._pulls_max:
             raise Busy(f"{self.count} pulls are waiting already")
@@ -100,10 +100,10 @@ class Hold:
         """What somebody waits for."""
         return list(self._waiting)
 
-    def waiting_for(self, queue: Queue) -> list[Held]:
+    def waiting_for(self, queue: Queue) -> list[ParkedRequest]:
         return list(self._waiting.get(queue, ()))
 
-    def _forget(self, held: Held) -> None:
+    def _forget(self, held: ParkedRequest) -> None:
         waiting = self._waiting.get(held.queue)
         if waiting is None or waiting.pop(held, self) is self:
             return

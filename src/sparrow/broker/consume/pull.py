@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sparrow.broker.clients.subscriptions import Filter, parse
-from sparrow.broker.consume.filtering import examined_max, selected
-from sparrow.broker.consume.long_poll import Held
-from sparrow.broker.consume.references import are_in, may_hold_references, resolved
+from sparrow.broker.clients.subscriptions import SubscriptionFilter, parse_filter
+from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
+from sparrow.broker.consume.long_poll import ParkedRequest
+from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.queue import Queue
@@ -31,7 +31,7 @@ from sparrow.wire.headers import Pulled, PullMessage
 
 log = logging.getLogger(__name__)
 
-SKIP_BACKLOG = "skip.backlog"
+SKIP_BACKLOG_ATTRIBUTE = "skip.backlog"
 """An attribute of a group: more messages behind than this in a queue, and it goes on at the queue's end."""
 _TURNS_A_CHANNEL = 4
 """Answers from disk that one peer may wait for at a time."""
@@ -52,7 +52,7 @@ _REMARKS = {
 }
 
 
-class Pulling:
+class PullHandler:
     """Serves pulls (11) and lite pulls (361): on the wire they are the same."""
 
     def __init__(self, broker: Broker) -> None:
@@ -105,7 +105,7 @@ class Pulling:
 
     def _skipped(self, group: Group, request: PullMessage, command: Command, queue: Queue) -> bytes | None:
         """A group that wants what is new rather than all of it is sent to the end once it is too far behind."""
-        limit = group.attributes.get(SKIP_BACKLOG, "")
+        limit = group.attributes.get(SKIP_BACKLOG_ATTRIBUTE, "")
         if not limit.isdigit():
             return None
         first, end = self._store.bounds_now(queue)
@@ -128,9 +128,9 @@ class Pulling:
         if request.messages_max < 1:
             raise Refused(f"a pull of at most {request.messages_max} messages makes no sense: ask for 1 or more")
 
-    def _filter_of(self, request: PullMessage) -> Filter | Answer:
+    def _filter_of(self, request: PullMessage) -> SubscriptionFilter | Answer:
         if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
-            return parse(request.topic, request.subscription or "*", request.expression_type or "TAG")
+            return parse_filter(request.topic, request.subscription or "*", request.expression_type or "TAG")
         found = self._members.filter_of(request.group, request.topic)
         if found is None:
             # A heartbeat may be on its way (the broker restarted, say): clients try again.
@@ -145,18 +145,20 @@ class Pulling:
             )
         return found
 
-    def _read_now(self, queue: Queue, offset: int, request: PullMessage, wanted: Filter) -> ReadResult | None:
+    def _read_now(
+        self, queue: Queue, offset: int, request: PullMessage, wanted: SubscriptionFilter
+    ) -> ReadResult | None:
         """What matches, if that needs no disk; else None."""
         found = self._store.read_now(queue, offset, **self._limits(request, wanted))
-        if may_hold_references(queue.topic) and are_in(found):
+        if may_hold_references(queue.topic) and may_contain_references(found):
             return None
         if wanted.selector is None or found is None:
             return found
-        return selected(found, wanted.selector, self._count_max(request))
+        return apply_selector(found, wanted.selector, self._count_max(request))
 
-    def _limits(self, request: PullMessage, wanted: Filter) -> Limits:
+    def _limits(self, request: PullMessage, wanted: SubscriptionFilter) -> Limits:
         return {
-            "count_max": examined_max(self._count_max(request), wanted.selector),
+            "count_max": messages_to_examine(self._count_max(request), wanted.selector),
             "bytes_max": self._bytes_max(request),
             "tags_codes": wanted.tags_codes,
         }
@@ -170,20 +172,26 @@ class Pulling:
         return min(request.bytes_max, self._settings.pull_bytes_max)
 
     async def _from_disk(
-        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter
+        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: SubscriptionFilter
     ) -> bytes | None:
         async with self._turn(channel):
             found = await self._store.read(queue, request.offset, **self._limits(request, wanted))
             if may_hold_references(queue.topic):
-                found = await resolved(self._store, found, bytes_max=self._bytes_max(request))
-            found = selected(found, wanted.selector, self._count_max(request))
+                found = await resolve_references(self._store, found, bytes_max=self._bytes_max(request))
+            found = apply_selector(found, wanted.selector, self._count_max(request))
             frame = self._answer(request, command, channel, queue, wanted, found)
             if frame is not None:
                 channel.write(frame)
         return None
 
     def _answer(
-        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter, found: ReadResult
+        self,
+        request: PullMessage,
+        command: Command,
+        channel: Channel,
+        queue: Queue,
+        wanted: SubscriptionFilter,
+        found: ReadResult,
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
@@ -201,8 +209,10 @@ class Pulling:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _park(self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: Filter) -> None:
-        def resume(held: Held, is_over: bool) -> bool:
+    def _park(
+        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: SubscriptionFilter
+    ) -> None:
+        def resume(held: ParkedRequest, is_over: bool) -> bool:
             if not channel.is_open:
                 return True
             try:
@@ -214,14 +224,14 @@ class Pulling:
             channel.write(frame)
             return True
 
-        held = Held(queue, request.offset, resume, channel)
+        held = ParkedRequest(queue, request.offset, resume, channel)
         self._hold.park(held, min(request.hold_ms, self._settings.hold_ms_max))
         # Between the read and the parking another thread may have made more visible (synchronous flush does).
         if self._store.bounds_now(queue).end > request.offset:
             self._hold.wake(queue)
 
     def _look_again(
-        self, request: PullMessage, command: Command, held: Held, wanted: Filter, is_over: bool
+        self, request: PullMessage, command: Command, held: ParkedRequest, wanted: SubscriptionFilter, is_over: bool
     ) -> bytes | None:
         """The answer, or None to go on waiting."""
         while True:

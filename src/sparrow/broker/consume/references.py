@@ -18,7 +18,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC, RETRY_PREFIX, TIMER_TOPIC
+from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC, RETRY_TOPIC_PREFIX, TIMER_TOPIC
 from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.model.message import TAGS, UNIQUE_KEY, Draft, StoredMessage
@@ -31,28 +31,28 @@ from sparrow.wire.properties import encode, value_of, with_values
 
 log = logging.getLogger(__name__)
 
-REFERENCE = "__REF"
+PROPERTY_REFERENCE = "__REF"
 """The physical offset of the original. Senders may not say it."""
-NEIGHBOURS = "__REF_AT"
+PROPERTY_REFERENCE_POSITION = "__REF_AT"
 """Queue id and queue offset of the original: a hint where to find many at once, and never trusted further."""
-OWN_TOPIC, FIRST_ID, RESENT = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"
+PROPERTY_RETRY_TOPIC, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RESENT = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"
 
-OUT_OF_SIGHT = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE.topic})
+HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE.topic})
 """What no consumer was ever given: delivering it would deliver an uncommitted transaction, or a secret."""
 
-_MARK = REFERENCE.encode() + b"\x01"
+_MARK = PROPERTY_REFERENCE.encode() + b"\x01"
 _AT_QUEUE_ID, _AT_BORN = 12, 40
 _FEWEST = 2
 """Neighbours that are worth a read of their queue."""
 
 
-def reference_to(raw: bytes | memoryview, topic: str, properties: bytes) -> Draft:
+def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Draft:
     """What stands for this record of `topic`. Its properties are the caller's to read: who filters has them already."""
     queue_id = int.from_bytes(raw[_AT_QUEUE_ID : _AT_QUEUE_ID + 4], "big")
     words = {
-        REFERENCE: str(_place_of(raw)),
-        NEIGHBOURS: f"{queue_id}:{record.place_of(raw)}",
-        OWN_TOPIC: topic,
+        PROPERTY_REFERENCE: str(_place_of(raw)),
+        PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.place_of(raw)}",
+        PROPERTY_RETRY_TOPIC: topic,
         # So that filters by tag need not look at the original, and it is not mistaken for another.
         TAGS: value_of(properties, b"TAGS") or "",
         UNIQUE_KEY: value_of(properties, b"UNIQ_KEY") or "",
@@ -63,17 +63,17 @@ def reference_to(raw: bytes | memoryview, topic: str, properties: bytes) -> Draf
 
 def may_hold_references(topic: str) -> bool:
     """Whether reads of that topic need a look: only retry topics do."""
-    return topic.startswith(RETRY_PREFIX)
+    return topic.startswith(RETRY_TOPIC_PREFIX)
 
 
-def are_in(found: ReadResult | None) -> bool:
+def may_contain_references(found: ReadResult | None) -> bool:
     """Whether there may be a reference in what was read: a quick look, which a body may deceive."""
     return isinstance(found, Slice) and any(_MARK in bytes(run) for run in found.runs)
 
 
-async def resolved(store: Store, found: ReadResult, *, bytes_max: int) -> ReadResult:
+async def resolve_references(store: Store, found: ReadResult, *, bytes_max: int) -> ReadResult:
     """What was read, with originals in place of references: as many as fit, and one at least if any is left."""
-    if not isinstance(found, Slice) or not are_in(found):
+    if not isinstance(found, Slice) or not may_contain_references(found):
         return found
     records = list(found.records())
     originals = _Originals(store, [_reference_in(raw) for raw in records])
@@ -94,7 +94,7 @@ async def resolved(store: Store, found: ReadResult, *, bytes_max: int) -> ReadRe
     return Slice(kept, [len(raw) for raw in kept], next_offset, found.bounds)
 
 
-async def resolve(store: Store, raw: bytes | memoryview) -> bytes | memoryview | None:
+async def resolve_record(store: Store, raw: bytes | memoryview) -> bytes | memoryview | None:
     """One record: itself, or what it stands for; None if that is gone."""
     reference = _reference_in(raw)
     if reference is None:
@@ -117,13 +117,13 @@ def _reference_in(raw: bytes | memoryview) -> _Reference | None:
         return None
     message = record.decode(raw, verify_crc=False)
     said = message.properties
-    place = said.get(REFERENCE)
+    place = said.get(PROPERTY_REFERENCE)
     if place is None or not may_hold_references(message.topic):
         return None
-    queue_id, _, offset = said.get(NEIGHBOURS, "").partition(":")
+    queue_id, _, offset = said.get(PROPERTY_REFERENCE_POSITION, "").partition(":")
     is_said = queue_id.isdecimal() and offset.isdecimal()
-    topic = said.get(OWN_TOPIC, "")
-    queue = Queue(topic, int(queue_id)) if is_said and topic not in OUT_OF_SIGHT else None
+    topic = said.get(PROPERTY_RETRY_TOPIC, "")
+    queue = Queue(topic, int(queue_id)) if is_said and topic not in HIDDEN_TOPICS else None
     return _Reference(message, int(place) if place.isdecimal() else -1, queue, int(offset) if is_said else 0)
 
 
@@ -175,13 +175,15 @@ def _place_of(raw: bytes | memoryview) -> int:
 
 def _in_its_place(reference: StoredMessage, original: bytes | memoryview) -> bytes | None:
     message = record.decode(original, verify_crc=False, expand=False)
-    is_meant = message.topic == reference.properties.get(OWN_TOPIC) and message.unique_key == reference.unique_key
-    if not is_meant or message.sys_flag & record.HIDDEN or message.topic in OUT_OF_SIGHT:
+    is_meant = (
+        message.topic == reference.properties.get(PROPERTY_RETRY_TOPIC) and message.unique_key == reference.unique_key
+    )
+    if not is_meant or message.sys_flag & record.HIDDEN or message.topic in HIDDEN_TOPICS:
         return None  # a store that lost its tail has given the place to another
     plain = message.properties
-    words = {OWN_TOPIC: message.topic, RESENT: "true"}
-    if FIRST_ID not in plain:
-        words[FIRST_ID] = format_offset_id(message.store_host, message.physical_offset)
+    words = {PROPERTY_RETRY_TOPIC: message.topic, PROPERTY_RESENT: "true"}
+    if PROPERTY_ORIGIN_MESSAGE_ID not in plain:
+        words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
     message.topic, message.queue_id = reference.topic, reference.queue_id
     message.queue_offset, message.physical_offset = reference.queue_offset, reference.physical_offset
     message.store_ms, message.store_host = reference.store_ms, reference.store_host
@@ -194,6 +196,10 @@ def _in_its_place(reference: StoredMessage, original: bytes | memoryview) -> byt
         return record.encode_message(message)
 
 
-def without_references(properties: bytes) -> bytes:
+def strip_references(properties: bytes) -> bytes:
     """A sender's properties: references are the broker's to make."""
-    return with_values(properties, {REFERENCE: "", NEIGHBOURS: ""}) if b"__REF" in properties else properties
+    return (
+        with_values(properties, {PROPERTY_REFERENCE: "", PROPERTY_REFERENCE_POSITION: ""})
+        if b"__REF" in properties
+        else properties
+    )

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from sparrow.broker.catalog.groups import SYSTEM_GROUPS
-from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import BROADCASTING
-from sparrow.broker.clients.subscriptions import Filter
-from sparrow.broker.consume.references import reference_to
+from sparrow.broker.clients.subscriptions import SubscriptionFilter
+from sparrow.broker.consume.references import make_reference
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import Refused
@@ -33,14 +33,14 @@ from sparrow.wire.codes import Code
 from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.headers import MessagesResent, ResendMessages
 
-CHUNK = 500
+REFERENCES_PER_CHUNK = 500
 """References stored without a turn for others: a few milliseconds."""
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES_MAX = 4 << 20
 KEY_MATCHES_MAX = 1000
 """More messages with one key than stores look for: such are resent by time or by offsets."""
 
 
-class Span(NamedTuple):
+class ResendSpan(NamedTuple):
     """Messages of one queue that follow one another; the end is not included."""
 
     queue: Queue
@@ -48,18 +48,18 @@ class Span(NamedTuple):
     end: int
 
 
-class Selection(NamedTuple):
-    spans: list[Span]
+class ResendSelection(NamedTuple):
+    spans: list[ResendSpan]
     missing: int
     """Of the messages asked for, those that retention took."""
 
 
-class Target(NamedTuple):
+class ResendTarget(NamedTuple):
     """A group that shall get them."""
 
     group: Group
     queue: Queue
-    wanted: Filter | None
+    wanted: SubscriptionFilter | None
     """None: everything."""
 
 
@@ -75,7 +75,9 @@ async def resend(request: ResendMessages, broker: Broker, _: Call) -> MessagesRe
     stores_now = broker.ranges is None and not request.is_dry_run
     if targets:
         for target in targets if not request.is_dry_run else ():
-            await broker.topics.create_for_group(RETRY_PREFIX, target.queue.topic.removeprefix(RETRY_PREFIX))
+            await broker.topics.create_for_group(
+                RETRY_TOPIC_PREFIX, target.queue.topic.removeprefix(RETRY_TOPIC_PREFIX)
+            )
         for span in selection.spans:
             found = 0
             async for records in _chunks(span, broker):
@@ -94,14 +96,14 @@ async def resend(request: ResendMessages, broker: Broker, _: Call) -> MessagesRe
 
 def _checked_topic(request: ResendMessages, broker: Broker) -> Topic:
     topic = broker.topics[request.topic]
-    if topic.name.startswith(DEAD_PREFIX):
+    if topic.name.startswith(DLQ_TOPIC_PREFIX):
         raise Refused(f"{topic.name!r} holds dead letters: they are redriven, not resent")
-    if topic.name.startswith(RETRY_PREFIX) or broker.topics.is_system(topic.name):
+    if topic.name.startswith(RETRY_TOPIC_PREFIX) or broker.topics.is_system(topic.name):
         raise Refused(f"messages of {topic.name!r} cannot be resent: name the topic they were sent to")
     return topic
 
 
-async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> Selection:
+async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> ResendSelection:
     by_offsets = request.begin is not None or request.end is not None
     by_time = request.from_ms is not None or request.to_ms is not None
     if request.keys is None and by_offsets == by_time:
@@ -119,13 +121,13 @@ async def _selected(request: ResendMessages, topic: Topic, broker: Broker) -> Se
     if request.keys is not None:
         return await _by_keys(request.keys.split(), begin_ms, end_ms, queues, broker)
     spans = [
-        Span(queue, await broker.store.offset_at(queue, begin_ms), await broker.store.offset_at(queue, end_ms))
+        ResendSpan(queue, await broker.store.offset_at(queue, begin_ms), await broker.store.offset_at(queue, end_ms))
         for queue in queues
     ]
-    return Selection([span for span in spans if span.begin < span.end], 0)
+    return ResendSelection([span for span in spans if span.begin < span.end], 0)
 
 
-async def _by_offsets(request: ResendMessages, topic: Topic, broker: Broker) -> Selection:
+async def _by_offsets(request: ResendMessages, topic: Topic, broker: Broker) -> ResendSelection:
     begin, last = request.begin, request.end
     if begin is None or last is None:
         raise Refused("offsets from where to where? Say both begin and end; both are included")
@@ -137,16 +139,16 @@ async def _by_offsets(request: ResendMessages, topic: Topic, broker: Broker) -> 
     for queue in _queues(request, topic):
         first, end = await broker.store.bounds(queue)
         ends.append(int(end))
-        span = Span(queue, max(begin, first), min(last + 1, end))
+        span = ResendSpan(queue, max(begin, first), min(last + 1, end))
         missing += max(0, min(last + 1, first) - begin)
         if span.begin < span.end:
             spans.append(span)
     if begin >= max(ends):
         raise Refused(f"nothing is there yet: the last message has offset {max(ends) - 1}, and {begin} was asked for")
-    return Selection(spans, missing)
+    return ResendSelection(spans, missing)
 
 
-async def _by_keys(keys: list[str], begin_ms: int, end_ms: int, queues: list[Queue], broker: Broker) -> Selection:
+async def _by_keys(keys: list[str], begin_ms: int, end_ms: int, queues: list[Queue], broker: Broker) -> ResendSelection:
     if not keys:
         raise Refused("which keys? None was said")
     wanted, places = set(queues), set[tuple[Queue, int]]()
@@ -162,17 +164,17 @@ async def _by_keys(keys: list[str], begin_ms: int, end_ms: int, queues: list[Que
             message = record.decode(raw, verify_crc=False, expand=False)
             if message.queue in wanted:
                 places.add((message.queue, message.queue_offset))
-    return Selection(_merged(sorted(places)), 0)
+    return ResendSelection(_merged(sorted(places)), 0)
 
 
-def _merged(places: list[tuple[Queue, int]]) -> list[Span]:
+def _merged(places: list[tuple[Queue, int]]) -> list[ResendSpan]:
     """Neighbours as one span."""
-    spans: list[Span] = []
+    spans: list[ResendSpan] = []
     for queue, offset in places:
         if spans and spans[-1].queue == queue and spans[-1].end == offset:
             spans[-1] = spans[-1]._replace(end=offset + 1)
         else:
-            spans.append(Span(queue, offset, offset + 1))
+            spans.append(ResendSpan(queue, offset, offset + 1))
     return spans
 
 
@@ -218,19 +220,21 @@ def _why_not(group: Group, broker: Broker) -> str | None:
     return None
 
 
-async def _target(group: Group, topic: Topic, broker: Broker) -> Target:
+async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
     """Who pulls reads one retry topic for all topics; who pops, one for each.
 
     Whoever subscribes pulls the first of these, also a Java consumer that pops the topic itself. Of a group that does
     not, we know whether it ever popped.
     """
     wanted = broker.members.filter_of(group.name, topic.name)
-    pops = wanted is None and await broker.store.mark(receipt_handles.popped_mark(group.name, topic.name)) is not None
-    name = receipt_handles.retry_topic(group.name, topic.name) if pops else RETRY_PREFIX + group.name
-    return Target(group, Queue(name, 0), wanted)
+    pops = (
+        wanted is None and await broker.store.mark(receipt_handles.pop_begun_mark(group.name, topic.name)) is not None
+    )
+    name = receipt_handles.pop_retry_topic(group.name, topic.name) if pops else RETRY_TOPIC_PREFIX + group.name
+    return ResendTarget(group, Queue(name, 0), wanted)
 
 
-async def _check_behind(selection: Selection, targets: list[Target], broker: Broker) -> None:
+async def _check_behind(selection: ResendSelection, targets: list[ResendTarget], broker: Broker) -> None:
     """Who has not read them yet gets them anyway."""
     for target in targets:
         for queue, _, end in selection.spans:
@@ -246,12 +250,12 @@ async def _check_behind(selection: Selection, targets: list[Target], broker: Bro
 # -- storing ----------------------------------------------------------------------------------------------------------
 
 
-async def _chunks(span: Span, broker: Broker) -> AsyncIterator[list[memoryview]]:
+async def _chunks(span: ResendSpan, broker: Broker) -> AsyncIterator[list[memoryview]]:
     """The records of a span, as far as retention leaves them."""
     offset = span.begin
     while offset < span.end:
         found = await broker.store.read(
-            span.queue, offset, count_max=min(CHUNK, span.end - offset), bytes_max=CHUNK_BYTES
+            span.queue, offset, count_max=min(REFERENCES_PER_CHUNK, span.end - offset), bytes_max=CHUNK_BYTES_MAX
         )
         match found:
             case Slice():
@@ -264,7 +268,7 @@ async def _chunks(span: Span, broker: Broker) -> AsyncIterator[list[memoryview]]
 
 
 async def _store(
-    records: list[memoryview], topic: str, targets: list[Target], broker: Broker, *, is_dry_run: bool
+    records: list[memoryview], topic: str, targets: list[ResendTarget], broker: Broker, *, is_dry_run: bool
 ) -> int:
     """How many of them somebody wants."""
     drafts: list[list[Draft]] = [[] for _ in targets]
@@ -279,7 +283,7 @@ async def _store(
         ]
         if receivers:
             count += 1
-            draft = reference_to(raw, topic, properties)
+            draft = make_reference(raw, topic, properties)
             for which in receivers:
                 drafts[which].append(draft)
     if not is_dry_run:

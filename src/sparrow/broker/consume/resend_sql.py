@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX, Topics
-from sparrow.broker.clients.registry import Members
-from sparrow.broker.clients.subscriptions import Filter
-from sparrow.broker.consume.references import reference_to
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX, TopicCatalog
+from sparrow.broker.clients.registry import ClientRegistry
+from sparrow.broker.clients.subscriptions import SubscriptionFilter
+from sparrow.broker.consume.references import make_reference
 from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
@@ -38,7 +38,7 @@ _BYTES_A_READ = 4 << 20
 class SqlResending:
     """Records ranges; feeds them to groups while this broker leads."""
 
-    def __init__(self, store: SqlStore, topics: Topics, members: Members) -> None:
+    def __init__(self, store: SqlStore, topics: TopicCatalog, members: ClientRegistry) -> None:
         self._store, self._topics, self._members = store, topics, members
         self._fed: dict[int, int] = {}
         """How far each resend lane has been walked for every group."""
@@ -88,7 +88,9 @@ class SqlResending:
                 await self._store.resends.done(session, group, lane, looked_to)
         return True
 
-    async def _feed_range(self, group: str, lane: Lane, queue: Queue, each: Range, wanted: Filter | None) -> None:
+    async def _feed_range(
+        self, group: str, lane: Lane, queue: Queue, each: Range, wanted: SubscriptionFilter | None
+    ) -> None:
         async def done(session: Session) -> bool:
             return await self._store.resends.done(session, group, lane, each.id)
 
@@ -97,16 +99,16 @@ class SqlResending:
             async with self._store.database.transaction() as session:
                 await done(session)
             return
-        topic = await self._topics.create_for_group(RETRY_PREFIX, await self._reads(group, queue.topic, wanted))
+        topic = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, await self._reads(group, queue.topic, wanted))
         entries = [entry_of(draft, self._store.catalogue.anonymous) for draft in drafts]
         await self._store.append_with(Queue(topic.name, 0), entries, done)
 
-    async def _reads(self, group: str, topic: str, wanted: Filter | None) -> str:
+    async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:
         """Of which retry topic a group's retries are read: who pops has one for each topic."""
-        pops = wanted is None and await self._store.mark(receipt_handles.popped_mark(group, topic)) is not None
-        return receipt_handles.retry_topic(group, topic).removeprefix(RETRY_PREFIX) if pops else group
+        pops = wanted is None and await self._store.mark(receipt_handles.pop_begun_mark(group, topic)) is not None
+        return receipt_handles.pop_retry_topic(group, topic).removeprefix(RETRY_TOPIC_PREFIX) if pops else group
 
-    async def _references(self, queue: Queue, each: Range, wanted: Filter | None) -> list[Draft]:
+    async def _references(self, queue: Queue, each: Range, wanted: SubscriptionFilter | None) -> list[Draft]:
         """For those that retention has left, and the group wants."""
         found: list[Draft] = []
         offset, end = each.start - 1, each.end
@@ -120,6 +122,6 @@ class SqlResending:
             for raw in read.records():
                 properties = record.properties_of(raw)
                 if wanted is None or wanted.takes(tags_code_in(properties), properties):
-                    found.append(reference_to(raw, queue.topic, properties))
+                    found.append(make_reference(raw, queue.topic, properties))
             offset = read.next_offset
         return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import randrange
 
-from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX
-from sparrow.broker.consume.references import OUT_OF_SIGHT, resolve
+from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from sparrow.broker.consume.references import HIDDEN_TOPICS, resolve_record
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
@@ -23,7 +23,7 @@ from sparrow.wire.headers import Done, SendBack, SendMessage
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
 
-FIRST_LEVEL = 3
+FIRST_RETRY_LEVEL = 3
 """The first retry comes after 10 s, the next after 30 s, and so on through the delay levels."""
 
 
@@ -34,11 +34,11 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
         return Done()  # a group without retry queues wants no retries
     raw: bytes | memoryview | None = await broker.store.record_at(request.physical_offset)
     if raw is not None:
-        raw = await resolve(
+        raw = await resolve_record(
             broker.store, raw
         )  # of a message that was resent: what is stored now is a message by itself
     message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
-    if raw is None or message is None or message.topic in OUT_OF_SIGHT:
+    if raw is None or message is None or message.topic in HIDDEN_TOPICS:
         return Answer(
             code=Response.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
         )
@@ -53,14 +53,14 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
     if said_max is not None and said_max >= 0 and call.command.version >= RETRY_LIMIT_SINCE:
         times_max = said_max
     is_dead = request.delay_level < 0 or draft.reconsume_times >= times_max
-    level = request.delay_level or FIRST_LEVEL + draft.reconsume_times
+    level = request.delay_level or FIRST_RETRY_LEVEL + draft.reconsume_times
     draft.reconsume_times += 1
     draft.properties = with_values(draft.properties, words)
     broker.counters.sent_back(request.group, message.topic)
     if is_dead:
-        appended = await bury(broker, group, draft)
+        appended = await append_dead_letter(broker, group, draft)
     else:
-        topic = await broker.topics.create_for_group(RETRY_PREFIX, group.name, group.retry_queues)
+        topic = await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
         # The group may have more queues by now than its topic has: nobody would read those.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
         draft.properties = with_values(draft.properties, {"DELAY": str(level)})
@@ -71,14 +71,14 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
     return Done()
 
 
-async def bury(broker: Broker, group: Group, draft: Draft) -> Appended:
+async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> Appended:
     """Put a message to the group's dead letters."""
-    topic = await broker.topics.create_for_group(DEAD_PREFIX, group.name)
+    topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
     draft.properties = with_values(draft.properties, {"DELAY": ""})
     return await placed(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
 
 
-def is_worn_out(request: SendMessage, group: Group) -> bool:
+def has_exhausted_retries(request: SendMessage, group: Group) -> bool:
     """Of a message sent to a retry topic by its consumer: whether it was tried often enough.
 
     RocketMQ 5's rule. 4.9's (not less than the limit) would bury what Go sends, which always says 0 of 0.
@@ -87,11 +87,11 @@ def is_worn_out(request: SendMessage, group: Group) -> bool:
     return request.reconsume_times > times_max
 
 
-def group_of(topic: str) -> str:
+def group_of_retry_topic(topic: str) -> str:
     """The group whose retry topic this is."""
-    if not topic.startswith(RETRY_PREFIX):
+    if not topic.startswith(RETRY_TOPIC_PREFIX):
         raise NotPermitted(f"topic {topic!r}", "it is no retry topic")
-    return topic.removeprefix(RETRY_PREFIX)
+    return topic.removeprefix(RETRY_TOPIC_PREFIX)
 
 
 HANDLERS: dict[int, Handler[Broker]] = {Code.CONSUMER_SEND_MSG_BACK: send_back}

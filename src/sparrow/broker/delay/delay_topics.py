@@ -27,12 +27,12 @@ from sparrow.wire.properties import value_of
 
 log = logging.getLogger(__name__)
 
-SOURCES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LEVELS_MS))), Queue(TIMER_TOPIC, 0))
-TIMER_SOURCE = len(SOURCES) - 1
+DELAY_QUEUES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LEVELS_MS))), Queue(TIMER_TOPIC, 0))
+TIMER_QUEUE_INDEX = len(DELAY_QUEUES) - 1
 
-DUE = "TIMER_OUT_MS"
-CANCELLED = "TIMER_DEL_UNIQKEY"
-ROLLED_FROM = "TIMER_ROLLED_FROM"
+PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
+PROPERTY_TIMER_CANCEL_KEY = "TIMER_DEL_UNIQKEY"
+PROPERTY_TIMER_ROLLED_FROM = "TIMER_ROLLED_FROM"
 """On a message that was written once more: the reference of the copy it replaces."""
 
 _PLACE_BITS = 56
@@ -43,7 +43,7 @@ _USUAL_BYTES = 1_024
 """Read at first: most messages are no longer."""
 
 
-class Loaded(NamedTuple):
+class LoadedTimers(NamedTuple):
     """What one read at a start found."""
 
     due_ms: Ints
@@ -55,33 +55,35 @@ class Loaded(NamedTuple):
     """References that are waiting under another number by now."""
 
 
-def reference_of(source: int, physical_offset: int) -> int:
+def timer_reference(source: int, physical_offset: int) -> int:
     """By its place in the log, so that any number of them are read without asking their queues."""
     return source << _PLACE_BITS | physical_offset
 
 
-def place_in(reference: int) -> int:
+def physical_offset_of(reference: int) -> int:
     return reference & _PLACE_MASK
 
 
-def places_in(references: Ints) -> Ints:
+def physical_offsets_of(references: Ints) -> Ints:
     return references & _PLACE_MASK
 
 
-def oldest(references: Ints) -> dict[int, int]:
+def oldest_physical_offsets(references: Ints) -> dict[int, int]:
     """Of each source that is among these, the oldest place."""
     ordered = np.sort(references)
-    starts = np.searchsorted(ordered, np.arange(len(SOURCES)) << _PLACE_BITS)
+    starts = np.searchsorted(ordered, np.arange(len(DELAY_QUEUES)) << _PLACE_BITS)
     found = {}
     for source, at in enumerate(starts.tolist()):
         if at < len(ordered) and int(ordered[at]) >> _PLACE_BITS == source:
-            found[source] = place_in(int(ordered[at]))
+            found[source] = physical_offset_of(int(ordered[at]))
     return found
 
 
-def oldest_offsets(store: LogStore, references: Ints, bounds: list[Bounds]) -> list[int]:
+def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[Bounds]) -> list[int]:
     """The offset, in each source, of the oldest of these; the end, where there is none."""
-    oldest_of = {source: reference_of(source, place) for source, place in oldest(references).items()}
+    oldest_of = {
+        source: timer_reference(source, place) for source, place in oldest_physical_offsets(references).items()
+    }
     found = read_records(store, oldest_of.values())
     offsets = [int(end) for _, end in bounds]
     for source, reference in oldest_of.items():
@@ -90,12 +92,12 @@ def oldest_offsets(store: LogStore, references: Ints, bounds: list[Bounds]) -> l
     return offsets
 
 
-def whole_number(text: str | bytes | None) -> int | None:
+def parse_whole_number(text: str | bytes | None) -> int | None:
     """What a sender may have written anything into."""
     return int(text) if text and text.isdigit() and text.isascii() and len(text) < 19 else None
 
 
-def records_in(found: Slice) -> Iterator[memoryview]:
+def copy_records(found: Slice) -> Iterator[memoryview]:
     """One by one, each a copy of its own: the log may be unmapped behind it."""
     data, at = memoryview(found.tobytes()), 0
     for size in found.sizes:
@@ -107,7 +109,7 @@ def read_records(store: LogStore, references: Iterable[int]) -> dict[int, bytes]
     """The stored records. What is gone, or is no record any more, is not in it. May wait for the disk."""
     found: dict[int, bytes] = {}
     for reference in sorted(references):
-        place = place_in(reference)
+        place = physical_offset_of(reference)
         try:
             data = store.raw(place, _USUAL_BYTES)
             size = int.from_bytes(data[:4], "big")
@@ -120,7 +122,7 @@ def read_records(store: LogStore, references: Iterable[int]) -> dict[int, bytes]
     return found
 
 
-def parsed(raw: bytes) -> tuple[Draft | None, Queue | None]:
+def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     """A waiting message and where it is to go; nothing, where it does not say."""
     try:
         draft = record.redraft(raw)
@@ -130,7 +132,7 @@ def parsed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     else:
         if draft.body and body_crc(draft.body) != int.from_bytes(raw[8:12], "big") & 0x7FFFFFFF:
             topic = None
-    queue_id = whole_number(number)
+    queue_id = parse_whole_number(number)
     if topic is None or queue_id is None:
         log.error(
             "a delayed message is damaged, or does not say where it is to go",
@@ -140,9 +142,9 @@ def parsed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     return draft, Queue(topic, queue_id)
 
 
-async def load(store: LogStore, source: int, offset: int) -> AsyncIterator[Loaded]:
+async def load_timers(store: LogStore, source: int, offset: int) -> AsyncIterator[LoadedTimers]:
     """Everything in a source from an offset on."""
-    queue = SOURCES[source]
+    queue = DELAY_QUEUES[source]
     while True:
         found = await store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=4 << 20)
         if isinstance(found, Slice):
@@ -155,18 +157,18 @@ async def load(store: LogStore, source: int, offset: int) -> AsyncIterator[Loade
             return
 
 
-def _loaded(source: int, found: Slice) -> Loaded:
+def _loaded(source: int, found: Slice) -> LoadedTimers:
     wanted = ["physical_offset", "store_timestamp"]
     data = found.tobytes()
     batch = columns.decode(data, sizes=found.sizes, columns=wanted)
     references = batch.column(0).to_numpy() | source << _PLACE_BITS
     stored_ms = batch.column(1).cast("int64").to_numpy() // 1000
     nothing = np.empty(0, np.int64)
-    if source != TIMER_SOURCE:
-        return Loaded(stored_ms + DELAY_LEVELS_MS[source], references, [], nothing)
+    if source != TIMER_QUEUE_INDEX:
+        return LoadedTimers(stored_ms + DELAY_LEVELS_MS[source], references, [], nothing)
     said = list(_words(data, found))
     # Without a time it was due when it came; RocketMQ always says one.
-    numbers = (whole_number(due) for due, _, _ in said)
+    numbers = (parse_whole_number(due) for due, _, _ in said)
     due_ms = np.array([-1 if due is None else due for due in numbers], np.int64)
     due_ms = np.where(due_ms < 0, stored_ms, due_ms)
     cancelled = [
@@ -176,7 +178,7 @@ def _loaded(source: int, found: Slice) -> Loaded:
     ]
     is_message = np.array([name is None for _, name, _ in said], np.bool_)
     replaced = [int(number) for _, _, number in said if number is not None and number.isdigit()]
-    return Loaded(due_ms[is_message], references[is_message], cancelled, np.array(replaced, np.int64))
+    return LoadedTimers(due_ms[is_message], references[is_message], cancelled, np.array(replaced, np.int64))
 
 
 def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | None, bytes | None]]:
@@ -185,11 +187,20 @@ def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | No
         raw: Any = columns.decode(data, sizes=found.sizes, columns=["properties_raw"]).column(0)
     except ProtocolError:  # one of them is no text; the others shall not wait for it
         return [
-            tuple(_encoded(properties, name) for name in (DUE, CANCELLED, ROLLED_FROM))  # type: ignore[misc]
-            for properties in map(record.properties_of, records_in(found))
+            tuple(
+                _encoded(properties, name)
+                for name in (PROPERTY_TIMER_OUT_MS, PROPERTY_TIMER_CANCEL_KEY, PROPERTY_TIMER_ROLLED_FROM)
+            )  # type: ignore[misc]
+            for properties in map(record.properties_of, copy_records(found))
         ]
     properties = Properties(raw)
-    return zip(*(properties.get(name).to_pylist() for name in (DUE, CANCELLED, ROLLED_FROM)), strict=True)
+    return zip(
+        *(
+            properties.get(name).to_pylist()
+            for name in (PROPERTY_TIMER_OUT_MS, PROPERTY_TIMER_CANCEL_KEY, PROPERTY_TIMER_ROLLED_FROM)
+        ),
+        strict=True,
+    )
 
 
 def _encoded(properties: bytes, name: str) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Messages that wait for their time: in topics of their own, and in `Timers` by the time they are due.
+"""Messages that wait for their time: in topics of their own, and in `TimerWheel` by the time they are due.
 
 1. A message waits in the log (`waiting`). What is due when is a view of those queues: read again at a start, from the
    oldest message that was still waiting.
@@ -22,16 +22,16 @@ import numpy.typing as npt
 
 from sparrow.broker.delay import delay_topics
 from sparrow.broker.delay.delay_topics import (
-    CANCELLED,
-    DUE,
-    ROLLED_FROM,
-    SOURCES,
-    TIMER_SOURCE,
+    DELAY_QUEUES,
+    PROPERTY_TIMER_CANCEL_KEY,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLLED_FROM,
+    TIMER_QUEUE_INDEX,
     is_due,
-    reference_of,
-    whole_number,
+    parse_whole_number,
+    timer_reference,
 )
-from sparrow.broker.delay.timer_wheel import Ints, Timers
+from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
@@ -44,31 +44,31 @@ from sparrow.wire.properties import value_of, with_values
 log = logging.getLogger(__name__)
 
 DELIVERED_MARK = "timers.delivered_ms"
-WHEEL_MARK = "timers.wheel_ms"
+ROCKETMQ_WHEEL_MARK = "timers.wheel_ms"
 """Up to when RocketMQ had delivered what waits in the timer topic, in a directory that was its own."""
 
-ROUND_MAX = 512
+DELIVERIES_PER_ROUND = 512
 """Deliveries between two looks at the clock: other requests are served in between."""
 _READ_AT_ONCE, _ROUND_BYTES, _APPEND_BYTES = 128, 8 << 20, 512 << 10
 TICK_S = 0.005
 """What is due in this time goes together: half of what a sender may notice would be 50 ms."""
-TURN_MAX_S = 1.0
+SLEEP_MAX_S = 1.0
 """The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
-POINTERS_INTERVAL_S = 10.0
-ROLLS_AFTER_MS_MIN = 60_000
+SAVE_INTERVAL_S = 10.0
+ROLL_AFTER_MS_MIN = 60_000
 _ROLLED_AT_ONCE = 20_000
 _LEAVES_SOON_MS = 60_000
 """What is due so soon is not written once more: nothing may become due between its copy and its end."""
 _NOTHING: Ints = np.empty(0, np.int64)
 
 
-class Delay:
+class LogDelayScheduler:
     """All waiting messages of a broker."""
 
     def __init__(self, store: LogStore, *, horizon_ms: int, rolls_after_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
-        self._horizon_ms, self._rolls_after_ms = horizon_ms, max(rolls_after_ms, ROLLS_AFTER_MS_MIN)
-        self._timers = Timers()
+        self._horizon_ms, self._rolls_after_ms = horizon_ms, max(rolls_after_ms, ROLL_AFTER_MS_MIN)
+        self._timers = TimerWheel()
         self._in_hand = _NOTHING
         """Taken from the timers, and not delivered yet."""
         self._cancelled: dict[str, int] = {}
@@ -102,14 +102,14 @@ class Delay:
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> Appended | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = value_of(draft.properties, CANCELLED.encode())
+        cancelled = value_of(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
             return self._cancel(cancelled if "+" in cancelled else f"{queue.topic}+{cancelled}", due_ms)
         self._keep_mark_below(due_ms)
-        appended = self._put(TIMER_SOURCE, queue, draft, {DUE: str(due_ms)})
-        self._add(due_ms, TIMER_SOURCE, appended)
+        appended = self._put(TIMER_QUEUE_INDEX, queue, draft, {PROPERTY_TIMER_OUT_MS: str(due_ms)})
+        self._add(due_ms, TIMER_QUEUE_INDEX, appended)
         return appended
 
     async def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
@@ -125,14 +125,16 @@ class Delay:
 
     def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> Appended:
         # What only we may say is taken out, whoever said it.
-        ours = {DUE: "", CANCELLED: "", ROLLED_FROM: ""}
+        ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
         draft.properties = with_values(draft.properties, words)
-        return self._store.append_now(SOURCES[source], (draft,))
+        return self._store.append_now(DELAY_QUEUES[source], (draft,))
 
     def _cancel(self, name: str, due_ms: int) -> Appended:
-        words = with_values(b"", {CANCELLED: name, DUE: str(due_ms)})
-        appended = self._store.append_now(SOURCES[TIMER_SOURCE], (Draft(body=b"cancelled", properties=words),))
+        words = with_values(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
+        appended = self._store.append_now(
+            DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=words),)
+        )
         self._hear_cancelled(name, due_ms)
         return appended
 
@@ -141,7 +143,7 @@ class Delay:
         heapq.heappush(self._cancelled_order, (due_ms, name))
 
     def _add(self, due_ms: int, source: int, appended: Appended) -> None:
-        self._timers.add(due_ms, reference_of(source, appended.physical_offsets[0]))
+        self._timers.add(due_ms, timer_reference(source, appended.physical_offsets[0]))
         if due_ms < self._next_look_ms:
             self._something_sooner.set()
 
@@ -156,15 +158,15 @@ class Delay:
         """Find out what was waiting, and go on delivering."""
         self._found_end = self._store.written
         self._delivered_ms = await self._store.mark(DELIVERED_MARK) or 0
-        wheel_ms = await self._store.mark(WHEEL_MARK) or 0
+        wheel_ms = await self._store.mark(ROCKETMQ_WHEEL_MARK) or 0
         replaced = [_NOTHING]
-        for source, queue in enumerate(SOURCES):
-            delivered_ms = self._delivered_ms if source != TIMER_SOURCE else max(self._delivered_ms, wheel_ms)
+        for source, queue in enumerate(DELAY_QUEUES):
+            delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
             first = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
-            async for found in delay_topics.load(self._store, source, first):
+            async for found in delay_topics.load_timers(self._store, source, first):
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
-                if source != TIMER_SOURCE:
+                if source != TIMER_QUEUE_INDEX:
                     due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `put_level` does
                 self._timers.add_many(due_ms, found.references[is_waiting])
                 for name, due in found.cancelled:
@@ -196,12 +198,12 @@ class Delay:
                 is_stuck = await self._deliver_due()
             except Exception as error:  # a full disk, say: they stay in the log, and are tried again
                 log.error("delayed messages not delivered", extra={"why": str(error)}, exc_info=_unless_ours(error))
-                await asyncio.sleep(TURN_MAX_S)
+                await asyncio.sleep(SLEEP_MAX_S)
                 continue
             now_ms = self._now_ms()
             next_ms = self._timers.next_due_ms(now_ms)
             self._next_look_ms = now_ms + 3_600_000 if next_ms is None else next_ms
-            wait_s = min(max(TICK_S, (self._next_look_ms - now_ms) / 1000), TURN_MAX_S)
+            wait_s = min(max(TICK_S, (self._next_look_ms - now_ms) / 1000), SLEEP_MAX_S)
             if is_stuck:
                 await asyncio.sleep(TICK_S)
                 continue
@@ -215,7 +217,7 @@ class Delay:
         """Everything that is due by now, in rounds. True: some cannot be read yet."""
         while True:
             now_ms = self._now_ms()
-            due_ms, references = self._timers.take(now_ms, ROUND_MAX)
+            due_ms, references = self._timers.take(now_ms, DELIVERIES_PER_ROUND)
             if not len(references):
                 return False
             self._in_hand, self._taken_ms = references, max(self._taken_ms, now_ms)
@@ -236,7 +238,9 @@ class Delay:
         """The records of the first of these: how many, is for their size to say."""
         found: dict[int, bytes] = {}
         # What readers may not see yet is not as safe as it must be; it is delivered when it is.
-        is_hidden = delay_topics.places_in(references) >= self._store.watermark(self._store.settings.visible_after)
+        is_hidden = delay_topics.physical_offsets_of(references) >= self._store.watermark(
+            self._store.settings.visible_after
+        )
         readable = int(np.argmax(is_hidden)) if is_hidden.any() else len(references)
         for start in range(0, readable, _READ_AT_ONCE):
             stop = min(start + _READ_AT_ONCE, readable)
@@ -248,7 +252,7 @@ class Delay:
     async def _records(self, references: Ints) -> dict[int, bytes]:
         """What was written lately is in memory; for the rest one thread reads all of them."""
         hot_from = max(self._found_end, self._store.written - self._store.settings.hot_bytes)
-        if int(delay_topics.places_in(references).min()) >= hot_from:
+        if int(delay_topics.physical_offsets_of(references).min()) >= hot_from:
             return delay_topics.read_records(self._store, references.tolist())
         return await asyncio.to_thread(delay_topics.read_records, self._store, references.tolist())
 
@@ -259,7 +263,7 @@ class Delay:
             raw = found.get(references[place])
             if raw is None:
                 log.error("a delayed message is lost", extra={"reference": references[place]})
-            draft, queue = delay_topics.parsed(raw) if raw is not None else (None, None)
+            draft, queue = delay_topics.parse_delayed(raw) if raw is not None else (None, None)
             if draft is None or queue is None or (self._cancelled and self._is_cancelled(draft, queue.topic)):
                 is_done[place] = True
             else:
@@ -286,7 +290,9 @@ class Delay:
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
         name = f"{topic}+{value_of(draft.properties, b'UNIQ_KEY')}"
         due_ms = self._cancelled.get(name)
-        return due_ms is not None and due_ms == whole_number(value_of(draft.properties, DUE.encode()))
+        return due_ms is not None and due_ms == parse_whole_number(
+            value_of(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
+        )
 
     def _say_delivered(self, now_ms: int) -> None:
         next_ms = self._timers.next_due_ms(now_ms)
@@ -307,7 +313,7 @@ class Delay:
 
     async def _keep_up(self) -> None:
         while True:
-            await asyncio.sleep(POINTERS_INTERVAL_S)
+            await asyncio.sleep(SAVE_INTERVAL_S)
             try:
                 await self.roll()
                 await self.save_pointers()
@@ -323,19 +329,19 @@ class Delay:
     async def _oldest(self) -> list[int]:
         """The offset, in each source, of the oldest that waits; the end, where none does."""
         # In this order, and without a pause: what comes from now on lies behind these ends.
-        bounds = [self._store.bounds_now(queue) for queue in SOURCES]
+        bounds = [self._store.bounds_now(queue) for queue in DELAY_QUEUES]
         references = np.concatenate((self._timers.everything()[1], self._in_hand))
-        return await asyncio.to_thread(delay_topics.oldest_offsets, self._store, references, bounds)
+        return await asyncio.to_thread(delay_topics.oldest_queue_offsets, self._store, references, bounds)
 
     async def roll(self) -> None:
         """Write messages that have waited long once more at the head, before retention takes them."""
         limit_ms = self._now_ms() - self._rolls_after_ms
         for source, first in enumerate(await self._oldest()):
-            limit = await self._store.offset_at(SOURCES[source], limit_ms)
+            limit = await self._store.offset_at(DELAY_QUEUES[source], limit_ms)
             if first >= limit:
                 continue
-            found = await self._store.read(SOURCES[source], limit, count_max=1)
-            records = list(delay_topics.records_in(found)) if isinstance(found, Slice) else []
+            found = await self._store.read(DELAY_QUEUES[source], limit, count_max=1)
+            records = list(delay_topics.copy_records(found)) if isinstance(found, Slice) else []
             end = record.decode(records[0], expand=False).physical_offset if records else self._store.written
             while await self._roll_some(source, end):
                 pass
@@ -343,7 +349,7 @@ class Delay:
     async def _roll_some(self, source: int, end: int) -> bool:
         """Those that lie before a place in the log. Whether there may be more."""
         due_ms, references = self._timers.everything()
-        is_old = (references >= reference_of(source, 0)) & (references < reference_of(source, end))
+        is_old = (references >= timer_reference(source, 0)) & (references < timer_reference(source, end))
         rows = np.flatnonzero(is_old & (due_ms > self._now_ms() + _LEAVES_SOON_MS))
         rows = rows[np.argsort(references[rows])][:_ROLLED_AT_ONCE]
         for start in range(0, len(rows), _READ_AT_ONCE):
@@ -357,14 +363,18 @@ class Delay:
         return len(rows) == _ROLLED_AT_ONCE
 
     def _write_again(self, due_ms: int, reference: int, raw: bytes) -> None:
-        draft, queue = delay_topics.parsed(raw)
+        draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # the cancellation may be out of sight for a restart by then
-        times = (whole_number(value_of(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
-        words = {DUE: str(due_ms), "TIMER_ROLL_TIMES": str(times), ROLLED_FROM: str(reference)}
+        times = (parse_whole_number(value_of(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        words = {
+            PROPERTY_TIMER_OUT_MS: str(due_ms),
+            "TIMER_ROLL_TIMES": str(times),
+            PROPERTY_TIMER_ROLLED_FROM: str(reference),
+        }
         self._keep_mark_below(due_ms)
-        appended = self._put(TIMER_SOURCE, queue, draft, words)
-        self._add(due_ms, TIMER_SOURCE, appended)
+        appended = self._put(TIMER_QUEUE_INDEX, queue, draft, words)
+        self._add(due_ms, TIMER_QUEUE_INDEX, appended)
 
 
 def _pointer(source: int) -> str:

@@ -13,9 +13,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX
-from sparrow.broker.delay.delay_topics import CANCELLED, DUE, ROLLED_FROM, SOURCES, TIMER_SOURCE, is_due
-from sparrow.broker.delay.log import Delay
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
+from sparrow.broker.delay.delay_topics import (
+    DELAY_QUEUES,
+    PROPERTY_TIMER_CANCEL_KEY,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLLED_FROM,
+    TIMER_QUEUE_INDEX,
+    is_due,
+)
+from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.produce.dedup_sql import claim, once_of
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
@@ -37,7 +44,7 @@ _TROUBLE_S = 1.0
 class SqlDelay:
     """Takes messages in; delivers them while this broker leads."""
 
-    handle_of = staticmethod(Delay.handle_of)
+    handle_of = staticmethod(LogDelayScheduler.handle_of)
 
     def __init__(self, store: SqlStore, *, horizon_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._horizon_ms, self._now_ms = store, horizon_ms, now_ms
@@ -51,23 +58,23 @@ class SqlDelay:
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[Appended] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = value_of(draft.properties, CANCELLED.encode())
+        cancelled = value_of(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
             _, _, key = cancelled.rpartition("+")
             return asyncio.ensure_future(self._cancelled(queue.topic, key, due_ms))
-        return self._put(TIMER_SOURCE, queue, draft, due_ms, {DUE: str(due_ms)})
+        return self._put(TIMER_QUEUE_INDEX, queue, draft, due_ms, {PROPERTY_TIMER_OUT_MS: str(due_ms)})
 
     def _put(
         self, source: int, queue: Queue, draft: Draft, due_ms: int, more: dict[str, str]
     ) -> asyncio.Future[Appended]:
         self._store.catalogue.lane(queue)
         # What only we may say is taken out, whoever said it.
-        ours = {DUE: "", CANCELLED: "", ROLLED_FROM: ""}
+        ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
         draft.properties = with_values(draft.properties, words)
-        return asyncio.ensure_future(self._stored(SOURCES[source], queue, draft, due_ms))
+        return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> Appended:
         entry = entry_of(self._store.checked(draft), 0)
@@ -101,7 +108,7 @@ class SqlDelay:
                 "SELECT id FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due AND at = :at",
                 **named,
             )
-            if found or queue.topic.startswith(RETRY_PREFIX):  # retries of a message all have its key
+            if found or queue.topic.startswith(RETRY_TOPIC_PREFIX):  # retries of a message all have its key
                 return bool(found)
             # It may have been delivered while nobody could ask.
             return bool(await self._store.find_by_key(queue.topic, key.decode(), limit=1, begin_ms=due_ms))
@@ -120,7 +127,9 @@ class SqlDelay:
         )
         if not gone:
             return None
-        return Appended(SOURCES[TIMER_SOURCE], QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), self._now_ms())
+        return Appended(
+            DELAY_QUEUES[TIMER_QUEUE_INDEX], QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), self._now_ms()
+        )
 
     async def _cancelled(self, topic: str, unique_key: str, due_ms: int) -> Appended:
         appended = await self.cancel(topic, unique_key, due_ms)

@@ -14,11 +14,11 @@ from array import array
 import numpy as np
 import numpy.typing as npt
 
-WIDTHS_MS = (1_000, 60_000, 3_600_000, 86_400_000)
+BUCKET_WIDTHS_MS = (1_000, 60_000, 3_600_000, 86_400_000)
 """Each a multiple of the one before. A million timers over ten years make no more than some thousand buckets."""
 
 Ints = npt.NDArray[np.int64]
-Pair = tuple[Ints, Ints]
+TimerArrays = tuple[Ints, Ints]
 """Times and references, side by side."""
 
 _NONE: Ints = np.empty(0, np.int64)
@@ -57,19 +57,19 @@ class _Tier:
         for number, some in zip(numbers[starts].tolist(), np.split(pairs, starts[1:]), strict=True):
             self.bucket(number).frombytes(some.tobytes())
 
-    def take(self, now_ms: int) -> Pair | None:
+    def take(self, now_ms: int) -> TimerArrays | None:
         """The first bucket, if its time has come."""
         if not self.order or self.order[0] * self.width > now_ms:
             return None
         return _pair(self.buckets.pop(heapq.heappop(self.order)))
 
 
-class Timers:
+class TimerWheel:
     """Adding and taking cost the same whatever else is waiting."""
 
     def __init__(self) -> None:
-        self._tiers = [_Tier(width) for width in WIDTHS_MS]
-        self._ready: Pair = (_NONE, _NONE)
+        self._tiers = [_Tier(width) for width in BUCKET_WIDTHS_MS]
+        self._ready: TimerArrays = (_NONE, _NONE)
         """What was in the buckets whose second has come: sorted, and taken from `_at` on."""
         self._at = 0
         self._late: list[tuple[int, int, int]] = []
@@ -115,7 +115,7 @@ class Timers:
             return min(near)
         return min((tier.order[0] * tier.width for tier in self._tiers if tier.order), default=None)
 
-    def take(self, now_ms: int, count_max: int) -> Pair:
+    def take(self, now_ms: int, count_max: int) -> TimerArrays:
         """What is due by now, at most so many."""
         self._approach(now_ms)
         at = self._at
@@ -131,7 +131,7 @@ class Timers:
         self.count -= len(taken)
         return due, taken
 
-    def _with_late(self, due: Ints, taken: Ints, now_ms: int, count_max: int) -> Pair:
+    def _with_late(self, due: Ints, taken: Ints, now_ms: int, count_max: int) -> TimerArrays:
         """The first of both kinds together; what is more than wanted stays where it was."""
         late: list[tuple[int, int, int]] = []
         while self._late and self._late[0][0] <= now_ms and len(late) < count_max:
@@ -171,7 +171,7 @@ class Timers:
             self._at = 0
         seconds.until = max(seconds.until, (now_ms // seconds.width + 1) * seconds.width)
 
-    def everything(self) -> Pair:
+    def everything(self) -> TimerArrays:
         """All that is waiting, in no order."""
         pairs = [_pair(bucket) for tier in self._tiers for bucket in tier.buckets.values()]
         pairs.append((self._ready[0][self._at :], self._ready[1][self._at :]))
@@ -209,6 +209,6 @@ class Timers:
         self.count = in_buckets + len(self._ready[0]) + len(self._late)
 
 
-def _pair(bucket: array[int]) -> Pair:
+def _pair(bucket: array[int]) -> TimerArrays:
     pairs = np.frombuffer(bucket, np.int64).reshape(-1, 2)
     return pairs[:, 0].copy(), pairs[:, 1].copy()

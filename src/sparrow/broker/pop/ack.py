@@ -7,8 +7,8 @@ from __future__ import annotations
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles, validation
 from sparrow.broker.pop.response import REVIVE_QUEUE
-from sparrow.broker.pop.state.fifo import Run
-from sparrow.broker.pop.state.in_flight import Lot
+from sparrow.broker.pop.state.fifo import FifoBatch
+from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Answer, Call, Handler, Plain, reply
@@ -19,7 +19,7 @@ from sparrow.wire.frame import Command
 from sparrow.wire.headers import AckMessage, ChangeInvisible, InvisibleChanged
 
 
-class Acknowledging:
+class AckHandler:
     """Serves acknowledgements, one by one (200051) and in batches (200151)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -31,15 +31,19 @@ class Acknowledging:
     def ack(self, command: Command, _: Channel) -> bytes | None:
         self._pops.check()
         request = headers.read(AckMessage, command.ext)
-        handle = receipt_handles.parse(request.handle)
-        queue = Queue(receipt_handles.stored_name(request.topic), request.queue_id)
+        handle = receipt_handles.parse_handle(request.handle)
+        queue = Queue(receipt_handles.stored_topic_name(request.topic), request.queue_id)
         if handle.is_in_order:
             is_settled = _ack_in_order(self._broker, request.group, queue, handle.pop_ms, [request.offset]) == 1
         else:
             lot = self._pops.in_flight.find(request.group, queue, handle.start, handle.pop_ms)
             bit = lot.bit(request.offset) if lot is not None else 0
             is_settled = lot is not None and bit != 0 and self._pops.settle(lot, bit) != 0
-        return validation.done(command) if is_settled else reply(command, _why(self._broker, queue, request.offset))
+        return (
+            validation.success_frame(command)
+            if is_settled
+            else reply(command, _why(self._broker, queue, request.offset))
+        )
 
     def batch_ack(self, command: Command, _: Channel) -> bytes | None:
         self._pops.check()
@@ -50,13 +54,13 @@ class Acknowledging:
             asked += len(offsets)
             settled += self._settle(ack, offsets)
         if settled == asked:
-            return validation.done(command)
+            return validation.success_frame(command)
         why = f"{asked - settled} of {asked} messages are not in flight by these handles; the others are acknowledged"
-        return reply(command, validation.stale(why))
+        return reply(command, validation.stale_handle(why))
 
     def _settle(self, ack: Ack, offsets: list[int]) -> int:
-        queue = Queue(receipt_handles.real_topic(ack.group, ack.topic, ack.retry), ack.queue_id)
-        if ack.revive_queue == receipt_handles.IN_ORDER:
+        queue = Queue(receipt_handles.popped_topic(ack.group, ack.topic, ack.retry), ack.queue_id)
+        if ack.revive_queue == receipt_handles.FIFO_REVIVE_QUEUE:
             return _ack_in_order(self._broker, ack.group, queue, ack.pop_ms, offsets)
         lot = self._pops.in_flight.find(ack.group, queue, ack.start_offset, ack.pop_ms)
         if lot is None:
@@ -79,12 +83,12 @@ def _ack_in_order(broker: Broker, group: str, queue: Queue, pop_ms: int, offsets
     return settled
 
 
-def _run(broker: Broker, group: str, queue: Queue, pop_ms: int) -> Run | None:
+def _run(broker: Broker, group: str, queue: Queue, pop_ms: int) -> FifoBatch | None:
     run = broker.pops.in_order.of(group, queue)
     return run if run is not None and run.pop_ms == pop_ms else None
 
 
-def _moved(broker: Broker, run: Run, before: int) -> None:
+def _moved(broker: Broker, run: FifoBatch, before: int) -> None:
     """Write it down; whoever waits for the queue may be next. A group that was sent elsewhere meanwhile stays there."""
     broker.pops.ran(run)
     if run.queue.topic in broker.topics:
@@ -100,25 +104,25 @@ def _why(broker: Broker, queue: Queue, offset: int) -> Answer:
         return Answer(code=Response.MESSAGE_ILLEGAL, remark=f"topic {topic.name!r} has no queue {queue.id}")
     first, end = broker.store.bounds_now(queue)
     if not first <= offset < end:
-        return validation.stale(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
-    return validation.stale(
+        return validation.stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
+    return validation.stale_handle(
         f"the handle of offset {offset} in queue {queue} stands for nothing: the message was acknowledged, "
         "got another handle, or its time is over and it comes again"
     )
 
 
-async def change_invisible(request: ChangeInvisible, broker: Broker, _call: Call) -> InvisibleChanged | Answer:
+async def change_invisible_time(request: ChangeInvisible, broker: Broker, _call: Call) -> InvisibleChanged | Answer:
     """From now on the message is invisible for so long, by a new handle."""
     broker.pops.check()
-    validation.check_invisible(request.invisible_ms, least=0)
-    handle = receipt_handles.parse(request.handle)
-    queue = Queue(receipt_handles.stored_name(request.topic), request.queue_id)
+    validation.check_invisible_time(request.invisible_ms, least=0)
+    handle = receipt_handles.parse_handle(request.handle)
+    queue = Queue(receipt_handles.stored_topic_name(request.topic), request.queue_id)
     if handle.is_in_order:
         return _change_in_order(request, broker, queue, handle.pop_ms)
     lot = broker.pops.in_flight.find(request.group, queue, handle.start, handle.pop_ms)
     if lot is None or not lot.bit(request.offset):
         return _why(broker, queue, request.offset)
-    moved: Lot = broker.pops.move(lot, request.offset, request.invisible_ms)
+    moved: InFlightBatch = broker.pops.move(lot, request.offset, request.invisible_ms)
     return InvisibleChanged(moved.pop_ms, moved.invisible_ms, REVIVE_QUEUE)
 
 
@@ -129,7 +133,7 @@ def _change_in_order(request: ChangeInvisible, broker: Broker, queue: Queue, pop
     if run is None or not broker.pops.in_order.change(run, request.offset, due_ms):
         return _why(broker, queue, request.offset)
     broker.pops.ran(run)
-    return InvisibleChanged(pop_ms, due_ms - pop_ms, receipt_handles.IN_ORDER)
+    return InvisibleChanged(pop_ms, due_ms - pop_ms, receipt_handles.FIFO_REVIVE_QUEUE)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.CHANGE_MESSAGE_INVISIBLETIME: change_invisible}
+HANDLERS: dict[int, Handler[Broker]] = {Code.CHANGE_MESSAGE_INVISIBLETIME: change_invisible_time}

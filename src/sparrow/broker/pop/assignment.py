@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import BROADCASTING
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused, SparrowError
@@ -28,14 +28,14 @@ _PULLS = -(1 << 31)
 """In the mark of a group and topic that was set to pull. Any other number is with how many others each member shares
 its queues."""
 
-Share = Callable[[Sequence[BrokerQueue], Sequence[str], str], list[BrokerQueue]]
+QueueAllocator = Callable[[Sequence[BrokerQueue], Sequence[str], str], list[BrokerQueue]]
 
 
-async def assign(_: Done, broker: Broker, call: Call) -> Answer:
+async def query_assignment(_: Done, broker: Broker, call: Call) -> Answer:
     """The queues of one consumer. No list at all says: skip this time, not all is known yet."""
     asked = call.body(QueryAssignment)
-    if asked.strategy_name not in STRATEGIES:
-        raise Refused(f"there is no strategy {asked.strategy_name!r}: there are {', '.join(STRATEGIES)}")
+    if asked.strategy_name not in ALLOCATION_STRATEGIES:
+        raise Refused(f"there is no strategy {asked.strategy_name!r}: there are {', '.join(ALLOCATION_STRATEGIES)}")
     queues = await _queues(broker, asked.topic)
     group = broker.members.consumers(asked.consumer_group)
     if queues is None or group is None or asked.client_id not in group.members:
@@ -45,17 +45,17 @@ async def assign(_: Done, broker: Broker, call: Call) -> Answer:
     if asked.message_model == BROADCASTING:
         mine, mode = queues, PULL
     else:
-        share, clients = STRATEGIES[asked.strategy_name], sorted(group.members)
+        share, clients = ALLOCATION_STRATEGIES[asked.strategy_name], sorted(group.members)
         if share_with is None:
             mine = share(queues, clients, asked.client_id)
         else:
-            mine = popped_by(queues, clients, asked.client_id, share_with=share_with, share=share)
+            mine = allocate_for_pop(queues, clients, asked.client_id, share_with=share_with, share=share)
     return Answer.of(Assignments([Assignment(queue, mode) for queue in mine]))
 
 
-async def set_mode(_: Done, broker: Broker, call: Call) -> Done:
+async def set_request_mode(_: Done, broker: Broker, call: Call) -> Done:
     said = call.body(SetRequestMode)
-    if said.topic.startswith(RETRY_PREFIX):
+    if said.topic.startswith(RETRY_TOPIC_PREFIX):
         raise NotPermitted(f"setting how {said.topic!r} is read", "retry topics are always pulled")
     if said.mode not in (PULL, POP):
         raise Refused(f"{said.mode!r} is no mode: there are {PULL} and {POP}")
@@ -68,7 +68,7 @@ async def set_mode(_: Done, broker: Broker, call: Call) -> Done:
 
 async def _share_with(broker: Broker, group: str, topic: str) -> int | None:
     """With how many others a popping member shares its queues, 0 or less: with all. None: they pull."""
-    if topic.startswith(RETRY_PREFIX):
+    if topic.startswith(RETRY_TOPIC_PREFIX):
         return None
     said = await broker.store.mark(_mark(group, topic))
     return None if said is None or said == _PULLS else said
@@ -81,7 +81,7 @@ def _mark(group: str, topic: str) -> str:
 # -- sharing: pure ----------------------------------------------------------------------------------------------------
 
 
-def averagely(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
+def allocate_averagely(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
     """A run of neighbouring queues each; the first clients get one more when it does not come out even."""
     index = clients.index(client)
     each, left = divmod(len(queues), len(clients))
@@ -89,16 +89,16 @@ def averagely(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str
     return list(queues[start : start + each + (index < left)])
 
 
-def by_circle(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
+def allocate_by_circle(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
     """Dealt out one by one, like cards."""
     return list(queues[clients.index(client) :: len(clients)])
 
 
-STRATEGIES: Mapping[str, Share] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+ALLOCATION_STRATEGIES: Mapping[str, QueueAllocator] = {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle}
 
 
-def popped_by(
-    queues: Sequence[BrokerQueue], clients: Sequence[str], client: str, *, share_with: int, share: Share
+def allocate_for_pop(
+    queues: Sequence[BrokerQueue], clients: Sequence[str], client: str, *, share_with: int, share: QueueAllocator
 ) -> list[BrokerQueue]:
     """All queues of every broker; or, when a number is set, one's own and those of so many that follow in the list."""
     if not queues:
@@ -148,4 +148,7 @@ def _queues_in(topic: str, route: RouteData) -> list[BrokerQueue]:
     )
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.QUERY_ASSIGNMENT: assign, Code.SET_MESSAGE_REQUEST_MODE: set_mode}
+HANDLERS: dict[int, Handler[Broker]] = {
+    Code.QUERY_ASSIGNMENT: query_assignment,
+    Code.SET_MESSAGE_REQUEST_MODE: set_request_mode,
+}

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from random import randrange
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX
-from sparrow.broker.consume.filtering import examined_max, selected
-from sparrow.broker.consume.references import are_in, may_hold_references, resolved
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
+from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
+from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
-from sparrow.broker.pop.lane_fairness import Turns
-from sparrow.broker.pop.response import REVIVE_QUEUE, Basket
-from sparrow.broker.pop.state.in_flight import Lot
-from sparrow.broker.produce.lanes import STRICT, has_lanes
+from sparrow.broker.pop.lane_fairness import LaneFairness
+from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse
+from sparrow.broker.pop.state.in_flight import InFlightBatch
+from sparrow.broker.produce.lanes import STRICT_PRIORITY, has_lanes
 from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
@@ -33,7 +33,7 @@ _LOOKS_MAX = 32
 _FROM_NEWEST = 1
 
 
-class Taking:
+class PopFetcher:
     """Takes messages for a group."""
 
     def __init__(self, broker: Broker) -> None:
@@ -41,7 +41,7 @@ class Taking:
         self.reading: set[tuple[str, Queue]] = set()
         """Queues that are being read from the disk for somebody: nobody else takes from them meanwhile."""
         self._popped: set[tuple[str, str]] = set()
-        self._turns = Turns(broker)
+        self._turns = LaneFairness(broker)
 
     def queues(self, topic: str, queue_id: int, lanes: Iterable[Priority] = Priority) -> list[Queue]:
         """Of a topic, in whatever order is this pop's; `lanes` is that of its lanes, if it has any."""
@@ -58,9 +58,9 @@ class Taking:
 
     def retry_queue(self, group: str, topic: str) -> Queue | None:
         """Of its retries; there need not be any yet."""
-        return None if topic.startswith(RETRY_PREFIX) else Queue(receipt_handles.retry_topic(group, topic), 0)
+        return None if topic.startswith(RETRY_TOPIC_PREFIX) else Queue(receipt_handles.pop_retry_topic(group, topic), 0)
 
-    def fill(self, basket: Basket) -> Queue | None:
+    def fill(self, basket: PopResponse) -> Queue | None:
         """Take what can be had without the disk; or the first queue that has something, and has it there.
 
         It is not passed over for others that need no disk: those might never leave it a turn. Nor is a lane, for the
@@ -81,10 +81,10 @@ class Taking:
                 return queue
         return None
 
-    def _sources(self, basket: Basket) -> list[tuple[Queue, int]]:
+    def _sources(self, basket: PopResponse) -> list[tuple[Queue, int]]:
         """Queues, and how many places each must leave to those that follow."""
         request = basket.request
-        turn = STRICT
+        turn = STRICT_PRIORITY
         if request.queue_id < 0 and has_lanes(self._topics[request.topic]):
             turn = self._turns.next(request.group, request.topic, places=basket.room, now_ms=basket.now_ms)
         kept = {lane: turn.kept_behind(lane) for lane in Priority} if turn.kept else {}
@@ -99,7 +99,7 @@ class Taking:
             return [(retries, turn.kept_behind(None)), *queues]
         return [*queues, (retries, 0)]
 
-    def _may_take(self, basket: Basket, queue: Queue) -> bool:
+    def _may_take(self, basket: PopResponse, queue: Queue) -> bool:
         request = basket.request
         if (request.group, queue) in self.reading and queue not in basket.fetched:
             return False
@@ -120,7 +120,7 @@ class Taking:
         first, end = self._store.bounds_now(queue)
         return max(0, int(end) - max(self._pops.position(group, queue) or 0, first))
 
-    def _take(self, basket: Basket, queue: Queue) -> bool:
+    def _take(self, basket: PopResponse, queue: Queue) -> bool:
         """False: it lies on the disk, or elsewhere."""
         at = self.position(basket, queue)
         fetched = basket.fetched.get(queue)
@@ -131,7 +131,7 @@ class Taking:
             return True
         for _ in range(_LOOKS_MAX):
             found = self._store.read_now(queue, at, **self.limits(basket, queue))
-            if found is None or (may_hold_references(queue.topic) and are_in(found)):
+            if found is None or (may_hold_references(queue.topic) and may_contain_references(found)):
                 return False
             looked_to = self.put(basket, queue, at, self.wanted(basket, queue, found))
             if looked_to is None:
@@ -140,28 +140,28 @@ class Taking:
         basket.is_cut_short = True
         return True
 
-    def limits(self, basket: Basket, queue: Queue) -> Limits:
+    def limits(self, basket: PopResponse, queue: Queue) -> Limits:
         is_retried = queue.topic != basket.request.topic  # was wanted before, and is not filtered again
         return {
-            "count_max": examined_max(basket.free, None if is_retried else basket.wanted.selector),
+            "count_max": messages_to_examine(basket.free, None if is_retried else basket.wanted.selector),
             "bytes_max": basket.room_bytes,
             "tags_codes": None if is_retried else basket.wanted.tags_codes,
         }
 
-    async def fetch(self, basket: Basket, queue: Queue) -> tuple[int, ReadResult]:
+    async def fetch(self, basket: PopResponse, queue: Queue) -> tuple[int, ReadResult]:
         """What `fill` could not have at once: from which offset on, and what there is."""
         at = self.position(basket, queue)
         found = await self._store.read(queue, at, **self.limits(basket, queue))
         if may_hold_references(queue.topic):
-            found = await resolved(self._store, found, bytes_max=basket.room_bytes)
+            found = await resolve_references(self._store, found, bytes_max=basket.room_bytes)
         return at, found
 
-    def wanted(self, basket: Basket, queue: Queue, found: ReadResult) -> ReadResult:
+    def wanted(self, basket: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
         """What meets the group's condition, if it has one."""
         is_retried = queue.topic != basket.request.topic
-        return found if is_retried else selected(found, basket.wanted.selector, basket.free)
+        return found if is_retried else apply_selector(found, basket.wanted.selector, basket.free)
 
-    def position(self, basket: Basket, queue: Queue) -> int:
+    def position(self, basket: PopResponse, queue: Queue) -> int:
         """Where the group goes on reading. A new group's first pop decides it for good."""
         request = basket.request
         at = basket.offsets.get(queue)
@@ -176,7 +176,7 @@ class Taking:
         basket.offsets[queue] = at
         return at
 
-    def put(self, basket: Basket, queue: Queue, at: int, found: ReadResult) -> int | None:
+    def put(self, basket: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
         """Take what a read has found; if it found nothing and there may be more, where to look next."""
         if isinstance(found, AtEnd):
             return None
@@ -200,9 +200,9 @@ class Taking:
         self._note(basket, queue, offsets, found.next_offset)
         return None
 
-    def _note(self, basket: Basket, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
+    def _note(self, basket: PopResponse, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
         request = basket.request
-        retry = receipt_handles.NORMAL if queue.topic == request.topic else receipt_handles.RETRIED
+        retry = receipt_handles.FROM_TOPIC if queue.topic == request.topic else receipt_handles.FROM_RETRY_TOPIC
         start = offsets[0]
         if request.in_order:
             basket.runs.append((queue, offsets, next_offset))
@@ -214,12 +214,14 @@ class Taking:
                 for offset in offsets:
                     mask |= 1 << offset - start
             basket.lots.append(
-                Lot(request.group, queue, start, pop_ms=basket.now_ms, invisible_ms=request.invisible_ms, mask=mask)
+                InFlightBatch(
+                    request.group, queue, start, pop_ms=basket.now_ms, invisible_ms=request.invisible_ms, mask=mask
+                )
             )
         basket.starts.append(receipt_handles.start_entry(retry, queue.id, start))
         basket.taken.append(receipt_handles.offsets_entry(retry, queue.id, offsets))
 
-    def _put_retries(self, basket: Basket, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
+    def _put_retries(self, basket: PopResponse, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
         """As messages of the topic they were first sent to, each with its handle: clients know no retry topics."""
         request = basket.request
         messages = [record.decode(raw, verify_crc=False, expand=False) for raw in found.records()]
@@ -227,12 +229,12 @@ class Taking:
         ours = [each for each in messages if each.properties.get("RETRY_TOPIC", request.topic) == request.topic]
         for message in ours:
             message.topic = request.topic
-            message.properties["POP_CK"] = receipt_handles.handle_of(
+            message.properties["POP_CK"] = receipt_handles.format_handle(
                 start=ours[0].queue_offset,
                 pop_ms=basket.now_ms,
                 invisible_ms=request.invisible_ms,
                 revive_queue=REVIVE_QUEUE,
-                retry=receipt_handles.RETRIED,
+                retry=receipt_handles.FROM_RETRY_TOPIC,
                 broker=self._broker.name,
                 queue_id=queue.id,
                 offset=message.queue_offset,
@@ -240,7 +242,7 @@ class Taking:
             basket.records.append(record.encode_message(message))
         return [message.queue_offset for message in ours]
 
-    def close(self, basket: Basket) -> None:
+    def close(self, basket: PopResponse) -> None:
         """What was taken is in flight from here on."""
         request = basket.request
         if basket.lots:
@@ -249,7 +251,7 @@ class Taking:
                 self._turns.took(lot.group, lot.queue, lot.mask.bit_count())
             if (request.group, request.topic) not in self._popped:
                 self._popped.add((request.group, request.topic))
-                self._pops.mark(receipt_handles.popped_mark(request.group, request.topic), basket.now_ms)
+                self._pops.mark(receipt_handles.pop_begun_mark(request.group, request.topic), basket.now_ms)
         for queue, offset in basket.offsets.items():
             self._pops.go_on(request.group, queue, offset)
         for queue, offsets, next_offset in basket.runs:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.lanes import STRICT, Owed, Turn, may_starve, owed_next, paid, turn
+from sparrow.broker.produce.lanes import (
+    STRICT_PRIORITY,
+    LaneDeficits,
+    LanePlan,
+    accrue_deficits,
+    plan_batch,
+    repay_deficit,
+    starvation_candidates,
+)
 from sparrow.broker.query.messages import store_ms_of
 from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
 from sparrow.model.queue import Queue
@@ -27,19 +35,19 @@ class _Reader:
     def __init__(self) -> None:
         self.looked_ms: int | None = None
         self.starving: Collection[Priority] = ()
-        self.owed: Owed = {}
+        self.owed: LaneDeficits = {}
 
 
-class Turns:
+class LaneFairness:
     def __init__(self, broker: Broker) -> None:
         self._store, self._topics, self._pops = broker.store, broker.topics, broker.pops
         self._starvation_ms = broker.settings.starvation_ms
         self._readers: dict[tuple[str, str], _Reader] = {}
 
-    def next(self, group: str, topic: str, *, places: int, now_ms: int) -> Turn:
+    def next(self, group: str, topic: str, *, places: int, now_ms: int) -> LanePlan:
         """How the group's next batch is to be filled."""
         if not self._starvation_ms:
-            return STRICT
+            return STRICT_PRIORITY
         reader = self._readers.get((group, topic))
         if reader is None:
             if len(self._readers) >= _READERS_MAX:
@@ -49,24 +57,24 @@ class Turns:
             reader.looked_ms, reader.starving = now_ms, self._starving(group, topic, places, now_ms)
         if not reader.starving:
             reader.owed = {}
-            return STRICT
-        reader.owed = owed_next(reader.owed, reader.starving, places=places)
-        chosen = turn(reader.owed, places=places)
+            return STRICT_PRIORITY
+        reader.owed = accrue_deficits(reader.owed, reader.starving, places=places)
+        chosen = plan_batch(reader.owed, places=places)
         # A place kept for what is not there would stay empty.
         kept = {lane: min(count, self._waiting(group, topic, lane)) for lane, count in chosen.kept.items()}
-        return Turn(chosen.order, kept)
+        return LanePlan(chosen.order, kept)
 
     def took(self, group: str, queue: Queue, count: int) -> None:
         reader = self._readers.get((group, queue.topic))
         if reader is not None and reader.owed:
-            reader.owed = paid(reader.owed, lane_of(queue.id), count=count)
+            reader.owed = repay_deficit(reader.owed, lane_of(queue.id), count=count)
 
     def _starving(self, group: str, topic: str, places: int, now_ms: int) -> list[Priority]:
         waiting = [self._waiting(group, topic, lane) for lane in Priority]
         long_ago_ms = now_ms - self._starvation_ms
         return [
             lane
-            for lane in may_starve(waiting, places=places)
+            for lane in starvation_candidates(waiting, places=places)
             if any(self._waits_since(group, queue, long_ago_ms) for queue in self._queues(topic, lane))
         ]
 

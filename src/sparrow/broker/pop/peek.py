@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sparrow.broker.consume.references import resolved
+from sparrow.broker.consume.references import resolve_references
 from sparrow.broker.context import Broker
-from sparrow.broker.pop.fetch import Taking
-from sparrow.broker.pop.pop import HeldPop
-from sparrow.broker.pop.response import ANSWER_BYTES
-from sparrow.broker.pop.validation import check_count, check_reader
+from sparrow.broker.pop.fetch import PopFetcher
+from sparrow.broker.pop.pop import ParkedPop
+from sparrow.broker.pop.response import ANSWER_BYTES_MAX
+from sparrow.broker.pop.validation import check_may_pop, check_message_count
 from sparrow.model.queue import Queue
 from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.store.spi import Slice
@@ -18,12 +18,12 @@ from sparrow.wire.headers import PeekMessage, PollingAsked, PollingCounted, Popp
 async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
     """What the group would get next. It stays where it is."""
     broker.pops.check()
-    check_count(request.messages_max)
+    check_message_count(request.messages_max)
     await broker.groups.found_or_created(request.group)
-    check_reader(broker, request.group, request.topic, request.queue_id)
-    room, room_bytes, rest = request.messages_max, ANSWER_BYTES, 0
+    check_may_pop(broker, request.group, request.topic, request.queue_id)
+    room, room_bytes, rest = request.messages_max, ANSWER_BYTES_MAX, 0
     records: list[memoryview] = []
-    queues = Taking(broker).queues(request.topic, request.queue_id)
+    queues = PopFetcher(broker).queues(request.topic, request.queue_id)
     opening = broker.pops.opening(request.group, queues)
     if opening is not None:
         await opening
@@ -32,7 +32,7 @@ async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
         at = max(broker.pops.position(request.group, queue) or 0, bounds.first)
         if room > 0 and room_bytes > 0:
             found = await broker.store.read(queue, at, count_max=room, bytes_max=room_bytes)
-            found = await resolved(broker.store, found, bytes_max=room_bytes)
+            found = await resolve_references(broker.store, found, bytes_max=room_bytes)
             if isinstance(found, Slice):
                 records += found.runs
                 room, room_bytes = room - len(found.sizes), room_bytes - sum(found.sizes)
@@ -44,13 +44,13 @@ async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
     return Answer(header, records, remark="FOUND")
 
 
-async def polling(request: PollingAsked, broker: Broker, _call: Call) -> PollingCounted:
+async def count_polling(request: PollingAsked, broker: Broker, _call: Call) -> PollingCounted:
     """How many pops wait for exactly this: that queue, or all of them."""
     topic = broker.topics[request.topic]
     queue = Queue(topic.name, max(request.queue_id, 0))
-    waiting = [held for held in broker.hold.waiting_for(queue) if isinstance(held, HeldPop)]
+    waiting = [held for held in broker.hold.waiting_for(queue) if isinstance(held, ParkedPop)]
     mine = (request.group, request.queue_id)
     return PollingCounted(sum((held.group, held.queue_id) == mine for held in waiting))
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.PEEK_MESSAGE: peek, Code.POLLING_INFO: polling}
+HANDLERS: dict[int, Handler[Broker]] = {Code.PEEK_MESSAGE: peek, Code.POLLING_INFO: count_polling}

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sparrow.broker.clients.subscriptions import Filter, parse
-from sparrow.broker.consume.long_poll import Held
+from sparrow.broker.clients.subscriptions import SubscriptionFilter, parse_filter
+from sparrow.broker.consume.long_poll import ParkedRequest
 from sparrow.broker.context import Broker
-from sparrow.broker.pop.fetch import Taking
-from sparrow.broker.pop.response import Basket
-from sparrow.broker.pop.validation import check_count, check_invisible, check_reader, nothing
+from sparrow.broker.pop.fetch import PopFetcher
+from sparrow.broker.pop.response import PopResponse
+from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count, no_message_frame
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
@@ -29,29 +29,33 @@ _LATE_MS = 500
 _ON_THE_WAY_MS = 50
 """The answer must be back before the sender's own time is over."""
 
-Said = bytes | Awaitable[bytes | None] | None
-Look = Callable[[bool], "bytes | None"]
+FrameResult = bytes | Awaitable[bytes | None] | None
+PollAttempt = Callable[[bool], "bytes | None"]
 """Looks once more; the last time (True) it must have an answer."""
 
 
-class HeldPop(Held):
+class ParkedPop(ParkedRequest):
     """A waiting pop, or a waiting question whether there is something to pop."""
 
     __slots__ = ("group", "queue_id")
 
     def __init__(
-        self, request: PopMessage | Notification, queues: list[Queue], resume: Callable[[Held, bool], bool], to: Channel
+        self,
+        request: PopMessage | Notification,
+        queues: list[Queue],
+        resume: Callable[[ParkedRequest, bool], bool],
+        to: Channel,
     ) -> None:
         super().__init__(queues[0], 0, resume, to, more=tuple(queues[1:]))
         self.group, self.queue_id = request.group, request.queue_id
 
 
-class Popping:
+class PopHandler:
     """Serves pops (200050) and notifications (200054)."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._hold, self._pops = broker, broker.hold, broker.pops
-        self._taking = Taking(broker)
+        self._taking = PopFetcher(broker)
         self._dry: set[tuple[object, ...]] = set()
         """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
 
@@ -60,35 +64,35 @@ class Popping:
 
     # -- pop ----------------------------------------------------------------------------------------------------------
 
-    def pop(self, command: Command, channel: Channel, *, is_opened: bool = False) -> Said:
+    def pop(self, command: Command, channel: Channel, *, is_opened: bool = False) -> FrameResult:
         self._pops.check()
         request = headers.read(PopMessage, command.ext)
-        check_count(request.messages_max)
-        check_invisible(request.invisible_ms, least=1)
+        check_message_count(request.messages_max)
+        check_invisible_time(request.invisible_ms, least=1)
         if self._broker.groups.get(request.group) is None:
             return self._in_new_group(request.group, command, channel)
-        check_reader(self._broker, request.group, request.topic, request.queue_id)
-        wanted = parse(request.topic, request.expression, request.expression_type)
+        check_may_pop(self._broker, request.group, request.topic, request.queue_id)
+        wanted = parse_filter(request.topic, request.expression, request.expression_type)
         if command.flag & IS_ONE_WAY:
             return None  # nobody would get the messages
         if self._is_late(request):
-            return nothing(command)
+            return no_message_frame(command)
         opening = None if is_opened else self._taking.opening(request)
         if opening is not None:
             return self._once_open(opening, command, channel)
-        basket = Basket(request, wanted, self._broker.now_ms())
+        basket = PopResponse(request, wanted, self._broker.now_ms())
         cold = self._taking.fill(basket)
         if cold is not None:
             return self._from_disk(basket, cold, command, channel)
         return self._answer(basket, command) or self._wait(basket, command, channel)
 
-    def _wait(self, basket: Basket, command: Command, channel: Channel) -> bytes | None:
+    def _wait(self, basket: PopResponse, command: Command, channel: Channel) -> bytes | None:
         """There was nothing; it is held, or told so."""
         request = basket.request
         look = self._popper(request, basket.wanted, command)
         if basket.is_cut_short or not self._park(request, command, channel, look):
             self._broker.counters.missed(request.group, request.topic)
-            return nothing(command)
+            return no_message_frame(command)
         return None
 
     async def _in_new_group(self, group: str, command: Command, channel: Channel) -> bytes | None:
@@ -107,7 +111,7 @@ class Popping:
     def _is_late(self, request: PopMessage | Notification) -> bool:
         return self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
 
-    def _answer(self, basket: Basket, command: Command) -> bytes | None:
+    def _answer(self, basket: PopResponse, command: Command) -> bytes | None:
         """None if nothing was taken. What was taken is in flight when this returns."""
         self._taking.close(basket)
         if not basket.count:
@@ -117,15 +121,15 @@ class Popping:
         self._broker.counters.pulled(request.group, request.topic, basket.count, size)
         return reply(command, Answer(basket.header(), basket.records, remark="FOUND"))
 
-    async def _from_disk(self, basket: Basket, cold: Queue, command: Command, channel: Channel) -> bytes | None:
+    async def _from_disk(self, basket: PopResponse, cold: Queue, command: Command, channel: Channel) -> bytes | None:
         """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
         await channel.writable()
         group, reading = basket.request.group, self._taking.reading
         if (group, cold) in reading:
-            return nothing(command)
+            return no_message_frame(command)
         alone = [(cold, 0)]
         if self._pops.fetches_max == 1:  # there is no waiting for others: all places are for this queue
-            basket = Basket(basket.request, basket.wanted, basket.now_ms)
+            basket = PopResponse(basket.request, basket.wanted, basket.now_ms)
             basket.sources = alone
         held: list[Queue] = []
         fetched: dict[Queue, tuple[int, ReadResult]] = {}
@@ -139,14 +143,14 @@ class Popping:
                 again = self._taking.fill(basket)
             frame = self._answer(basket, command)
             if frame is None and (again is not None or basket.sources is alone):
-                return nothing(command)
+                return no_message_frame(command)
             return frame or self._wait(basket, command, channel)
         finally:
             for queue in held:
                 reading.discard((group, queue))
                 self._hold.wake(queue)
 
-    def _popper(self, request: PopMessage, wanted: Filter, command: Command) -> Look:
+    def _popper(self, request: PopMessage, wanted: SubscriptionFilter, command: Command) -> PollAttempt:
         key = (
             request.group,
             request.topic,
@@ -160,13 +164,13 @@ class Popping:
         def look(is_over: bool) -> bytes | None:
             if key in self._dry and not is_over:
                 return None
-            basket = Basket(request, wanted, self._broker.now_ms())
+            basket = PopResponse(request, wanted, self._broker.now_ms())
             cold = self._taking.fill(basket)
             frame = self._answer(basket, command)
             if frame is not None:
                 return frame
             if is_over or cold is not None or basket.is_cut_short:
-                return nothing(command)  # what lies on the disk is read for the next pop
+                return no_message_frame(command)  # what lies on the disk is read for the next pop
             self._is_dry(key)
             return None
 
@@ -180,12 +184,12 @@ class Popping:
 
     # -- notification -------------------------------------------------------------------------------------------------
 
-    def notify(self, command: Command, channel: Channel, *, is_opened: bool = False) -> Said:
+    def notify(self, command: Command, channel: Channel, *, is_opened: bool = False) -> FrameResult:
         self._pops.check()
         request = headers.read(Notification, command.ext)
         if self._broker.groups.get(request.group) is None:
             return self._in_new_group(request.group, command, channel)
-        check_reader(self._broker, request.group, request.topic, request.queue_id)
+        check_may_pop(self._broker, request.group, request.topic, request.queue_id)
         opening = None if is_opened else self._taking.opening(request)
         if opening is not None:
             return self._once_open(opening, command, channel)
@@ -212,7 +216,7 @@ class Popping:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _park(self, request: PopMessage | Notification, command: Command, channel: Channel, look: Look) -> bool:
+    def _park(self, request: PopMessage | Notification, command: Command, channel: Channel, look: PollAttempt) -> bool:
         """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
         left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
         hold_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
@@ -222,7 +226,7 @@ class Popping:
         if hold_ms <= 0 or not queues:
             return False
 
-        def resume(_: Held, is_over: bool) -> bool:
+        def resume(_: ParkedRequest, is_over: bool) -> bool:
             if not channel.is_open:
                 return True
             try:
@@ -235,7 +239,7 @@ class Popping:
             return True
 
         try:
-            self._hold.park(HeldPop(request, queues, resume, channel), hold_ms)
+            self._hold.park(ParkedPop(request, queues, resume, channel), hold_ms)
         except Busy as refusal:
             said = Answer(Notified(False, polling_full=True)) if isinstance(request, Notification) else None
             full = reply(command, said or Answer(code=Response.POLLING_FULL, remark=str(refusal)))

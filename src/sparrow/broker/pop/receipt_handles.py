@@ -15,18 +15,18 @@ from collections.abc import Iterable, Mapping
 from hashlib import md5
 from typing import NamedTuple
 
-from sparrow.broker.catalog.topics import RETRY_PREFIX
+from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import BadRequest
 from sparrow.model.topic import TOPIC_NAME_MAX
 
-IN_ORDER = 999
+FIFO_REVIVE_QUEUE = 999
 """In place of a revive queue: the message was popped in order."""
-NORMAL, RETRIED = "0", "1"
+FROM_TOPIC, FROM_RETRY_TOPIC = "0", "1"
 _FIELDS_MIN = 7
 _DIGEST_CHARS = 32
 
 
-class Handle(NamedTuple):
+class ReceiptHandle(NamedTuple):
     """What an acknowledgement is about. (Its queue and offset are said beside it.)"""
 
     start: int
@@ -34,17 +34,17 @@ class Handle(NamedTuple):
     is_in_order: bool
 
 
-def parse(text: str) -> Handle:
+def parse_handle(text: str) -> ReceiptHandle:
     fields = text.split(" ")
     if len(fields) >= _FIELDS_MIN:
         try:
-            return Handle(int(fields[0]), int(fields[1]), int(fields[3]) == IN_ORDER)
+            return ReceiptHandle(int(fields[0]), int(fields[1]), int(fields[3]) == FIFO_REVIVE_QUEUE)
         except ValueError:
             pass
     raise BadRequest("the handle", "extraInfo", f"is {text[:120]!r}, which no pop has given out")
 
 
-def handle_of(
+def format_handle(
     *,
     start: int,
     pop_ms: int,
@@ -70,31 +70,31 @@ def count_entries(queue_id: int, counts: Mapping[int, int]) -> list[str]:
     """How often each message was handed out before. Clients of before 5.1 look for the queue's count only."""
     if not any(counts.values()):
         return []
-    by_offset = [f"{NORMAL} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
-    return [f"{NORMAL} {queue_id} {min(counts.values())}", *by_offset]
+    by_offset = [f"{FROM_TOPIC} qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
+    return [f"{FROM_TOPIC} {queue_id} {min(counts.values())}", *by_offset]
 
 
-def popped_mark(group: str, topic: str) -> str:
+def pop_begun_mark(group: str, topic: str) -> str:
     """Says when the group began to pop the topic, at the latest: what is meant for it goes where it pops from."""
     return f"pop.begun {group} {topic}"
 
 
-def retry_topic(group: str, topic: str) -> str:
+def pop_retry_topic(group: str, topic: str) -> str:
     """Where a group's messages of a topic go that were not acknowledged in time."""
-    return stored_name(f"{RETRY_PREFIX}{group}_{topic}")
+    return stored_topic_name(f"{RETRY_TOPIC_PREFIX}{group}_{topic}")
 
 
-def stored_name(topic: str) -> str:
+def stored_topic_name(topic: str) -> str:
     """Clients put retry topics together themselves, and may exceed what a topic's name may have: those are cut."""
-    if len(topic) <= TOPIC_NAME_MAX or not topic.startswith(RETRY_PREFIX):
+    if len(topic) <= TOPIC_NAME_MAX or not topic.startswith(RETRY_TOPIC_PREFIX):
         return topic
     digest = md5(topic.encode(), usedforsecurity=False).hexdigest()
     assert len(digest) == _DIGEST_CHARS
     return f"{topic[: TOPIC_NAME_MAX - _DIGEST_CHARS - 1]}_{digest}"
 
 
-def real_topic(group: str, topic: str, retry: str) -> str:
+def popped_topic(group: str, topic: str, retry: str) -> str:
     """The topic a message was popped from, which a batch of acknowledgements names by the one it was popped for."""
-    if retry == NORMAL or topic.startswith(RETRY_PREFIX):
-        return stored_name(topic)
-    return retry_topic(group, topic)
+    if retry == FROM_TOPIC or topic.startswith(RETRY_TOPIC_PREFIX):
+        return stored_topic_name(topic)
+    return pop_retry_topic(group, topic)

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparrow.broker.clients.subscriptions import Filter
+from sparrow.broker.clients.subscriptions import SubscriptionFilter
 from sparrow.broker.pop import receipt_handles
-from sparrow.broker.pop.state.in_flight import Lot
+from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.spi import ReadResult, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import PopMessage, Popped
 
-ANSWER_BYTES = 256 * 1024
+ANSWER_BYTES_MAX = 256 * 1024
 """What an answer holds; more only if a single message is larger."""
 REVIVE_QUEUE = 0
 """Ours has one queue; RocketMQ's has eight, and handles say which."""
 
 
-class Basket:
+class PopResponse:
     """Empty at first. `now_ms` becomes the time in its handles."""
 
-    def __init__(self, request: PopMessage, wanted: Filter, now_ms: int) -> None:
+    def __init__(self, request: PopMessage, wanted: SubscriptionFilter, now_ms: int) -> None:
         self.request, self.wanted, self.now_ms = request, wanted, now_ms
         self.sources: Sequence[tuple[Queue, int]] | None = None
         """Queues to take from, and how many places each must leave to those that follow; None: not decided yet."""
         self.fetched: Mapping[Queue, tuple[int, ReadResult]] = {}
         """What was read for this pop already: from which offset on, and what there was."""
-        self.room, self.room_bytes = request.messages_max, ANSWER_BYTES
+        self.room, self.room_bytes = request.messages_max, ANSWER_BYTES_MAX
         self.kept = 0
         """Places that the next queue must leave to lanes behind it."""
         self.records: list[bytes | memoryview] = []
@@ -35,7 +35,7 @@ class Basket:
         """Messages left in the queues."""
         self.is_cut_short = False
         """There is more to look at, though nothing was found yet."""
-        self.lots: list[Lot] = []
+        self.lots: list[InFlightBatch] = []
         self.runs: list[tuple[Queue, Sequence[int], int]] = []
         self.offsets: dict[Queue, int] = {}
         """How far the group gets in each queue."""
@@ -43,9 +43,9 @@ class Basket:
         self.taken: list[str] = []
         self.counts: list[str] = []
 
-    def emptied(self, now_ms: int, fetched: Mapping[Queue, tuple[int, ReadResult]]) -> Basket:
+    def emptied(self, now_ms: int, fetched: Mapping[Queue, tuple[int, ReadResult]]) -> PopResponse:
         """To be filled anew, in the same order, now that more is at hand."""
-        other = Basket(self.request, self.wanted, now_ms)
+        other = PopResponse(self.request, self.wanted, now_ms)
         other.sources, other.fetched = self.sources, fetched
         return other
 
@@ -80,7 +80,7 @@ class Basket:
         return Popped(
             pop_ms=self.now_ms,
             invisible_ms=self.request.invisible_ms,
-            revive_queue=receipt_handles.IN_ORDER if self.request.in_order else REVIVE_QUEUE,
+            revive_queue=receipt_handles.FIFO_REVIVE_QUEUE if self.request.in_order else REVIVE_QUEUE,
             rest=self.rest,
             start_offsets=";".join(self.starts),
             message_offsets=";".join(self.taken),

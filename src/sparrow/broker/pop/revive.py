@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sparrow.broker.catalog.groups import Groups
-from sparrow.broker.catalog.topics import DEAD_PREFIX, RETRY_PREFIX, Topics
-from sparrow.broker.consume.long_poll import Hold
-from sparrow.broker.consume.references import may_hold_references, resolve
-from sparrow.broker.pop.receipt_handles import retry_topic
-from sparrow.broker.pop.state.in_flight import Lot
-from sparrow.broker.pop.state.log import Pops
+from sparrow.broker.catalog.groups import GroupCatalog
+from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, TopicCatalog
+from sparrow.broker.consume.long_poll import LongPollTable
+from sparrow.broker.consume.references import may_hold_references, resolve_record
+from sparrow.broker.pop.receipt_handles import pop_retry_topic
+from sparrow.broker.pop.state.in_flight import InFlightBatch
+from sparrow.broker.pop.state.log import LogPopState
 from sparrow.broker.pop.state.spi import PopState
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
@@ -29,19 +29,19 @@ from sparrow.wire.properties import value_of, with_values
 
 log = logging.getLogger(__name__)
 
-TURN_MAX_S = 1.0
+SLEEP_MAX_S = 1.0
 """The loop looks at least so often: a wall clock that was set shall not make it sleep for long."""
-AGAIN_MS = 10_000
+RETRY_AFTER_MS = 10_000
 """When a lot could not be revived (the disk is full, say), it is tried again after so long."""
 SAVE_INTERVAL_S = 10.0
-ROUND_MAX = 100
+BATCHES_PER_ROUND = 100
 """Lots between two looks at everything else there is to do."""
 
 
-class Remembering:
+class LogPopWorker:
     """Pops of a log store, for as long as the broker runs: heard again at its start, saved, and revived."""
 
-    def __init__(self, pops: Pops, reviving: Reviving) -> None:
+    def __init__(self, pops: LogPopState, reviving: Reviver) -> None:
         self._pops, self._reviving = pops, reviving
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -67,16 +67,16 @@ class Remembering:
                 log.error("the state of pops is not saved", extra={"why": str(error)})
 
 
-class Reviving:
+class Reviver:
     """Watches what is in flight."""
 
     def __init__(
         self,
         pops: PopState,
         store: BrokerStore,
-        topics: Topics,
-        groups: Groups,
-        hold: Hold,
+        topics: TopicCatalog,
+        groups: GroupCatalog,
+        hold: LongPollTable,
         *,
         now_ms: Callable[[], int],
     ) -> None:
@@ -89,7 +89,7 @@ class Reviving:
             self._pops.sooner.clear()
             for queue in self._pops.in_order.ended(self._now_ms()):
                 self._hold.wake(queue)
-            due = self._pops.in_flight.due(self._now_ms(), ROUND_MAX)
+            due = self._pops.in_flight.due(self._now_ms(), BATCHES_PER_ROUND)
             for lot in due:
                 await self._try(lot)
                 await asyncio.sleep(0)  # others want to be served between two lots
@@ -102,19 +102,19 @@ class Reviving:
     def _wait_s(self) -> float:
         now_ms = self._now_ms()
         next_ms = [self._pops.in_flight.next_due_ms(), self._pops.in_order.next_end_ms()]
-        wait_ms = min((each - now_ms for each in next_ms if each is not None), default=TURN_MAX_S * 1000)
-        return min(max(0.0, wait_ms / 1000), TURN_MAX_S)
+        wait_ms = min((each - now_ms for each in next_ms if each is not None), default=SLEEP_MAX_S * 1000)
+        return min(max(0.0, wait_ms / 1000), SLEEP_MAX_S)
 
-    async def _try(self, lot: Lot) -> None:
+    async def _try(self, lot: InFlightBatch) -> None:
         try:
             await self._revive(lot)
         except Exception as error:
             is_ours = not isinstance(error, SparrowError)
             extra = {"queue": str(lot.queue), "group": lot.group, "why": str(error)}
             log.error("messages in flight not revived", extra=extra, exc_info=is_ours)
-            self._pops.in_flight.postpone(lot, self._now_ms() + AGAIN_MS)
+            self._pops.in_flight.postpone(lot, self._now_ms() + RETRY_AFTER_MS)
 
-    async def _revive(self, lot: Lot) -> None:
+    async def _revive(self, lot: InFlightBatch) -> None:
         group = self._groups.get(lot.group)
         if group is None or lot.queue.topic not in self._topics:  # nobody is left who could want them
             self._pops.settle(lot, lot.mask)
@@ -146,15 +146,19 @@ class Reviving:
         if failures:
             raise failures[0]
 
-    async def _targets(self, lot: Lot, group: Group, records: dict[int, memoryview]) -> tuple[Topic, Topic | None]:
+    async def _targets(
+        self, lot: InFlightBatch, group: Group, records: dict[int, memoryview]
+    ) -> tuple[Topic, Topic | None]:
         topic = lot.queue.topic
-        name = topic if topic.startswith(RETRY_PREFIX) else retry_topic(group.name, topic)
-        alive = await self._topics.create_for_group(RETRY_PREFIX, name.removeprefix(RETRY_PREFIX))
+        name = topic if topic.startswith(RETRY_TOPIC_PREFIX) else pop_retry_topic(group.name, topic)
+        alive = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, name.removeprefix(RETRY_TOPIC_PREFIX))
         if any(record.redraft(raw).reconsume_times >= group.retries_max for raw in records.values()):
-            return alive, await self._topics.create_for_group(DEAD_PREFIX, group.name)
+            return alive, await self._topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
         return alive, None
 
-    def _store_again(self, lot: Lot, group: Group, raw: memoryview, alive: Topic, dead: Topic | None) -> Placing:
+    def _store_again(
+        self, lot: InFlightBatch, group: Group, raw: memoryview, alive: Topic, dead: Topic | None
+    ) -> Placing:
         draft = record.redraft(raw)
         is_dead = draft.reconsume_times >= group.retries_max and dead is not None
         draft.reconsume_times += 1
@@ -167,7 +171,7 @@ class Reviving:
             draft.properties = plain
             return self._store.append_soon(queue, (draft,))
 
-    def _words(self, lot: Lot, raw: memoryview, draft: Draft) -> bytes:
+    def _words(self, lot: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         said = draft.properties
         words: dict[str, str] = {}
         if value_of(said, b"RETRY_TOPIC") is None:
@@ -179,7 +183,7 @@ class Reviving:
             words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
         return with_values(said, words)
 
-    async def _records(self, lot: Lot) -> dict[int, memoryview]:
+    async def _records(self, lot: InFlightBatch) -> dict[int, memoryview]:
         """Those still in flight, as far as retention has left them."""
         wanted = lot.offsets()
         found: dict[int, memoryview] = {}
@@ -198,5 +202,5 @@ class Reviving:
 
     async def _resolved(self, records: dict[int, memoryview]) -> dict[int, memoryview]:
         """What comes again from here on is a message by itself, as every retry is."""
-        whole = {offset: await resolve(self._store, raw) for offset, raw in records.items()}
+        whole = {offset: await resolve_record(self._store, raw) for offset, raw in records.items()}
         return {offset: memoryview(raw) for offset, raw in whole.items() if raw is not None}

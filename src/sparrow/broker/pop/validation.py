@@ -10,7 +10,7 @@ from sparrow.net.dispatcher import Answer, reply
 from sparrow.wire.codes import OUR_VERSION, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 
-MESSAGES_MAX = 32
+POP_MESSAGES_MAX = 32
 INVISIBLE_MS_MAX = 12 * 3_600_000
 """As long as RocketMQ's proxies allow. Retention must not get near what is in flight."""
 
@@ -19,7 +19,7 @@ _START = Struct(">II")
 _DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(OUR_VERSION).encode() + b"}"
 
 
-def done(command: Command) -> bytes | None:
+def success_frame(command: Command) -> bytes | None:
     """Success with nothing more to say, filled into a form: acknowledgements come by the ten thousand."""
     if command.serialization is not _JSON or command.flag & IS_ONE_WAY:
         return reply(command, Answer())
@@ -27,15 +27,15 @@ def done(command: Command) -> bytes | None:
     return b"%b%b" % (_START.pack(len(header) + 4, len(header)), header)
 
 
-def nothing(command: Command) -> bytes | None:
+def no_message_frame(command: Command) -> bytes | None:
     return reply(command, Answer(code=Response.POLLING_TIMEOUT, remark="there was no message for the group"))
 
 
-def stale(why: str) -> Answer:
+def stale_handle(why: str) -> Answer:
     return Answer(code=Response.NO_MESSAGE, remark=why)
 
 
-def check_reader(broker: Broker, group_name: str, topic_name: str, queue_id: int) -> None:
+def check_may_pop(broker: Broker, group_name: str, topic_name: str, queue_id: int) -> None:
     """Whether that group may read that topic, and the topic has that queue; -1 stands for all."""
     group = broker.groups[group_name]
     if not group.may_consume:
@@ -47,11 +47,11 @@ def check_reader(broker: Broker, group_name: str, topic_name: str, queue_id: int
         raise Refused(f"topic {topic.name!r} has no queue {queue_id}: its queues are 0 to {topic.read_queues - 1}")
 
 
-def check_count(messages_max: int) -> None:
-    if not 1 <= messages_max <= MESSAGES_MAX:
-        raise Refused(f"a pop of {messages_max} messages is not possible: ask for 1 to {MESSAGES_MAX}")
+def check_message_count(messages_max: int) -> None:
+    if not 1 <= messages_max <= POP_MESSAGES_MAX:
+        raise Refused(f"a pop of {messages_max} messages is not possible: ask for 1 to {POP_MESSAGES_MAX}")
 
 
-def check_invisible(invisible_ms: int, *, least: int) -> None:
+def check_invisible_time(invisible_ms: int, *, least: int) -> None:
     if not least <= invisible_ms <= INVISIBLE_MS_MAX:
         raise Refused(f"an invisible time of {invisible_ms} ms is not possible: {least} to {INVISIBLE_MS_MAX} are")

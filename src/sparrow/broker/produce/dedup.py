@@ -24,19 +24,19 @@ from sparrow.store.spi import Appended, Store
 from sparrow.wire import record
 from sparrow.wire.properties import value_of
 
-SENDS_A_PRODUCER, PRODUCERS_MAX = 4096, 10_000
-LOOKS_BACK_MS = 120_000
+SENDS_PER_PRODUCER_MAX, PRODUCERS_MAX = 4096, 10_000
+INDEX_SEARCH_WINDOW_MS = 120_000
 """Longer than any client goes on repeating a send."""
 
 
-class Ticket(NamedTuple):
+class ProducerSequence(NamedTuple):
     """Who sends, and which of its sends this is."""
 
     producer_id: str
     sequence: int
 
 
-def ticket_of(properties: bytes) -> Ticket | None:
+def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
     """None: a message that may be stored as often as it is sent."""
     producer_id = value_of(properties, PRODUCER_ID.encode())
     if producer_id is None:
@@ -44,23 +44,23 @@ def ticket_of(properties: bytes) -> Ticket | None:
     number = value_of(properties, SEQUENCE.encode())
     if number is None or not number.isascii() or not number.isdigit():
         raise IllegalMessage(f"it names its producer ({PRODUCER_ID}) but has no number ({SEQUENCE})")
-    return Ticket(producer_id, int(number))
+    return ProducerSequence(producer_id, int(number))
 
 
-class Repeats:
+class SendDeduplicator:
     """What the producers of a broker have sent of late."""
 
     def __init__(self, store: Store, *, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
-        self._looks_until_ms = now_ms() + LOOKS_BACK_MS
+        self._looks_until_ms = now_ms() + INDEX_SEARCH_WINDOW_MS
         self._sends: OrderedDict[str, OrderedDict[int, Appended]] = OrderedDict()
-        self._looking: dict[Ticket, asyncio.Future[None]] = {}
+        self._looking: dict[ProducerSequence, asyncio.Future[None]] = {}
 
-    def known(self, ticket: Ticket) -> Appended | None:
+    def known(self, ticket: ProducerSequence) -> Appended | None:
         sends = self._sends.get(ticket.producer_id)
         return sends.get(ticket.sequence) if sends is not None else None
 
-    def remember(self, ticket: Ticket, appended: Appended) -> None:
+    def remember(self, ticket: ProducerSequence, appended: Appended) -> None:
         sends = self._sends.get(ticket.producer_id)
         if sends is None:
             sends = self._sends[ticket.producer_id] = OrderedDict()
@@ -69,7 +69,7 @@ class Repeats:
         else:
             self._sends.move_to_end(ticket.producer_id)
         sends[ticket.sequence] = appended
-        if len(sends) > SENDS_A_PRODUCER:
+        if len(sends) > SENDS_PER_PRODUCER_MAX:
             sends.popitem(last=False)
 
     @property
@@ -77,7 +77,7 @@ class Repeats:
         """Whether what is not known here may still be in the log."""
         return self._now_ms() < self._looks_until_ms
 
-    async def look(self, topic: str, ticket: Ticket, unique_key: str) -> None:
+    async def look(self, topic: str, ticket: ProducerSequence, unique_key: str) -> None:
         """Find out what the log knows of a send; `known` tells afterwards. Those who ask at once ask once."""
         looking = self._looking.get(ticket)
         if looking is not None:

@@ -30,7 +30,7 @@ def has_lanes(topic: Topic) -> bool:
     return bool(topic.sys_flag & HAS_LANES)
 
 
-def laid_out(wanted: Topic, known: Topic | None) -> Topic:
+def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
     """A topic as it is to be, with the queues its lanes need; or `Refused`. `known`: as it is so far."""
     name, parts = wanted.name, wanted.write_queues
     if known is not None and has_lanes(known) != has_lanes(wanted):
@@ -58,13 +58,13 @@ def laid_out(wanted: Topic, known: Topic | None) -> Topic:
 # -- sending ----------------------------------------------------------------------------------------------------------
 
 
-def lane_for(part: Queue, properties: str) -> Queue:
+def lane_queue(part: Queue, properties: str) -> Queue:
     """The queue of a message sent to a part of a topic with lanes."""
     word = value_of(properties.encode(), _NAME) if PRIORITY in properties else None
     return Queue(part.topic, queue_id_of(part.id, priority_of(word)))
 
 
-def lane_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
+def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     """The queue of a batch, of which all go to one. `queue`: where those go that say nothing."""
     otherwise = lane_of(queue.id)
     words = {value_of(member.properties, _NAME) for member in batch.decode(body)}
@@ -78,17 +78,17 @@ def lane_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
 
 # -- taking -----------------------------------------------------------------------------------------------------------
 
-TENTHS: Mapping[Priority, int] = {Priority.MIDDLE: 2, Priority.LOW: 1}
+GUARANTEED_TENTHS: Mapping[Priority, int] = {Priority.MIDDLE: 2, Priority.LOW: 1}
 """Of a batch, for a lane that starves."""
 _WHOLE = 10
 _OWED_BATCHES_MAX = 2
 """More is forgotten: a lane that could not be read for a while does not shut the others out afterwards."""
 
-Owed = Mapping[Priority, int]
+LaneDeficits = Mapping[Priority, int]
 """Tenths of places."""
 
 
-class Turn(NamedTuple):
+class LanePlan(NamedTuple):
     """How one batch is filled."""
 
     order: tuple[Priority, ...] = tuple(Priority)
@@ -101,29 +101,29 @@ class Turn(NamedTuple):
         return sum(self.kept.get(each, 0) for each in later)
 
 
-STRICT = Turn()
+STRICT_PRIORITY = LanePlan()
 
 
-def owed_next(owed: Owed, starving: Collection[Priority], *, places: int) -> Owed:
+def accrue_deficits(owed: LaneDeficits, starving: Collection[Priority], *, places: int) -> LaneDeficits:
     """What is owed with one more batch. A lane that does not starve is owed nothing."""
     most = _OWED_BATCHES_MAX * _WHOLE * places
-    return {lane: min(owed.get(lane, 0) + TENTHS[lane] * places, most) for lane in starving}
+    return {lane: min(owed.get(lane, 0) + GUARANTEED_TENTHS[lane] * places, most) for lane in starving}
 
 
-def paid(owed: Owed, lane: Priority, *, count: int) -> Owed:
+def repay_deficit(owed: LaneDeficits, lane: Priority, *, count: int) -> LaneDeficits:
     """What is still owed when so many of a lane were taken."""
     return {each: max(0, tenths - _WHOLE * count) if each is lane else tenths for each, tenths in owed.items()}
 
 
-def turn(owed: Owed, *, places: int) -> Turn:
+def plan_batch(owed: LaneDeficits, *, places: int) -> LanePlan:
     """How the next batch, of so many places, is to be filled."""
     first = max(owed, key=lambda lane: (owed[lane], -lane), default=None)
     if first is not None and owed[first] >= _WHOLE * places:
-        return Turn((first, *(lane for lane in Priority if lane is not first)))
-    return Turn(kept={lane: tenths // _WHOLE for lane, tenths in owed.items()})
+        return LanePlan((first, *(lane for lane in Priority if lane is not first)))
+    return LanePlan(kept={lane: tenths // _WHOLE for lane, tenths in owed.items()})
 
 
-def may_starve(waiting: Iterable[int], *, places: int) -> list[Priority]:
+def starvation_candidates(waiting: Iterable[int], *, places: int) -> list[Priority]:
     """Lanes that a batch of so many places does not get to. `waiting`: messages in each lane, the highest first."""
     before, found = 0, []
     for lane, count in zip(Priority, waiting, strict=True):

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from sparrow.broker.catalog.topics import NOT_FOR_SENDERS
-from sparrow.broker.consume.references import REFERENCE
+from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
+from sparrow.broker.consume.references import PROPERTY_REFERENCE
 from sparrow.broker.produce.lanes import has_lanes
-from sparrow.broker.produce.send import not_for_senders
+from sparrow.broker.produce.send import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import PRIORITY, Priority, priority_of, queue_id_of
 from sparrow.model.queue import Queue
@@ -38,11 +38,11 @@ _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS")
 _DUE = b"TIMER_DELIVER_MS"
 _DELIVERED = b"REAL_TOPIC"
 """What a broker adds to a message that it keeps for later."""
-_REFERENCE, _PRIORITY = REFERENCE.encode(), PRIORITY.encode()
+_REFERENCE, _PRIORITY = PROPERTY_REFERENCE.encode(), PRIORITY.encode()
 _WORTH_A_LOOK = (b"DELAY\x01", b"TIMER_DEL", _REFERENCE + b"\x01")
 
 
-class Arriving(NamedTuple):
+class IncomingRecords(NamedTuple):
     """A body of portions, on its way to be checked."""
 
     portions: Sequence[Portion]
@@ -56,15 +56,15 @@ class Arriving(NamedTuple):
     now_ms: int
 
 
-def destinations(portions: Sequence[Portion], find: Callable[[str], Topic | None]) -> list[bool]:
+def check_destinations(portions: Sequence[Portion], find: Callable[[str], Topic | None]) -> list[bool]:
     """Whether each portion's topic has lanes; or why its queue takes no messages."""
     return [has_lanes(_topic_of(part.queue, find)) for part in portions]
 
 
 def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
     name = queue.topic
-    if name in NOT_FOR_SENDERS:
-        raise not_for_senders(name)
+    if name in BROKER_ONLY_TOPICS:
+        raise broker_only_topic(name)
     topic = find(name)
     if topic is None:
         raise UnknownTopic(name)
@@ -76,7 +76,7 @@ def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
     return topic
 
 
-def settled(arriving: Arriving) -> list[Portion]:
+def validate_records(arriving: IncomingRecords) -> list[Portion]:
     """The portions as they are to be appended, in memory of their own; or why not. Takes its time."""
     found: list[Portion] = []
     for part, in_lanes in zip(arriving.portions, arriving.in_lanes, strict=True):
@@ -88,7 +88,7 @@ def settled(arriving: Arriving) -> list[Portion]:
     return found
 
 
-def _checked(part: Portion, arriving: Arriving) -> Portion:
+def _checked(part: Portion, arriving: IncomingRecords) -> Portion:
     data, sizes = bytearray(part.data), part.sizes
     starts = columns.starts_of(sizes)
     # Decoding with sizes compares them with what the records say themselves.
@@ -120,7 +120,7 @@ def _properties(data: bytearray, sizes: object) -> list[bytes]:
 
 def _check_properties(properties: bytes, now_ms: int) -> None:
     if value_of(properties, _REFERENCE) is not None:
-        raise IllegalMessage(f"its property {REFERENCE} is the broker's own: leave it out")
+        raise IllegalMessage(f"its property {PROPERTY_REFERENCE} is the broker's own: leave it out")
     if value_of(properties, _DELIVERED) is not None:
         return  # a copy of a message that has waited before
     late = next((name for name in _DELAYS if value_of(properties, name) not in (None, "0")), None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from sparrow.broker.catalog.topics import NOT_FOR_SENDERS
-from sparrow.broker.consume.references import without_references
+from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
+from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.send import not_for_senders, queue_of
+from sparrow.broker.produce.send import broker_only_topic, choose_queue
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.net.channel import Channel
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS = 10_000
 
 
-async def reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
+async def handle_reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
     """Hand a reply on. The answer says where it was stored, and whether it reached whoever asked."""
-    if request.topic in NOT_FOR_SENDERS:
-        raise not_for_senders(request.topic)
-    queue = queue_of(request, broker.topics[request.topic])
+    if request.topic in BROKER_ONLY_TOPICS:
+        raise broker_only_topic(request.topic)
+    queue = choose_queue(request, broker.topics[request.topic])
     properties = request.properties.encode()
     failure = await _push(request, properties, broker, call)
     draft = Draft(
         body=bytes(call.command.body),
-        properties=with_values(without_references(properties), {"CLUSTER": broker.settings.cluster}),
+        properties=with_values(strip_references(properties), {"CLUSTER": broker.settings.cluster}),
         flag=request.flag,
         sys_flag=request.sys_flag,
         born_ms=request.born_ms,
@@ -89,4 +89,4 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: C
     return None
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.SEND_REPLY_MESSAGE: reply, Code.SEND_REPLY_MESSAGE_V2: reply}
+HANDLERS: dict[int, Handler[Broker]] = {Code.SEND_REPLY_MESSAGE: handle_reply, Code.SEND_REPLY_MESSAGE_V2: handle_reply}

@@ -10,12 +10,12 @@ from collections.abc import Awaitable
 from random import randrange
 from struct import Struct
 
-from sparrow.broker.catalog.topics import NOT_FOR_SENDERS, RETRY_PREFIX, TIMER_TOPIC
+from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS, RETRY_TOPIC_PREFIX, TIMER_TOPIC
 from sparrow.broker.consume import retry
-from sparrow.broker.consume.references import without_references
+from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.dedup import Repeats, Ticket, ticket_of
-from sparrow.broker.produce.lanes import has_lanes, lane_for, lane_for_batch
+from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, producer_sequence_of
+from sparrow.broker.produce.lanes import has_lanes, lane_queue, lane_queue_for_batch
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
@@ -47,10 +47,10 @@ _FORM = (
 )
 """The answer to a send that succeeded."""
 
-Said = bytes | Awaitable[bytes | None] | None
+FrameResult = bytes | Awaitable[bytes | None] | None
 
 
-class Sending:
+class SendHandler:
     """Serves sends in both spellings (10, 310) and batches (320)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -58,7 +58,7 @@ class Sending:
         self._counters = broker.counters
         # A database knows by itself what was stored before, whichever of its brokers took it.
         self._log = broker.store if isinstance(broker.store, LogStore) else None
-        self._repeats = Repeats(broker.store, now_ms=broker.now_ms) if self._log is not None else None
+        self._repeats = SendDeduplicator(broker.store, now_ms=broker.now_ms) if self._log is not None else None
         self._keeps_tokens = self._log is None and broker.settings.auth
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
@@ -77,19 +77,19 @@ class Sending:
             Code.SEND_BATCH_MESSAGE: self.send_v2,
         }
 
-    def send(self, command: Command, channel: Channel) -> Said:
+    def send(self, command: Command, channel: Channel) -> FrameResult:
         return self._send(headers.read(SendMessage, command.ext), command, channel)
 
-    def send_v2(self, command: Command, channel: Channel) -> Said:
+    def send_v2(self, command: Command, channel: Channel) -> FrameResult:
         return self._send(headers.read(SendMessageV2, command.ext), command, channel)
 
-    def _send(self, request: SendMessage, command: Command, channel: Channel) -> Said:
-        if request.topic in NOT_FOR_SENDERS:
-            raise not_for_senders(request.topic)
+    def _send(self, request: SendMessage, command: Command, channel: Channel) -> FrameResult:
+        if request.topic in BROKER_ONLY_TOPICS:
+            raise broker_only_topic(request.topic)
         topic = self._topics.get(request.topic)
         if topic is None:
             return self._to_new_topic(request, command, channel)
-        queue = queue_of(request, topic)
+        queue = choose_queue(request, topic)
         if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
             placing = self._append_batch(request, command, channel, queue)
             if not isinstance(placing, Appended):
@@ -98,11 +98,11 @@ class Sending:
             return self._answer(request, command, channel, appended.queue, appended)
         draft = self._draft(request, command, channel)
         words = request.properties
-        is_retry = topic.name.startswith(RETRY_PREFIX)  # a copy of what was sent once, not a repeat of it
+        is_retry = topic.name.startswith(RETRY_TOPIC_PREFIX)  # a copy of what was sent once, not a repeat of it
         if is_retry and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
         repeats = self._repeats if "__PID" in words and not is_retry else None
-        if repeats is not None and (ticket := ticket_of(draft.properties)) is not None:
+        if repeats is not None and (ticket := producer_sequence_of(draft.properties)) is not None:
             if repeats.known(ticket) is None and repeats.must_look:
                 return self._send_once(request, command, channel, queue, draft, ticket)
             return self._send_new(request, command, channel, queue, draft, ticket)
@@ -127,7 +127,7 @@ class Sending:
         channel: Channel,
         queue: Queue,
         draft: Draft,
-        ticket: Ticket,
+        ticket: ProducerSequence,
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
         assert self._repeats is not None, "only a log must be looked through"
@@ -142,8 +142,8 @@ class Sending:
         channel: Channel,
         queue: Queue,
         draft: Draft,
-        ticket: Ticket,
-    ) -> Said:
+        ticket: ProducerSequence,
+    ) -> FrameResult:
         assert self._repeats is not None, "only a log must remember"
         appended = self._repeats.known(ticket)
         if appended is None:
@@ -177,8 +177,8 @@ class Sending:
 
     def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
         """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
-        group = self._broker.groups[retry.group_of(topic.name)]
-        return retry.is_worn_out(request, group) or (
+        group = self._broker.groups[retry.group_of_retry_topic(topic.name)]
+        return retry.has_exhausted_retries(request, group) or (
             request.reconsume_times > 0 and self._broker.locks.holds_any(group.name, self._broker.now_ms())
         )
 
@@ -193,8 +193,8 @@ class Sending:
     async def _bury(
         self, request: SendMessage, command: Command, channel: Channel, queue: Queue, draft: Draft
     ) -> bytes | None:
-        group = self._broker.groups[retry.group_of(queue.topic)]
-        appended = await retry.bury(self._broker, group, draft)
+        group = self._broker.groups[retry.group_of_retry_topic(queue.topic)]
+        appended = await retry.append_dead_letter(self._broker, group, draft)
         said = self._answer(request, command, channel, queue, appended, draft.properties)
         return said if isinstance(said, bytes) or said is None else await said
 
@@ -209,7 +209,7 @@ class Sending:
             properties += self._stamp
         if b"POP_CK\x01" in properties:  # a handle is the broker's to give
             properties = with_values(properties, {"POP_CK": ""})
-        properties = without_references(properties)
+        properties = strip_references(properties)
         return Draft(
             body=command.body,
             properties=properties,
@@ -228,7 +228,7 @@ class Sending:
 
     def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Placing:
         body = command.body
-        if request.topic.startswith(RETRY_PREFIX):
+        if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise IllegalMessage("a batch cannot go to a retry topic: messages are retried one by one")
         if request.sys_flag & HIDDEN:
             raise IllegalMessage("a batch cannot be part of a transaction")
@@ -240,7 +240,7 @@ class Sending:
             raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
         try:
             if has_lanes(self._topics[request.topic]) and b"PRIORITY" in body:
-                queue = lane_for_batch(queue, body)
+                queue = lane_queue_for_batch(queue, body)
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
                 return self._store.append_soon(queue, self._drafts(request, command, channel))
@@ -266,7 +266,7 @@ class Sending:
         return [
             Draft(
                 body=member.body,
-                properties=without_references(_ended(member.properties)) + self._stamp,
+                properties=strip_references(_ended(member.properties)) + self._stamp,
                 flag=member.flag,
                 sys_flag=request.sys_flag,
                 born_ms=request.born_ms,
@@ -287,7 +287,7 @@ class Sending:
         queue: Queue,
         appended: Appended,
         properties: bytes | None = None,
-    ) -> Said:
+    ) -> FrameResult:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
         self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.durable(appended.end)
@@ -367,11 +367,11 @@ class Sending:
         return b"%b%b" % (_START.pack(size + 4, size), header)
 
 
-def not_for_senders(topic: str) -> NotPermitted:
+def broker_only_topic(topic: str) -> NotPermitted:
     return NotPermitted(f"sending to topic {topic!r}", "only the broker itself writes to it")
 
 
-def queue_of(request: SendMessage, topic: Topic) -> Queue:
+def choose_queue(request: SendMessage, topic: Topic) -> Queue:
     """The queue a request names, or any of the topic's; of a topic with lanes, the lane that its priority says."""
     if not topic.is_writable:
         raise NotPermitted(f"sending to topic {topic.name!r}", "the topic has no write permission")
@@ -380,7 +380,7 @@ def queue_of(request: SendMessage, topic: Topic) -> Queue:
         queue_id = randrange(topic.write_queues)
     elif queue_id >= (topic.write_queues if in_lanes else max(topic.write_queues, topic.read_queues)):
         raise Refused(f"topic {topic.name!r} has no queue {queue_id}: it has {topic.write_queues}")
-    return lane_for(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)
+    return lane_queue(Queue(topic.name, queue_id), request.properties) if in_lanes else Queue(topic.name, queue_id)
 
 
 def _ended(properties: bytes) -> bytes:

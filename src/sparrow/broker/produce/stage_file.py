@@ -33,7 +33,7 @@ _SEAL = Struct(">4sIQQ")
 _MAGIC = b"SEAL"
 
 
-class Chunk(NamedTuple):
+class StageChunk(NamedTuple):
     """One body, ready to be kept."""
 
     blob: bytes
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
     size_bytes: int
 
 
-class Seal(NamedTuple):
+class StageSeal(NamedTuple):
     """What a whole stage holds."""
 
     chunks: int
@@ -49,7 +49,7 @@ class Seal(NamedTuple):
     size_bytes: int
 
 
-def add(path: Path, at: int, made: Callable[[], Chunk]) -> tuple[Chunk, int]:
+def append_chunk(path: Path, at: int, made: Callable[[], StageChunk]) -> tuple[StageChunk, int]:
     """Make a body and put it at the end of a stage, which is at `at`; with how many bytes that took."""
     chunk = made()
     start = _CHUNK.pack(len(chunk.blob), crc32(chunk.blob))
@@ -57,7 +57,7 @@ def add(path: Path, at: int, made: Callable[[], Chunk]) -> tuple[Chunk, int]:
     return chunk, len(start) + len(chunk.blob)
 
 
-def seal(path: Path, to: Path, at: int, said: Seal, *, syncs: bool) -> int:
+def seal_file(path: Path, to: Path, at: int, said: StageSeal, *, syncs: bool) -> int:
     """Close the file that ends at `at`, under its final name; how many bytes that took."""
     _write(path, at, _SEAL.pack(_MAGIC, *said), syncs=syncs)
     path.rename(to)
@@ -85,17 +85,17 @@ def _write(path: Path, at: int, *parts: bytes, syncs: bool = False) -> None:
         os.close(fd)
 
 
-def seal_of(path: Path) -> Seal | None:
+def read_seal(path: Path) -> StageSeal | None:
     """How a sealed file ends; None if it does not end like one."""
     with path.open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _SEAL.size))
         tail = file.read()
     if len(tail) != _SEAL.size or not tail.startswith(_MAGIC):
         return None
-    return Seal(*_SEAL.unpack(tail)[1:])
+    return StageSeal(*_SEAL.unpack(tail)[1:])
 
 
-def portions_in(path: Path) -> list[Portion]:
+def read_portions(path: Path) -> list[Portion]:
     """Everything a sealed stage holds, over the mapped file."""
     found: list[Portion] = []
     with path.open("rb") as file:

@@ -22,7 +22,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from sparrow.broker.produce import stage_file
-from sparrow.broker.produce.stage_file import Chunk, Seal, portions_in
+from sparrow.broker.produce.stage_file import StageChunk, StageSeal, read_portions
 from sparrow.model.errors import Busy, Refused, SparrowError, StoreFull
 from sparrow.wire.queue_batches import Portion
 
@@ -30,19 +30,21 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-NAME_CHARS_MAX = 128
-_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}")
+STAGE_NAME_CHARS_MAX = 128
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{STAGE_NAME_CHARS_MAX}}}")
 _PART, _SEALED = ".part", ".stage"
 _THREADS = 2
-ARRIVING_BYTES_MAX = 256 << 20
+UNWRITTEN_BYTES_MAX = 256 << 20
 """Bodies that wait for their turn to be checked and written: they are in memory until then."""
 _LOOK_S_MAX = 60.0
 
 
-def checked_name(name: str) -> str:
+def checked_stage_name(name: str) -> str:
     """The name itself, if it may be a stage's: it becomes the name of a file."""
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name[:NAME_CHARS_MAX]!r} is no name of a stage: use 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ -")
+        raise Refused(
+            f"{name[:STAGE_NAME_CHARS_MAX]!r} is no name of a stage: use 1 to {STAGE_NAME_CHARS_MAX} of A-Z a-z 0-9 _ -"
+        )
     return name
 
 
@@ -57,7 +59,7 @@ class Stage:
         self.lock = asyncio.Lock()
 
 
-class Stages:
+class StageStore:
     """All stages of a broker."""
 
     def __init__(
@@ -103,9 +105,9 @@ class Stages:
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
-    async def add(self, name: str, seq: int, size_bytes: int, made: Callable[[], Chunk]) -> None:
+    async def add(self, name: str, seq: int, size_bytes: int, made: Callable[[], StageChunk]) -> None:
         """Keep what `made` makes, in a thread, of a body of this size; nothing if that number has come before."""
-        stage = self._stages.get(checked_name(name))
+        stage = self._stages.get(checked_stage_name(name))
         if stage is not None and seq < stage.chunks and not stage.is_gone:
             return
         if self.held_bytes + self._arriving_bytes + size_bytes > self._bytes_max:
@@ -128,7 +130,7 @@ class Stages:
     @contextmanager
     def arriving(self, size_bytes: int) -> Iterator[None]:
         """While a body waits for its turn."""
-        if self._arriving_bytes + size_bytes > max(ARRIVING_BYTES_MAX, size_bytes):
+        if self._arriving_bytes + size_bytes > max(UNWRITTEN_BYTES_MAX, size_bytes):
             raise Busy(f"{self._arriving_bytes} bytes of other records wait to be checked")
         self._arriving_bytes += size_bytes
         try:
@@ -136,7 +138,7 @@ class Stages:
         finally:
             self._arriving_bytes -= size_bytes
 
-    async def _add(self, stage: Stage, seq: int, made: Callable[[], Chunk]) -> None:
+    async def _add(self, stage: Stage, seq: int, made: Callable[[], StageChunk]) -> None:
         if stage.is_gone:
             raise _unknown(stage.name)
         if seq < stage.chunks:
@@ -145,7 +147,7 @@ class Stages:
             raise Refused(f"stage {stage.name!r} is sealed: it has {stage.chunks} bodies, and body {seq} is too late")
         if seq > stage.chunks:
             raise Refused(f"stage {stage.name!r} waits for body {stage.chunks}, not {seq}: send them in order")
-        chunk, written = await self.in_thread(stage_file.add, stage.path, stage.file_bytes, made)
+        chunk, written = await self.in_thread(stage_file.append_chunk, stage.path, stage.file_bytes, made)
         stage.chunks += 1
         stage.rows += chunk.rows
         stage.size_bytes += chunk.size_bytes
@@ -153,7 +155,7 @@ class Stages:
 
     async def seal(self, name: str, chunks: int) -> Stage:
         """The stage has all it will ever have."""
-        stage = self._stages.get(checked_name(name))
+        stage = self._stages.get(checked_stage_name(name))
         if stage is None:
             if chunks:
                 raise _unknown(name)
@@ -164,8 +166,8 @@ class Stages:
             if stage.chunks != chunks:
                 raise Refused(f"stage {name!r} has {stage.chunks} bodies, not {chunks}: send the others, or drop it")
             if not stage.is_sealed:
-                path, said = self._folder / (name + _SEALED), Seal(stage.chunks, stage.rows, stage.size_bytes)
-                seal = functools.partial(stage_file.seal, stage.path, path, stage.file_bytes, said)
+                path, said = self._folder / (name + _SEALED), StageSeal(stage.chunks, stage.rows, stage.size_bytes)
+                seal = functools.partial(stage_file.seal_file, stage.path, path, stage.file_bytes, said)
                 written = await self.in_thread(seal, syncs=self._syncs)
                 stage.path, stage.is_sealed = path, True
                 self._grew(stage, written)
@@ -196,14 +198,14 @@ class Stages:
         for stage in stages:
             stage.is_claimed = True
         try:
-            parts = await self.in_thread(lambda: [part for stage in stages for part in portions_in(stage.path)])
+            parts = await self.in_thread(lambda: [part for stage in stages for part in read_portions(stage.path)])
             yield parts
         finally:
             for stage in stages:
                 stage.is_claimed = False
 
     def _sealed(self, name: str) -> Stage:
-        stage = self._stages.get(checked_name(name))
+        stage = self._stages.get(checked_stage_name(name))
         if stage is None:
             raise _unknown(name)
         if not stage.is_sealed:
@@ -215,7 +217,7 @@ class Stages:
     async def drop(self, names: Iterable[str]) -> None:
         """They are gone. What is not there is gone already."""
         for name in names:
-            stage = self._stages.get(checked_name(name))
+            stage = self._stages.get(checked_stage_name(name))
             if stage is not None:
                 async with stage.lock:
                     await self._remove(stage)
@@ -282,7 +284,7 @@ class Stages:
 
     def _read(self, path: Path) -> Stage | None:
         """A sealed stage, or None if its end is not that of one."""
-        said = stage_file.seal_of(path)
+        said = stage_file.read_seal(path)
         if said is None:
             log.warning("a stage is damaged", extra={"path": str(path)})
             return None

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.record_validation import Arriving, destinations, settled
-from sparrow.broker.produce.stage_file import Chunk
+from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
+from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.log import LogStore
@@ -35,12 +35,12 @@ from sparrow.wire.headers import (
 )
 from sparrow.wire.record import pack_host
 
-STAGES_MAX = 10_000
+STAGES_PER_COMMIT_MAX = 10_000
 """In one commit: each is a mapped file."""
 _IPV4_BYTES = 8
 
 
-async def stage(request: StageRecords, broker: Broker, call: Call) -> Done:
+async def stage_records(request: StageRecords, broker: Broker, call: Call) -> Done:
     """One more body for a stage."""
     if request.seq < 0:
         raise Refused(f"{request.seq} is no number of a body: they start at 0")
@@ -49,17 +49,17 @@ async def stage(request: StageRecords, broker: Broker, call: Call) -> Done:
     return Done()
 
 
-async def seal(request: SealStage, broker: Broker, _call: Call) -> StageSealed:
+async def seal_stage(request: SealStage, broker: Broker, _call: Call) -> StageSealed:
     """Nothing more will come. The stage is there until it is committed or dropped, or until its time is up."""
     found = await broker.stages.seal(request.stage, request.chunks)
     return StageSealed(found.rows, found.size_bytes)
 
 
-async def commit(request: CommitStages, broker: Broker, call: Call) -> Committed:
+async def commit_stages(request: CommitStages, broker: Broker, call: Call) -> Committed:
     """All that the stages hold becomes messages, unless the scope has got so far already. Either way they are gone."""
     names = call.body(list[str])
-    if len(names) > STAGES_MAX:
-        raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_MAX} are possible")
+    if len(names) > STAGES_PER_COMMIT_MAX:
+        raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_PER_COMMIT_MAX} are possible")
     async with broker.stages.turn(request.scope):
         outcome = Committed("already", 0)
         if not await _has_got(broker, request.scope, request.number):
@@ -69,13 +69,13 @@ async def commit(request: CommitStages, broker: Broker, call: Call) -> Committed
     return outcome
 
 
-async def drop(_request: Done, broker: Broker, call: Call) -> Done:
+async def drop_stages(_request: Done, broker: Broker, call: Call) -> Done:
     """The stages are gone, whether they were there or not."""
     await broker.stages.drop(call.body(list[str]))
     return Done()
 
 
-async def ledger(request: QueryLedger, broker: Broker, _call: Call) -> LedgerFound:
+async def query_ledger(request: QueryLedger, broker: Broker, _call: Call) -> LedgerFound:
     return LedgerFound(await broker.store.ledger(request.scope))
 
 
@@ -86,14 +86,14 @@ async def append_once(request: AppendOnce, broker: Broker, call: Call) -> Commit
             if await _has_got(broker, request.scope, request.number):
                 return Committed("already", 0)
             arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
-            found = await broker.stages.in_thread(settled, arriving)
+            found = await broker.stages.in_thread(validate_records, arriving)
             return await _appended(broker, request.scope, request.number, found)
 
 
 # -- parts of these ---------------------------------------------------------------------------------------------------
 
 
-def _arriving(broker: Broker, call: Call, *, fills_checksum: bool) -> Arriving:
+def _arriving(broker: Broker, call: Call, *, fills_checksum: bool) -> IncomingRecords:
     """A body as far as it can be checked at once. The records themselves are for a thread."""
     try:
         found = queue_batches.decode(call.command.body)
@@ -101,9 +101,9 @@ def _arriving(broker: Broker, call: Call, *, fills_checksum: bool) -> Arriving:
         raise Refused(f"the records cannot be read: {cause}") from cause
     if not found:
         raise Refused("the body holds no records")
-    return Arriving(
+    return IncomingRecords(
         found,
-        destinations(found, broker.topics.get),
+        check_destinations(found, broker.topics.get),
         fills_checksum=fills_checksum,
         body_bytes_max=broker.store.message_bytes_max,
         store_host_bytes=_store_host_bytes(broker),
@@ -117,9 +117,9 @@ def _store_host_bytes(broker: Broker) -> int:
     return len(pack_host(broker.address.as_host())) if isinstance(broker.store, LogStore) else _IPV4_BYTES
 
 
-def _chunk(arriving: Arriving) -> Chunk:
-    found = settled(arriving)
-    return Chunk(queue_batches.encode(found), *_measured(found))
+def _chunk(arriving: IncomingRecords) -> StageChunk:
+    found = validate_records(arriving)
+    return StageChunk(queue_batches.encode(found), *_measured(found))
 
 
 def _measured(found: Sequence[queue_batches.Portion]) -> tuple[int, int]:
@@ -145,10 +145,10 @@ async def _appended(broker: Broker, scope: str, number: int, found: Sequence[que
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.STAGE_RECORDS: stage,
-    Code.SEAL_STAGE: seal,
-    Code.COMMIT_STAGES: commit,
-    Code.DROP_STAGES: drop,
-    Code.QUERY_LEDGER: ledger,
+    Code.STAGE_RECORDS: stage_records,
+    Code.SEAL_STAGE: seal_stage,
+    Code.COMMIT_STAGES: commit_stages,
+    Code.DROP_STAGES: drop_stages,
+    Code.QUERY_LEDGER: query_ledger,
     Code.APPEND_ONCE: append_once,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.broker.consume.references import may_hold_references, resolve
+from sparrow.broker.consume.references import may_hold_references, resolve_record
 from sparrow.broker.context import Broker
 from sparrow.model.delay_levels import level_delay_ms
 from sparrow.model.errors import Refused
@@ -24,7 +24,7 @@ UNIQUE_MATCHES_MAX = 32
 ENTRIES_MAX = 1024
 
 
-async def by_key(request: QueryMessage, broker: Broker, _call: Call) -> Answer:
+async def query_by_key(request: QueryMessage, broker: Broker, _call: Call) -> Answer:
     """The newest messages that carry a key, oldest first. Old ones give way to what an answer may hold."""
     limit = UNIQUE_MATCHES_MAX if request.by_unique_key else min(request.messages_max, MATCHES_MAX)
     if limit < 1:
@@ -35,7 +35,7 @@ async def by_key(request: QueryMessage, broker: Broker, _call: Call) -> Answer:
         request.topic, request.key, limit=limit, begin_ms=request.begin_ms, end_ms=request.end_ms
     )
     if may_hold_references(request.topic):
-        found = [bytes(raw) for each in found if (raw := await resolve(broker.store, each)) is not None]
+        found = [bytes(raw) for each in found if (raw := await resolve_record(broker.store, each)) is not None]
     if not found:
         return Answer(
             code=Response.QUERY_NOT_FOUND,
@@ -54,12 +54,12 @@ def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
     return records[kept:]
 
 
-async def by_id(request: ViewMessage, broker: Broker, _call: Call) -> Answer:
+async def view_message(request: ViewMessage, broker: Broker, _call: Call) -> Answer:
     """The message at a physical offset, which is what the second half of its id says."""
     found = await broker.store.record_at(request.physical_offset)
     if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE.topic:
         found = None  # the store's own words, among them what signs requests
-    whole = await resolve(broker.store, found) if found is not None else None
+    whole = await resolve_record(broker.store, found) if found is not None else None
     if whole is None:
         return Answer(
             code=Response.SYSTEM_ERROR, remark=f"no message starts at physical offset {request.physical_offset}"
@@ -67,7 +67,7 @@ async def by_id(request: ViewMessage, broker: Broker, _call: Call) -> Answer:
     return Answer(body=bytes(whole))
 
 
-async def queue_entries(request: QueryConsumeQueue, broker: Broker, _call: Call) -> Answer:
+async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call: Call) -> Answer:
     """What the consume queue says of some messages and, given a group, whether the group would get them."""
     broker.topics[request.topic]
     if not 1 <= request.count <= ENTRIES_MAX:
@@ -110,7 +110,7 @@ def store_ms_of(head: bytes | memoryview) -> int:
 
 
 HANDLERS: dict[int, Handler[Broker]] = {
-    Code.QUERY_MESSAGE: by_key,
-    Code.VIEW_MESSAGE_BY_ID: by_id,
-    Code.QUERY_CONSUME_QUEUE: queue_entries,
+    Code.QUERY_MESSAGE: query_by_key,
+    Code.VIEW_MESSAGE_BY_ID: view_message,
+    Code.QUERY_CONSUME_QUEUE: query_consume_queue,
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class PassingStore(Protocol):
+class GroupProgressStore(Protocol):
     def passed_by(self, group: str) -> int | None: ...
 
 
-class Archived:
+class ArchiveProgress:
     """Asked by the store's keeper, in its thread, up to which physical offset an archive holds everything.
 
     A group that has read nothing yet stands at the start: until its archive runs for the first time, nothing goes.
@@ -17,9 +17,9 @@ class Archived:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._store: PassingStore | None = None
+        self._store: GroupProgressStore | None = None
 
-    def in_store(self, store: PassingStore) -> None:
+    def in_store(self, store: GroupProgressStore) -> None:
         """A store wants to know whom to ask before it is open; before that, nothing is archived."""
         self._store = store
 

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparrow.broker.sql92.comparisons import TESTS, Unanswerable
-from sparrow.broker.sql92.property_values import Columns, ranks
-from sparrow.broker.sql92.row_evaluator import answer_to, encoded
+from sparrow.broker.sql92.comparisons import COMPARATORS, NotComparable
+from sparrow.broker.sql92.property_values import SelectedProperties, java_order_keys
+from sparrow.broker.sql92.row_evaluator import build_evaluator, encode_text
 from sparrow.broker.sql92.syntax_tree import (
-    NUMBERS,
+    NUMERIC_TYPES,
     And,
     Between,
     Comparison,
@@ -31,17 +31,21 @@ from sparrow.broker.sql92.syntax_tree import (
     Not,
     Operator,
     Or,
-    Part,
-    PartTest,
     Property,
-    Sort,
-    Truth,
-    names_in,
-    sort_of,
+    PropertyTruth,
+    TextOperator,
+    TextTest,
+    ValueType,
+    property_names,
+    value_type_of,
 )
 from sparrow.wire.columns.layout import Bools
 
-_PART_KERNELS = {Part.CONTAINS: pc.match_substring, Part.STARTS_WITH: pc.starts_with, Part.ENDS_WITH: pc.ends_with}
+_PART_KERNELS = {
+    TextOperator.CONTAINS: pc.match_substring,
+    TextOperator.STARTS_WITH: pc.starts_with,
+    TextOperator.ENDS_WITH: pc.ends_with,
+}
 _TRUES = [bytes(letters) for letters in product(*zip(b"true", b"TRUE", strict=True))]
 """`true` in every mixture of cases: one look in a set is quicker than lower-casing a column."""
 
@@ -49,13 +53,13 @@ _BLOCK_ROWS = 32768
 """Positions in so many strings fit a processor's cache."""
 
 
-class Verdict(NamedTuple):
+class TruthMasks(NamedTuple):
     yes: Bools
     no: Bools
     failed: Bools
 
 
-def mask(condition: Condition, property_strings: Any) -> Bools:
+def matching_mask(condition: Condition, property_strings: Any) -> Bools:
     """For each property string of an Arrow array, whether the condition holds."""
     strings = property_strings
     if isinstance(strings, pa.ChunkedArray):
@@ -65,10 +69,12 @@ def mask(condition: Condition, property_strings: Any) -> Bools:
     if strings.null_count:
         strings = strings.fill_null("" if strings.type == pa.string() else b"")
     blocks = (strings[at : at + _BLOCK_ROWS] for at in range(0, len(strings), _BLOCK_ROWS))
-    return np.concatenate([np.zeros(0, np.bool_), *(_verdict(condition, Columns(block)).yes for block in blocks)])
+    return np.concatenate(
+        [np.zeros(0, np.bool_), *(_verdict(condition, SelectedProperties(block)).yes for block in blocks)]
+    )
 
 
-def _verdict(node: Condition, columns: Columns) -> Verdict:
+def _verdict(node: Condition, columns: SelectedProperties) -> TruthMasks:
     match node:
         case And():
             return _all(node.conditions, columns)
@@ -81,66 +87,66 @@ def _verdict(node: Condition, columns: Columns) -> Verdict:
             return _verdict(node.spelled_out(), columns)
         case Literal():
             return _everywhere(node.value, columns)  # type: ignore[arg-type]
-        case Truth():
+        case PropertyTruth():
             present = columns.present(node.property.name)
-            return Verdict(_none(columns), present, _none(columns))
+            return TruthMasks(_none(columns), present, _none(columns))
         case In():
             name = node.property.name
-            hits = columns.one_of(name, [encoded(text) for text in node.texts])
+            hits = columns.one_of(name, [encode_text(text) for text in node.texts])
             return _two_ways(columns.spread(hits, name), columns.present(name), columns)
-        case _ if not any(names_in(node)):  # literals only: as true of one message as of all
+        case _ if not any(property_names(node)):  # literals only: as true of one message as of all
             return _constant(node, columns)
         case Comparison(Operator.EQUAL, left, right):
             return _equal(left, right, columns)
         case Comparison():
             return _ordered(node, columns)
-        case PartTest():
+        case TextTest():
             return _part(node, columns)
         case IsNull():
             seen = _seen(node.operand, columns)
-            return Verdict(~seen.present & ~seen.failed, seen.present, seen.failed)
+            return TruthMasks(~seen.present & ~seen.failed, seen.present, seen.failed)
 
 
 # -- logic -------------------------------------------------------------------------------------------
 
 
-def _none(columns: Columns) -> Bools:
+def _none(columns: SelectedProperties) -> Bools:
     return np.zeros(columns.count, np.bool_)
 
 
-def _constant(node: Condition, columns: Columns) -> Verdict:
+def _constant(node: Condition, columns: SelectedProperties) -> TruthMasks:
     try:
-        return _everywhere(answer_to(node)(b"\x02\x02"), columns)
-    except Unanswerable:
-        return Verdict(_none(columns), _none(columns), ~_none(columns))
+        return _everywhere(build_evaluator(node)(b"\x02\x02"), columns)
+    except NotComparable:
+        return TruthMasks(_none(columns), _none(columns), ~_none(columns))
 
 
-def _everywhere(answer: bool | None, columns: Columns) -> Verdict:
-    return Verdict(np.full(columns.count, answer is True), np.full(columns.count, answer is False), _none(columns))
+def _everywhere(answer: bool | None, columns: SelectedProperties) -> TruthMasks:
+    return TruthMasks(np.full(columns.count, answer is True), np.full(columns.count, answer is False), _none(columns))
 
 
-def _two_ways(hits: Bools, known: Bools, columns: Columns) -> Verdict:
-    return Verdict(hits, known & ~hits, _none(columns))
+def _two_ways(hits: Bools, known: Bools, columns: SelectedProperties) -> TruthMasks:
+    return TruthMasks(hits, known & ~hits, _none(columns))
 
 
-def _opposite(verdict: Verdict) -> Verdict:
-    return Verdict(verdict.no, verdict.yes, verdict.failed)
+def _opposite(verdict: TruthMasks) -> TruthMasks:
+    return TruthMasks(verdict.no, verdict.yes, verdict.failed)
 
 
-def _all(conditions: tuple[Condition, ...], columns: Columns, *, are_opposite: bool = False) -> Verdict:
+def _all(conditions: tuple[Condition, ...], columns: SelectedProperties, *, are_opposite: bool = False) -> TruthMasks:
     verdicts = (_verdict(condition, columns) for condition in conditions)
     yes, no, failed = _everywhere(True, columns)
     for found in map(_opposite, verdicts) if are_opposite else verdicts:
         # What a message was decided by earlier is not looked at again: a no, or a failure.
         no, failed = no | (found.no & ~failed), failed | (found.failed & ~no)
         yes = yes & found.yes
-    return Verdict(yes, no, failed)
+    return TruthMasks(yes, no, failed)
 
 
 # -- operands ----------------------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
+class OperandMasks(NamedTuple):
     """An operand, looked at once: each further look at a nested one would double the work."""
 
     present: Bools
@@ -149,28 +155,28 @@ class Seen(NamedTuple):
     """Where it is a condition that holds."""
 
 
-def _seen(node: Node, columns: Columns) -> Seen:
+def _seen(node: Node, columns: SelectedProperties) -> OperandMasks:
     none = _none(columns)
     match node:
         case Property():
-            return Seen(columns.present(node.name), none, none)
+            return OperandMasks(columns.present(node.name), none, none)
         case Literal():
-            return Seen(
+            return OperandMasks(
                 np.full(columns.count, node.value is not None), none, np.full(columns.count, node.value is True)
             )
         case Negated():
-            return Seen(none, _seen(node.operand, columns).failed, none)
+            return OperandMasks(none, _seen(node.operand, columns).failed, none)
         case _:
             verdict = _verdict(node, columns)
-            return Seen(verdict.yes | verdict.no, verdict.failed, verdict.yes)
+            return OperandMasks(verdict.yes | verdict.no, verdict.failed, verdict.yes)
 
 
-def _ordered(node: Comparison, columns: Columns) -> Verdict:
-    left, right, test = node.left, node.right, TESTS[node.operator]
+def _ordered(node: Comparison, columns: SelectedProperties) -> TruthMasks:
+    left, right, test = node.left, node.right, COMPARATORS[node.operator]
     match left, right:
-        case Property(name), Literal(bound, sort) if sort in NUMBERS:
+        case Property(name), Literal(bound, sort) if sort in NUMERIC_TYPES:
             return _beside_number(name, sort, columns, lambda numbers: test(numbers, bound))
-        case Literal(bound, sort), Property(name) if sort in NUMBERS:
+        case Literal(bound, sort), Property(name) if sort in NUMERIC_TYPES:
             return _beside_number(name, sort, columns, lambda numbers: test(bound, numbers))
         case Property(one), Property(other):
             return _two_properties(one, other, test, columns)
@@ -178,53 +184,55 @@ def _ordered(node: Comparison, columns: Columns) -> Verdict:
             # One of them is a minus before what is no number: null, unless looking at it fails.
             seen = _seen(left, columns)
             failed = seen.failed | (seen.present & _seen(right, columns).failed)
-            return Verdict(_none(columns), _none(columns), failed)
+            return TruthMasks(_none(columns), _none(columns), failed)
 
 
-def _beside_number(name: str, sort: Sort, columns: Columns, test: Any) -> Verdict:
+def _beside_number(name: str, sort: ValueType, columns: SelectedProperties, test: Any) -> TruthMasks:
     numbers, failed = columns.numbers(name, sort)
-    if sort is Sort.DOUBLE:
+    if sort is ValueType.DOUBLE:
         numbers = np.where(np.isnan(numbers), np.inf, numbers)  # NaN is above all in Java, and no literal is infinite
     hits = test(numbers) & ~failed
     yes, no, failed = (columns.spread(part, name) for part in (hits, ~hits & ~failed, failed))
-    return Verdict(yes, no, failed)
+    return TruthMasks(yes, no, failed)
 
 
-def _two_properties(one: str, other: str, test: Any, columns: Columns) -> Verdict:
+def _two_properties(one: str, other: str, test: Any, columns: SelectedProperties) -> TruthMasks:
     known = columns.present(one) & columns.present(other)
     ordered, failed = [], _none(columns)
     for name in (one, other):
-        numbers, is_bad = columns.numbers(name, Sort.DOUBLE)
+        numbers, is_bad = columns.numbers(name, ValueType.DOUBLE)
         whole = np.zeros(columns.count, np.int64)
-        whole[columns.present(name)] = ranks(numbers)
+        whole[columns.present(name)] = java_order_keys(numbers)
         ordered.append(whole)
         failed |= columns.spread(is_bad, name)
     failed &= known
     known &= ~failed
     hits = test(*ordered)
-    return Verdict(known & hits, known & ~hits, failed)
+    return TruthMasks(known & hits, known & ~hits, failed)
 
 
-def _equal(left: Node, right: Node, columns: Columns) -> Verdict:
+def _equal(left: Node, right: Node, columns: SelectedProperties) -> TruthMasks:
     one, other = _seen(left, columns), _seen(right, columns)
     both = one.present & other.present
-    if Sort.BOOLEAN in (sort_of(left), sort_of(right)):
+    if ValueType.BOOLEAN in (value_type_of(left), value_type_of(right)):
         same, cannot = _same_booleans(left, right, one, other, columns)
     else:
         same, cannot = _same(left, right, columns)
     failed = one.failed | other.failed | (both & cannot)
     yes = ((both & same) | (~one.present & ~other.present)) & ~failed
     # Java's rule leans: null on the left makes null, on the right it makes false.
-    return Verdict(yes, one.present & ~yes & ~failed, failed)
+    return TruthMasks(yes, one.present & ~yes & ~failed, failed)
 
 
-def _same_booleans(left: Node, right: Node, one: Seen, other: Seen, columns: Columns) -> tuple[Bools, Bools]:
+def _same_booleans(
+    left: Node, right: Node, one: OperandMasks, other: OperandMasks, columns: SelectedProperties
+) -> tuple[Bools, Bools]:
     """Where two operands, one of them a boolean and neither null, are equal, and where they cannot be compared."""
     none = _none(columns)
-    match left, sort_of(left), sort_of(right):
-        case _, Sort.BOOLEAN, Sort.BOOLEAN:
+    match left, value_type_of(left), value_type_of(right):
+        case _, ValueType.BOOLEAN, ValueType.BOOLEAN:
             return one.true == other.true, none
-        case _, Sort.BOOLEAN, Sort.TEXT:
+        case _, ValueType.BOOLEAN, ValueType.TEXT:
             return none, ~none
         case Property(name), _, _:
             return columns.spread(columns.one_of(name, _TRUES), name) == other.true, none
@@ -234,21 +242,21 @@ def _same_booleans(left: Node, right: Node, one: Seen, other: Seen, columns: Col
             return none, none
 
 
-def _same(left: Node, right: Node, columns: Columns) -> tuple[Bools, Bools]:
+def _same(left: Node, right: Node, columns: SelectedProperties) -> tuple[Bools, Bools]:
     """The same for texts and numbers."""
     match left, right:
         case Property(one), Property(other):
             return _same_properties(one, other, columns), _none(columns)
         case (Property(name), Literal(str() as text)) | (Literal(str() as text), Property(name)):
-            return columns.spread(columns.one_of(name, [encoded(text)]), name), _none(columns)
-        case (Property(name), Literal(bound, sort)) | (Literal(bound, sort), Property(name)) if sort in NUMBERS:
+            return columns.spread(columns.one_of(name, [encode_text(text)]), name), _none(columns)
+        case (Property(name), Literal(bound, sort)) | (Literal(bound, sort), Property(name)) if sort in NUMERIC_TYPES:
             verdict = _beside_number(name, sort, columns, lambda numbers: numbers == bound)
             return verdict.yes, verdict.failed
         case _:
             return _none(columns), _none(columns)  # one is always null
 
 
-def _same_properties(one: str, other: str, columns: Columns) -> Bools:
+def _same_properties(one: str, other: str, columns: SelectedProperties) -> Bools:
     both = columns.present(one) & columns.present(other)
     left, right = (columns.values(name).filter(pa.array(both[columns.present(name)])) for name in (one, other))
     same = np.zeros(columns.count, np.bool_)
@@ -256,13 +264,13 @@ def _same_properties(one: str, other: str, columns: Columns) -> Bools:
     return same
 
 
-def _part(node: PartTest, columns: Columns) -> Verdict:
+def _part(node: TextTest, columns: SelectedProperties) -> TruthMasks:
     if not node.text:
         return _everywhere(False, columns)
     match node.operand:
         case Property(name):
-            hits = _PART_KERNELS[node.part](columns.values(name), encoded(node.text)).to_numpy(zero_copy_only=False)
+            hits = _PART_KERNELS[node.part](columns.values(name), encode_text(node.text)).to_numpy(zero_copy_only=False)
             return _two_ways(columns.spread(hits ^ node.is_negated, name), ~_none(columns), columns)
         case _:
             failed = _seen(node.operand, columns).failed
-            return Verdict(_none(columns), ~failed, failed)
+            return TruthMasks(_none(columns), ~failed, failed)

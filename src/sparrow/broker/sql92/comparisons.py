@@ -6,12 +6,12 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from sparrow.broker.sql92.java_numbers import READERS, double, rank
-from sparrow.broker.sql92.syntax_tree import NUMBERS, Comparison, Operator, Sort, sort_of
+from sparrow.broker.sql92.java_numbers import NUMBER_PARSERS, java_order_key, parse_double
+from sparrow.broker.sql92.syntax_tree import NUMERIC_TYPES, Comparison, Operator, ValueType, value_type_of
 
-Test: TypeAlias = Callable[[Any, Any], bool]
+Comparator: TypeAlias = Callable[[Any, Any], bool]
 
-TESTS: dict[Operator, Test] = {
+COMPARATORS: dict[Operator, Comparator] = {
     Operator.EQUAL: operator.eq,
     Operator.LESS: operator.lt,
     Operator.AT_MOST: operator.le,
@@ -20,35 +20,35 @@ TESTS: dict[Operator, Test] = {
 }
 
 
-class Unanswerable(Exception):
+class NotComparable(Exception):
     """A comparison that cannot be made. Stays inside this package."""
 
 
-def above_all(number: float) -> float:
+def nan_as_infinity(number: float) -> float:
     """NaN is above every number in Java, and no literal is infinite."""
     return number if number == number else float("inf")
 
 
-def tester(node: Comparison) -> Test:
+def comparator_of(node: Comparison) -> Comparator:
     """How to compare the two sides, by what sort each of them is."""
-    test = TESTS[node.operator]
-    match sort_of(node.left), sort_of(node.right):
-        case (Sort.TEXT, Sort.TEXT):
+    test = COMPARATORS[node.operator]
+    match value_type_of(node.left), value_type_of(node.right):
+        case (ValueType.TEXT, ValueType.TEXT):
             return test if node.operator is Operator.EQUAL else _both_doubles(test)
-        case (Sort.TEXT, Sort.BOOLEAN):
+        case (ValueType.TEXT, ValueType.BOOLEAN):
             return lambda text, flag: (text.lower() == b"true") is flag
-        case (Sort.BOOLEAN, Sort.TEXT):
+        case (ValueType.BOOLEAN, ValueType.TEXT):
             return _cannot
-        case (Sort.TEXT, sort) if sort in NUMBERS:
-            read = READERS[sort]
+        case (ValueType.TEXT, sort) if sort in NUMERIC_TYPES:
+            read = NUMBER_PARSERS[sort]
             return lambda text, number: test(_number(text, read), number)
-        case (sort, Sort.TEXT) if sort in NUMBERS:
-            read = READERS[sort]
+        case (sort, ValueType.TEXT) if sort in NUMERIC_TYPES:
+            read = NUMBER_PARSERS[sort]
             return lambda number, text: test(number, _number(text, read))
-        case (Sort.BOOLEAN, Sort.BOOLEAN):
+        case (ValueType.BOOLEAN, ValueType.BOOLEAN):
             return test
-        case (left, right) if left in NUMBERS and right in NUMBERS:
-            return test if Sort.DOUBLE not in (left, right) else lambda one, other: test(float(one), float(other))
+        case (left, right) if left in NUMERIC_TYPES and right in NUMERIC_TYPES:
+            return test if ValueType.DOUBLE not in (left, right) else lambda one, other: test(float(one), float(other))
         case _:
             return lambda one, other: False
 
@@ -56,22 +56,22 @@ def tester(node: Comparison) -> Test:
 def _number(text: bytes, read: Callable[[bytes], float | None]) -> float:
     number = read(text)
     if number is None:
-        raise Unanswerable
-    return above_all(number)
+        raise NotComparable
+    return nan_as_infinity(number)
 
 
-def _both_doubles(test: Test) -> Test:
+def _both_doubles(test: Comparator) -> Comparator:
     """Two texts are put in order as doubles, whatever they look like."""
 
     def compared(one: bytes, other: bytes) -> bool:
-        first, second = double(one), double(other)
+        first, second = parse_double(one), parse_double(other)
         if first is None or second is None:
-            raise Unanswerable
-        return test(rank(first), rank(second))
+            raise NotComparable
+        return test(java_order_key(first), java_order_key(second))
 
     return compared
 
 
 def _cannot(one: object, other: object) -> bool:
     """RocketMQ tries to cast the boolean to a text here (ComparisonExpression.__compare), and fails."""
-    raise Unanswerable
+    raise NotComparable

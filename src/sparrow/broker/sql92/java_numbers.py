@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable
 from math import copysign, inf, nan
 
-from sparrow.broker.sql92.syntax_tree import Sort
+from sparrow.broker.sql92.syntax_tree import ValueType
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -25,14 +25,14 @@ _BLANKS = bytes(range(33))
 """What `String.trim` takes away."""
 
 
-def int32(text: bytes) -> int | None:
+def parse_int32(text: bytes) -> int | None:
     if len(text) < 10 and text.isdigit():
         return int(text)
-    number = int64(text)
+    number = parse_int64(text)
     return number if number is not None and INT32_MIN <= number <= INT32_MAX else None
 
 
-def int64(text: bytes) -> int | None:
+def parse_int64(text: bytes) -> int | None:
     found = _INTEGER.fullmatch(text.decode("utf-8", "replace"))
     if found is None:
         return None
@@ -48,7 +48,7 @@ def int64(text: bytes) -> int | None:
     return number if INT64_MIN <= number <= INT64_MAX else None
 
 
-def double(text: bytes) -> float | None:
+def parse_double(text: bytes) -> float | None:
     text = text.strip(_BLANKS)
     if text in _NAMED:
         return _NAMED[text]
@@ -64,13 +64,13 @@ def double(text: bytes) -> float | None:
     return None
 
 
-def rank(number: float) -> tuple[bool, float, float]:
+def java_order_key(number: float) -> tuple[bool, float, float]:
     """Orders as `Double.compareTo` does: NaN equals itself and is above all, and -0.0 is below 0.0."""
     return (True, 0.0, 0.0) if number != number else (False, number, copysign(1.0, number))
 
 
-READERS: dict[Sort, Callable[[bytes], float | None]] = {
-    Sort.INT32: int32,
-    Sort.INT64: int64,
-    Sort.DOUBLE: double,
+NUMBER_PARSERS: dict[ValueType, Callable[[bytes], float | None]] = {
+    ValueType.INT32: parse_int32,
+    ValueType.INT64: parse_int64,
+    ValueType.DOUBLE: parse_double,
 }

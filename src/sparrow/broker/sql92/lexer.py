@@ -32,7 +32,7 @@ _WORDS = frozenset(
 )
 
 
-class BadSelector(Refused):
+class InvalidSelector(Refused):
     """The expression cannot be read; `position` counts its characters from 0."""
 
     def __init__(self, expression: str, position: int, problem: str) -> None:
@@ -49,7 +49,7 @@ class BadSelector(Refused):
         return f"not a SQL92 selector: {self.problem} at position {self.position}\n{before}{excerpt}{after}\n{caret}"
 
 
-class Token(NamedTuple):
+class LexerToken(NamedTuple):
     kind: str
     """text, integer, double, name, or end; a word or a sign is its own kind."""
     text: str
@@ -63,22 +63,22 @@ class Token(NamedTuple):
         return self.text[1:-1].replace("''", "'")
 
 
-def tokens(expression: str) -> Iterator[Token]:
+def tokenize(expression: str) -> Iterator[LexerToken]:
     """One at a time, so that what the parser never reaches is never cut up."""
     at = 0
     while at < len(expression):
         found = _TOKEN.match(expression, at)
         if found is None:
-            raise BadSelector(expression, at, _what_is_wrong(expression, at))
+            raise InvalidSelector(expression, at, _what_is_wrong(expression, at))
         kind, text = found.lastgroup or "", found.group()
         if kind == "sign":
-            yield Token(text, text, at)
+            yield LexerToken(text, text, at)
         elif kind == "name" and text.upper() in _WORDS:
-            yield Token(text.upper(), text, at)
+            yield LexerToken(text.upper(), text, at)
         elif kind != "skip":
-            yield Token(kind, text, at)
+            yield LexerToken(kind, text, at)
         at = found.end()
-    yield Token("end", "", at)
+    yield LexerToken("end", "", at)
 
 
 def _what_is_wrong(expression: str, at: int) -> str:

@@ -1,4 +1,4 @@
-"""Selector text to a tree, or a `BadSelector` that shows the place.
+"""Selector text to a tree, or a `InvalidSelector` that shows the place.
 
     or          : and (OR and)*
     and         : equality (AND equality)*
@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn
 
 from sparrow.broker.sql92.java_numbers import INT32_MAX, INT64_MAX
-from sparrow.broker.sql92.lexer import BadSelector, Token, tokens
+from sparrow.broker.sql92.lexer import InvalidSelector, LexerToken, tokenize
 from sparrow.broker.sql92.syntax_tree import (
-    NUMBERS,
+    NUMERIC_TYPES,
     And,
     Between,
     Comparison,
@@ -35,28 +35,28 @@ from sparrow.broker.sql92.syntax_tree import (
     Not,
     Operator,
     Or,
-    Part,
-    PartTest,
     Property,
-    Sort,
-    Truth,
+    PropertyTruth,
+    TextOperator,
+    TextTest,
+    ValueType,
     is_condition,
 )
 
 EXPRESSION_CHARS_MAX = 8192
-HEIGHT_MAX = 64
+TREE_HEIGHT_MAX = 64
 """How deep a tree may be: parser and evaluators call themselves once or a few times a level."""
 
 _CONSTANTS = {
-    "TRUE": Literal(True, Sort.BOOLEAN),
-    "FALSE": Literal(False, Sort.BOOLEAN),
-    "NULL": Literal(None, Sort.NOTHING),
+    "TRUE": Literal(True, ValueType.BOOLEAN),
+    "FALSE": Literal(False, ValueType.BOOLEAN),
+    "NULL": Literal(None, ValueType.NOTHING),
 }
 _ORDERINGS = {"<": Operator.LESS, "<=": Operator.AT_MOST, ">": Operator.GREATER, ">=": Operator.AT_LEAST}
-_PARTS = {part.value: part for part in Part}
+_PARTS = {part.value: part for part in TextOperator}
 
 
-class Parsed(NamedTuple):
+class ParsedNode(NamedTuple):
     node: Node
     at: int
     height: int = 1
@@ -67,7 +67,7 @@ class Parsed(NamedTuple):
 def parse(expression: str) -> Condition:
     if len(expression) > EXPRESSION_CHARS_MAX:
         problem = f"{len(expression)} characters are too many: the {EXPRESSION_CHARS_MAX} that are allowed end"
-        raise BadSelector(expression, EXPRESSION_CHARS_MAX, problem)
+        raise InvalidSelector(expression, EXPRESSION_CHARS_MAX, problem)
     reader = _Reader(expression)
     whole = reader.either()
     reader.end()
@@ -79,12 +79,12 @@ class _Reader:
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
-        self._tokens = tokens(expression)
+        self._tokens = tokenize(expression)
         self._open = 0
         self.ahead = next(self._tokens)
 
     def refuse(self, at: int, problem: str) -> NoReturn:
-        raise BadSelector(self._expression, at, problem)
+        raise InvalidSelector(self._expression, at, problem)
 
     def end(self) -> None:
         rest = self.ahead
@@ -92,17 +92,17 @@ class _Reader:
         if rest.kind != "end" and not is_comment:
             self.refuse(rest.at, f"the selector is over, but {rest.text!r} follows")
 
-    def condition(self, parsed: Parsed) -> Condition:
+    def condition(self, parsed: ParsedNode) -> Condition:
         """What was read, where RocketMQ wants a condition."""
         if isinstance(parsed.node, Property):
-            return Truth(parsed.node)
+            return PropertyTruth(parsed.node)
         if isinstance(parsed.node, Negated) or not is_condition(parsed.node):
             self.refuse(parsed.at, "a value stands where a condition is wanted")
         return parsed.node
 
     # -- levels, loosest first ---------------------------------------------------------------------
 
-    def either(self) -> Parsed:
+    def either(self) -> ParsedNode:
         first = self._all()
         if self.ahead.kind != "OR":
             return first
@@ -111,7 +111,7 @@ class _Reader:
             terms.append(self._all())
         return self._made(Or(tuple(map(self.condition, terms))), *terms)
 
-    def _all(self) -> Parsed:
+    def _all(self) -> ParsedNode:
         first = self._equality()
         if self.ahead.kind != "AND":
             return first
@@ -120,7 +120,7 @@ class _Reader:
             terms.append(self._equality())
         return self._made(And(tuple(map(self.condition, terms))), *terms)
 
-    def _equality(self) -> Parsed:
+    def _equality(self) -> ParsedNode:
         left = self._comparison()
         while True:
             sign = self.ahead
@@ -136,7 +136,7 @@ class _Reader:
             else:
                 return left
 
-    def _comparison(self) -> Parsed:
+    def _comparison(self) -> ParsedNode:
         left = self._unary()
         while True:
             sign = self.ahead
@@ -149,7 +149,7 @@ class _Reader:
             is_negated = self._took("NOT")
             if self.ahead.kind in _PARTS:
                 part = _PARTS[self._step().kind]
-                left = self._made(PartTest(part, left.node, self._text(), is_negated), left)
+                left = self._made(TextTest(part, left.node, self._text(), is_negated), left)
             elif self._took("BETWEEN"):
                 left = self._between(left, is_negated=is_negated)
             elif self._took("IN"):
@@ -159,7 +159,7 @@ class _Reader:
             else:
                 return left
 
-    def _between(self, value: Parsed, *, is_negated: bool) -> Parsed:
+    def _between(self, value: ParsedNode, *, is_negated: bool) -> ParsedNode:
         low = self._unary()
         self._expect("AND", "AND between the two bounds")
         high = self._unary()
@@ -169,7 +169,7 @@ class _Reader:
             self.refuse(low.at, "the low bound is above the high one")
         return self._made(Between(value.node, low.node, high.node, is_negated), value, low, high)
 
-    def _in(self, left: Parsed, *, is_negated: bool) -> Parsed:
+    def _in(self, left: ParsedNode, *, is_negated: bool) -> ParsedNode:
         if not isinstance(left.node, Property):
             self.refuse(left.at, "only a property can be IN a list" + _hint(left.node))
         self._expect("(", "'('")
@@ -180,12 +180,12 @@ class _Reader:
         found = In(left.node, tuple(texts))
         return self._made(Not(found) if is_negated else found, left)
 
-    def _unary(self) -> Parsed:
+    def _unary(self) -> ParsedNode:
         token = self._step()
         if token.kind in ("+", "-", "NOT", "("):
             self._open += 1
-            if self._open > HEIGHT_MAX:
-                self.refuse(token.at, f"nested more than {HEIGHT_MAX} deep")
+            if self._open > TREE_HEIGHT_MAX:
+                self.refuse(token.at, f"nested more than {TREE_HEIGHT_MAX} deep")
             inner = self.either() if token.kind == "(" else self._unary()
             self._open -= 1
             if token.kind == "(":
@@ -197,30 +197,30 @@ class _Reader:
                 return self._made(Not(self.condition(inner)), inner)._replace(at=token.at)
             return self._made(_negated(inner.node), inner)._replace(at=token.at)
         if token.kind in _CONSTANTS:
-            return Parsed(_CONSTANTS[token.kind], token.at, is_plain=True)
+            return ParsedNode(_CONSTANTS[token.kind], token.at, is_plain=True)
         if token.kind == "name":
-            return Parsed(Property(token.text), token.at)
+            return ParsedNode(Property(token.text), token.at)
         if token.kind == "text":
-            return Parsed(Literal(token.unquoted, Sort.TEXT), token.at, is_plain=True)
+            return ParsedNode(Literal(token.unquoted, ValueType.TEXT), token.at, is_plain=True)
         if token.kind in ("integer", "double"):
-            return Parsed(self._number(token), token.at, is_plain=True)
+            return ParsedNode(self._number(token), token.at, is_plain=True)
         self.refuse(token.at, f"a value, a property or a condition is wanted, not {token}")
 
     # -- what makes a tree sound -------------------------------------------------------------------
 
-    def _made(self, node: Node, *parts: Parsed) -> Parsed:
+    def _made(self, node: Node, *parts: ParsedNode) -> ParsedNode:
         height = 1 + max(part.height for part in parts)
-        if height > HEIGHT_MAX:
-            self.refuse(parts[0].at, f"nested more than {HEIGHT_MAX} deep")
-        return Parsed(node, parts[0].at, height)
+        if height > TREE_HEIGHT_MAX:
+            self.refuse(parts[0].at, f"nested more than {TREE_HEIGHT_MAX} deep")
+        return ParsedNode(node, parts[0].at, height)
 
-    def _check_ordered(self, *operands: Parsed) -> None:
+    def _check_ordered(self, *operands: ParsedNode) -> None:
         for operand in operands:
             node = operand.node
-            if is_condition(node) or (isinstance(node, Literal) and node.sort not in NUMBERS):
+            if is_condition(node) or (isinstance(node, Literal) and node.sort not in NUMERIC_TYPES):
                 self.refuse(operand.at, "only numbers and properties have an order" + _hint(node))
 
-    def _check_equality(self, left: Parsed, right: Parsed) -> None:
+    def _check_equality(self, left: ParsedNode, right: ParsedNode) -> None:
         for operand in (left, right):
             if isinstance(operand.node, Literal) and operand.node.value is None:
                 self.refuse(operand.at, "nothing equals NULL: write IS NULL")
@@ -228,21 +228,21 @@ class _Reader:
         if left.is_plain and right.is_plain and is_condition(left.node) and not is_condition(right.node):
             self.refuse(right.at, "TRUE or FALSE cannot be compared with this")
 
-    def _number(self, token: Token) -> Literal:
+    def _number(self, token: LexerToken) -> Literal:
         if token.kind == "double":
             real = float(token.text)
             if not 0.0 < real < float("inf"):  # RocketMQ takes Double.MIN_VALUE for the least of all, so 0.0 is none
                 self.refuse(token.at, "a number with a point or exponent must be above 0 and finite; for zero write 0")
-            return Literal(real, Sort.DOUBLE)
+            return Literal(real, ValueType.DOUBLE)
         digits = token.text.rstrip("lL")
         if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
             self.refuse(token.at, f"an integer can be no more than {INT64_MAX}")
         whole = int(digits)
-        return Literal(whole, Sort.INT32 if whole <= INT32_MAX else Sort.INT64)
+        return Literal(whole, ValueType.INT32 if whole <= INT32_MAX else ValueType.INT64)
 
     # -- tokens ------------------------------------------------------------------------------------
 
-    def _step(self) -> Token:
+    def _step(self) -> LexerToken:
         token = self.ahead
         if token.kind != "end":
             self.ahead = next(self._tokens)
@@ -269,7 +269,7 @@ def _hint(node: Node) -> str:
 
 
 def _negated(node: Node) -> Node:
-    if isinstance(node, Literal) and node.sort in NUMBERS:
+    if isinstance(node, Literal) and node.sort in NUMERIC_TYPES:
         return Literal(-node.value, node.sort)  # type: ignore[operator]
     return Negated(node)
 
@@ -277,6 +277,6 @@ def _negated(node: Node) -> Node:
 def _is_above(low: Node, high: Node) -> bool:
     assert isinstance(low, Literal)
     assert isinstance(high, Literal)
-    if Sort.DOUBLE in (low.sort, high.sort):
+    if ValueType.DOUBLE in (low.sort, high.sort):
         return float(low.value) > float(high.value)  # type: ignore[arg-type]
     return low.value > high.value  # type: ignore[operator]

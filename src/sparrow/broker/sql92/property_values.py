@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.broker.sql92.java_numbers import INT32_MAX, INT32_MIN, READERS
-from sparrow.broker.sql92.syntax_tree import Sort
+from sparrow.broker.sql92.java_numbers import INT32_MAX, INT32_MIN, NUMBER_PARSERS
+from sparrow.broker.sql92.syntax_tree import ValueType
 from sparrow.wire.columns.layout import Bools, Ints, cut_short, overlapping, window
 
 _SHORT_DIGITS_MAX = 9
@@ -30,7 +30,7 @@ _IN_PLACE_MAX = 6
 """More texts than this are looked for in Arrow's hash table, and the values copied out for it."""
 
 
-class Found(NamedTuple):
+class ValuePositions(NamedTuple):
     """Where the values of one property begin, of those messages that have it."""
 
     at: Ints
@@ -38,14 +38,14 @@ class Found(NamedTuple):
     """Which message each belongs to, ascending; None when every message has it."""
 
 
-class Numbers(NamedTuple):
+class NumberColumn(NamedTuple):
     """The values as numbers; where reading one failed, its number means nothing."""
 
     numbers: NDArray[Any]
     failed: Bools
 
 
-class Columns:
+class SelectedProperties:
     """Property strings, and what was already found in them. Masks and arrays have one item a value, not a message."""
 
     def __init__(self, property_strings: pa.Array) -> None:
@@ -57,9 +57,9 @@ class Columns:
             self._data, self._bounds = window(closed)
         self._name_ends = np.flatnonzero(self._data == 1)
         self._last_letters = self._data[self._name_ends - 1]
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, ValuePositions] = {}
         self._values: dict[str, pa.Array] = {}
-        self._numbers: dict[tuple[str, Sort], Numbers] = {}
+        self._numbers: dict[tuple[str, ValueType], NumberColumn] = {}
 
     def spread(self, hits: Bools, name: str) -> Bools:
         """A mask over the values of a property as a mask over messages; False where there is no value."""
@@ -74,7 +74,7 @@ class Columns:
         """Which messages have the property: one item a message."""
         return self.spread(np.ones(len(self.found(name).at), np.bool_), name)
 
-    def found(self, name: str) -> Found:
+    def found(self, name: str) -> ValuePositions:
         if name not in self._found:
             self._found[name] = self._find(name.encode())
         return self._found[name]
@@ -97,9 +97,9 @@ class Columns:
             hits |= self._reads(at, text + b"\x02")
         return hits
 
-    def numbers(self, name: str, sort: Sort) -> Numbers:
+    def numbers(self, name: str, sort: ValueType) -> NumberColumn:
         if (name, sort) not in self._numbers:
-            self._numbers[name, sort] = self._doubles(name) if sort is Sort.DOUBLE else self._integers(name, sort)
+            self._numbers[name, sort] = self._doubles(name) if sort is ValueType.DOUBLE else self._integers(name, sort)
         return self._numbers[name, sort]
 
     def _reads(self, at: Ints, wanted: bytes) -> Bools:
@@ -115,7 +115,7 @@ class Columns:
         hits[:inside] = items[at[:inside]] == np.void(wanted)
         return hits
 
-    def _find(self, name: bytes) -> Found:
+    def _find(self, name: bytes) -> ValuePositions:
         mark = b"\x02" + name + b"\x01"
         name_ends = self._name_ends[self._last_letters == name[-1]]  # one byte an entry leaves few of them
         at = name_ends - (len(mark) - 1)
@@ -126,12 +126,12 @@ class Columns:
         at = _where(self._data[at] != 2, at)  # an empty value is none
         bounds = self._bounds
         if len(at) == self.count and (at > bounds[:-1]).all() and (at < bounds[1:]).all():
-            return Found(at, None)
+            return ValuePositions(at, None)
         rows = np.searchsorted(bounds, at, side="right") - 1
         if (rows[1:] == rows[:-1]).any():  # of several with one name the last counts
             is_last = np.append(rows[1:] != rows[:-1], True)
             at, rows = at[is_last], rows[is_last]
-        return Found(at, rows)
+        return ValuePositions(at, rows)
 
     @cached_property
     def _value_ends(self) -> Ints:
@@ -140,7 +140,7 @@ class Columns:
     def _ends(self, at: Ints) -> Ints:
         return self._value_ends[np.searchsorted(self._value_ends, at)]
 
-    def _integers(self, name: str, sort: Sort) -> Numbers:
+    def _integers(self, name: str, sort: ValueType) -> NumberColumn:
         at = self.found(name).at
         numbers = np.zeros(len(at), np.int32)
         is_open = np.ones(len(at), np.bool_)
@@ -149,21 +149,21 @@ class Columns:
             octets = self._data.take(cursor, mode="clip")
             is_open &= octets != 2  # closed ones stay as they are
             if not is_open.any():
-                return Numbers(numbers, is_open)  # none failed
+                return NumberColumn(numbers, is_open)  # none failed
             digits = octets - np.uint8(ord("0"))
             if ((digits > 9) & is_open).any():
                 break
             np.copyto(numbers, numbers * 10 + digits, where=is_open)
             cursor += 1
         values = self.values(name)
-        numbers, failed = _read(values, Sort.INT64, _is_plain(values, points_max=0, digits_max=_PLAIN_DIGITS_MAX))
-        if sort is Sort.INT32:
+        numbers, failed = _read(values, ValueType.INT64, _is_plain(values, points_max=0, digits_max=_PLAIN_DIGITS_MAX))
+        if sort is ValueType.INT32:
             failed = failed | (numbers < INT32_MIN) | (numbers > INT32_MAX)
-        return Numbers(numbers, failed)
+        return NumberColumn(numbers, failed)
 
-    def _doubles(self, name: str) -> Numbers:
+    def _doubles(self, name: str) -> NumberColumn:
         values = self.values(name)
-        return _read(values, Sort.DOUBLE, _is_plain(values, points_max=1, digits_max=len(self._data)))
+        return _read(values, ValueType.DOUBLE, _is_plain(values, points_max=1, digits_max=len(self._data)))
 
 
 def _where(hits: Bools, items: Ints) -> Ints:
@@ -190,23 +190,23 @@ def _count(is_hit: Bools, bounds: NDArray[np.int32]) -> Ints:
     return counts
 
 
-def _read(values: pa.Array, sort: Sort, is_plain: Bools) -> Numbers:
+def _read(values: pa.Array, sort: ValueType, is_plain: Bools) -> NumberColumn:
     """Plain ones by Arrow. Each distinct one of the others by the reader that one message's text goes through."""
-    kind, dtype = (pa.float64(), np.float64) if sort is Sort.DOUBLE else (pa.int64(), np.int64)
+    kind, dtype = (pa.float64(), np.float64) if sort is ValueType.DOUBLE else (pa.int64(), np.int64)
     if is_plain.all():
-        return Numbers(values.cast(pa.string()).cast(kind).to_numpy(), ~is_plain)
+        return NumberColumn(values.cast(pa.string()).cast(kind).to_numpy(), ~is_plain)
     numbers = np.zeros(len(values), dtype)
     failed = np.zeros(len(values), np.bool_)
     numbers[is_plain] = values.filter(pa.array(is_plain)).cast(pa.string()).cast(kind).to_numpy()
     odd = values.filter(pa.array(~is_plain)).dictionary_encode()
-    found = [READERS[sort](text) for text in odd.dictionary.to_pylist()]
+    found = [NUMBER_PARSERS[sort](text) for text in odd.dictionary.to_pylist()]
     places = odd.indices.to_numpy()
     numbers[~is_plain] = np.array([0 if number is None else number for number in found], dtype)[places]
     failed[~is_plain] = np.array([number is None for number in found], np.bool_)[places]
-    return Numbers(numbers, failed)
+    return NumberColumn(numbers, failed)
 
 
-def ranks(doubles: NDArray[np.float64]) -> Ints:
+def java_order_keys(doubles: NDArray[np.float64]) -> Ints:
     """Integers that order as `Double.compareTo` does: NaN equals itself and is above all, -0.0 is below 0.0."""
     bits = np.where(np.isnan(doubles), np.nan, doubles).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(0x7FFF_FFFF_FFFF_FFFF), bits)

@@ -1,7 +1,7 @@
 """A selector over one message, straight from its property string: each node of the tree becomes a function.
 
 A condition is True, False or None (null, unknown). Where RocketMQ's evaluation ends in an exception (a property that is
-no number beside a number, a boolean on the left of a text) the function raises `Unanswerable`, and the message does not
+no number beside a number, a boolean on the left of a text) the function raises `NotComparable`, and the message does not
 match whatever else the selector says: `a > 3 OR b = 'x'` is no match when `a` is "abc". AND and OR look from left to
 right and stop as soon as they know, so the same the other way round is a match.
 
@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from sparrow.broker.sql92.comparisons import TESTS, Test, Unanswerable, above_all, tester
-from sparrow.broker.sql92.java_numbers import READERS
+from sparrow.broker.sql92.comparisons import COMPARATORS, Comparator, NotComparable, comparator_of, nan_as_infinity
+from sparrow.broker.sql92.java_numbers import NUMBER_PARSERS
 from sparrow.broker.sql92.syntax_tree import (
-    NUMBERS,
+    NUMERIC_TYPES,
     And,
     Between,
     Comparison,
@@ -30,86 +30,86 @@ from sparrow.broker.sql92.syntax_tree import (
     Not,
     Operator,
     Or,
-    Part,
-    PartTest,
     Property,
-    Truth,
+    PropertyTruth,
+    TextOperator,
+    TextTest,
 )
 
-Answer: TypeAlias = Callable[[bytes], bool | None]
-Value: TypeAlias = Callable[[bytes], Any]
+RowEvaluator: TypeAlias = Callable[[bytes], bool | None]
+ValueReader: TypeAlias = Callable[[bytes], Any]
 """A property or a text is given as UTF-8, never decoded: equality, order of parts and digits are all in the bytes."""
 
-_PARTS: dict[Part, Callable[[bytes, bytes], bool]] = {
-    Part.CONTAINS: bytes.__contains__,
-    Part.STARTS_WITH: bytes.startswith,
-    Part.ENDS_WITH: bytes.endswith,
+_PARTS: dict[TextOperator, Callable[[bytes, bytes], bool]] = {
+    TextOperator.CONTAINS: bytes.__contains__,
+    TextOperator.STARTS_WITH: bytes.startswith,
+    TextOperator.ENDS_WITH: bytes.endswith,
 }
 
 
-def matcher(condition: Condition) -> Callable[[bytes], bool]:
-    answer = answer_to(condition)
+def build_matcher(condition: Condition) -> Callable[[bytes], bool]:
+    answer = build_evaluator(condition)
 
     def matches(properties: bytes) -> bool:
         try:
             return answer(b"\x02" + properties + b"\x02") is True
-        except Unanswerable:
+        except NotComparable:
             return False
 
     return matches
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     # Half a surrogate pair is in no property, so it may become any bytes that are in none.
     return text.encode("utf-8", "surrogatepass")
 
 
-def answer_to(node: Condition) -> Answer:
+def build_evaluator(node: Condition) -> RowEvaluator:
     """The function a condition becomes."""
     match node:
         case And():
-            return _until(False, [answer_to(condition) for condition in node.conditions])
+            return _until(False, [build_evaluator(condition) for condition in node.conditions])
         case Or():
-            return _until(True, [answer_to(condition) for condition in node.conditions])
+            return _until(True, [build_evaluator(condition) for condition in node.conditions])
         case Not():
-            return _not(answer_to(node.condition))
+            return _not(build_evaluator(node.condition))
         case Comparison(Operator.EQUAL, left, right):
-            return _equal(_value(left), _value(right), tester(node))
-        case Comparison(_, Property(name), Literal(bound, sort)) if sort in NUMBERS:
-            return _ordered_beside(bound, _property(name), READERS[sort], TESTS[node.operator])
+            return _equal(_value(left), _value(right), comparator_of(node))
+        case Comparison(_, Property(name), Literal(bound, sort)) if sort in NUMERIC_TYPES:
+            return _ordered_beside(bound, _property(name), NUMBER_PARSERS[sort], COMPARATORS[node.operator])
         case Comparison(_, left, right):
-            return _ordered(_value(left), _value(right), tester(node))
+            return _ordered(_value(left), _value(right), comparator_of(node))
         case Between(Property(name), Literal(low, sort), Literal(high, other), False) if sort is other:
-            return _within(_property(name), READERS[sort], low, high)
+            return _within(_property(name), NUMBER_PARSERS[sort], low, high)
         case Between():
-            return answer_to(node.spelled_out())
+            return build_evaluator(node.spelled_out())
         case In():
-            return _in(_property(node.property.name), frozenset(map(encoded, node.texts)))
-        case PartTest():
+            return _in(_property(node.property.name), frozenset(map(encode_text, node.texts)))
+        case TextTest():
             return _part(node)
         case IsNull():
             return _is_null(_value(node.operand))
-        case Truth():
+        case PropertyTruth():
             return _truth(_property(node.property.name))
         case Literal():
             return _constant(node.value)
 
 
-def _value(node: Node) -> Value:
+def _value(node: Node) -> ValueReader:
     match node:
         case Property():
             return _property(node.name)
         case Literal(str() as text):
-            return _constant(encoded(text))
+            return _constant(encode_text(text))
         case Literal():
             return _constant(node.value)
         case Negated():
             return _negated(_value(node.operand))
         case _:
-            return answer_to(node)
+            return build_evaluator(node)
 
 
-def _property(name: str) -> Value:
+def _property(name: str) -> ValueReader:
     mark = b"\x02" + name.encode() + b"\x01"
     mark_bytes = len(mark)
 
@@ -126,11 +126,11 @@ def _property(name: str) -> Value:
     return look
 
 
-def _constant(value: Any) -> Value:
+def _constant(value: Any) -> ValueReader:
     return lambda raw: value
 
 
-def _negated(operand: Value) -> Value:
+def _negated(operand: ValueReader) -> ValueReader:
     def negated(raw: bytes) -> None:
         operand(raw)  # it may be unanswerable
 
@@ -140,7 +140,7 @@ def _negated(operand: Value) -> Value:
 # -- conditions ------------------------------------------------------------------------------------
 
 
-def _until(decisive: bool, answers: list[Answer]) -> Answer:
+def _until(decisive: bool, answers: list[RowEvaluator]) -> RowEvaluator:
     """OR, which True decides, and AND, which False decides."""
 
     def together(raw: bytes) -> bool | None:
@@ -156,7 +156,7 @@ def _until(decisive: bool, answers: list[Answer]) -> Answer:
     return together
 
 
-def _not(answer: Answer) -> Answer:
+def _not(answer: RowEvaluator) -> RowEvaluator:
     def opposite(raw: bytes) -> bool | None:
         found = answer(raw)
         return None if found is None else not found
@@ -164,7 +164,7 @@ def _not(answer: Answer) -> Answer:
     return opposite
 
 
-def _equal(left: Value, right: Value, is_equal: Test) -> Answer:
+def _equal(left: ValueReader, right: ValueReader, is_equal: Comparator) -> RowEvaluator:
     def equal(raw: bytes) -> bool | None:
         one, other = left(raw), right(raw)
         if one is None:
@@ -174,7 +174,7 @@ def _equal(left: Value, right: Value, is_equal: Test) -> Answer:
     return equal
 
 
-def _ordered(left: Value, right: Value, test: Test) -> Answer:
+def _ordered(left: ValueReader, right: ValueReader, test: Comparator) -> RowEvaluator:
     def ordered(raw: bytes) -> bool | None:
         one = left(raw)
         if one is None:
@@ -185,7 +185,9 @@ def _ordered(left: Value, right: Value, test: Test) -> Answer:
     return ordered
 
 
-def _ordered_beside(bound: Any, look: Value, read: Callable[[bytes], float | None], test: Test) -> Answer:
+def _ordered_beside(
+    bound: Any, look: ValueReader, read: Callable[[bytes], float | None], test: Comparator
+) -> RowEvaluator:
     """A property beside a number: by far the most common order, so it has a function of its own."""
 
     def ordered(raw: bytes) -> bool | None:
@@ -194,13 +196,13 @@ def _ordered_beside(bound: Any, look: Value, read: Callable[[bytes], float | Non
             return None
         number = read(text)
         if number is None:
-            raise Unanswerable
-        return test(above_all(number), bound)
+            raise NotComparable
+        return test(nan_as_infinity(number), bound)
 
     return ordered
 
 
-def _within(look: Value, read: Callable[[bytes], float | None], low: Any, high: Any) -> Answer:
+def _within(look: ValueReader, read: Callable[[bytes], float | None], low: Any, high: Any) -> RowEvaluator:
     """BETWEEN two numbers of one sort, with the property looked up and read once."""
 
     def within(raw: bytes) -> bool | None:
@@ -209,13 +211,13 @@ def _within(look: Value, read: Callable[[bytes], float | None], low: Any, high: 
             return None
         number = read(text)
         if number is None:
-            raise Unanswerable
-        return bool(low <= above_all(number) <= high)
+            raise NotComparable
+        return bool(low <= nan_as_infinity(number) <= high)
 
     return within
 
 
-def _in(look: Value, texts: frozenset[bytes]) -> Answer:
+def _in(look: ValueReader, texts: frozenset[bytes]) -> RowEvaluator:
     def found(raw: bytes) -> bool | None:
         text = look(raw)
         return None if text is None else text in texts
@@ -223,18 +225,18 @@ def _in(look: Value, texts: frozenset[bytes]) -> Answer:
     return found
 
 
-def _is_null(value: Value) -> Answer:
+def _is_null(value: ValueReader) -> RowEvaluator:
     return lambda raw: value(raw) is None
 
 
-def _truth(look: Value) -> Answer:
+def _truth(look: ValueReader) -> RowEvaluator:
     return lambda raw: None if look(raw) is None else False
 
 
-def _part(node: PartTest) -> Answer:
+def _part(node: TextTest) -> RowEvaluator:
     if not node.text:
         return _constant(False)  # and the operand, which may be unanswerable, is not even looked at
-    value, text, is_negated = _value(node.operand), encoded(node.text), node.is_negated
+    value, text, is_negated = _value(node.operand), encode_text(node.text), node.is_negated
     has = _PARTS[node.part]
 
     def tested(raw: bytes) -> bool:

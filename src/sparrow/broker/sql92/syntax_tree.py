@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Sort(Enum):
+class ValueType(Enum):
     """What a node gives when it gives anything at all; every node may also give null."""
 
     TEXT = "text"
@@ -24,7 +24,7 @@ class Sort(Enum):
     NOTHING = "null"
 
 
-NUMBERS = frozenset({Sort.INT32, Sort.INT64, Sort.DOUBLE})
+NUMERIC_TYPES = frozenset({ValueType.INT32, ValueType.INT64, ValueType.DOUBLE})
 
 
 class Property(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Property(msgspec.Struct, frozen=True):
 
 class Literal(msgspec.Struct, frozen=True):
     value: str | int | float | bool | None
-    sort: Sort
+    sort: ValueType
 
 
 class Negated(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Negated(msgspec.Struct, frozen=True):
     operand: Node
 
 
-class Truth(msgspec.Struct, frozen=True):
+class PropertyTruth(msgspec.Struct, frozen=True):
     """A property where a condition is wanted. A property is text and never a boolean: false, or null when absent."""
 
     property: Property
@@ -89,16 +89,16 @@ class IsNull(msgspec.Struct, frozen=True):
     operand: Node
 
 
-class Part(Enum):
+class TextOperator(Enum):
     CONTAINS = "CONTAINS"
     STARTS_WITH = "STARTSWITH"
     ENDS_WITH = "ENDSWITH"
 
 
-class PartTest(msgspec.Struct, frozen=True):
+class TextTest(msgspec.Struct, frozen=True):
     """CONTAINS and its kin. Never null: what is absent or no text, or an empty `text`, is false, with NOT as well."""
 
-    part: Part
+    part: TextOperator
     operand: Node
     text: str
     is_negated: bool = False
@@ -116,30 +116,30 @@ class Or(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...]
 
 
-Condition: TypeAlias = Comparison | Between | In | IsNull | PartTest | Not | And | Or | Truth | Literal
+Condition: TypeAlias = Comparison | Between | In | IsNull | TextTest | Not | And | Or | PropertyTruth | Literal
 """What may be true or false. Of literals only TRUE, FALSE and NULL."""
 Node: TypeAlias = Condition | Property | Negated
 
 
-def sort_of(node: Node) -> Sort:
+def value_type_of(node: Node) -> ValueType:
     match node:
         case Property():
-            return Sort.TEXT
+            return ValueType.TEXT
         case Literal():
             return node.sort
         case Negated():
-            return Sort.NOTHING
+            return ValueType.NOTHING
         case _:
-            return Sort.BOOLEAN
+            return ValueType.BOOLEAN
 
 
 def is_condition(node: Node) -> bool:
     if isinstance(node, Literal):
-        return node.sort is Sort.BOOLEAN or node.value is None
+        return node.sort is ValueType.BOOLEAN or node.value is None
     return not isinstance(node, Property | Negated)
 
 
-def names_in(node: Node) -> Iterator[str]:
+def property_names(node: Node) -> Iterator[str]:
     """The properties a tree looks at, as often as it does."""
     if isinstance(node, Property):
         yield node.name
@@ -148,4 +148,4 @@ def names_in(node: Node) -> Iterator[str]:
         child = getattr(node, field)
         for part in child if isinstance(child, tuple) else (child,):
             if isinstance(part, msgspec.Struct):
-                yield from names_in(part)  # type: ignore[arg-type]
+                yield from property_names(part)  # type: ignore[arg-type]

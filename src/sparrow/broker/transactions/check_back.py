@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparrow.broker.clients.registry import Member, Members
-from sparrow.broker.delay.delay_topics import whole_number
-from sparrow.broker.transactions.half_messages import CHECK_TIMES
+from sparrow.broker.clients.registry import ClientRegistry, OnlineClient
+from sparrow.broker.delay.delay_topics import parse_whole_number
+from sparrow.broker.transactions.half_messages import PROPERTY_CHECK_TIMES
 from sparrow.model.message import StoredMessage
 from sparrow.net.channel import Channel
 from sparrow.wire import record
@@ -13,10 +13,10 @@ from sparrow.wire.headers import CheckTransaction
 from sparrow.wire.message_ids import format_offset_id
 
 
-class Asking:
+class TransactionCheckBack:
     """Asks the members of a producer group in turn: any of them may know."""
 
-    def __init__(self, members: Members, broker_name: str) -> None:
+    def __init__(self, members: ClientRegistry, broker_name: str) -> None:
         self._members, self._broker_name = members, broker_name
         self._turn = 0
 
@@ -29,8 +29,8 @@ class Asking:
         unique = message.unique_key
         # The client must see the message as it was meant, not where it lies.
         message.topic = message.properties.get("REAL_TOPIC", message.topic)
-        message.queue_id = whole_number(message.properties.get("REAL_QID")) or 0
-        message.properties[CHECK_TIMES] = str(checks)
+        message.queue_id = parse_whole_number(message.properties.get("REAL_QID")) or 0
+        message.properties[PROPERTY_CHECK_TIMES] = str(checks)
         header = CheckTransaction(
             half_queue_offset=half_offset,
             half_physical_offset=message.physical_offset,
@@ -43,7 +43,7 @@ class Asking:
         channel: Channel = member.channel
         channel.tell(Code.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
 
-    def _producer(self, group: str) -> Member | None:
+    def _producer(self, group: str) -> OnlineClient | None:
         members = [each for each in self._members.producers(group) if _can_hear(each.channel)]
         if not members:
             return None

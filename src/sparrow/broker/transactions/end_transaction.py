@@ -6,7 +6,7 @@ import base64
 import binascii
 
 from sparrow.broker.context import Broker
-from sparrow.broker.transactions.log import NotEnded
+from sparrow.broker.transactions.log import TransactionNotEnded
 from sparrow.net.dispatcher import Answer, Call, Handler
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY
@@ -17,7 +17,7 @@ async def end_transaction(request: EndTransaction, broker: Broker, call: Call) -
     """Most say it and listen to no answer; who does, hears it once the message is as safe as any that is sent."""
     try:
         appended = await broker.transactions.end(request)
-    except NotEnded as refusal:
+    except TransactionNotEnded as refusal:
         return Answer(code=Response.SYSTEM_ERROR, remark=str(refusal))
     if appended is not None:
         broker.counters.sent(appended.queue.topic, 1, 0)
@@ -26,7 +26,7 @@ async def end_transaction(request: EndTransaction, broker: Broker, call: Call) -
     return Done()
 
 
-async def recall(request: Recall, broker: Broker, _call: Call) -> Recalled | Answer:
+async def recall_message(request: Recall, broker: Broker, _call: Call) -> Recalled | Answer:
     """Take back a timed message that is not due yet."""
     try:
         version, topic, name, due, unique_key = base64.urlsafe_b64decode(request.handle).decode().split(" ", 4)
@@ -45,4 +45,4 @@ async def recall(request: Recall, broker: Broker, _call: Call) -> Recalled | Ans
     return Recalled(unique_key)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.END_TRANSACTION: end_transaction, Code.RECALL_MESSAGE: recall}
+HANDLERS: dict[int, Handler[Broker]] = {Code.END_TRANSACTION: end_transaction, Code.RECALL_MESSAGE: recall_message}

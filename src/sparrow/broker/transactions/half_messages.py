@@ -7,20 +7,20 @@ from struct import Struct
 import msgspec
 
 from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC
-from sparrow.broker.delay.delay_topics import whole_number
+from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.model.queue import Queue
 from sparrow.wire import record
 from sparrow.wire.properties import value_of
 
-HALF, OP = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
-CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-IMMUNITY = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
-FINISHED_TAG, ASKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"
+HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
+PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+PROPERTY_CHECK_IMMUNITY_S = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
+FINISHED_TAG, CHECKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"
 """Bodies: half offsets, as in RocketMQ, and `offset:times asked`; parted by commas. RocketMQ passes over the latter."""
 _PHYSICAL_OFFSET = Struct(">q")
 
 
-class Half(msgspec.Struct):
+class HalfMessage(msgspec.Struct):
     """An unfinished transaction."""
 
     physical_offset: int
@@ -32,25 +32,25 @@ class Half(msgspec.Struct):
     next_check_ms: int = 0
 
 
-def hear(raw: memoryview, finished: set[int], asked: dict[int, int]) -> None:
+def apply_op_record(raw: memoryview, finished: set[int], asked: dict[int, int]) -> None:
     """What an op record says. RocketMQ 5 names several halves in one."""
     draft = record.redraft(raw)
     words = bytes(draft.body).split(b",")
     if value_of(draft.properties, b"TAGS") == "c":
         for word in words:
             offset, _, checks = (part.decode("latin-1") for part in word.partition(b":"))
-            if (half_offset := whole_number(offset)) is not None:
-                asked[half_offset] = whole_number(checks) or 0
+            if (half_offset := parse_whole_number(offset)) is not None:
+                asked[half_offset] = parse_whole_number(checks) or 0
     else:
-        finished.update(number for word in words if (number := whole_number(word.strip())) is not None)
+        finished.update(number for word in words if (number := parse_whole_number(word.strip())) is not None)
 
 
-def half_of(properties: bytes, physical_offset: int, stored_ms: int) -> Half:
-    seconds = whole_number(value_of(properties, IMMUNITY))
-    checks = whole_number(value_of(properties, CHECK_TIMES.encode())) or 0
-    return Half(physical_offset, stored_ms, None if seconds is None else seconds * 1000, checks)
+def half_message_of(properties: bytes, physical_offset: int, stored_ms: int) -> HalfMessage:
+    seconds = parse_whole_number(value_of(properties, PROPERTY_CHECK_IMMUNITY_S))
+    checks = parse_whole_number(value_of(properties, PROPERTY_CHECK_TIMES.encode())) or 0
+    return HalfMessage(physical_offset, stored_ms, None if seconds is None else seconds * 1000, checks)
 
 
-def physical_offset_in(raw: bytes | memoryview) -> int:
+def read_physical_offset(raw: bytes | memoryview) -> int:
     found: int = _PHYSICAL_OFFSET.unpack_from(raw, record.AT_PHYSICAL_OFFSET)[0]
     return found

@@ -14,20 +14,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from sparrow.broker.catalog.topics import CHECKED_OUT_TOPIC, Topics
-from sparrow.broker.clients.registry import Members
-from sparrow.broker.delay.delay_topics import records_in, whole_number
-from sparrow.broker.transactions.check_back import Asking
+from sparrow.broker.catalog.topics import CHECK_LIMIT_TOPIC, TopicCatalog
+from sparrow.broker.clients.registry import ClientRegistry
+from sparrow.broker.delay.delay_topics import copy_records, parse_whole_number
+from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
-    ASKED_TAG,
-    CHECK_TIMES,
+    CHECKED_TAG,
     FINISHED_TAG,
-    HALF,
-    OP,
-    Half,
-    half_of,
-    hear,
-    physical_offset_in,
+    HALF_QUEUE,
+    OP_QUEUE,
+    PROPERTY_CHECK_TIMES,
+    HalfMessage,
+    apply_op_record,
+    half_message_of,
+    read_physical_offset,
 )
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
@@ -44,7 +44,7 @@ from sparrow.wire.record import COMMITTED, ROLLED_BACK, TRANSACTION_MASK
 log = logging.getLogger(__name__)
 
 HALF_MARK, OP_MARK = "transactions.half", "transactions.op"
-ROCKETMQ_READER = "CID_RMQ_SYS_TRANS"
+ROCKETMQ_TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """In whose name RocketMQ reads both topics; where it stopped, we begin."""
 _LOADED_AT_ONCE = 4096
 _LOOKED_AT_ONCE = 200
@@ -54,7 +54,7 @@ _SUMMED_UP_AFTER = 1_000
 _OF_RETENTION = 0.9
 
 
-class NotEnded(Refused):
+class TransactionNotEnded(Refused):
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
@@ -63,25 +63,25 @@ class NotEnded(Refused):
         return f"the transaction cannot be ended: {self.why}"
 
 
-class Transactions:
+class LogTransactionCoordinator:
     """All unfinished transactions of a broker."""
 
     def __init__(
         self,
         store: LogStore,
-        topics: Topics,
-        members: Members,
+        topics: TopicCatalog,
+        members: ClientRegistry,
         settings: BrokerSettings,
         *,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._topics, self._settings = store, topics, settings
         self._now_ms = now_ms
-        self._halves: dict[int, Half] = {}
+        self._halves: dict[int, HalfMessage] = {}
         """By offset in the half queue."""
         self._unsaid: list[int] = []
         """Finished halves whose op record could not be written."""
-        self._asking = Asking(members, settings.name)
+        self._asking = TransactionCheckBack(members, settings.name)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -92,11 +92,13 @@ class Transactions:
 
     def put_half(self, queue: Queue, draft: Draft) -> Appended:
         """Store a message that only its producer's word will deliver."""
-        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), CHECK_TIMES: ""}
+        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = with_values(draft.properties, words)
         draft.sys_flag &= ~TRANSACTION_MASK
-        appended = self._store.append_now(HALF, (draft,))
-        self._halves[appended.offset] = half_of(draft.properties, appended.physical_offsets[0], appended.store_ms)
+        appended = self._store.append_now(HALF_QUEUE, (draft,))
+        self._halves[appended.offset] = half_message_of(
+            draft.properties, appended.physical_offsets[0], appended.store_ms
+        )
         return appended
 
     async def end(self, request: EndTransaction) -> Appended | None:
@@ -108,10 +110,10 @@ class Transactions:
         if half is None:
             return None  # finished before, or never begun here
         if half.physical_offset != request.half_physical_offset:
-            raise NotEnded(f"no half message lies at {request.half_physical_offset}")
+            raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
         draft = record.redraft(await self._record(offset, half))
         if value_of(draft.properties, b"PGROUP") != request.group:
-            raise NotEnded(f"it was not begun by group {request.group!r}")
+            raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
         # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
         if offset not in self._halves:
             return None
@@ -119,23 +121,23 @@ class Transactions:
         self._finish(offset)
         return appended
 
-    async def _record(self, offset: int, half: Half) -> memoryview | bytes:
+    async def _record(self, offset: int, half: HalfMessage) -> memoryview | bytes:
         """The half message as it was stored; most are still at hand."""
-        found = self._store.read_now(HALF, offset, count_max=1)
+        found = self._store.read_now(HALF_QUEUE, offset, count_max=1)
         raw: memoryview | bytes | None = None
         if isinstance(found, Slice) and found.sizes:
             raw = bytes(found.runs[0])
         elif found is None:
             raw = await self._store.record_at(half.physical_offset)
-        if raw is None or physical_offset_in(raw) != half.physical_offset:
-            raise NotEnded("its half message cannot be read, or not yet")
+        if raw is None or read_physical_offset(raw) != half.physical_offset:
+            raise TransactionNotEnded("its half message cannot be read, or not yet")
         return raw
 
-    def _commit(self, half: Half, draft: Draft) -> Appended:
+    def _commit(self, half: HalfMessage, draft: Draft) -> Appended:
         topic, queue_id = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
-        number = whole_number(queue_id)
+        number = parse_whole_number(queue_id)
         if topic is None or number is None:
-            raise NotEnded("its half message does not say where it was to go")
+            raise TransactionNotEnded("its half message does not say where it was to go")
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
         draft.prepared_offset = half.physical_offset
         return self._store.append_now(Queue(topic, number), (draft,))
@@ -156,7 +158,7 @@ class Transactions:
             del self._unsaid[: len(some)]
 
     def _say(self, body: str, tag: bytes) -> Appended:
-        return self._store.append_now(OP, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
+        return self._store.append_now(OP_QUEUE, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
@@ -178,13 +180,13 @@ class Transactions:
     async def _load(self) -> None:
         finished: set[int] = set()
         asked: dict[int, int] = {}
-        async for raw in self._records(OP, await self._begin(OP_MARK, OP)):
-            hear(raw, finished, asked)
-        begin = await self._begin(HALF_MARK, HALF)
+        async for raw in self._records(OP_QUEUE, await self._begin(OP_MARK, OP_QUEUE)):
+            apply_op_record(raw, finished, asked)
+        begin = await self._begin(HALF_MARK, HALF_QUEUE)
         for offset in sorted(asked.keys() - finished):
             if offset < begin:
                 await self._take_back(offset)
-        async for raw in self._records(HALF, begin):
+        async for raw in self._records(HALF_QUEUE, begin):
             if record.place_of(raw) not in finished:
                 self._take_in(raw)
         for offset, half in self._halves.items():
@@ -194,20 +196,20 @@ class Transactions:
 
     async def _begin(self, mark: str, queue: Queue) -> int:
         said = await self._store.mark(mark)
-        return said if said is not None else await self._store.committed(ROCKETMQ_READER, queue) or 0
+        return said if said is not None else await self._store.committed(ROCKETMQ_TRANSACTION_GROUP, queue) or 0
 
     async def _take_back(self, offset: int) -> None:
         """A half that was unfinished already when the rest was last summed up."""
-        found = await self._store.read(HALF, offset, count_max=1)
+        found = await self._store.read(HALF_QUEUE, offset, count_max=1)
         if isinstance(found, Slice):
-            for raw in records_in(found):
+            for raw in copy_records(found):
                 if record.place_of(raw) == offset:
                     self._take_in(raw)
 
     def _take_in(self, raw: memoryview) -> None:
         try:
             message = record.decode(raw, verify_crc=False, expand=False)
-            half = half_of(record.properties_of(raw), message.physical_offset, message.store_ms)
+            half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
         except ProtocolError as cause:
             log.error("a half message cannot be read", extra={"offset": record.place_of(raw), "why": str(cause)})
             return
@@ -218,7 +220,7 @@ class Transactions:
         while True:
             found = await self._store.read(queue, offset, count_max=_LOADED_AT_ONCE, bytes_max=8 << 20)
             if isinstance(found, Slice):
-                for raw in records_in(found):
+                for raw in copy_records(found):
                     yield raw
                 offset = found.next_offset
             elif isinstance(found, Moved) and found.to > offset:
@@ -264,11 +266,11 @@ class Transactions:
         finally:
             self._say_asked(each for each in asked if each[0] in self._halves)
 
-    def _next_check_ms(self, half: Half) -> int:
+    def _next_check_ms(self, half: HalfMessage) -> int:
         patience_ms = half.immunity_ms if half.immunity_ms is not None else self._settings.transaction_timeout_ms
         return max(half.stored_ms + patience_ms, half.next_check_ms)
 
-    def _leaves_soon(self, half: Half, now_ms: int) -> bool:
+    def _leaves_soon(self, half: HalfMessage, now_ms: int) -> bool:
         """Whether retention will take it before long, however much patience was asked for."""
         retention_ms = self._store.settings.retention_hours * 3_600_000
         return retention_ms > 0 and now_ms - half.stored_ms > _OF_RETENTION * retention_ms
@@ -278,30 +280,30 @@ class Transactions:
         words = [f"{offset}:{checks}" for offset, checks in asked]
         first = None
         for at in range(0, len(words), _NAMED_AT_ONCE):
-            appended = self._say(",".join(words[at : at + _NAMED_AT_ONCE]), ASKED_TAG)
+            appended = self._say(",".join(words[at : at + _NAMED_AT_ONCE]), CHECKED_TAG)
             first = appended.offset if first is None else first
         return first
 
-    async def _ask(self, offset: int, half: Half) -> None:
+    async def _ask(self, offset: int, half: HalfMessage) -> None:
         message = record.decode(await self._record(offset, half), verify_crc=False, expand=False)
         self._asking.ask(message, half_offset=offset, checks=half.checks)
 
-    async def _set_aside(self, offset: int, half: Half) -> None:
+    async def _set_aside(self, offset: int, half: HalfMessage) -> None:
         """Rolled back, and kept where an operator can look at it."""
         try:
             draft = record.redraft(await self._record(offset, half))
-        except NotEnded:
+        except TransactionNotEnded:
             if half.physical_offset >= self._store.watermark(self._store.settings.visible_after):
                 raise  # it is there, and not safe enough yet to be seen
             log.error("a transaction's message is lost", extra={"half_offset": offset})
             self._finish(offset)  # retention or damage took it
             return
-        if CHECKED_OUT_TOPIC not in self._topics:
-            await self._topics.put(Topic(name=CHECKED_OUT_TOPIC, read_queues=1, write_queues=1))
+        if CHECK_LIMIT_TOPIC not in self._topics:
+            await self._topics.put(Topic(name=CHECK_LIMIT_TOPIC, read_queues=1, write_queues=1))
         if offset not in self._halves:
             return
-        draft.properties = with_values(draft.properties, {CHECK_TIMES: str(half.checks)})
-        self._store.append_now(Queue(CHECKED_OUT_TOPIC, 0), (draft,))
+        draft.properties = with_values(draft.properties, {PROPERTY_CHECK_TIMES: str(half.checks)})
+        self._store.append_now(Queue(CHECK_LIMIT_TOPIC, 0), (draft,))
         self._finish(offset)
         log.warning("a transaction was given up", extra={"half_offset": offset, "checks": half.checks})
 
@@ -310,12 +312,12 @@ class Transactions:
     async def sum_up(self, *, at_once: bool = False) -> None:
         """Name all that is unfinished, so that nothing before need be read at a start."""
         begin = await self._store.mark(OP_MARK) or 0
-        new = self._store.bounds_now(OP).end - begin
+        new = self._store.bounds_now(OP_QUEUE).end - begin
         if self._unsaid or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
             return
         # No pause from here on. The half mark first: with the old op mark it still finds this summary.
         # What readers cannot see yet cannot be finished either, and is read from the half mark on.
-        end = self._store.bounds_now(HALF).end
+        end = self._store.bounds_now(HALF_QUEUE).end
         first = self._say_asked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
         self._store.put_mark_now(HALF_MARK, end)
-        self._store.put_mark_now(OP_MARK, self._store.bounds_now(OP).end if first is None else first)
+        self._store.put_mark_now(OP_MARK, self._store.bounds_now(OP_QUEUE).end if first is None else first)

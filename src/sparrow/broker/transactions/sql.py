@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sparrow.broker.clients.registry import Members
-from sparrow.broker.delay.delay_topics import whole_number
+from sparrow.broker.clients.registry import ClientRegistry
+from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.broker.produce.dedup_sql import claim, claimed, once_of
-from sparrow.broker.transactions.check_back import Asking
-from sparrow.broker.transactions.half_messages import CHECK_TIMES, HALF, IMMUNITY
-from sparrow.broker.transactions.log import NotEnded
+from sparrow.broker.transactions.check_back import TransactionCheckBack
+from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES
+from sparrow.broker.transactions.log import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
@@ -46,29 +46,29 @@ class SqlTransactions:
     def __init__(
         self,
         store: SqlStore,
-        members: Members,
+        members: ClientRegistry,
         settings: BrokerSettings,
         *,
         store_host: bytes,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._settings, self._now_ms = store, settings, now_ms
-        self._asking = Asking(members, settings.name)
-        self._records = Records(_NOWHERE, HALF.topic, HALF.id, store_host)
+        self._asking = TransactionCheckBack(members, settings.name)
+        self._records = Records(_NOWHERE, HALF_QUEUE.topic, HALF_QUEUE.id, store_host)
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
 
     def put_half(self, queue: Queue, draft: Draft) -> asyncio.Future[Appended]:
         """Store a message that only its producer's word will deliver."""
         self._store.catalogue.lane(queue)
-        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), CHECK_TIMES: ""}
+        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = with_values(draft.properties, words)
         draft.sys_flag &= ~TRANSACTION_MASK
         return asyncio.ensure_future(self._stored(queue, draft))
 
     async def _stored(self, queue: Queue, draft: Draft) -> Appended:
         entry = entry_of(self._store.checked(draft), 0)
-        seconds = whole_number(value_of(draft.properties, IMMUNITY))
+        seconds = parse_whole_number(value_of(draft.properties, PROPERTY_CHECK_IMMUNITY_S))
         patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
         at_ms = self._now_ms()
         once = once_of(queue, draft, "half")
@@ -110,9 +110,9 @@ class SqlTransactions:
             return None  # finished before, or never begun here
         group, topic, queue_id, body, source_ip, properties = found[0]
         if number != request.half_physical_offset:
-            raise NotEnded(f"no half message lies at {request.half_physical_offset}")
+            raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
         if group != request.group:
-            raise NotEnded(f"it was not begun by group {request.group!r}")
+            raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
 
         async def finished(session: Session) -> bool:
             return await session.change("DELETE FROM hermes_half WHERE id = :id AND state = 'half'", id=number) == 1
@@ -175,4 +175,4 @@ class SqlTransactions:
 
 def _half_at(number: int, at_ms: int) -> Appended:
     place = PhysicalOffset(number)
-    return Appended(HALF, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)
+    return Appended(HALF_QUEUE, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.broker.clients.registry import Members
+from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from sparrow.wire.codes import Language
 from sparrow.wire.hashes import java_hash
 
 
 @pytest.fixture
-def members() -> Members:
-    return Members()
+def members() -> ClientRegistry:
+    return ClientRegistry()
 
 
 def sub(topic: str = "T", tags: str = "*", version: int = 1, kind: str = "TAG") -> SubscriptionData:
@@ -23,12 +23,14 @@ def consumer(group: str = "g", *subscriptions: SubscriptionData, **more: str) ->
     return ConsumerData(group, subscription_data_set=list(subscriptions or (sub(),)), **more)
 
 
-def beat(members: Members, channel: str, client_id: str, *consumers: ConsumerData, now_ms: int = 0, **more: object):
+def beat(
+    members: ClientRegistry, channel: str, client_id: str, *consumers: ConsumerData, now_ms: int = 0, **more: object
+):
     data = HeartbeatData(client_id, consumer_data_set=list(consumers), **more)
     return members.heartbeat(channel, data, language=Language.JAVA, version=407, now_ms=now_ms)
 
 
-def ids(members: Members, group: str = "g") -> list[str]:
+def ids(members: ClientRegistry, group: str = "g") -> list[str]:
     found = members.consumers(group)
     return list(found.members) if found is not None else []
 
@@ -250,7 +252,7 @@ happenings = st.lists(
 
 @given(happenings)
 def test_whatever_happens_members_and_connections_agree(happened):
-    members = Members()
+    members = ClientRegistry()
     for now_ms, (what, channel, client_id, consumes, produces) in enumerate(happened):
         if what == "beat":
             more = {"producer_data_set": [ProducerData(name) for name in sorted(produces)]}

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sparrow.broker.consume.long_poll import Held, Hold
+from sparrow.broker.consume.long_poll import LongPollTable, ParkedRequest
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 
@@ -32,7 +32,7 @@ def loop():
 
 @pytest.fixture
 def hold(loop):
-    return Hold(loop, pulls_max=100)
+    return LongPollTable(loop, pulls_max=100)
 
 
 def turn(loop, times=3):
@@ -52,7 +52,7 @@ class Pull:
 
     def __init__(self, queue=Q0, *, matches=True, offset=0):
         self.seen, self.matches = [], matches
-        self.held = Held(queue, offset, self.resume)
+        self.held = ParkedRequest(queue, offset, self.resume)
 
     def resume(self, held, is_over):
         assert held is self.held
@@ -134,8 +134,8 @@ def test_growth_may_be_told_by_another_thread(loop, hold):
 async def test_another_thread_wakes_a_loop_that_sleeps():
     """Nothing else is there to wake it: no poll, and no timer for the next ten seconds."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    hold = Hold(loop, pulls_max=10)
-    hold.park(Held(Q0, 0, lambda held, is_over: bool(woken.set()) or True), 15_000)
+    hold = LongPollTable(loop, pulls_max=10)
+    hold.park(ParkedRequest(Q0, 0, lambda held, is_over: bool(woken.set()) or True), 15_000)
     threading.Timer(0.02, hold.grew, (Q0, 1)).start()
     asked_at = loop.time()
     async with asyncio.timeout(10):
@@ -242,7 +242,7 @@ def test_a_closed_connection_is_dropped_when_next_looked_at(loop, hold):
 
 
 def test_past_its_bound_the_hold_is_busy_and_forgets_who_it_refused(loop):
-    hold = Hold(loop, pulls_max=2)
+    hold = LongPollTable(loop, pulls_max=2)
     parked(hold, Pull(), Pull(Q1))
     refused = Pull()
     with pytest.raises(Busy):
@@ -273,7 +273,7 @@ def test_the_hold_works_on_after_a_release(loop, hold):
 
 
 def test_a_hundred_thousand_pulls_leave_nothing_behind(loop):
-    hold = Hold(loop, pulls_max=1_000)
+    hold = LongPollTable(loop, pulls_max=1_000)
     for round_ in range(1_000):
         queues = [Queue("T", number) for number in range(100)]
         parked(hold, *(Pull(queue) for queue in queues), hold_ms=15_000)

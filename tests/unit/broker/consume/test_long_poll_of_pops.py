@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sparrow.broker.consume.long_poll import Held, Hold
+from sparrow.broker.consume.long_poll import LongPollTable, ParkedRequest
 from sparrow.model.queue import Queue
 
 QUEUES = tuple(Queue("T", number) for number in range(4))
@@ -12,7 +12,7 @@ QUEUES = tuple(Queue("T", number) for number in range(4))
 
 @pytest.fixture
 async def hold():
-    return Hold(asyncio.get_running_loop(), pulls_max=10)
+    return LongPollTable(asyncio.get_running_loop(), pulls_max=10)
 
 
 class Pop:
@@ -21,7 +21,7 @@ class Pop:
     def __init__(self, *, is_answered=True, channel="channel"):
         self.looks: list[bool] = []
         self.is_answered = is_answered
-        self.held = Held(QUEUES[0], 0, self.resume, channel, more=QUEUES[1:])
+        self.held = ParkedRequest(QUEUES[0], 0, self.resume, channel, more=QUEUES[1:])
 
     def resume(self, _held, is_over):
         self.looks.append(is_over)

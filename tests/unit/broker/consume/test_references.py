@@ -8,7 +8,7 @@ import pytest
 from tests.support.drafts import draft, messages
 from tests.support.log_stores import small
 
-from sparrow.broker.consume.references import are_in, reference_to, resolve, resolved
+from sparrow.broker.consume.references import make_reference, may_contain_references, resolve_record, resolve_references
 from sparrow.model.message import Draft, Host, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
@@ -45,7 +45,7 @@ async def referred(store: LogStore, *drafts: Draft) -> list[StoredMessage]:
     """Append these to T, and a reference to each of them to the retry topic; what T holds now."""
     await store.append(T, drafts)
     found = await read(store, T)
-    await store.append(RETRY, [reference_to(raw, "T", record.properties_of(raw)) for raw in found.records()])
+    await store.append(RETRY, [make_reference(raw, "T", record.properties_of(raw)) for raw in found.records()])
     return messages(found)
 
 
@@ -67,7 +67,7 @@ async def test_readers_get_the_original_at_the_place_of_the_reference(store):
     sent.born_ms, sent.born_host = 42, bytes([10, 0, 0, 9, 0, 0, 0, 80])
     (original,) = await referred(store, sent)
     (reference,) = messages(await read(store, RETRY))
-    (found,) = messages(await resolved(store, await read(store, RETRY), bytes_max=LARGE))
+    (found,) = messages(await resolve_references(store, await read(store, RETRY), bytes_max=LARGE))
     assert (found.body, found.flag, found.born_ms, found.born_host) == (b"hello", 7, 42, Host(b"\x0a\0\0\x09", 80))
     assert found.properties == original.properties | {
         "RETRY_TOPIC": "T",
@@ -81,7 +81,7 @@ async def test_readers_get_the_original_at_the_place_of_the_reference(store):
 async def test_a_compressed_body_stays_as_it_is(store):
     packed = zlib.compress(b"x" * 1000)
     await referred(store, Draft(body=packed, properties=encode({"UNIQ_KEY": "U"}), sys_flag=IS_COMPRESSED))
-    found = await resolved(store, await read(store, RETRY), bytes_max=LARGE)
+    found = await resolve_references(store, await read(store, RETRY), bytes_max=LARGE)
     message = record.decode(found.tobytes(), expand=False)
     assert (message.body, message.sys_flag) == (packed, IS_COMPRESSED)
 
@@ -89,7 +89,7 @@ async def test_a_compressed_body_stays_as_it_is(store):
 async def test_messages_between_references_pass_untouched(store):
     await referred(store, draft("a", unique="A"), draft("b", unique="B"))
     await store.append(RETRY, [draft("a retry that quotes __REF\x01 in its body", unique="C")])
-    (first, second, third) = messages(await resolved(store, await read(store, RETRY), bytes_max=LARGE))
+    (first, second, third) = messages(await resolve_references(store, await read(store, RETRY), bytes_max=LARGE))
     assert [first.body, second.body] == [b"a", b"b"]
     assert third == messages(await read(store, RETRY))[2]
 
@@ -97,19 +97,19 @@ async def test_messages_between_references_pass_untouched(store):
 async def test_what_is_no_slice_or_has_no_reference_is_given_back_itself(store):
     await store.append(RETRY, [draft("a")])
     found = await read(store, RETRY)
-    assert not are_in(found)
-    assert await resolved(store, found, bytes_max=1) is found
+    assert not may_contain_references(found)
+    assert await resolve_references(store, found, bytes_max=1) is found
     end = await store.read(RETRY, 1)
     assert isinstance(end, AtEnd)
-    assert await resolved(store, end, bytes_max=1) is end
-    assert not are_in(None)
+    assert await resolve_references(store, end, bytes_max=1) is end
+    assert not may_contain_references(None)
 
 
 async def test_an_answer_holds_as_much_as_fits_and_reading_goes_on_behind_it(store):
     await referred(store, *(draft(b"%d" % number * 1000, unique=f"U{number}") for number in range(5)))
     at, bodies = 0, []
     while at < 5:
-        found = await resolved(store, await read(store, RETRY, at), bytes_max=2_500)
+        found = await resolve_references(store, await read(store, RETRY, at), bytes_max=2_500)
         assert 1 <= len(found.sizes) <= 2
         bodies += [message.body[:1] for message in messages(found)]
         at = found.next_offset
@@ -118,7 +118,7 @@ async def test_an_answer_holds_as_much_as_fits_and_reading_goes_on_behind_it(sto
 
 async def test_one_that_is_larger_than_an_answer_is_answered_alone(store):
     await referred(store, draft("x" * 9_000, unique="A"), draft("b", unique="B"))
-    found = await resolved(store, await read(store, RETRY), bytes_max=100)
+    found = await resolve_references(store, await read(store, RETRY), bytes_max=100)
     assert ([len(message.body) for message in messages(found)], found.next_offset) == ([9_000], 1)
 
 
@@ -137,7 +137,7 @@ async def test_what_is_gone_or_is_not_what_was_meant_is_left_out(store, words):
     appended = await store.append(T, [draft("a", unique="U")])
     words["__REF"] = words["__REF"].replace("PLACE", str(appended.physical_offsets[0]))
     await store.append(RETRY, [Draft(body=b"", properties=encode(words)), draft("b")])
-    found = await resolved(store, await read(store, RETRY), bytes_max=LARGE)
+    found = await resolve_references(store, await read(store, RETRY), bytes_max=LARGE)
     assert ([message.body for message in messages(found)], found.next_offset) == ([b"b"], 2)
 
 
@@ -147,7 +147,7 @@ async def test_half_of_a_transaction_is_never_shown(store):
     words = {"__REF": str(appended.physical_offsets[0]), "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
     await store.append(RETRY, [Draft(body=b"", properties=encode(words))])
     (raw,) = (await read(store, RETRY)).records()
-    assert await resolve(store, raw) is None
+    assert await resolve_record(store, raw) is None
 
 
 async def test_only_retry_topics_hold_references(store):
@@ -155,13 +155,13 @@ async def test_only_retry_topics_hold_references(store):
     words = {"__REF": str(appended.physical_offsets[0]), "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
     await store.append(T, [Draft(body=b"b", properties=encode(words))])
     (_, raw) = (await read(store, T)).records()
-    assert await resolve(store, raw) is raw
+    assert await resolve_record(store, raw) is raw
 
 
 async def test_an_original_without_room_for_more_properties_comes_as_it_is(store):
     full = encode({"UNIQ_KEY": "U", "n": "x" * (PROPERTIES_BYTES_MAX - 14)})
     (original,) = await referred(store, Draft(body=b"a", properties=full))
-    (found,) = messages(await resolved(store, await read(store, RETRY), bytes_max=LARGE))
+    (found,) = messages(await resolve_references(store, await read(store, RETRY), bytes_max=LARGE))
     assert (found.body, found.properties) == (b"a", original.properties)
 
 
@@ -170,7 +170,7 @@ async def test_originals_that_are_neighbours_are_read_at_once(store, monkeypatch
     found = await read(store, RETRY)
     looked_up: list[int] = []
     monkeypatch.setattr(store, "record_at", looked_up.append)
-    whole = await resolved(store, found, bytes_max=LARGE)
+    whole = await resolve_references(store, found, bytes_max=LARGE)
     assert [message.body for message in messages(whole)] == [b"%d" % number for number in range(50)]
     assert looked_up == []
 
@@ -183,7 +183,7 @@ async def test_a_hint_that_leads_elsewhere_does_no_harm(store, hint):
         for place, unique in zip(appended.physical_offsets, "AB", strict=True)
     ]
     await store.append(RETRY, [Draft(body=b"", properties=encode(words)) for words in references])
-    whole = await resolved(store, await read(store, RETRY), bytes_max=LARGE)
+    whole = await resolve_references(store, await read(store, RETRY), bytes_max=LARGE)
     assert [message.body for message in messages(whole)] == [b"a", b"b"]
 
 
@@ -192,6 +192,6 @@ async def test_a_run_with_a_hole_gives_what_is_there(store):
     gone = {"__REF": "5", "__REF_AT": "3:6", "RETRY_TOPIC": "T", "UNIQ_KEY": "gone"}
     more = {"__REF": "6", "__REF_AT": "3:7", "RETRY_TOPIC": "T", "UNIQ_KEY": "gone"}
     await store.append(RETRY, [Draft(body=b"", properties=encode(words)) for words in (gone, more)])
-    found = await resolved(store, await read(store, RETRY), bytes_max=LARGE)
+    found = await resolve_references(store, await read(store, RETRY), bytes_max=LARGE)
     assert [message.body for message in messages(found)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert found.next_offset == 8

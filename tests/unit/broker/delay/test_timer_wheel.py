@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from sparrow.broker.delay.timer_wheel import WIDTHS_MS, Timers
+from sparrow.broker.delay.timer_wheel import BUCKET_WIDTHS_MS, TimerWheel
 
 NOW_MS = 1_700_000_000_000
 YEAR_MS = 365 * 86_400_000
@@ -16,7 +16,7 @@ def taken(timers, now_ms, count_max=1_000_000):
 
 
 def test_nothing_is_due_before_its_time():
-    timers = Timers()
+    timers = TimerWheel()
     timers.add(NOW_MS + 1, 7)
     assert taken(timers, NOW_MS) == []
     assert taken(timers, NOW_MS + 1) == [7]
@@ -25,7 +25,7 @@ def test_nothing_is_due_before_its_time():
 
 
 def test_equal_times_come_in_the_order_of_arrival_however_they_came_in():
-    timers = Timers()
+    timers = TimerWheel()
     due_ms = NOW_MS + 90_000
     timers.add(due_ms, 1)
     timers.add_many(np.array([due_ms, due_ms]), np.array([2, 3]))
@@ -37,7 +37,7 @@ def test_equal_times_come_in_the_order_of_arrival_however_they_came_in():
 
 
 def test_what_is_put_back_comes_out_first():
-    timers = Timers()
+    timers = TimerWheel()
     for number in range(5):
         timers.add(NOW_MS, number)
     due, references = timers.take(NOW_MS, 3)
@@ -46,9 +46,11 @@ def test_what_is_put_back_comes_out_first():
     assert taken(timers, NOW_MS) == [1, 2, 3, 4, 9]
 
 
-@pytest.mark.parametrize("delay_ms", [0, 1, 999, *WIDTHS_MS, *(width - 1 for width in WIDTHS_MS), 10 * YEAR_MS])
+@pytest.mark.parametrize(
+    "delay_ms", [0, 1, 999, *BUCKET_WIDTHS_MS, *(width - 1 for width in BUCKET_WIDTHS_MS), 10 * YEAR_MS]
+)
 def test_the_next_look_is_never_too_late(delay_ms):
-    timers = Timers()
+    timers = TimerWheel()
     timers.next_due_ms(NOW_MS)
     timers.add(NOW_MS + delay_ms, 1)
     now_ms, looks = NOW_MS, 0
@@ -58,14 +60,14 @@ def test_the_next_look_is_never_too_late(delay_ms):
         now_ms, looks = next_ms, looks + 1
     assert found == [1]
     assert now_ms == NOW_MS + delay_ms
-    assert looks <= len(WIDTHS_MS) + 1
+    assert looks <= len(BUCKET_WIDTHS_MS) + 1
 
 
 @pytest.mark.parametrize("span_ms", [1, 60_000, 3 * 86_400_000, 10 * YEAR_MS])
 def test_a_million_timers_take_few_bytes_each_wherever_they_are(span_ms, scale):
     count = 1_000_000 if scale == "full" else 100_000
     due_ms = NOW_MS + 2_000 + np.random.default_rng(1).integers(0, span_ms, count)
-    timers = Timers()
+    timers = TimerWheel()
     timers.next_due_ms(NOW_MS)
     tracemalloc.start()
     for reference, due in enumerate(due_ms.tolist()):
@@ -78,7 +80,7 @@ def test_a_million_timers_take_few_bytes_each_wherever_they_are(span_ms, scale):
 
 
 def test_dropped_ones_are_forgotten_wherever_they_are():
-    timers = Timers()
+    timers = TimerWheel()
     timers.next_due_ms(NOW_MS)
     for reference, delay_ms in enumerate((0, 1, 1_500, 70_000, 3_700_000, 90_000_000, 90_000_001)):
         timers.add(NOW_MS + delay_ms, reference)

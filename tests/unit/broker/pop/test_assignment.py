@@ -1,6 +1,6 @@
 """Who gets which queues when the broker says so."""
 
-from sparrow.broker.pop.assignment import averagely, by_circle, popped_by
+from sparrow.broker.pop.assignment import allocate_averagely, allocate_by_circle, allocate_for_pop
 from sparrow.wire.bodies import BrokerQueue
 
 QUEUES = [BrokerQueue("T", broker, number) for broker in ("a", "b") for number in range(3)]
@@ -12,32 +12,34 @@ def ids(queues):
 
 
 def test_pulled_queues_go_to_one_client_each():
-    for share in (averagely, by_circle):
+    for share in (allocate_averagely, allocate_by_circle):
         given = [queue for client in CLIENTS for queue in share(QUEUES, CLIENTS, client)]
         assert sorted(given) == QUEUES
-    assert ids(averagely(QUEUES, CLIENTS, "c1")) == [("a", 0), ("a", 1)]
-    assert ids(by_circle(QUEUES, CLIENTS, "c1")) == [("a", 0), ("b", 1)]
+    assert ids(allocate_averagely(QUEUES, CLIENTS, "c1")) == [("a", 0), ("a", 1)]
+    assert ids(allocate_by_circle(QUEUES, CLIENTS, "c1")) == [("a", 0), ("b", 1)]
 
 
 def test_who_pops_gets_all_queues_of_every_broker():
     for share_with in (-1, 0, 3, 9):
-        popped = popped_by(QUEUES, CLIENTS, "c2", share_with=share_with, share=averagely)
+        popped = allocate_for_pop(QUEUES, CLIENTS, "c2", share_with=share_with, share=allocate_averagely)
         assert ids(popped) == [("a", -1), ("b", -1)]
 
 
 def test_a_number_shares_queues_with_so_many_neighbours():
-    popped = popped_by(QUEUES, CLIENTS, "c4", share_with=1, share=averagely)
+    popped = allocate_for_pop(QUEUES, CLIENTS, "c4", share_with=1, share=allocate_averagely)
     assert ids(popped) == [("b", 2), ("a", 0), ("a", 1)]
     owners = [
-        queue for client in CLIENTS for queue in popped_by(QUEUES, CLIENTS, client, share_with=1, share=averagely)
+        queue
+        for client in CLIENTS
+        for queue in allocate_for_pop(QUEUES, CLIENTS, client, share_with=1, share=allocate_averagely)
     ]
     assert all(owners.count(queue) == 2 for queue in QUEUES)
 
 
 def test_with_fewer_queues_than_clients_nobody_goes_without():
     for client in CLIENTS:
-        assert len(popped_by(QUEUES[:2], CLIENTS, client, share_with=1, share=averagely)) == 1
+        assert len(allocate_for_pop(QUEUES[:2], CLIENTS, client, share_with=1, share=allocate_averagely)) == 1
 
 
 def test_a_topic_without_queues_gives_nobody_anything():
-    assert popped_by([], CLIENTS, "c1", share_with=-1, share=averagely) == []
+    assert allocate_for_pop([], CLIENTS, "c1", share_with=-1, share=allocate_averagely) == []

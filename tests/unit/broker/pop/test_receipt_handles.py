@@ -8,12 +8,12 @@ from sparrow.model.topic import TOPIC_NAME_MAX, checked_topic
 
 
 def test_a_handle_gives_back_what_an_acknowledgement_needs():
-    text = receipt_handles.handle_of(
+    text = receipt_handles.format_handle(
         start=7, pop_ms=1000, invisible_ms=60, revive_queue=0, retry="1", broker="b-a", queue_id=3, offset=9
     )
     assert text == "7 1000 60 0 1 b-a 3 9"
-    assert receipt_handles.parse(text) == (7, 1000, False)
-    assert receipt_handles.parse("7 1000 60 999 0 b 3") == (7, 1000, True), (
+    assert receipt_handles.parse_handle(text) == (7, 1000, False)
+    assert receipt_handles.parse_handle("7 1000 60 999 0 b 3") == (7, 1000, True), (
         "the offset may be missing, as after a change"
     )
 
@@ -21,7 +21,7 @@ def test_a_handle_gives_back_what_an_acknowledgement_needs():
 @pytest.mark.parametrize("text", ["", "7", "7 1000 60 0 1 b", "x 1000 60 0 1 b 3 9", "7 1000 60 - 1 b 3 9"])
 def test_what_is_no_handle_is_refused(text):
     with pytest.raises(BadRequest, match="extraInfo"):
-        receipt_handles.parse(text)
+        receipt_handles.parse_handle(text)
 
 
 def test_lists_name_the_queue_and_then_what_is_said_of_it():
@@ -35,17 +35,17 @@ def test_counts_are_said_only_if_something_came_before():
 
 
 def test_a_retry_topic_is_named_by_group_and_topic():
-    assert receipt_handles.retry_topic("g", "t") == "%RETRY%g_t"
-    assert receipt_handles.real_topic("g", "t", "0") == "t"
-    assert receipt_handles.real_topic("g", "t", "1") == "%RETRY%g_t"
-    assert receipt_handles.real_topic("g", "%RETRY%g_t", "1") == "%RETRY%g_t"
+    assert receipt_handles.pop_retry_topic("g", "t") == "%RETRY%g_t"
+    assert receipt_handles.popped_topic("g", "t", "0") == "t"
+    assert receipt_handles.popped_topic("g", "t", "1") == "%RETRY%g_t"
+    assert receipt_handles.popped_topic("g", "%RETRY%g_t", "1") == "%RETRY%g_t"
 
 
 def test_a_retry_topic_too_long_for_a_topic_is_cut_and_stays_different_from_others():
-    names = {receipt_handles.retry_topic("g" * 100, "t" * 99 + last) for last in "abc"}
+    names = {receipt_handles.pop_retry_topic("g" * 100, "t" * 99 + last) for last in "abc"}
     assert len(names) == 3
     for name in names:
         assert checked_topic(name) == name
-        assert receipt_handles.stored_name(name) == name
-    assert receipt_handles.retry_topic("g", "t" * (TOPIC_NAME_MAX - 9)) == "%RETRY%g_" + "t" * (TOPIC_NAME_MAX - 9)
-    assert receipt_handles.stored_name("t" * 500) == "t" * 500, "only retry topics are put together by clients"
+        assert receipt_handles.stored_topic_name(name) == name
+    assert receipt_handles.pop_retry_topic("g", "t" * (TOPIC_NAME_MAX - 9)) == "%RETRY%g_" + "t" * (TOPIC_NAME_MAX - 9)
+    assert receipt_handles.stored_topic_name("t" * 500) == "t" * 500, "only retry topics are put together by clients"

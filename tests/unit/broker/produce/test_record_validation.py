@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.portions import portion
 
-from sparrow.broker.produce.record_validation import Arriving, destinations, settled
+from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
 from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import HAS_LANES
 from sparrow.model.queue import Queue
@@ -29,10 +29,10 @@ TOPICS = {
 
 
 def arrive(*parts: Portion, fills: bool = False, bytes_max: int = 1000, born_host: bytes = PEER) -> list[Portion]:
-    return settled(
-        Arriving(
+    return validate_records(
+        IncomingRecords(
             parts,
-            destinations(parts, TOPICS.get),
+            check_destinations(parts, TOPICS.get),
             fills_checksum=fills,
             body_bytes_max=bytes_max,
             store_host_bytes=8,

@@ -11,8 +11,8 @@ import pytest
 from tests.support.portions import blob
 from tests.support.waiting import eventually
 
-from sparrow.broker.produce.stage_file import Chunk
-from sparrow.broker.produce.stage_store import NAME_CHARS_MAX, Stages
+from sparrow.broker.produce.stage_file import StageChunk
+from sparrow.broker.produce.stage_store import STAGE_NAME_CHARS_MAX, StageStore
 from sparrow.model.errors import Busy, Refused, StoreFull
 from sparrow.wire import queue_batches, record
 
@@ -21,16 +21,16 @@ START_MS = 4_000_000_000_000
 """Behind the time of any file."""
 
 
-def chunk(*bodies: bytes) -> Callable[[], Chunk]:
+def chunk(*bodies: bytes) -> Callable[[], StageChunk]:
     made = blob("T", {0: bodies})
     (part,) = queue_batches.decode(made)
-    return lambda: Chunk(made, len(bodies), len(part.data))
+    return lambda: StageChunk(made, len(bodies), len(part.data))
 
 
 @asynccontextmanager
 async def stages_in(folder: Path, **how: object):
     options: dict[str, object] = {"bytes_max": 1 << 20, "ttl_ms": HOUR_MS, "now_ms": lambda: START_MS}
-    stages = Stages(folder, **(options | how))
+    stages = StageStore(folder, **(options | how))
     await stages.start()
     try:
         yield stages
@@ -48,7 +48,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "stages").iterdir())
 
 
-async def bodies_in(stages: Stages, *names: str) -> list[bytes]:
+async def bodies_in(stages: StageStore, *names: str) -> list[bytes]:
     async with stages.claimed(names) as found:
         return [message.body for part in found for message in record.decode_all(bytes(part.data))]
 
@@ -100,7 +100,7 @@ async def test_what_is_out_of_order_or_too_late_is_refused(stages):
 
 
 async def test_a_body_that_is_refused_leaves_the_stage_as_it_was(stages):
-    def refuse() -> Chunk:
+    def refuse() -> StageChunk:
         raise Refused("no")
 
     with pytest.raises(Refused):
@@ -120,7 +120,9 @@ async def test_an_empty_stage_can_be_sealed(stages):
     assert await bodies_in(stages, "s") == []
 
 
-@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "a.b", "a b", "ä", "a\n", "a\0", "x" * (NAME_CHARS_MAX + 1)])
+@pytest.mark.parametrize(
+    "name", ["", "..", "../x", "a/b", "a.b", "a b", "ä", "a\n", "a\0", "x" * (STAGE_NAME_CHARS_MAX + 1)]
+)
 async def test_no_name_leads_out_of_the_folder(stages, tmp_path, name):
     for attempt in (
         stages.add(name, 0, 10, chunk(b"a")),
@@ -134,7 +136,7 @@ async def test_no_name_leads_out_of_the_folder(stages, tmp_path, name):
 
 
 async def test_the_longest_name_is_possible(stages):
-    await stages.seal("x" * NAME_CHARS_MAX, 0)
+    await stages.seal("x" * STAGE_NAME_CHARS_MAX, 0)
     assert len(stages) == 1
 
 
@@ -227,7 +229,7 @@ async def test_bodies_that_wait_are_counted_before_they_are_written(tmp_path):
 
 
 async def test_only_so_much_waits_in_memory(stages, monkeypatch):
-    monkeypatch.setattr("sparrow.broker.produce.stage_store.ARRIVING_BYTES_MAX", 100)
+    monkeypatch.setattr("sparrow.broker.produce.stage_store.UNWRITTEN_BYTES_MAX", 100)
     with stages.arriving(90):
         with pytest.raises(Busy, match="90 bytes of other records"):
             await stages.add("s", 0, 20, chunk(b"a"))

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.broker.sql92 import EXPRESSION_CHARS_MAX, SELECTORS_MAX, BadSelector, compile
-from sparrow.broker.sql92.java_numbers import double, int32, int64
-from sparrow.broker.sql92.parser import HEIGHT_MAX, parse
+from sparrow.broker.sql92 import EXPRESSION_CHARS_MAX, SELECTOR_CACHE_MAX, InvalidSelector, compile_selector
+from sparrow.broker.sql92.java_numbers import parse_double, parse_int32, parse_int64
+from sparrow.broker.sql92.parser import TREE_HEIGHT_MAX, parse
 from sparrow.broker.sql92.syntax_tree import (
     And,
     Between,
@@ -18,16 +18,16 @@ from sparrow.broker.sql92.syntax_tree import (
     Not,
     Operator,
     Or,
-    Part,
-    PartTest,
     Property,
-    Sort,
-    Truth,
+    PropertyTruth,
+    TextOperator,
+    TextTest,
+    ValueType,
 )
 from sparrow.model.errors import Refused
 
 A, B, C = Property("a"), Property("b"), Property("c")
-ONE, TWO = Literal(1, Sort.INT32), Literal(2, Sort.INT32)
+ONE, TWO = Literal(1, ValueType.INT32), Literal(2, ValueType.INT32)
 A_IS_1, B_IS_2 = Comparison(Operator.EQUAL, A, ONE), Comparison(Operator.EQUAL, B, TWO)
 WANTED = "a BETWEEN 3 AND 100 AND region IN ('eu', 'us') AND NOT (tag IS NULL)"
 
@@ -127,8 +127,8 @@ ILLEGAL = [
 
 @pytest.mark.parametrize(("expression", "position"), ILLEGAL)
 def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(expression, position):
-    with pytest.raises(BadSelector) as refused:
-        compile(expression)
+    with pytest.raises(InvalidSelector) as refused:
+        compile_selector(expression)
     assert refused.value.position == position
     assert refused.value.expression == expression
 
@@ -136,9 +136,9 @@ def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(express
 @pytest.mark.parametrize(
     ("expression", "tree"),
     [
-        ("a = 1 OR b = 2 AND c", Or((A_IS_1, And((B_IS_2, Truth(C)))))),
-        ("(a = 1 OR b = 2) AND c", And((Or((A_IS_1, B_IS_2)), Truth(C)))),
-        ("NOT a = 1", Comparison(Operator.EQUAL, Not(Truth(A)), ONE)),
+        ("a = 1 OR b = 2 AND c", Or((A_IS_1, And((B_IS_2, PropertyTruth(C)))))),
+        ("(a = 1 OR b = 2) AND c", And((Or((A_IS_1, B_IS_2)), PropertyTruth(C)))),
+        ("NOT a = 1", Comparison(Operator.EQUAL, Not(PropertyTruth(A)), ONE)),
         ("NOT (a = 1)", Not(A_IS_1)),
         ("a <> 1", Not(A_IS_1)),
         ("a = 1 IS NULL", IsNull(A_IS_1)),
@@ -146,10 +146,10 @@ def test_what_is_no_selector_is_refused_at_the_place_where_it_goes_wrong(express
         ("a BETWEEN 1 AND 2 AND b = 2", And((Between(A, ONE, TWO), B_IS_2))),
         ("a NOT BETWEEN 1 AND 2", Between(A, ONE, TWO, is_negated=True)),
         ("a NOT IN ('x', 'it''s')", Not(In(A, ("x", "it's")))),
-        ("a NOT ENDSWITH 'x'", PartTest(Part.ENDS_WITH, A, "x", is_negated=True)),
-        ("a >= - 1", Comparison(Operator.AT_LEAST, A, Literal(-1, Sort.INT32))),
-        ("a < 2147483648L", Comparison(Operator.LESS, A, Literal(2147483648, Sort.INT64))),
-        ("a < .5e1", Comparison(Operator.LESS, A, Literal(5.0, Sort.DOUBLE))),
+        ("a NOT ENDSWITH 'x'", TextTest(TextOperator.ENDS_WITH, A, "x", is_negated=True)),
+        ("a >= - 1", Comparison(Operator.AT_LEAST, A, Literal(-1, ValueType.INT32))),
+        ("a < 2147483648L", Comparison(Operator.LESS, A, Literal(2147483648, ValueType.INT64))),
+        ("a < .5e1", Comparison(Operator.LESS, A, Literal(5.0, ValueType.DOUBLE))),
         ("a = -b", Comparison(Operator.EQUAL, A, Negated(B))),
     ],
 )
@@ -159,7 +159,7 @@ def test_an_expression_becomes_this_tree(expression, tree):
 
 def test_the_error_shows_where_the_mistake_is():
     with pytest.raises(Refused) as refused:
-        compile("region IN ('eu', 'us')\nAND amount LIKE 'x'")
+        compile_selector("region IN ('eu', 'us')\nAND amount LIKE 'x'")
     sentence, excerpt, caret = str(refused.value).split("\n")
     assert sentence == "not a SQL92 selector: the selector is over, but 'LIKE' follows at position 34"
     assert excerpt[caret.index("^") :].startswith("LIKE 'x'")
@@ -167,8 +167,8 @@ def test_the_error_shows_where_the_mistake_is():
 
 def test_the_error_shows_only_the_neighbourhood_of_a_mistake_in_a_long_expression():
     expression = " OR ".join(["abc = 'x'"] * 50) + " OR ! OR " + " OR ".join(["abc = 'x'"] * 50)
-    with pytest.raises(BadSelector) as refused:
-        compile(expression)
+    with pytest.raises(InvalidSelector) as refused:
+        compile_selector(expression)
     _, excerpt, caret = str(refused.value).split("\n")
     assert excerpt[caret.index("^")] == "!"
     assert excerpt.startswith("…")
@@ -178,9 +178,9 @@ def test_the_error_shows_only_the_neighbourhood_of_a_mistake_in_a_long_expressio
 
 def test_an_expression_may_be_long_but_not_longer():
     longest = "a = 1".ljust(EXPRESSION_CHARS_MAX)
-    assert compile(longest).matches(b"a\x011\x02")
-    with pytest.raises(BadSelector) as refused:
-        compile(longest + " ")
+    assert compile_selector(longest).matches(b"a\x011\x02")
+    with pytest.raises(InvalidSelector) as refused:
+        compile_selector(longest + " ")
     assert refused.value.position == EXPRESSION_CHARS_MAX
 
 
@@ -199,25 +199,25 @@ def test_an_expression_may_be_long_but_not_longer():
     ],
 )
 def test_an_expression_may_be_deep_but_not_deeper_and_costs_no_more_for_it(before, after, levels):
-    count = (HEIGHT_MAX - 2) // levels
-    selector = compile(before * count + "a" + after * count)
+    count = (TREE_HEIGHT_MAX - 2) // levels
+    selector = compile_selector(before * count + "a" + after * count)
     message = b"a\x01true\x02b\x01true\x02"
     assert selector.mask(pa.array([message])).tolist() == [selector.matches(message)]
-    with pytest.raises(BadSelector, match="nested more than"):
-        compile(before * (HEIGHT_MAX + 1) + "a" + after * (HEIGHT_MAX + 1))
+    with pytest.raises(InvalidSelector, match="nested more than"):
+        compile_selector(before * (TREE_HEIGHT_MAX + 1) + "a" + after * (TREE_HEIGHT_MAX + 1))
 
 
 def test_a_long_chain_of_conditions_is_not_deep():
-    selector = compile(" OR ".join(f"a = {number}" for number in range(600)))
+    selector = compile_selector(" OR ".join(f"a = {number}" for number in range(600)))
     assert selector.matches(b"a\x01599\x02")
     assert selector.mask(pa.array([b"a\x01599\x02", b"a\x01600\x02"])).tolist() == [True, False]
 
 
 def test_the_same_expression_is_compiled_once_and_only_so_many_are_kept():
-    assert compile(WANTED) is compile(WANTED)
-    for number in range(SELECTORS_MAX + 1):
-        compile(f"a = {number}")
-    assert compile.cache_info().currsize == SELECTORS_MAX
+    assert compile_selector(WANTED) is compile_selector(WANTED)
+    for number in range(SELECTOR_CACHE_MAX + 1):
+        compile_selector(f"a = {number}")
+    assert compile_selector.cache_info().currsize == SELECTOR_CACHE_MAX
 
 
 # Each a property string and the value of `a` in it, as `properties.decode` has it.
@@ -255,12 +255,12 @@ def test_odd_property_strings_mean_what_they_mean_to_every_reader(string, value,
         ("a = 'v'", value == b"v"),
         ("a CONTAINS 'v'", b"v" in (value or b"")),
     ]:
-        assert compile(expression).matches(string) is expected
-        assert compile(expression).mask(column)[at] == expected
+        assert compile_selector(expression).matches(string) is expected
+        assert compile_selector(expression).mask(column)[at] == expected
 
 
 def test_a_mask_takes_strings_chunks_nulls_slices_and_nothing():
-    selector = compile("a = 1")
+    selector = compile_selector("a = 1")
     strings = ["a\x011\x02", None, "a\x012\x02", "a\x011"]
     for kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         column = pa.array(strings, pa.string()).cast(kind)
@@ -273,7 +273,7 @@ def test_a_mask_takes_strings_chunks_nulls_slices_and_nothing():
 def test_a_mask_longer_than_a_block_has_no_seams():
     numbers = np.arange(70_000)
     column = pa.array([f"a\x01{number}\x02" for number in numbers])
-    mask = compile("a BETWEEN 32000 AND 66000").mask(column)
+    mask = compile_selector("a BETWEEN 32000 AND 66000").mask(column)
     assert mask.dtype == np.bool_
     assert np.array_equal(mask, (numbers >= 32000) & (numbers <= 66000))
 
@@ -314,4 +314,4 @@ def test_a_mask_longer_than_a_block_has_no_seams():
 )
 def test_a_text_is_read_as_java_reads_it(text, as_int32, as_int64, as_double):
     encoded = text.encode()
-    assert (int32(encoded), int64(encoded), double(encoded)) == (as_int32, as_int64, as_double)
+    assert (parse_int32(encoded), parse_int64(encoded), parse_double(encoded)) == (as_int32, as_int64, as_double)

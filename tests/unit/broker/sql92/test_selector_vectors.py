@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from sparrow.broker.sql92 import compile
+from sparrow.broker.sql92 import compile_selector
 from sparrow.wire.properties import encode
 
 VECTORS = [
@@ -168,18 +168,18 @@ VECTORS = [
 
 @pytest.mark.parametrize(("expression", "properties", "is_wanted"), VECTORS)
 def test_one_message_is_answered_as_rocketmq_answers(expression, properties, is_wanted):
-    assert compile(expression).matches(encode(properties)) is is_wanted
+    assert compile_selector(expression).matches(encode(properties)) is is_wanted
 
 
 @pytest.mark.parametrize(("expression", "properties", "is_wanted"), VECTORS)
 def test_a_column_is_answered_as_rocketmq_answers(expression, properties, is_wanted):
     column = pa.array([encode(properties)], pa.binary())
-    assert compile(expression).mask(column).tolist() == [is_wanted]
+    assert compile_selector(expression).mask(column).tolist() == [is_wanted]
 
 
 def test_a_column_of_every_message_there_is_agrees_with_one_at_a_time():
     messages = [encode(properties) for _, properties, _ in VECTORS]
     column = pa.array(messages, pa.binary())
     for expression, _, _ in VECTORS:
-        selector = compile(expression)
+        selector = compile_selector(expression)
         assert selector.mask(column).tolist() == [selector.matches(message) for message in messages], expression

@@ -9,12 +9,12 @@ from __future__ import annotations
 import heapq
 from itertools import count
 
-from sparrow.broker.pop.state.in_flight import Lot
+from sparrow.broker.pop.state.in_flight import InFlightBatch
 
 _SPARE_ENTRIES = 1024
 
 
-class Place:
+class AckFloor:
     """Of one group in one queue."""
 
     __slots__ = ("_compact_at", "_held", "_numbers", "lane", "position", "said", "seen")
@@ -29,12 +29,12 @@ class Place:
         """The offset that is stored, or on its way there."""
         self.seen: int | None = None
         """What the store took for that when we last looked: if it is another now, somebody else has said so."""
-        self._held: list[tuple[int, int, Lot]] = []
+        self._held: list[tuple[int, int, InFlightBatch]] = []
         """A heap of lots by the first message of each that was not settled when we last looked: it only grows."""
         self._numbers = count()
         self._compact_at = _SPARE_ENTRIES
 
-    def hold(self, lot: Lot) -> None:
+    def hold(self, lot: InFlightBatch) -> None:
         """Its messages are not settled yet."""
         lowest = lot.lowest()
         assert lowest is not None, "an empty lot holds nothing"

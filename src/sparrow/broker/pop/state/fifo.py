@@ -16,7 +16,7 @@ from sparrow.model.queue import Queue
 _SPARE_ENTRIES = 1024
 
 
-class Run:
+class FifoBatch:
     """What was last taken from one queue."""
 
     __slots__ = ("attempt", "counts", "dues", "group", "next_offset", "number", "pop_ms", "queue")
@@ -37,18 +37,18 @@ class Run:
         return min(self.dues, default=self.next_offset)
 
 
-class InOrder:
+class FifoTable:
     """All queues that are read in order."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, Queue], Run] = {}
+        self._runs: dict[tuple[str, Queue], FifoBatch] = {}
         self._ends: list[tuple[int, str, Queue]] = []
         """When queues may be open again: a heap. Nothing comes of looking in vain."""
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[FifoBatch]:
         return iter(list(self._runs.values()))
 
-    def of(self, group: str, queue: Queue) -> Run | None:
+    def of(self, group: str, queue: Queue) -> FifoBatch | None:
         return self._runs.get((group, queue))
 
     def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None = None) -> bool:
@@ -67,10 +67,10 @@ class InOrder:
         pop_ms: int,
         invisible_ms: int,
         attempt: str | None,
-    ) -> Run:
+    ) -> FifoBatch:
         """These are handed out. `next_offset`: where the queue goes on behind them."""
         before = self._runs.get((group, queue))
-        run = Run(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
+        run = FifoBatch(group, queue, pop_ms=pop_ms, next_offset=next_offset, attempt=attempt)
         run.dues = dict.fromkeys(offsets, pop_ms + invisible_ms)
         is_repeated = before is not None and attempt is not None and attempt == before.attempt
         earlier = before.counts if before is not None else {}
@@ -78,7 +78,7 @@ class InOrder:
         self.put(run)
         return run
 
-    def put(self, run: Run) -> None:
+    def put(self, run: FifoBatch) -> None:
         """As it is now; also as the log says it was. A run with nothing left is over."""
         if not run.dues:
             self._runs.pop((run.group, run.queue), None)
@@ -89,21 +89,21 @@ class InOrder:
             self._ends = [(max(each.dues.values()), each.group, each.queue) for each in self._runs.values()]
             heapq.heapify(self._ends)
 
-    def ack(self, run: Run, offset: int) -> bool:
+    def ack(self, run: FifoBatch, offset: int) -> bool:
         """Whether that was still to be acknowledged."""
         if run.dues.pop(offset, None) is None:
             return False
         self.put(run)
         return True
 
-    def change(self, run: Run, offset: int, due_ms: int) -> bool:
+    def change(self, run: FifoBatch, offset: int, due_ms: int) -> bool:
         if offset not in run.dues:
             return False
         run.dues[offset] = due_ms
         self.put(run)
         return True
 
-    def drop(self, run: Run) -> None:
+    def drop(self, run: FifoBatch) -> None:
         self._runs.pop((run.group, run.queue), None)
 
     def next_end_ms(self) -> int | None:

@@ -15,12 +15,12 @@ from itertools import takewhile
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 
-LOTS_MAX = 1_000_000
+IN_FLIGHT_BATCHES_MAX = 1_000_000
 """Pops in flight at a time: half a gigabyte of memory."""
 _SPARE_ENTRIES = 1024
 
 
-class Lot:
+class InFlightBatch:
     """Some messages of one queue, in flight together."""
 
     __slots__ = ("due_ms", "group", "invisible_ms", "mask", "number", "pop_ms", "queue", "start", "withdrawn")
@@ -55,24 +55,24 @@ class Lot:
         return self.start + (unsettled & -unsettled).bit_length() - 1 if unsettled else None
 
 
-class InFlight:
+class InFlightTable:
     """All lots of a broker."""
 
     def __init__(self) -> None:
-        self._lots: dict[tuple[str, Queue, int, int], Lot] = {}
-        self._by_number: dict[int, Lot] = {}
+        self._lots: dict[tuple[str, Queue, int, int], InFlightBatch] = {}
+        self._by_number: dict[int, InFlightBatch] = {}
         """In order: numbers only grow."""
-        self._dues: list[tuple[int, int, Lot]] = []
+        self._dues: list[tuple[int, int, InFlightBatch]] = []
         """A heap. Entries of lots that are gone, or due at another time by now, are passed over."""
 
     def __len__(self) -> int:
         return len(self._lots)
 
-    def __iter__(self) -> Iterator[Lot]:
+    def __iter__(self) -> Iterator[InFlightBatch]:
         """In the order in which the log speaks of them."""
         return iter(list(self._by_number.values()))
 
-    def add(self, lot: Lot) -> None:
+    def add(self, lot: InFlightBatch) -> None:
         """In the place of the lot with the same handle, if there is one: the log says it once more."""
         assert lot.mask, "an empty lot is gone"
         assert lot.number >= 0, "the log speaks of it first"
@@ -85,7 +85,7 @@ class InFlight:
             self._dues = [(each.due_ms, each.number, each) for each in self._lots.values()]
             heapq.heapify(self._dues)
 
-    def admit(self, lots: Iterable[Lot], *, lots_max: int) -> None:
+    def admit(self, lots: Iterable[InFlightBatch], *, lots_max: int) -> None:
         """Make sure that these may be added. Of the same handle there is one lot: it gets what the other has."""
         if len(self._lots) >= lots_max:
             raise Busy(f"{len(self._lots)} pops are not acknowledged yet")
@@ -94,13 +94,13 @@ class InFlight:
             if same is not None:  # rewound, and popped again within the millisecond
                 lot.mask |= same.mask
 
-    def find(self, group: str, queue: Queue, start: int, pop_ms: int) -> Lot | None:
+    def find(self, group: str, queue: Queue, start: int, pop_ms: int) -> InFlightBatch | None:
         return self._lots.get((group, queue, start, pop_ms))
 
-    def numbered(self, number: int) -> Lot | None:
+    def numbered(self, number: int) -> InFlightBatch | None:
         return self._by_number.get(number)
 
-    def settle(self, lot: Lot, mask: int) -> int:
+    def settle(self, lot: InFlightBatch, mask: int) -> int:
         """Take messages out; which of them were still in."""
         settled = lot.mask & mask
         lot.mask ^= settled
@@ -108,20 +108,20 @@ class InFlight:
             del self._lots[lot.key], self._by_number[lot.number]
         return settled
 
-    def alone(self, lot: Lot, offset: int, *, invisible_ms: int, now_ms: int) -> Lot:
+    def alone(self, lot: InFlightBatch, offset: int, *, invisible_ms: int, now_ms: int) -> InFlightBatch:
         """A lot for one message of another, with a handle that nobody has. Neither added nor taken out yet."""
         assert lot.bit(offset), "only what is in flight can be moved"
         pop_ms = max(now_ms, lot.pop_ms + 1)
         while self.find(lot.group, lot.queue, offset, pop_ms) is not None:
             pop_ms += 1
-        return Lot(lot.group, lot.queue, offset, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=1)
+        return InFlightBatch(lot.group, lot.queue, offset, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=1)
 
-    def withdraw(self, lot: Lot) -> int:
+    def withdraw(self, lot: InFlightBatch) -> int:
         """What is left of it is being stored elsewhere: which that is. Acknowledgements find nothing any more."""
         lot.withdrawn = self.settle(lot, lot.mask)
         return lot.withdrawn
 
-    def bring_back(self, lot: Lot, mask: int) -> None:
+    def bring_back(self, lot: InFlightBatch, mask: int) -> None:
         """It could not all be stored: these are in flight as before."""
         assert mask & ~lot.withdrawn == 0, "only what was withdrawn comes back"
         lot.withdrawn = 0
@@ -129,14 +129,14 @@ class InFlight:
             lot.mask = mask
             self.add(lot)
 
-    def renumber(self, lot: Lot, number: int) -> None:
+    def renumber(self, lot: InFlightBatch, number: int) -> None:
         """The log speaks of it once more, there."""
         assert self._lots[lot.key] is lot
         del self._by_number[lot.number]
         lot.number = number
         self._by_number[number] = lot
 
-    def postpone(self, lot: Lot, due_ms: int) -> None:
+    def postpone(self, lot: InFlightBatch, due_ms: int) -> None:
         """It could not be revived: try again then. Its handle stays good meanwhile."""
         if self._lots.get(lot.key) is lot:
             lot.due_ms = due_ms
@@ -148,14 +148,14 @@ class InFlight:
             heapq.heappop(dues)
         return dues[0][0] if dues else None
 
-    def due(self, now_ms: int, count_max: int) -> list[Lot]:
+    def due(self, now_ms: int, count_max: int) -> list[InFlightBatch]:
         """Lots whose time is over. Each is given out once; whoever takes it settles or postpones it."""
-        found: list[Lot] = []
+        found: list[InFlightBatch] = []
         while len(found) < count_max and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             found.append(heapq.heappop(self._dues)[2])
         return found
 
-    def _is_current(self, entry: tuple[int, int, Lot]) -> bool:
+    def _is_current(self, entry: tuple[int, int, InFlightBatch]) -> bool:
         lot = entry[2]
         return entry[0] == lot.due_ms and self._lots.get(lot.key) is lot
 
@@ -163,6 +163,6 @@ class InFlight:
         """How far back the log must be read to know all lots."""
         return next(iter(self._by_number), None)
 
-    def before(self, number: int) -> list[Lot]:
+    def before(self, number: int) -> list[InFlightBatch]:
         """Lots that the log speaks of before that."""
         return [lot for _, lot in takewhile(lambda item: item[0] < number, self._by_number.items())]

@@ -1,6 +1,6 @@
 """What pop writes into its topic of the log. Heard again in order, the words give what is in flight.
 
-Each is a record of its own, a MessagePack array. The place of a `Taken` in the topic's queue is the lot's number.
+Each is a record of its own, a MessagePack array. The place of a `BatchPopped` in the topic's queue is the lot's number.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import msgspec
 
 from sparrow.model.message import Draft
 
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
     pass
 
 
-class Taken(_Word, frozen=True, tag="taken"):
+class BatchPopped(_Word, frozen=True, tag="taken"):
     """Messages of one queue were handed out to a group. Bit i of the mask stands for `start + i`."""
 
     group: str
@@ -28,13 +28,13 @@ class Taken(_Word, frozen=True, tag="taken"):
     mask: bytes
 
 
-class Settled(_Word, frozen=True, tag="settled"):
+class BatchesSettled(_Word, frozen=True, tag="settled"):
     """These of some lots need nothing more: they were acknowledged, or are stored elsewhere to be handed out again."""
 
     lots: list[tuple[int, bytes]]
 
 
-class Ran(_Word, frozen=True, tag="ran"):
+class FifoChanged(_Word, frozen=True, tag="ran"):
     """Where a queue stands that a group reads in order. The newest word on it counts."""
 
     group: str
@@ -48,17 +48,17 @@ class Ran(_Word, frozen=True, tag="ran"):
     counts: list[tuple[int, int]]
 
 
-Word = Taken | Settled | Ran
+JournalEntry = BatchPopped | BatchesSettled | FifoChanged
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+_decoder: msgspec.msgpack.Decoder[JournalEntry] = msgspec.msgpack.Decoder(JournalEntry)
 
 
-def draft_of(word: Word) -> Draft:
+def encode_entry(word: JournalEntry) -> Draft:
     return Draft(body=_encode(word))
 
 
-def word_of(body: bytes) -> Word | None:
+def decode_entry(body: bytes) -> JournalEntry | None:
     """None for what is no word: somebody else may have written to the topic."""
     try:
         return _decoder.decode(body)
@@ -66,9 +66,9 @@ def word_of(body: bytes) -> Word | None:
         return None
 
 
-def packed(mask: int) -> bytes:
+def pack_mask(mask: int) -> bytes:
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
-def unpacked(mask: bytes) -> int:
+def unpack_mask(mask: bytes) -> int:
     return int.from_bytes(mask, "little")

@@ -14,19 +14,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from sparrow.broker.catalog.topics import Topics
-from sparrow.broker.pop.state.fifo import InOrder, Run
-from sparrow.broker.pop.state.in_flight import LOTS_MAX, InFlight, Lot
+from sparrow.broker.catalog.topics import TopicCatalog
+from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
+from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBatch, InFlightTable
 from sparrow.broker.pop.state.journal import (
-    REVIVE_PREFIX,
-    Ran,
-    Settled,
-    Taken,
-    Word,
-    draft_of,
-    packed,
-    unpacked,
-    word_of,
+    REVIVE_TOPIC_PREFIX,
+    BatchesSettled,
+    BatchPopped,
+    FifoChanged,
+    JournalEntry,
+    decode_entry,
+    encode_entry,
+    pack_mask,
+    unpack_mask,
 )
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue
@@ -36,46 +36,46 @@ from sparrow.wire import record
 
 log = logging.getLogger(__name__)
 
-FROM_MARK = "pop.from"
-ROLL_AFTER = 200_000
+JOURNAL_START_MARK = "pop.from"
+ROLL_AFTER_RECORDS = 200_000
 """A lot whose word lies so many records back is written anew."""
 _LOTS_A_WORD = 1_000
 _WORDS_A_BATCH = 500
 _HEARD_AT_ONCE = 65_536
 
 
-class Pops:
+class LogPopState:
     """Everything in flight at a broker, and its words in the log."""
 
     fetches_max = 1
     """A disk is slow: what it holds comes in pops of its own."""
 
-    def __init__(self, store: LogStore, topics: Topics, *, cluster: str, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: LogStore, topics: TopicCatalog, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms
-        self._queue = Queue(REVIVE_PREFIX + cluster, 0)
-        self.in_flight, self.in_order = InFlight(), InOrder()
+        self._queue = Queue(REVIVE_TOPIC_PREFIX + cluster, 0)
+        self.in_flight, self.in_order = InFlightTable(), FifoTable()
         self.sooner = asyncio.Event()
         """Something may be due before anything was before."""
-        self._settled: dict[Lot, int] = {}
-        self._run: dict[tuple[str, Queue], Run] = {}
+        self._settled: dict[InFlightBatch, int] = {}
+        self._run: dict[tuple[str, Queue], FifoBatch] = {}
         self._is_writing_soon = False
         self._saved = -1
 
     async def load(self) -> None:
         """Hear again what is in flight, and how far groups had got by it."""
-        offset = max(await self._store.mark(FROM_MARK) or 0, (await self._store.bounds(self._queue)).first)
+        offset = max(await self._store.mark(JOURNAL_START_MARK) or 0, (await self._store.bounds(self._queue)).first)
         reached: dict[tuple[str, Queue], int] = {}
         while isinstance(
             found := await self._store.read(self._queue, offset, count_max=_HEARD_AT_ONCE, bytes_max=16 << 20), Slice
         ):
             for message in record.decode_all(found.tobytes(), verify_crc=False):
-                word = word_of(message.body)
+                word = decode_entry(message.body)
                 self._hear(message.queue_offset, word)
-                if isinstance(word, Taken) and message.physical_offset > self._store.offsets_said_at(
+                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets_said_at(
                     word.group, word.topic
                 ):
                     key = word.group, Queue(word.topic, word.queue_id)
-                    end = word.start + unpacked(word.mask).bit_length()
+                    end = word.start + unpack_mask(word.mask).bit_length()
                     reached[key] = max(reached.get(key, 0), end)
             offset = found.next_offset
         self._go_on_behind(reached)
@@ -87,13 +87,13 @@ class Pops:
             if queue.topic in self._topics and (committed is None or committed < end):
                 self._store.commit_now(group, queue, end)
 
-    def _hear(self, number: int, word: Word | None) -> None:
+    def _hear(self, number: int, word: JournalEntry | None) -> None:
         match word:
-            case Taken():
-                queue, mask = Queue(word.topic, word.queue_id), unpacked(word.mask)
+            case BatchPopped():
+                queue, mask = Queue(word.topic, word.queue_id), unpack_mask(word.mask)
                 if mask:
                     self.in_flight.add(
-                        Lot(
+                        InFlightBatch(
                             word.group,
                             queue,
                             word.start,
@@ -103,12 +103,12 @@ class Pops:
                             number=number,
                         )
                     )
-            case Settled():
+            case BatchesSettled():
                 for of, settled in word.lots:
                     lot = self.in_flight.numbered(of)
                     if lot is not None:
-                        self.in_flight.settle(lot, unpacked(settled))
-            case Ran():
+                        self.in_flight.settle(lot, unpack_mask(settled))
+            case FifoChanged():
                 self.in_order.put(_run_of(word, number))
             case None:
                 log.warning("a record among those of pop says nothing", extra={"offset": number})
@@ -133,53 +133,53 @@ class Pops:
 
     # -- in any order -------------------------------------------------------------------------------------------------
 
-    def take(self, lots: Sequence[Lot]) -> None:
+    def take(self, lots: Sequence[InFlightBatch]) -> None:
         """Messages are being handed out: in flight, and in the log, when this returns."""
-        self.in_flight.admit(lots, lots_max=LOTS_MAX)
+        self.in_flight.admit(lots, lots_max=IN_FLIGHT_BATCHES_MAX)
         first = self._write([_taken(lot) for lot in lots])
         for number, lot in enumerate(lots, first):
             self._put(lot, number)
 
-    def _put(self, lot: Lot, number: int) -> None:
+    def _put(self, lot: InFlightBatch, number: int) -> None:
         lot.number = number
         next_ms = self.in_flight.next_due_ms()
         self.in_flight.add(lot)
         if next_ms is None or lot.due_ms < next_ms:
             self.sooner.set()
 
-    def settle(self, lot: Lot, mask: int) -> int:
+    def settle(self, lot: InFlightBatch, mask: int) -> int:
         """These need nothing more; which of them still did. Written at the end of this turn."""
         settled = self.in_flight.settle(lot, mask)
         if settled:
             self._write_settled(lot, settled)
         return settled
 
-    def _write_settled(self, lot: Lot, mask: int) -> None:
+    def _write_settled(self, lot: InFlightBatch, mask: int) -> None:
         self._settled[lot] = self._settled.get(lot, 0) | mask
         self._write_soon()
 
-    def withdraw(self, lot: Lot) -> int:
+    def withdraw(self, lot: InFlightBatch) -> int:
         return self.in_flight.withdraw(lot)
 
-    def stored(self, lot: Lot, mask: int) -> None:
+    def stored(self, lot: InFlightBatch, mask: int) -> None:
         """The copies are in the log before this word on the originals."""
         left = lot.withdrawn & ~mask
         self.in_flight.bring_back(lot, left)
         if mask:
             self._write_settled(lot, mask)
 
-    def move(self, lot: Lot, offset: int, invisible_ms: int) -> Lot:
+    def move(self, lot: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
         """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
         moved = self.in_flight.alone(lot, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
         bit = lot.bit(offset)
-        number = self._write([_taken(moved), Settled([(lot.number, packed(bit))])])
+        number = self._write([_taken(moved), BatchesSettled([(lot.number, pack_mask(bit))])])
         self.in_flight.settle(lot, bit)
         self._put(moved, number)
         return moved
 
     # -- in order -----------------------------------------------------------------------------------------------------
 
-    def ran(self, run: Run) -> None:
+    def ran(self, run: FifoBatch) -> None:
         """A queue read in order has changed. Written at the end of this turn."""
         self._run[run.group, run.queue] = run
         run.number = self._store.bounds_now(self._queue).end  # not written yet, but not before this
@@ -188,8 +188,8 @@ class Pops:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _write(self, words: Sequence[Word]) -> int:
-        return self._store.append_now(self._queue, [draft_of(word) for word in words]).offset
+    def _write(self, words: Sequence[JournalEntry]) -> int:
+        return self._store.append_now(self._queue, [encode_entry(word) for word in words]).offset
 
     def _write_soon(self) -> None:
         if not self._is_writing_soon:
@@ -207,7 +207,7 @@ class Pops:
         """Write what this turn has settled."""
         while self._settled:
             some = list(self._settled.items())[:_LOTS_A_WORD]
-            self._write([Settled([(lot.number, packed(mask)) for lot, mask in some])])
+            self._write([BatchesSettled([(lot.number, pack_mask(mask)) for lot, mask in some])])
             for lot, _ in some:
                 del self._settled[lot]
         while self._run:
@@ -226,11 +226,11 @@ class Pops:
         numbers = (self.in_flight.oldest(), self.in_order.oldest(), int(self._store.bounds_now(self._queue).end))
         oldest = min(number for number in numbers if number is not None)
         if oldest != self._saved:
-            self._store.put_mark_now(FROM_MARK, oldest)
+            self._store.put_mark_now(JOURNAL_START_MARK, oldest)
             self._saved = oldest
 
     def _roll(self) -> None:
-        before = self._store.bounds_now(self._queue).end - ROLL_AFTER
+        before = self._store.bounds_now(self._queue).end - ROLL_AFTER_RECORDS
         old = self.in_flight.before(before)
         for at in range(0, len(old), _WORDS_A_BATCH):
             some = old[at : at + _WORDS_A_BATCH]
@@ -244,19 +244,19 @@ class Pops:
                 run.number = self._write([_ran(run)])
 
 
-def _taken(lot: Lot) -> Taken:
+def _taken(lot: InFlightBatch) -> BatchPopped:
     topic, queue_id = lot.queue
-    return Taken(lot.group, topic, queue_id, lot.start, lot.pop_ms, lot.invisible_ms, packed(lot.mask))
+    return BatchPopped(lot.group, topic, queue_id, lot.start, lot.pop_ms, lot.invisible_ms, pack_mask(lot.mask))
 
 
-def _ran(run: Run) -> Ran:
+def _ran(run: FifoBatch) -> FifoChanged:
     topic, queue_id = run.queue
     dues, counts = list(run.dues.items()), list(run.counts.items())
-    return Ran(run.group, topic, queue_id, run.pop_ms, run.next_offset, run.attempt, dues, counts)
+    return FifoChanged(run.group, topic, queue_id, run.pop_ms, run.next_offset, run.attempt, dues, counts)
 
 
-def _run_of(word: Ran, number: int) -> Run:
-    run = Run(
+def _run_of(word: FifoChanged, number: int) -> FifoBatch:
+    run = FifoBatch(
         word.group,
         Queue(word.topic, word.queue_id),
         pop_ms=word.pop_ms,

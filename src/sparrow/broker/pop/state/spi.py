@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Protocol
 
-from sparrow.broker.pop.state.fifo import InOrder, Run
-from sparrow.broker.pop.state.in_flight import InFlight, Lot
+from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
+from sparrow.broker.pop.state.in_flight import InFlightBatch, InFlightTable
 from sparrow.model.queue import Queue
 
 
@@ -23,9 +23,9 @@ class PopState(Protocol):
     below it."""
 
     @property
-    def in_flight(self) -> InFlight: ...
+    def in_flight(self) -> InFlightTable: ...
     @property
-    def in_order(self) -> InOrder: ...
+    def in_order(self) -> FifoTable: ...
     @property
     def sooner(self) -> asyncio.Event:
         """Something may be due before anything was before."""
@@ -55,27 +55,27 @@ class PopState(Protocol):
 
     # -- what is in flight --------------------------------------------------------------------------------------------
 
-    def take(self, lots: Sequence[Lot]) -> None:
+    def take(self, lots: Sequence[InFlightBatch]) -> None:
         """Messages are being handed out: in flight when this returns."""
         ...
 
-    def settle(self, lot: Lot, mask: int) -> int:
+    def settle(self, lot: InFlightBatch, mask: int) -> int:
         """These need nothing more; which of them still did."""
         ...
 
-    def move(self, lot: Lot, offset: int, invisible_ms: int) -> Lot:
+    def move(self, lot: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
         """A message shall be invisible for so long from now on: it gets a lot, and so a handle, of its own."""
         ...
 
-    def withdraw(self, lot: Lot) -> int:
+    def withdraw(self, lot: InFlightBatch) -> int:
         """What is left of a lot is being stored elsewhere: which that is. It cannot be acknowledged meanwhile."""
         ...
 
-    def stored(self, lot: Lot, mask: int) -> None:
+    def stored(self, lot: InFlightBatch, mask: int) -> None:
         """These of what was withdrawn are stored elsewhere, and settled; the others are in flight as before."""
         ...
 
-    def ran(self, run: Run) -> None:
+    def ran(self, run: FifoBatch) -> None:
         """A queue read in order has changed."""
         ...
 

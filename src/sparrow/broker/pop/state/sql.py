@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from itertools import count
 from typing import Any
 
-from sparrow.broker.consume.long_poll import Hold
-from sparrow.broker.pop.state.ack_floor import Place
-from sparrow.broker.pop.state.fifo import InOrder, Run
-from sparrow.broker.pop.state.in_flight import LOTS_MAX, InFlight, Lot
+from sparrow.broker.consume.long_poll import LongPollTable
+from sparrow.broker.pop.state.ack_floor import AckFloor
+from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
+from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBatch, InFlightTable
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANES
 from sparrow.model.queue import Queue
@@ -46,15 +46,15 @@ class SqlPops:
     fetches_max = LANES + 1
     """What other brokers have stored is often not at hand: the lanes of a part, and retries."""
 
-    def __init__(self, store: SqlStore, hold: Hold, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: SqlStore, hold: LongPollTable, *, now_ms: Callable[[], int]) -> None:
         self._store, self._hold, self._now_ms = store, hold, now_ms
-        self.in_flight, self.in_order = InFlight(), InOrder()
+        self.in_flight, self.in_order = InFlightTable(), FifoTable()
         self.sooner = asyncio.Event()
         self._leads = self._knows_topics = False
         self._term = 0
         """Counts how often everything was forgotten: what was asked before that is of no use."""
         self._numbers = count()
-        self._places: dict[_Key, Place] = {}
+        self._places: dict[_Key, AckFloor] = {}
         self._loading: dict[_Key, asyncio.Task[None]] = {}
         self._marking: set[asyncio.Task[None]] = set()
 
@@ -76,7 +76,7 @@ class SqlPops:
 
     def forget(self) -> None:
         """What was in flight is handed out again, by whoever leads, from the stored offsets on."""
-        self.in_flight, self.in_order = InFlight(), InOrder()
+        self.in_flight, self.in_order = InFlightTable(), FifoTable()
         self._places.clear()
         self._loading.clear()
         self._term += 1
@@ -110,7 +110,7 @@ class SqlPops:
             return queue in self._store.catalogue.lanes
         return not self._is_certain(place, group, queue)
 
-    def _is_certain(self, place: Place, group: str, queue: Queue) -> bool:
+    def _is_certain(self, place: AckFloor, group: str, queue: Queue) -> bool:
         """Nobody else has committed since, and the topic is still the same."""
         lane = self._store.catalogue.lanes.get(queue)
         return lane is not None and lane.number == place.lane and self._store.committed_now(group, queue) == place.seen
@@ -171,7 +171,7 @@ class SqlPops:
         place = self._places.get((group, queue))
         if place is None or place.lane != lane.number or place.said != stored:
             # New here, or sent elsewhere: what the group had in flight before holds up nothing any more.
-            place = self._places[group, queue] = Place(lane.number, stored)
+            place = self._places[group, queue] = AckFloor(lane.number, stored)
         place.seen = self._store.committed_now(group, queue)
         self._say(group, queue, place)
 
@@ -186,7 +186,7 @@ class SqlPops:
             place.position = offset
             self._say(group, queue, place)
 
-    def _say(self, group: str, queue: Queue, place: Place) -> None:
+    def _say(self, group: str, queue: Queue, place: AckFloor) -> None:
         """Store how far everything is settled, unless somebody else has said something: then it is asked what."""
         floor = place.floor
         if floor is None or floor == place.said:
@@ -203,16 +203,16 @@ class SqlPops:
 
     # -- what is in flight --------------------------------------------------------------------------------------------
 
-    def take(self, lots: Sequence[Lot]) -> None:
+    def take(self, lots: Sequence[InFlightBatch]) -> None:
         self.check()
-        self.in_flight.admit(lots, lots_max=LOTS_MAX)
+        self.in_flight.admit(lots, lots_max=IN_FLIGHT_BATCHES_MAX)
         for lot in lots:
             same = self.in_flight.find(*lot.key)
             self._put(lot)
             if same is not None:  # it is in the new one
                 same.mask = 0
 
-    def _put(self, lot: Lot) -> None:
+    def _put(self, lot: InFlightBatch) -> None:
         lot.number = next(self._numbers)
         next_ms = self.in_flight.next_due_ms()
         self.in_flight.add(lot)
@@ -222,31 +222,31 @@ class SqlPops:
         if next_ms is None or lot.due_ms < next_ms:
             self.sooner.set()
 
-    def settle(self, lot: Lot, mask: int) -> int:
+    def settle(self, lot: InFlightBatch, mask: int) -> int:
         settled = self.in_flight.settle(lot, mask)
         if settled:
             self._settled(lot)
         return settled
 
-    def _settled(self, lot: Lot) -> None:
+    def _settled(self, lot: InFlightBatch) -> None:
         place = self._places.get((lot.group, lot.queue))
         if place is not None:
             self._say(lot.group, lot.queue, place)
 
-    def move(self, lot: Lot, offset: int, invisible_ms: int) -> Lot:
+    def move(self, lot: InFlightBatch, offset: int, invisible_ms: int) -> InFlightBatch:
         moved = self.in_flight.alone(lot, offset, invisible_ms=invisible_ms, now_ms=self._now_ms())
         self._put(moved)
         self.in_flight.settle(lot, lot.bit(offset))
         return moved
 
-    def withdraw(self, lot: Lot) -> int:
+    def withdraw(self, lot: InFlightBatch) -> int:
         return self.in_flight.withdraw(lot)
 
-    def stored(self, lot: Lot, mask: int) -> None:
+    def stored(self, lot: InFlightBatch, mask: int) -> None:
         self.in_flight.bring_back(lot, lot.withdrawn & ~mask)
         self._settled(lot)
 
-    def ran(self, run: Run) -> None:
+    def ran(self, run: FifoBatch) -> None:
         """Its offset says it all; what it waits for may be over sooner."""
         self.sooner.set()
 
@@ -263,7 +263,7 @@ class SqlPops:
             log.warning("a mark of pops is not stored", extra={"name": name, "why": str(error)})
 
 
-def _is_far_ahead(place: Place) -> bool:
+def _is_far_ahead(place: AckFloor) -> bool:
     return _is_ahead(place.position, place.floor)
 
 

@@ -4,23 +4,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrow.broker.pop.state import ack_floor
-from sparrow.broker.pop.state.ack_floor import Place
-from sparrow.broker.pop.state.in_flight import InFlight, Lot
+from sparrow.broker.pop.state.ack_floor import AckFloor
+from sparrow.broker.pop.state.in_flight import InFlightBatch, InFlightTable
 from sparrow.model.queue import Queue
 
 QUEUE = Queue("t", 0)
 
 
-def lot_of(start: int, mask: int, number: int = 0) -> Lot:
-    return Lot("g", QUEUE, start, pop_ms=number, invisible_ms=10, mask=mask, number=number)
+def lot_of(start: int, mask: int, number: int = 0) -> InFlightBatch:
+    return InFlightBatch("g", QUEUE, start, pop_ms=number, invisible_ms=10, mask=mask, number=number)
 
 
 def test_a_place_nobody_was_at_has_no_floor():
-    assert Place(1, None).floor is None
+    assert AckFloor(1, None).floor is None
 
 
 def test_what_is_in_flight_holds_the_floor_until_it_is_settled():
-    flying, place = InFlight(), Place(1, 5)
+    flying, place = InFlightTable(), AckFloor(1, 5)
     lot = lot_of(5, 0b111)
     flying.add(lot)
     place.hold(lot)
@@ -35,7 +35,7 @@ def test_what_is_in_flight_holds_the_floor_until_it_is_settled():
 
 
 def test_what_is_being_stored_elsewhere_holds_the_floor_though_its_handle_is_gone():
-    flying, place = InFlight(), Place(1, 0)
+    flying, place = InFlightTable(), AckFloor(1, 0)
     lot = lot_of(0, 0b11)
     flying.add(lot)
     place.hold(lot)
@@ -50,7 +50,7 @@ def test_what_is_being_stored_elsewhere_holds_the_floor_though_its_handle_is_gon
 
 
 def test_lots_that_are_gone_do_not_pile_up_behind_one_that_stays():
-    flying, place = InFlight(), Place(1, 0)
+    flying, place = InFlightTable(), AckFloor(1, 0)
     stays = lot_of(0, 1)
     flying.add(stays)
     place.hold(stays)
@@ -78,8 +78,8 @@ steps = st.lists(
 
 @given(steps)
 def test_the_floor_is_the_first_message_that_is_not_settled(steps):
-    flying, place, number = InFlight(), Place(1, 0), 0
-    lots: list[Lot] = []
+    flying, place, number = InFlightTable(), AckFloor(1, 0), 0
+    lots: list[InFlightBatch] = []
     position = 0
     for verb, pick, mask in steps:
         alive = [lot for lot in lots if lot.mask]

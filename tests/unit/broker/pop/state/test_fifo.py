@@ -1,6 +1,6 @@
 """Queues that are read in order."""
 
-from sparrow.broker.pop.state.fifo import InOrder
+from sparrow.broker.pop.state.fifo import FifoTable
 from sparrow.model.queue import Queue
 
 Q = Queue("T", 0)
@@ -19,7 +19,7 @@ def take(order, offsets=(5, 6, 7), *, pop_ms=1000, invisible_ms=60, attempt=None
 
 
 def test_a_queue_is_blocked_until_all_is_acknowledged():
-    order = InOrder()
+    order = FifoTable()
     run = take(order)
     for offset, committed in ((6, 5), (5, 7), (7, 8)):
         assert order.is_blocked("g", Q, 1000)
@@ -31,14 +31,14 @@ def test_a_queue_is_blocked_until_all_is_acknowledged():
 
 
 def test_only_its_group_and_its_queue_are_blocked():
-    order = InOrder()
+    order = FifoTable()
     take(order)
     assert not order.is_blocked("h", Q, 1000)
     assert not order.is_blocked("g", Queue("T", 1), 1000)
 
 
 def test_a_queue_is_open_again_when_the_time_of_all_is_over():
-    order = InOrder()
+    order = FifoTable()
     run = take(order)
     assert order.change(run, 6, 2000)
     assert order.is_blocked("g", Q, 1999)
@@ -49,7 +49,7 @@ def test_a_queue_is_open_again_when_the_time_of_all_is_over():
 
 
 def test_what_comes_again_says_how_often_it_came():
-    order = InOrder()
+    order = FifoTable()
     order.ack(take(order), 5)
     again = take(order, (6, 7, 8), pop_ms=2000)
     assert again.counts == {6: 1, 7: 1, 8: 0}
@@ -58,7 +58,7 @@ def test_what_comes_again_says_how_often_it_came():
 
 
 def test_the_same_attempt_is_not_blocked_and_not_counted():
-    order = InOrder()
+    order = FifoTable()
     take(order, attempt="a")
     assert order.is_blocked("g", Q, 1000)
     assert order.is_blocked("g", Q, 1000, "b")
@@ -67,7 +67,7 @@ def test_the_same_attempt_is_not_blocked_and_not_counted():
 
 
 def test_the_group_goes_on_behind_what_its_filter_left_out():
-    order = InOrder()
+    order = FifoTable()
     run = take(order, (5, 9), next_offset=20)
     order.ack(run, 5)
     assert run.committed == 9
@@ -76,7 +76,7 @@ def test_the_group_goes_on_behind_what_its_filter_left_out():
 
 
 def test_who_waits_is_told_when_a_queue_may_be_open():
-    order = InOrder()
+    order = FifoTable()
     take(order)
     assert (order.next_end_ms(), order.ended(1059)) == (1060, [])
     assert order.ended(1060) == [Q]

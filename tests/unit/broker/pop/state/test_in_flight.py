@@ -1,17 +1,19 @@
 """What is in flight, and until when."""
 
-from sparrow.broker.pop.state.in_flight import InFlight, Lot
+from sparrow.broker.pop.state.in_flight import InFlightBatch, InFlightTable
 from sparrow.model.queue import Queue
 
 Q = Queue("T", 0)
 
 
 def lot(start=10, count=3, *, pop_ms=1000, invisible_ms=60, number=0, group="g"):
-    return Lot(group, Q, start, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=(1 << count) - 1, number=number)
+    return InFlightBatch(
+        group, Q, start, pop_ms=pop_ms, invisible_ms=invisible_ms, mask=(1 << count) - 1, number=number
+    )
 
 
 def test_a_lot_is_found_by_its_handle_until_nothing_is_left_in_it():
-    flying, one = InFlight(), lot()
+    flying, one = InFlightTable(), lot()
     flying.add(one)
     assert flying.find("g", Q, 10, 1000) is one
     assert flying.find("g", Q, 10, 1001) is None
@@ -28,7 +30,7 @@ def test_offsets_outside_a_lot_have_no_bit():
 
 
 def test_lots_are_due_in_the_order_of_their_times_and_once_each():
-    flying = InFlight()
+    flying = InFlightTable()
     late, soon = lot(invisible_ms=100, number=0), lot(20, invisible_ms=50, number=1)
     flying.add(late)
     flying.add(soon)
@@ -41,7 +43,7 @@ def test_lots_are_due_in_the_order_of_their_times_and_once_each():
 
 
 def test_of_many_that_are_due_only_so_many_are_given_out():
-    flying = InFlight()
+    flying = InFlightTable()
     for number in range(5):
         flying.add(lot(number * 10, number=number))
     assert len(flying.due(9999, 3)) == 3
@@ -49,7 +51,7 @@ def test_of_many_that_are_due_only_so_many_are_given_out():
 
 
 def test_a_lot_that_is_settled_is_never_due():
-    flying, one = InFlight(), lot()
+    flying, one = InFlightTable(), lot()
     flying.add(one)
     flying.settle(one, one.mask)
     assert flying.next_due_ms() is None
@@ -57,7 +59,7 @@ def test_a_lot_that_is_settled_is_never_due():
 
 
 def test_a_lot_that_could_not_be_revived_is_due_later():
-    flying, one = InFlight(), lot()
+    flying, one = InFlightTable(), lot()
     flying.add(one)
     assert flying.due(1060, 10) == [one]
     flying.postpone(one, 2000)
@@ -70,7 +72,7 @@ def test_a_lot_that_could_not_be_revived_is_due_later():
 
 
 def test_the_log_may_speak_of_a_lot_again():
-    flying, one, other = InFlight(), lot(number=3), lot(20, number=4)
+    flying, one, other = InFlightTable(), lot(number=3), lot(20, number=4)
     flying.add(one)
     flying.add(other)
     flying.renumber(one, 9)
@@ -83,7 +85,7 @@ def test_the_log_may_speak_of_a_lot_again():
 
 
 def test_what_is_settled_takes_no_memory():
-    flying = InFlight()
+    flying = InFlightTable()
     for number in range(20_000):
         each = lot(number, 1, invisible_ms=10**9, number=number)
         flying.add(each)
