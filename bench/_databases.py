@@ -22,8 +22,8 @@ import asyncmy
 import asyncpg
 
 from _harness import ROOT
-from sparrow.store.sql.drivers.database import Address, address_of
-from sparrow.store.sql.row_codec import COLUMNS, RECORD_COLUMNS, Entry
+from sparrow.store.sql.drivers.database import DatabaseUrl, parse_database_url
+from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow
 
 sys.path.append(str(ROOT))
 from tests.support.databases import mariadb_server, postgres_server
@@ -53,7 +53,7 @@ def database(kind: str) -> Iterator[str]:
 class Bare(Protocol):
     """One connection."""
 
-    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
         """Rows with the ids from `first_id` on, in one statement and one transaction."""
         ...
 
@@ -66,7 +66,7 @@ class Bare(Protocol):
 
 @asynccontextmanager
 async def bare(url: str) -> AsyncIterator[Bare]:
-    address = address_of(url)
+    address = parse_database_url(url)
     if address.kind == "sqlite":
         with ThreadPoolExecutor(1) as thread:
             yield BareSqlite(address, thread)
@@ -94,7 +94,7 @@ class BareMySql:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
         rows = ",".join(
             [
                 f"({first_id + at},X'{entry.body.hex()}',{entry.source_ip},{entry.token},"
@@ -102,7 +102,7 @@ class BareMySql:
                 for at, entry in enumerate(entries)
             ]
         )
-        await self.run(f'INSERT INTO "{table}" ({COLUMNS}) VALUES {rows}')
+        await self.run(f'INSERT INTO "{table}" ({MESSAGE_COLUMNS}) VALUES {rows}')
 
     async def select(self, table: str, after: int, count: int) -> Sequence[Any]:
         async with self._connection.cursor() as cursor:
@@ -119,7 +119,7 @@ class BarePostgres:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
         await self._connection.execute(
             f'INSERT INTO "{table}" SELECT $1::bigint + u.o - 1, u.body, u.ip, u.token, u.k, $2::bigint, u.props'
             " FROM unnest($3::bytea[], $4::bigint[], $5::int[], $6::bytea[], $7::bytea[])"
@@ -145,14 +145,14 @@ class BarePostgres:
 class BareSqlite:
     """In a thread, as every asyncio program has to do it."""
 
-    def __init__(self, address: Address, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, address: DatabaseUrl, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
         self._connection = sqlite3.connect(address.name, isolation_level=None, check_same_thread=False)
         self._connection.executescript(
             "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = on"
         )
 
-    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[Entry]) -> None:
+    async def insert(self, table: str, first_id: int, store_ms: int, entries: Sequence[NewRow]) -> None:
         def work() -> None:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(

@@ -31,8 +31,8 @@ from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import Topic
 from sparrow.store.spi import Slice
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.row_codec import COLUMNS, Entry, entry_of
-from sparrow.store.sql.schema.partitions import make_room
+from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, NewRow, row_of_draft
+from sparrow.store.sql.schema.partitions import add_partitions
 
 SMOKE = is_smoke()
 BODY_BYTES = 1024
@@ -106,8 +106,8 @@ class Bench:
     def table(self, queue: Queue) -> str:
         return self.store.catalogue.lanes[queue].table
 
-    def entries(self, some: Sequence[Draft]) -> list[Entry]:
-        return [entry_of(draft, self.store.catalogue.anonymous) for draft in some]
+    def entries(self, some: Sequence[Draft]) -> list[NewRow]:
+        return [row_of_draft(draft, self.store.catalogue.anonymous) for draft in some]
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Bench:
             for batch in batches:
                 await self.store.append(ours, batch)
 
-        async def by_driver(batches: list[list[Entry]]) -> None:
+        async def by_driver(batches: list[list[NewRow]]) -> None:
             nonlocal placed
             for batch in batches:
                 await self.driver.insert(table, placed + 1, time.time_ns() // 1_000_000, batch)
@@ -278,7 +278,7 @@ class Bench:
         lane, database = self.store.catalogue.lanes[queue], self.store.database
         table = lane.table
         for start in range(0, rows, self.store.settings.partition_rows):
-            await make_room(database, table, start + 1, self.store.settings.partition_rows)
+            await add_partitions(database, table, start + 1, self.store.settings.partition_rows)
         await self.driver.insert(table, 1, 1, self.entries(drafts(500, SMALL_BODY_BYTES)))
         made = 500
         hex_of_id = {
@@ -286,7 +286,7 @@ class Bench:
             "PostgreSQL": "convert_to(lpad(to_hex(id + {0}), 32, '0'), 'UTF8')",
             "SQLite": "CAST(printf('%032X', id + {0}) AS BLOB)",
         }[self.kind]
-        columns = COLUMNS.replace("id,", "id + {0},").replace("ref_key", hex_of_id)
+        columns = MESSAGE_COLUMNS.replace("id,", "id + {0},").replace("ref_key", hex_of_id)
         while made < rows:
             more = min(made, rows - made, 50_000)
             await self.driver.run(

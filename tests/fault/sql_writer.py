@@ -29,11 +29,11 @@ from sparrow.model.errors import SparrowError
 from sparrow.model.message import PRODUCER_ID, SEQUENCE, Draft
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue
-from sparrow.store.sql.append.insert import inserted
+from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.drivers import mysql, postgres, sqlite  # noqa: F401  before the forks, not after each
-from sparrow.store.sql.drivers.database import Conflict, Duplicate
+from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.row_codec import entry_of
+from sparrow.store.sql.row_codec import row_of_draft
 
 LANE = Queue("dense", Priority.HIGH)
 BATCH_MAX = 50
@@ -76,7 +76,7 @@ async def write_for_ever(url: str, rng: random.Random) -> None:
                 await repeat(store, rng)
             else:
                 await append(store, rng.getrandbits(48), rng.randint(1, BATCH_MAX))
-        except (SparrowError, Conflict):
+        except (SparrowError, LockConflict):
             tell("unsure")
 
 
@@ -84,7 +84,7 @@ async def opened(url: str) -> SqlStore:
     while True:
         try:
             return await SqlStore.open(url)
-        except (SparrowError, Conflict, Duplicate):  # the server is being started
+        except (SparrowError, LockConflict, DuplicateKey):  # the server is being started
             await asyncio.sleep(0.05)
 
 
@@ -105,10 +105,10 @@ async def repeat(store: SqlStore, rng: random.Random) -> None:
 
 
 async def roll_back(store: SqlStore, rng: random.Random) -> None:
-    entries = [entry_of(draft, store.catalogue.anonymous) for draft in drafts_of(rng.getrandbits(48), 5)]
+    entries = [row_of_draft(draft, store.catalogue.anonymous) for draft in drafts_of(rng.getrandbits(48), 5)]
     try:
         async with store.database.transaction() as session:
-            await inserted(session, store.catalogue.lane(LANE), entries, 1)
+            await insert_with_ids(session, store.catalogue.lane(LANE), entries, 1)
             raise _OnPurpose
     except _OnPurpose:
         tell("rolled")

@@ -15,12 +15,12 @@ from tests.support.platforms import named, pull, pulled, send, send_batch, sent,
 from tests.support.sql_brokers import NAME, Crew, crew, leading_of, store_of
 from tests.support.waiting import eventually
 
-from sparrow.broker.delay.sql import SqlDelay
+from sparrow.broker.delay.sql import SqlDelayScheduler
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
 from sparrow.net import Channel
-from sparrow.store.sql.drivers.database import DatabaseLost
+from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskQueue, CommitOffset, EndTransaction, OffsetFound, QueryOffset, Recall
@@ -257,7 +257,7 @@ async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_o
     store = store_of(two.brokers[0])
     lane = store.catalogue.lane(Queue("t", MIDDLE))
     answer = None
-    with contextlib.suppress(DatabaseLost):  # who stood still finds its connection gone
+    with contextlib.suppress(StoreDatabaseUnreachable):  # who stood still finds its connection gone
         async with store.database.transaction() as session:
             await session.change("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
             answer = await try_send(two.channels[1], "t", b"after")
@@ -435,7 +435,7 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
     """Between a leader's look at what is due and its delivery, one is cancelled and another comes."""
     store, hour_ms = store_of(two.brokers[0]), str(int(time.time() * 1000) + 3_600_000)
     at_other, append_with = two.brokers[1].broker.delay, store.append_with
-    assert isinstance(at_other, SqlDelay)
+    assert isinstance(at_other, SqlDelayScheduler)
     came = asyncio.Event()
 
     async def later(*words: Any) -> Any:

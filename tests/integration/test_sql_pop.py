@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 from sparrow import clock
 from sparrow.broker.pop.state import sql as state_sql
-from sparrow.broker.pop.state.sql import SqlPops
+from sparrow.broker.pop.state.sql import SqlPopState
 from sparrow.broker.server import BrokerServer
 from sparrow.client.aio import Admin, Producer
 from sparrow.client.aio.consume.pop_consumer import PopConsumer
@@ -65,8 +65,8 @@ class SqlPopper(Popper):
         return await super().fill(each, queues, topic)
 
     @property
-    def pops(self) -> SqlPops:
-        assert isinstance(self.broker.pops, SqlPops)
+    def pops(self) -> SqlPopState:
+        assert isinstance(self.broker.pops, SqlPopState)
         return self.broker.pops
 
     def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
@@ -408,7 +408,7 @@ async def test_a_topic_that_was_made_again_is_read_from_its_start(popper):
 
 
 async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowledged(popper, monkeypatch):
-    monkeypatch.setattr(state_sql, "AHEAD_MAX", 5)
+    monkeypatch.setattr(state_sql, "AHEAD_OF_ACK_FLOOR_MAX", 5)
     await popper.fill(each=20, queues=1)
     first = await popper.pop(count=3)
     second = await popper.pop(count=3)

@@ -13,8 +13,13 @@ from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Moved, Slice
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.maintenance.retention import REPEATS_MS, SILENT_MS, Trimmed, trim
-from sparrow.store.sql.schema.partitions import drop, drop_detached, make_room, partitions_of
+from sparrow.store.sql.maintenance.retention import DEDUP_WINDOW_MS, SILENT_GROUP_MS, TrimReport, trim
+from sparrow.store.sql.schema.partitions import (
+    add_partitions,
+    drop_detached_partitions,
+    drop_partitions,
+    list_partitions,
+)
 from sparrow.store.sql.schema.table_names import Lane
 
 HOUR_MS = 3_600_000
@@ -38,7 +43,7 @@ async def fill(store: SqlStore, queue: Queue, count: int, *, keys: str = "") -> 
         await store.append(queue, drafts)
 
 
-async def trimmed(store: SqlStore, settings: SqlSettings = SETTINGS, *, later_ms: int = 2 * HOUR_MS) -> Trimmed:
+async def trimmed(store: SqlStore, settings: SqlSettings = SETTINGS, *, later_ms: int = 2 * HOUR_MS) -> TrimReport:
     """Trim as if it were later."""
     await store.committing.flush()
     return await trim(store.database, store.catalogue, settings, clock.now_ms() + later_ms, grace_s=0)
@@ -83,7 +88,7 @@ async def test_partitions_are_ready_before_they_are_needed(store: SqlStore) -> N
     for filled in (100, 250, 430):
         await fill(store, MIDDLE, filled - (await store.bounds(MIDDLE)).end)
         await trimmed(store, later_ms=0)
-        ahead = [each for each in await partitions_of(store.database, lane.table) if each.end - ROWS > filled]
+        ahead = [each for each in await list_partitions(store.database, lane.table) if each.end - ROWS > filled]
         assert len(ahead) >= 2
     assert (await trimmed(store, later_ms=0)).partitions_made == 0
 
@@ -92,8 +97,8 @@ async def test_another_partition_size_takes_effect_from_the_next_partition_on(st
     if store.database.kind == "sqlite":
         pytest.skip("it has no partitions")
     lane = lane_of(store, MIDDLE)
-    await make_room(store.database, lane.table, 290, 1000)
-    assert [each.end for each in await partitions_of(store.database, lane.table)] == [101, 201, 301, 1001, 2001, 3001]
+    await add_partitions(store.database, lane.table, 290, 1000)
+    assert [each.end for each in await list_partitions(store.database, lane.table)] == [101, 201, 301, 1001, 2001, 3001]
     await fill(store, MIDDLE, 350)
     assert (await trimmed(store)).messages == 300
     assert await store.bounds(MIDDLE) == Bounds(300, 350)
@@ -104,8 +109,8 @@ async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
         pytest.skip("it has no partitions")
     lane = lane_of(store, MIDDLE)
     for next_id in range(290, 1500, ROWS):
-        await asyncio.gather(*(make_room(store.database, lane.table, next_id, ROWS) for _ in range(4)))
-    ends = [each.end for each in await partitions_of(store.database, lane.table)]
+        await asyncio.gather(*(add_partitions(store.database, lane.table, next_id, ROWS) for _ in range(4)))
+    ends = [each.end for each in await list_partitions(store.database, lane.table)]
     assert ends == list(range(ROWS + 1, ends[-1] + 1, ROWS))
     assert ends[-1] > 1490 + ROWS
     await fill(store, MIDDLE, 1500)
@@ -126,9 +131,9 @@ async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
 async def test_a_group_that_is_silent_for_thirty_days_is_not_waited_for(store: SqlStore) -> None:
     await fill(store, MIDDLE, 150)
     await store.commit("gone", MIDDLE, 10)
-    await trimmed(store, later_ms=SILENT_MS - DAY_MS)
+    await trimmed(store, later_ms=SILENT_GROUP_MS - DAY_MS)
     assert (await store.bounds(MIDDLE)).first <= 10
-    await trimmed(store, later_ms=SILENT_MS + DAY_MS)
+    await trimmed(store, later_ms=SILENT_GROUP_MS + DAY_MS)
     assert (await store.bounds(MIDDLE)).first >= 100
 
 
@@ -162,7 +167,7 @@ async def test_keys_go_with_their_messages_and_those_of_others_stay(store: SqlSt
 async def test_a_key_that_every_message_has_is_deleted_in_portions(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.CHUNK_ROWS", 7)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 7)
     await fill(store, MIDDLE, 120, keys="first-{0} order-{0} popular")
     went = await trimmed(store)
     assert await count(store, "key_orders") == (120 - went.messages) * 2
@@ -170,11 +175,11 @@ async def test_a_key_that_every_message_has_is_deleted_in_portions(
 
 
 async def test_batches_are_remembered_for_a_day(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.CHUNK_ROWS", 3)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.retention.ROWS_PER_DELETE", 3)
     for _ in range(10):
         await store.append(MIDDLE, [draft("x")])
-    assert (await trimmed(store, later_ms=REPEATS_MS - HOUR_MS)).batches == 0
-    assert (await trimmed(store, later_ms=REPEATS_MS + HOUR_MS)).batches == 10
+    assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS - HOUR_MS)).batches == 0
+    assert (await trimmed(store, later_ms=DEDUP_WINDOW_MS + HOUR_MS)).batches == 10
     assert await count(store, "hermes_batch") == 0
 
 
@@ -182,7 +187,7 @@ async def test_marks_of_the_dead_go_and_others_stay(store: SqlStore) -> None:
     now_ms = clock.now_ms()
     for name, value in {"seen:dead": now_ms, "seen:counting": 77, "orders:done": now_ms}.items():
         await store.put_mark(name, value)
-    assert (await trimmed(store, later_ms=2 * REPEATS_MS)).marks == 1
+    assert (await trimmed(store, later_ms=2 * DEDUP_WINDOW_MS)).marks == 1
     assert await store.mark("seen:dead") is None
     assert await store.mark("seen:counting") == 77
     assert await store.mark("orders:done") == now_ms
@@ -205,9 +210,9 @@ async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) ->
     lane = lane_of(store, MIDDLE)
     await fill(store, MIDDLE, 250)
     await store.database.change(f'ALTER TABLE "{lane.table}" DETACH PARTITION "{lane.table}$p0"')
-    assert await drop_detached(store.database, lane.table) == 1
-    assert await drop_detached(store.database, lane.table) == 0
-    oldest = (await partitions_of(store.database, lane.table))[0]
+    assert await drop_detached_partitions(store.database, lane.table) == 1
+    assert await drop_detached_partitions(store.database, lane.table) == 0
+    oldest = (await list_partitions(store.database, lane.table))[0]
     assert oldest.end == 201
 
 
@@ -216,10 +221,10 @@ async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlS
         pytest.skip("there is no DDL")
     await fill(store, MIDDLE, 250)
     lane = lane_of(store, MIDDLE)
-    old = (await partitions_of(store.database, lane.table))[:2]
+    old = (await list_partitions(store.database, lane.table))[:2]
     async with store.database.transaction() as session:  # somebody's slow report
         await session.rows(f'SELECT COUNT(*) FROM "{lane.table}"')
-        dropping = asyncio.create_task(drop(store.database, lane.table, old))
+        dropping = asyncio.create_task(drop_partitions(store.database, lane.table, old))
         slowest = 0.0
         for number in range(10):
             begun = clock.now_ms()
@@ -230,7 +235,7 @@ async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlS
         assert not dropping.done()
         assert slowest < 2_500
     await dropping
-    assert not {each.name for each in old} & {each.name for each in await partitions_of(store.database, lane.table)}
+    assert not {each.name for each in old} & {each.name for each in await list_partitions(store.database, lane.table)}
 
 
 async def test_others_append_and_read_while_old_messages_go(database_url: str, store: SqlStore) -> None:

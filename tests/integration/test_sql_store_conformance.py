@@ -8,7 +8,7 @@ from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft
 from sparrow.model.queue import Bounds
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.append import bulk_insert
-from sparrow.store.sql.drivers.database import DatabaseLost, open_database
+from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable, open_database
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.maintenance import retention
 
@@ -119,7 +119,7 @@ class TestSqlStore(StoreConformance):
                 await self._real.__aexit__(*raised)
                 calls.append(raised)
                 if len(calls) == 1:
-                    raise DatabaseLost("here", "after the commit")
+                    raise StoreDatabaseUnreachable("here", "after the commit")
 
         monkeypatch.setattr(store.database, "transaction", Losing)
         assert await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")]) is True
@@ -135,7 +135,7 @@ class TestSqlStore(StoreConformance):
 
     async def test_the_ledger_forgets_what_has_been_silent_for_months(self, store):
         await store.append_group("idle", 1, [])
-        now_ms = store._now_ms() + retention.SCOPES_MS + 60_000
+        now_ms = store._now_ms() + retention.LEDGER_SCOPE_AGE_MAX_MS + 60_000
         store._now_ms = lambda: now_ms
         await store.append_group("busy", 1, [])
         trimmed = await retention.trim(store.database, store.catalogue, store.settings, now_ms, grace_s=0)

@@ -22,13 +22,13 @@ from sparrow.model.token import SECRET_BYTES, Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
 from sparrow.store.spi import AtEnd, Slice
-from sparrow.store.sql.append.insert import numbered
-from sparrow.store.sql.drivers.database import DatabaseRefused, Duplicate, NoRoom
+from sparrow.store.sql.append.insert import take_ids
+from sparrow.store.sql.drivers.database import DatabaseRefused, DuplicateKey, MissingPartition
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.row_codec import unpack
+from sparrow.store.sql.row_codec import unpack_properties
 from sparrow.store.sql.schema.table_names import Lane
-from sparrow.store.sql.state.committed_offsets import Fenced
-from sparrow.store.sql.state.resend_ranges import CHUNK_IDS
+from sparrow.store.sql.state.committed_offsets import CommitFenced
+from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
 from sparrow.store.topic_cursor import durable, single, span
 from sparrow.wire import record
 from sparrow.wire.codes import Code
@@ -333,7 +333,7 @@ async def test_c03_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(st
     )
     assert await column(store, "source_ip", "msg_high_testtopic") == [192598292, 0]
     (_, properties) = await column(store, "properties", "msg_high_testtopic")
-    assert dict(unpack(bytes(properties)))[b"sys.src"] == b"2001:db8::1"
+    assert dict(unpack_properties(bytes(properties)))[b"sys.src"] == b"2001:db8::1"
     for reader in (store, await open_store()):
         found = [(message.born_host.ip, message.born_host.port) for message in messages(await reader.read(HIGH, 0))]
         assert found == [(v4, 10911), (v6, 10911)]
@@ -376,7 +376,7 @@ async def test_c06_times_are_milliseconds_and_never_go_back_though_the_clock_doe
         await store.append(HIGH, [Draft(body=b"", born_ms=1_422_588_646_123)])
     assert await column(store, "timestamp", "msg_high_testtopic") == [times[0], times[1], times[1], times[3]]
     for properties in await column(store, "properties", "msg_high_testtopic"):
-        assert dict(unpack(bytes(properties)))[b"sys.born"] == b"1422588646123"
+        assert dict(unpack_properties(bytes(properties)))[b"sys.born"] == b"1422588646123"
 
 
 async def test_c06_two_brokers_whose_clocks_differ_do_not_make_times_go_back(store, open_store):
@@ -404,7 +404,7 @@ async def test_c07_properties_with_any_text_come_back(store, open_store):
         assert message.properties == said
     (packed,) = await column(store, "properties", "msg_middle_testtopic")
     assert (packed[0], int.from_bytes(packed[1:3], "big")) == (1, len(said) + 1)
-    ours = dict(unpack(bytes(packed)))
+    ours = dict(unpack_properties(bytes(packed)))
     assert {name.decode(): value.decode() for name, value in ours.items() if name != b"sys.born"} == said
 
 
@@ -424,9 +424,9 @@ async def test_c08_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_b
     resend_lane = store.catalogue.resend_lanes[LOW]
     with pytest.raises(ZeroDivisionError):
         async with store.database.transaction() as session:
-            assert (await numbered(session, resend_lane, 3, 1))[0] == 2
+            assert (await take_ids(session, resend_lane, 3, 1))[0] == 2
             raise ZeroDivisionError
-    await store.resends.ask(lane(store, LOW), "g", 1, 3 * CHUNK_IDS)
+    await store.resends.ask(lane(store, LOW), "g", 1, 3 * IDS_PER_ROW)
     await store.resends.ask(lane(store, HIGH), "g", 1, 1)
     assert await column(store, "id", "resend_low_testtopic") == [1, 2, 3, 4]
     assert await column(store, "id", "resend_high_testtopic") == [1]
@@ -464,7 +464,7 @@ async def test_c10_a_range_that_ends_before_it_starts_is_refused_by_the_store_an
 
 async def test_c11_a_resend_has_the_priority_of_its_table(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.resends.ask(lane(store, queue), "g", 1, 2 * CHUNK_IDS)
+        await store.resends.ask(lane(store, queue), "g", 1, 2 * IDS_PER_ROW)
         word = lane_of(queue.id).word
         assert await column(store, "priority", f"resend_{word}_testtopic") == [word, word]
     with pytest.raises(DatabaseRefused):
@@ -505,7 +505,7 @@ async def test_c15_a_group_has_an_offset_for_each_priority_and_no_two_for_one(st
     await store.committing.flush()
     other = await open_store()
     assert [await other.committed("g", queue) for queue in (HIGH, MIDDLE, LOW)] == [4, 2, 1]
-    with pytest.raises(Duplicate):
+    with pytest.raises(DuplicateKey):
         await insert(store, "offset_testtopic", group_id="g", offset=9, priority="high")
     assert await insert(store, "offset_testtopic", group_id="G", offset=9, priority="high") == 1
 
@@ -757,7 +757,7 @@ async def test_s07_whoever_comes_with_an_old_epoch_changes_nothing(store):
     await store.commit("g", HIGH, 1)
     await store.committing.flush()
     await store.committing.commit_fenced("g", lane(store, HIGH), 10, 5)
-    with pytest.raises(Fenced, match="'g'"):
+    with pytest.raises(CommitFenced, match="'g'"):
         await store.committing.commit_fenced("g", lane(store, HIGH), 15, 4)
     await store.commit("g", HIGH, 16)  # this process knows of no epoch at all
     await store.committing.flush()
@@ -848,7 +848,7 @@ async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_
     of = lane(store, HIGH)
     try:
         async with store.database.transaction() as session:
-            assert (await numbered(session, of, 1, 1))[0] == 1
+            assert (await take_ids(session, of, 1, 1))[0] == 1
             waiting = asyncio.ensure_future(other.append(HIGH, [draft("second")]))
             _, pending = await asyncio.wait({waiting}, timeout=0.3)
             assert pending, "the lane's row is locked"
@@ -899,7 +899,7 @@ async def test_p2_a_row_that_somebody_inserts_by_hand_is_refused_or_noticed_by_t
         assert bodies(await (await open_store()).read(HIGH, 0)) == [b"1", b"2"]
         await store.database.change("DELETE FROM msg_high_testtopic WHERE id = 3")
     else:
-        with pytest.raises((DatabaseRefused, NoRoom)):  # PostgreSQL: no partition has room for "no id"
+        with pytest.raises((DatabaseRefused, MissingPartition)):  # PostgreSQL: no partition has room for "no id"
             await insert_message(store, body=b"by hand")
     assert (await store.append(HIGH, numbers(1, 3))).offset == 2
     assert bodies(await store.read(HIGH, 0)) == [b"1", b"2", b"3"]

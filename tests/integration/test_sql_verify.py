@@ -14,8 +14,8 @@ from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.drivers.database import open_database
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.maintenance.check import skip, verify
-from sparrow.store.sql.maintenance.id_ranges import joined, minus, missing
+from sparrow.store.sql.maintenance.check import check_store, skip_ids
+from sparrow.store.sql.maintenance.id_ranges import merge_ranges, missing_ids, subtract
 from sparrow.store.sql.maintenance.retention import trim
 
 LOW, MIDDLE = Queue("orders", Priority.LOW), Queue("orders", Priority.MIDDLE)
@@ -40,17 +40,17 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
 
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.CHUNK_IDS", 7)
-    monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.KEYS_A_LOOK", 7)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.IDS_PER_QUERY", 7)
+    monkeypatch.setattr("sparrow.store.sql.maintenance.lane_check.KEYS_PER_QUERY", 7)
 
 
 async def findings(store: SqlStore) -> list[str]:
-    return [f"{finding.where}: {finding.what}" for finding in await verify(store.database)]
+    return [f"{finding.where}: {finding.what}" for finding in await check_store(store.database)]
 
 
 async def test_a_sound_database_passes_and_the_progress_reaches_the_end(store: SqlStore) -> None:
     told: list[tuple[int, int]] = []
-    assert await verify(store.database, lambda done, total: told.append((done, total))) == []
+    assert await check_store(store.database, lambda done, total: told.append((done, total))) == []
     assert told == sorted(told)
     assert told[-1] == (91, 91), "90 messages and a range"
 
@@ -102,7 +102,7 @@ async def test_many_holes_are_counted_and_some_are_named(store: SqlStore) -> Non
 async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
     database = await open_database(database_url)
     try:
-        (found,) = await verify(database)
+        (found,) = await check_store(database)
         assert "no store" in found.what
     finally:
         await database.close()
@@ -135,7 +135,7 @@ async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
 
 async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_behind_it(store: SqlStore) -> None:
     lane = store.catalogue.lanes[MIDDLE]
-    assert await skip(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
+    assert await skip_ids(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
     assert await findings(store) == []
     appended = await store.append(MIDDLE, [draft("after it")])
     assert appended.offset == 250
@@ -149,20 +149,20 @@ async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore)
     lane = store.catalogue.lanes[MIDDLE]
     await store.database.change("UPDATE hermes_lane SET next_id = 20, last_ts = 1 WHERE lane = :lane", lane=lane.number)
     await store.database.change("DELETE FROM msg_middle_orders WHERE id = 25")
-    assert await skip(store.database, lane.number, 31, "the lane's row was old", clock.now_ms()) == [(25, 26)]
+    assert await skip_ids(store.database, lane.number, 31, "the lane's row was old", clock.now_ms()) == [(25, 26)]
     assert [finding for finding in await findings(store) if finding.startswith("msg")] == []
 
 
 async def test_skipping_backwards_or_in_no_lane_is_refused(store: SqlStore) -> None:
     lane = store.catalogue.lanes[MIDDLE]
     with pytest.raises(Refused, match="only skip forwards"):
-        await skip(store.database, lane.number, 31, "why", 0)
+        await skip_ids(store.database, lane.number, 31, "why", 0)
     with pytest.raises(Refused, match="no lane 999"):
-        await skip(store.database, 999, 31, "why", 0)
+        await skip_ids(store.database, 999, 31, "why", 0)
 
 
 def test_ranges_of_ids() -> None:
-    assert list(missing([2, 3, 6], (1, 8))) == [(1, 2), (4, 6), (7, 8)]
-    assert list(missing([], (1, 3))) == [(1, 3)]
-    assert minus([(1, 10)], [(3, 5), (9, 12)]) == [(1, 3), (5, 9)]
-    assert joined([(5, 7), (1, 3), (3, 4)]) == [(1, 4), (5, 7)]
+    assert list(missing_ids([2, 3, 6], (1, 8))) == [(1, 2), (4, 6), (7, 8)]
+    assert list(missing_ids([], (1, 3))) == [(1, 3)]
+    assert subtract([(1, 10)], [(3, 5), (9, 12)]) == [(1, 3), (5, 9)]
+    assert merge_ranges([(5, 7), (1, 3), (3, 4)]) == [(1, 4), (5, 7)]

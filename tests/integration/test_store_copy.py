@@ -23,9 +23,9 @@ from sparrow.store.copy.copier import Copied, copy
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice, Store
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.maintenance.check import verify
+from sparrow.store.sql.maintenance.check import check_store
 from sparrow.store.sql.maintenance.retention import trim
-from sparrow.store.sql.schema.table_names import spelling
+from sparrow.store.sql.schema.table_names import table_suffix
 from sparrow.wire import properties
 
 LOG = small(segment_bytes=4 << 20, queue_file_entries=1000, index_slots=1000, index_entries=4000)
@@ -118,7 +118,7 @@ async def other_log(tmp_path: Path) -> AsyncIterator[LogStore]:
 
 
 async def into_database(source: Store, target: Store, **more: object) -> Copied:
-    return await copy(source, target, source_name="the source", checked=spelling, **more)  # type: ignore[arg-type]
+    return await copy(source, target, source_name="the source", checked=table_suffix, **more)  # type: ignore[arg-type]
 
 
 async def into_log(source: Store, target: Store, **more: object) -> Copied:
@@ -148,7 +148,7 @@ async def test_a_log_goes_into_a_database_and_back(
     assert await database_store.groups() == await log.groups()
     assert tokens_in(await database_store.tokens()) == tokens_in({token.name: token for token in TOKENS})
     assert (await database_store.topics())["orders"].attributes == {"kind": "test"}
-    assert await verify(database_store.database) == []
+    assert await check_store(database_store.database) == []
 
     await into_log(database_store, other_log)
     for source, target in pairs.items():
@@ -231,7 +231,7 @@ async def test_messages_of_others_in_the_target_are_refused(log: LogStore, datab
     with pytest.raises(Refused, match="orders/4 in the target"):
         await into_database(log, database_store)
     with pytest.raises(Refused, match="not copied from here"):
-        await copy(log, database_store, source_name="another source", checked=spelling)
+        await copy(log, database_store, source_name="another source", checked=table_suffix)
 
 
 async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(

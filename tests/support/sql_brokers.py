@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.consuming import Stand
 from tests.support.platforms import broker_settings, channel_to
 
-from sparrow.broker.leadership import Leading
+from sparrow.broker.leadership import Leadership
 from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin
@@ -45,9 +45,9 @@ def store_of(server: BrokerServer) -> SqlStore:
     return store
 
 
-def leading_of(server: BrokerServer) -> Leading:
+def leading_of(server: BrokerServer) -> Leadership:
     (part,) = server.broker.parts
-    assert isinstance(part, Leading)
+    assert isinstance(part, Leadership)
     return part
 
 

@@ -12,14 +12,14 @@ from sparrow.broker.catalog.queue_locks import QueueLocks
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.consume.long_poll import LongPollTable
-from sparrow.broker.consume.resend_sql import SqlResending
+from sparrow.broker.consume.resend_sql import SqlResender
 from sparrow.broker.counters import TrafficCounters
 from sparrow.broker.delay.log import LogDelayScheduler
-from sparrow.broker.delay.sql import SqlDelay
+from sparrow.broker.delay.sql import SqlDelayScheduler
 from sparrow.broker.pop.state.spi import PopState
 from sparrow.broker.produce.stage_store import StageStore
 from sparrow.broker.transactions.log import LogTransactionCoordinator
-from sparrow.broker.transactions.sql import SqlTransactions
+from sparrow.broker.transactions.sql import SqlTransactionCoordinator
 from sparrow.model.queue import Queue
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings
@@ -51,11 +51,11 @@ class Broker:
     locks: QueueLocks
     hold: LongPollTable
     counters: TrafficCounters
-    delay: LogDelayScheduler | SqlDelay
-    transactions: LogTransactionCoordinator | SqlTransactions
+    delay: LogDelayScheduler | SqlDelayScheduler
+    transactions: LogTransactionCoordinator | SqlTransactionCoordinator
     pops: PopState
     stages: StageStore
-    ranges: SqlResending | None = None
+    ranges: SqlResender | None = None
     """Where ranges to be resent are recorded; None: they become references at once."""
     parts: Sequence[BackgroundWorker]
     """What runs by itself; stopped in reverse."""

@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.sql.drivers.database import Conflict
+from sparrow.store.sql.drivers.database import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
 
-LEADER = "leader"
-SEATS_MAX = 64
+LEADER_LEASE = "leader"
+BROKERS_MAX = 64
 _SHARES = 4
 """A lease is renewed after a quarter of its time, and no longer counted on after three."""
 _LOOK_S = 0.5
@@ -32,7 +32,7 @@ _LOOKS = 20
 """So often, with that pause, a leader that stops looks for another."""
 
 
-class Leading:
+class Leadership:
     """Keeps this broker's lease, and runs what only the leader does while it has it."""
 
     def __init__(
@@ -64,10 +64,10 @@ class Leading:
         if not self.is_leader:
             return
         leases = self._store.leases
-        with contextlib.suppress(SparrowError, Conflict):
+        with contextlib.suppress(SparrowError, LockConflict):
             for _ in range(_LOOKS if await leases.others(_seat()) else 0):
                 await asyncio.sleep(_REGISTERED_S)
-                if await leases.others(LEADER):
+                if await leases.others(LEADER_LEASE):
                     await asyncio.sleep(_REGISTERED_S)
                     return
 
@@ -80,8 +80,8 @@ class Leading:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         await self._step_down()
-        with contextlib.suppress(SparrowError, Conflict):
-            await self._store.leases.give_up(LEADER if self.is_leader else _seat(self.number))
+        with contextlib.suppress(SparrowError, LockConflict):
+            await self._store.leases.give_up(LEADER_LEASE if self.is_leader else _seat(self.number))
 
     async def _keep(self) -> None:
         lease_s = self._store.settings.lease_ms / 1000
@@ -89,7 +89,7 @@ class Leading:
             await asyncio.sleep(min(lease_s / _SHARES, _LOOK_S))
             try:
                 await self._renew()
-            except (SparrowError, Conflict) as cause:
+            except (SparrowError, LockConflict) as cause:
                 log.warning("the lease could not be renewed", extra={"cause": str(cause)})
             except Exception as mistake:  # ours: but who does not renew must also hear that it has lost the lease
                 log.error("the lease could not be renewed", exc_info=mistake)
@@ -100,7 +100,7 @@ class Leading:
 
     async def _renew(self) -> None:
         begun = asyncio.get_running_loop().time()
-        epoch = await self._store.leases.take(LEADER)
+        epoch = await self._store.leases.take(LEADER_LEASE)
         if epoch is not None:
             self._store.epoch = epoch
             self._held_at = begun
@@ -110,15 +110,15 @@ class Leading:
             await self._become(0)
             return
         await self._step_down()
-        self._store.epoch = await self._store.leases.epoch(LEADER)
+        self._store.epoch = await self._store.leases.epoch(LEADER_LEASE)
         if self.number <= 0 or await self._store.leases.take(_seat(self.number)) is None:
             await self._become(await self._free_seat())
 
     async def _free_seat(self) -> int:
-        for number in range(1, SEATS_MAX):
+        for number in range(1, BROKERS_MAX):
             if await self._store.leases.take(_seat(number)) is not None:
                 return number
-        raise SparrowError(f"{SEATS_MAX} brokers share this database already")
+        raise SparrowError(f"{BROKERS_MAX} brokers share this database already")
 
     async def _become(self, number: int) -> None:
         if number == self.number:

@@ -61,7 +61,7 @@ class BrokerServer:
     async def _open(self) -> Broker:
         hold = LongPollTable(asyncio.get_running_loop(), pulls_max=self.settings.held_pulls_max)
         if self.settings.store is not None:
-            return await sql_broker.opened(
+            return await sql_broker.open_sql_broker(
                 self.settings.store,
                 Path(self._store),
                 self.settings,

@@ -12,23 +12,23 @@ from sparrow.broker.catalog.queue_locks import QueueLocks
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.consume.long_poll import LongPollTable
-from sparrow.broker.consume.resend_sql import SqlResending
+from sparrow.broker.consume.resend_sql import SqlResender
 from sparrow.broker.context import Broker
 from sparrow.broker.counters import TrafficCounters
-from sparrow.broker.delay.sql import SqlDelay
-from sparrow.broker.leadership import Leading
+from sparrow.broker.delay.sql import SqlDelayScheduler
+from sparrow.broker.leadership import Leadership
 from sparrow.broker.pop.revive import Reviver
-from sparrow.broker.pop.state.sql import SqlPops
+from sparrow.broker.pop.state.sql import SqlPopState
 from sparrow.broker.produce.stage_store import StageStore
-from sparrow.broker.retention.sql import SqlUpkeep
-from sparrow.broker.transactions.sql import SqlTransactions
+from sparrow.broker.retention.sql import SqlRetention
+from sparrow.broker.transactions.sql import SqlTransactionCoordinator
 from sparrow.net.address import Address
 from sparrow.settings import BrokerSettings, SqlSettings
 from sparrow.store.sql.engine import SqlStore
 from sparrow.wire.record import pack_host
 
 
-async def opened(
+async def open_sql_broker(
     url: str,
     folder: Path,
     settings: BrokerSettings,
@@ -56,10 +56,10 @@ async def opened(
     settings = settings.model_copy(update={"topic_queues": 1})
     topics, members = TopicCatalog(store, settings, now_ms, keeps_system=False), ClientRegistry()
     groups = GroupCatalog(store, settings, now_ms)
-    delay = SqlDelay(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
-    transactions = SqlTransactions(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
-    resending = SqlResending(store, topics, members)
-    pops = SqlPops(store, hold, now_ms=now_ms)
+    delay = SqlDelayScheduler(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
+    transactions = SqlTransactionCoordinator(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
+    resending = SqlResender(store, topics, members)
+    pops = SqlPopState(store, hold, now_ms=now_ms)
     reviving = Reviver(pops, store, topics, groups, hold, now_ms=now_ms)
     broker = Broker(
         settings=settings,
@@ -90,8 +90,8 @@ async def opened(
         broker.number = number
         await topics.led(store.epoch)
 
-    work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlUpkeep(store).lead)
-    leading = Leading(store, work=work, on_change=numbered)
+    work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlRetention(store).lead)
+    leading = Leadership(store, work=work, on_change=numbered)
     broker.parts, broker.leave = (leading,), leading.leave
     changes: set[asyncio.Task[None]] = set()
 

@@ -20,22 +20,22 @@ from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Moved, Slice
-from sparrow.store.sql.drivers.database import Conflict, Session
+from sparrow.store.sql.drivers.database import LockConflict, SqlSession
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.row_codec import entry_of
+from sparrow.store.sql.row_codec import row_of_draft
 from sparrow.store.sql.schema.table_names import Lane
-from sparrow.store.sql.state.resend_ranges import Range
+from sparrow.store.sql.state.resend_ranges import ResendRange
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 _TROUBLE_S = 1.0
 _BYTES_A_READ = 4 << 20
 
 
-class SqlResending:
+class SqlResender:
     """Records ranges; feeds them to groups while this broker leads."""
 
     def __init__(self, store: SqlStore, topics: TopicCatalog, members: ClientRegistry) -> None:
@@ -55,8 +55,8 @@ class SqlResending:
         while True:
             try:
                 await self.feed()
-                await asyncio.sleep(LOOK_S)
-            except (SparrowError, Conflict) as error:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            except (SparrowError, LockConflict) as error:
                 log.warning("messages not resent", extra={"why": str(error)})
                 await asyncio.sleep(_TROUBLE_S)
 
@@ -89,9 +89,9 @@ class SqlResending:
         return True
 
     async def _feed_range(
-        self, group: str, lane: Lane, queue: Queue, each: Range, wanted: SubscriptionFilter | None
+        self, group: str, lane: Lane, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None
     ) -> None:
-        async def done(session: Session) -> bool:
+        async def done(session: SqlSession) -> bool:
             return await self._store.resends.done(session, group, lane, each.id)
 
         drafts = await self._references(queue, each, wanted)
@@ -100,7 +100,7 @@ class SqlResending:
                 await done(session)
             return
         topic = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, await self._reads(group, queue.topic, wanted))
-        entries = [entry_of(draft, self._store.catalogue.anonymous) for draft in drafts]
+        entries = [row_of_draft(draft, self._store.catalogue.anonymous) for draft in drafts]
         await self._store.append_with(Queue(topic.name, 0), entries, done)
 
     async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:
@@ -108,7 +108,7 @@ class SqlResending:
         pops = wanted is None and await self._store.mark(receipt_handles.pop_begun_mark(group, topic)) is not None
         return receipt_handles.pop_retry_topic(group, topic).removeprefix(RETRY_TOPIC_PREFIX) if pops else group
 
-    async def _references(self, queue: Queue, each: Range, wanted: SubscriptionFilter | None) -> list[Draft]:
+    async def _references(self, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None) -> list[Draft]:
         """For those that retention has left, and the group wants."""
         found: list[Draft] = []
         offset, end = each.start - 1, each.end

@@ -23,25 +23,25 @@ from sparrow.broker.delay.delay_topics import (
     is_due,
 )
 from sparrow.broker.delay.log import LogDelayScheduler
-from sparrow.broker.produce.dedup_sql import claim, once_of
+from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import Appended
-from sparrow.store.sql.drivers.database import Conflict, Duplicate, Session
+from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.row_codec import KEY_BYTES_MAX, entry_from, entry_of
+from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
 from sparrow.wire.properties import value_of, with_values
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 _DELIVERED_AT_ONCE = 500
 _TROUBLE_S = 1.0
 
 
-class SqlDelay:
+class SqlDelayScheduler:
     """Takes messages in; delivers them while this broker leads."""
 
     handle_of = staticmethod(LogDelayScheduler.handle_of)
@@ -77,22 +77,22 @@ class SqlDelay:
         return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> Appended:
-        entry = entry_of(self._store.checked(draft), 0)
+        entry = row_of_draft(self._store.checked(draft), 0)
         key = (value_of(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}
-        once = once_of(queue, draft, "delayed")
+        once = deferred_send_key(queue, draft, "delayed")
 
         async def insert() -> None:
             if once is None:
                 await insert_in(database)
                 return
-            with contextlib.suppress(Duplicate):  # it waits, or has been delivered
+            with contextlib.suppress(DuplicateKey):  # it waits, or has been delivered
                 async with database.transaction() as session:
-                    await claim(session, once, due_ms, at_ms)
+                    await claim_send(session, once, due_ms, at_ms)
                     await insert_in(session)
 
-        async def insert_in(session: Session) -> None:
+        async def insert_in(session: SqlSession) -> None:
             await session.change(
                 "INSERT INTO hermes_delay (due, topic, queue_id, unique_key, body, source_ip, properties, at)"
                 " VALUES (:due, :topic, :queue_id, :key, :body, :ip, :properties, :at)",
@@ -144,8 +144,8 @@ class SqlDelay:
         while True:
             try:
                 if not await self.deliver_due():
-                    await asyncio.sleep(LOOK_S)
-            except (SparrowError, Conflict) as error:  # they stay in the database, and are tried again
+                    await asyncio.sleep(POLL_INTERVAL_S)
+            except (SparrowError, LockConflict) as error:  # they stay in the database, and are tried again
                 log.warning("delayed messages not delivered", extra={"why": str(error)})
                 await asyncio.sleep(_TROUBLE_S)
 
@@ -162,7 +162,7 @@ class SqlDelay:
         for queue, lot in lots.items():
             ids = ", ".join(str(row[0]) for row in lot)
 
-            async def taken(session: Session, ids: str = ids, count: int = len(lot)) -> bool:
+            async def taken(session: SqlSession, ids: str = ids, count: int = len(lot)) -> bool:
                 return await session.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
             if queue not in self._store.catalogue.lanes:  # another broker may have made its topic a moment ago
@@ -171,6 +171,6 @@ class SqlDelay:
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
                 await self._store.database.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})")
                 continue
-            entries = [entry_from(row[3], row[4], row[5], self._store.catalogue.anonymous) for row in lot]
+            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalogue.anonymous) for row in lot]
             await self._store.append_with(queue, entries, taken)
         return len(found)

@@ -9,29 +9,29 @@ from typing import Literal, NamedTuple
 
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
-from sparrow.store.sql.append.dedup import ticket_of
-from sparrow.store.sql.drivers.database import Session
-from sparrow.store.sql.schema.table_names import is_platforms
+from sparrow.store.sql.append.dedup import producer_sequence_of
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.schema.table_names import is_internal_topic
 
 _KINDS = {"delayed": 1 << 61, "half": 1 << 60}
 """Bits that are turned in a producer's number."""
 
 
-class Once(NamedTuple):
+class DeferredSendKey(NamedTuple):
     """Which send of which producer."""
 
     producer: int
     seq: int
 
 
-def once_of(queue: Queue, draft: Draft, kind: Literal["delayed", "half"]) -> Once | None:
+def deferred_send_key(queue: Queue, draft: Draft, kind: Literal["delayed", "half"]) -> DeferredSendKey | None:
     """None: the message may be stored as often as it is sent. `kind` says what it waits for."""
     # What is for a group's retries is no repeat, though it has the ticket of the first.
-    ticket = None if is_platforms(queue.topic) else ticket_of((draft,))
-    return None if ticket is None else Once(ticket[0] ^ _KINDS[kind], ticket[1])
+    ticket = None if is_internal_topic(queue.topic) else producer_sequence_of((draft,))
+    return None if ticket is None else DeferredSendKey(ticket[0] ^ _KINDS[kind], ticket[1])
 
 
-async def claim(session: Session, once: Once, value: int, at_ms: int) -> None:
+async def claim_send(session: SqlSession, once: DeferredSendKey, value: int, at_ms: int) -> None:
     """File it, with a value for those who repeat it; `Duplicate` if it is filed already."""
     await session.change(
         "INSERT INTO hermes_batch (lane, producer, seq, base_id, n, at) VALUES (0, :producer, :seq, :value, 1, :at)",
@@ -42,7 +42,7 @@ async def claim(session: Session, once: Once, value: int, at_ms: int) -> None:
     )
 
 
-async def claimed(session: Session, once: Once) -> int | None:
+async def claimed_value(session: SqlSession, once: DeferredSendKey) -> int | None:
     """What was filed for it."""
     found = await session.rows(
         "SELECT base_id FROM hermes_batch WHERE lane = 0 AND producer = :producer AND seq = :seq",

@@ -6,15 +6,15 @@ import asyncio
 import logging
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.sql.drivers.database import Conflict
+from sparrow.store.sql.drivers.database import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S = 600.0
+TRIM_INTERVAL_S = 600.0
 
 
-class SqlUpkeep:
+class SqlRetention:
     """Retention, while this broker leads."""
 
     def __init__(self, store: SqlStore) -> None:
@@ -23,10 +23,10 @@ class SqlUpkeep:
     async def lead(self) -> None:
         """Tidy up every ten minutes, until cancelled."""
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(TRIM_INTERVAL_S)
             try:
                 count = await self._store.trim()
                 if count:
                     log.info("old messages deleted", extra={"count": count})
-            except (SparrowError, Conflict) as cause:
+            except (SparrowError, LockConflict) as cause:
                 log.warning("old messages not deleted", extra={"why": str(cause)})

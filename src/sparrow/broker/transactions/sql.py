@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.delay.delay_topics import parse_whole_number
-from sparrow.broker.produce.dedup_sql import claim, claimed, once_of
+from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES
 from sparrow.broker.transactions.log import TransactionNotEnded
@@ -23,10 +23,10 @@ from sparrow.model.priority import Priority
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Appended
-from sparrow.store.sql.append.insert import inserted_counted
-from sparrow.store.sql.drivers.database import Conflict, Duplicate, Session
+from sparrow.store.sql.append.insert import insert_returning_id
+from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
 from sparrow.store.sql.engine import SqlStore
-from sparrow.store.sql.row_codec import Records, draft_of, entry_of
+from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_draft
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
@@ -40,7 +40,7 @@ _NOWHERE = Lane(0, "", 0, "m", Priority.MIDDLE)
 """Half messages lie in no lane: their place is their number."""
 
 
-class SqlTransactions:
+class SqlTransactionCoordinator:
     """All unfinished transactions of a database."""
 
     def __init__(
@@ -54,7 +54,7 @@ class SqlTransactions:
     ) -> None:
         self._store, self._settings, self._now_ms = store, settings, now_ms
         self._asking = TransactionCheckBack(members, settings.name)
-        self._records = Records(_NOWHERE, HALF_QUEUE.topic, HALF_QUEUE.id, store_host)
+        self._records = RowRecordEncoder(_NOWHERE, HALF_QUEUE.topic, HALF_QUEUE.id, store_host)
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
 
@@ -67,15 +67,15 @@ class SqlTransactions:
         return asyncio.ensure_future(self._stored(queue, draft))
 
     async def _stored(self, queue: Queue, draft: Draft) -> Appended:
-        entry = entry_of(self._store.checked(draft), 0)
+        entry = row_of_draft(self._store.checked(draft), 0)
         seconds = parse_whole_number(value_of(draft.properties, PROPERTY_CHECK_IMMUNITY_S))
         patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
         at_ms = self._now_ms()
-        once = once_of(queue, draft, "half")
-        if once is not None and (first := await claimed(self._store.database, once)) is not None:
+        once = deferred_send_key(queue, draft, "half")
+        if once is not None and (first := await claimed_value(self._store.database, once)) is not None:
             return _half_at(first, at_ms)
         # Not tried again when the database goes away: a half that nobody knows of is asked after, like any other.
-        number = await inserted_counted(
+        number = await insert_returning_id(
             self._store.database,
             "hermes_half",
             producer_group=value_of(draft.properties, b"PGROUP") or "",
@@ -90,10 +90,10 @@ class SqlTransactions:
         )
         if once is not None:
             try:
-                await claim(self._store.database, once, number, at_ms)
-            except Duplicate:  # of two that came together, the other was first
+                await claim_send(self._store.database, once, number, at_ms)
+            except DuplicateKey:  # of two that came together, the other was first
                 await self._store.database.change("DELETE FROM hermes_half WHERE id = :id", id=number)
-                number = await claimed(self._store.database, once) or number
+                number = await claimed_value(self._store.database, once) or number
         return _half_at(number, at_ms)
 
     async def end(self, request: EndTransaction) -> Appended | None:
@@ -114,7 +114,7 @@ class SqlTransactions:
         if group != request.group:
             raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
 
-        async def finished(session: Session) -> bool:
+        async def finished(session: SqlSession) -> bool:
             return await session.change("DELETE FROM hermes_half WHERE id = :id AND state = 'half'", id=number) == 1
 
         if request.verdict == ROLLED_BACK:
@@ -123,10 +123,10 @@ class SqlTransactions:
             return None
         if Queue(topic, queue_id) not in self._store.catalogue.lanes:  # made on another broker, a moment ago
             await self._store.topics()
-        draft, _ = draft_of(body, source_ip, properties)
+        draft, _ = draft_of_row(body, source_ip, properties)
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
         draft.prepared_offset = number
-        entry = entry_of(draft, self._store.catalogue.anonymous)
+        entry = row_of_draft(draft, self._store.catalogue.anonymous)
         return await self._store.append_with(Queue(topic, queue_id), [entry], finished)
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class SqlTransactions:
             await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
             try:
                 await self.ask_overdue()
-            except (SparrowError, Conflict) as error:
+            except (SparrowError, LockConflict) as error:
                 log.warning("transactions not asked after", extra={"why": str(error)})
 
     async def ask_overdue(self) -> None:

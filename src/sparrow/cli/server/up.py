@@ -15,7 +15,7 @@ from sparrow.cli import lifecycle
 from sparrow.cli.server.platform import Platform
 from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
-from sparrow.store.sql.drivers.database import address_of
+from sparrow.store.sql.drivers.database import parse_database_url
 
 Data = Annotated[Path, typer.Option(help="Where everything is kept.")]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 is everywhere.")]
@@ -244,6 +244,6 @@ def say_broker(name: str, address: str) -> None:
 
 
 def _say_ready(data: Path, begun: float, store: str | None = None) -> None:
-    where = f"messages in {address_of(store)}" if store is not None else f"data in {data.resolve()}"
+    where = f"messages in {parse_database_url(store)}" if store is not None else f"data in {data.resolve()}"
     typer.echo(f"ready after {time.perf_counter() - begun:.2f} s; {where}; Ctrl-C stops it")
     sys.stdout.flush()

@@ -14,10 +14,10 @@ from rich.table import Table
 from sparrow import clock
 from sparrow.cli.store.location import existing_database, existing_log
 from sparrow.store.log import LogStore
-from sparrow.store.sql.drivers.database import Database, is_database, open_database
-from sparrow.store.sql.maintenance.check import skip as skip_ids
-from sparrow.store.sql.maintenance.check import verify
-from sparrow.store.sql.maintenance.lane_check import Finding
+from sparrow.store.sql.drivers.database import StoreDatabase, is_database_url, open_database
+from sparrow.store.sql.maintenance.check import check_store
+from sparrow.store.sql.maintenance.check import skip_ids as skip_ids
+from sparrow.store.sql.maintenance.lane_check import CheckFinding
 
 Url = Annotated[str, typer.Argument(help="The URL of a database: mysql://, postgresql:// or sqlite:///path.")]
 
@@ -31,7 +31,7 @@ def check(
 
     Example: [bold]sparrow store check postgresql://me@db/messages[/bold]
     """
-    if is_database(store):
+    if is_database_url(store):
         findings = asyncio.run(_check_database(store))
         what = "the database"
     else:
@@ -48,22 +48,22 @@ def check(
     raise typer.Exit(1)
 
 
-async def _check_database(url: str) -> list[Finding]:
+async def _check_database(url: str) -> list[CheckFinding]:
     existing_database(url)
     database = await open_database(url, connections_max=2)
     columns = (TextColumn("looking at rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             work = bar.add_task("", total=None)
-            return await verify(database, lambda done, total: bar.update(work, completed=done, total=total))
+            return await check_store(database, lambda done, total: bar.update(work, completed=done, total=total))
     finally:
         await database.close()
 
 
-def _check_log(directory: Path) -> list[Finding]:
+def _check_log(directory: Path) -> list[CheckFinding]:
     with LogStore(directory) as store:
         return [
-            Finding("commitlog", f"bytes {damage.start:,} to {damage.end:,} are damaged and were left out")
+            CheckFinding("commitlog", f"bytes {damage.start:,} to {damage.end:,} are damaged and were left out")
             for damage in store.damage
         ]
 
@@ -84,7 +84,7 @@ def skip(
 
 
 async def _skip(url: str, lane: int, to: int, reason: str) -> list[tuple[int, int]]:
-    database: Database = await open_database(url, connections_max=2)
+    database: StoreDatabase = await open_database(url, connections_max=2)
     try:
         return await skip_ids(database, lane, to, reason, clock.now_ms())
     finally:

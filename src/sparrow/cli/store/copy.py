@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sparrow.cli.store.location import identity, opened
 from sparrow.model.topic import checked_topic
 from sparrow.store.copy import copier
-from sparrow.store.sql.drivers.database import is_database
-from sparrow.store.sql.schema.table_names import spelling
+from sparrow.store.sql.drivers.database import is_database_url
+from sparrow.store.sql.schema.table_names import table_suffix
 
 EXAMPLES = """
 Examples:
@@ -66,7 +66,7 @@ async def _copy(source: str, target: str, topics: list[str], renames: dict[str, 
                 source_name=identity(source),
                 chosen=topics,
                 renames=renames,
-                checked=spelling if is_database(target) else checked_topic,
+                checked=table_suffix if is_database_url(target) else checked_topic,
                 progress=lambda done, total, topic: bar.update(
                     work, completed=done, total=total, description=topic or "copied"
                 ),

@@ -13,7 +13,7 @@ from sparrow.cli.server.up import settings_of
 from sparrow.settings import LogSettings, SqlSettings
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Store
-from sparrow.store.sql.drivers.database import Address, address_of, is_database
+from sparrow.store.sql.drivers.database import DatabaseUrl, is_database_url, parse_database_url
 
 _LARGEST_BYTES = (1 << 24) - 1
 """Whatever one store has taken, the other takes."""
@@ -27,9 +27,9 @@ def existing_log(directory: Path) -> Path:
     raise typer.BadParameter(f"{directory} holds no commitlog folder, so it is no store")
 
 
-def existing_database(url: str) -> Address:
+def existing_database(url: str) -> DatabaseUrl:
     """Of a SQLite file that is not there one would be made, and found to be sound."""
-    address = address_of(url)
+    address = parse_database_url(url)
     if address.kind == "sqlite" and not Path(address.name).is_file():
         raise typer.BadParameter(f"there is no file {address.name}")
     return address
@@ -39,7 +39,7 @@ def existing_database(url: str) -> Address:
 async def opened(name: str, *, is_new: bool = False) -> AsyncIterator[Store]:
     """A store, for as long as it is needed. `is_new`: it may be made."""
     settings = settings_of()
-    if is_database(name):
+    if is_database_url(name):
         from sparrow.store.sql.engine import SqlStore
 
         if not is_new:
@@ -63,7 +63,7 @@ def _new_log(directory: Path) -> Path:
 
 def identity(name: str) -> str:
     """Tells one store from another, however it is spelled: without passwords."""
-    if not is_database(name):
+    if not is_database_url(name):
         return str(existing_log(Path(name)).resolve())
-    address = address_of(name)
+    address = parse_database_url(name)
     return str(Path(address.name).resolve()) if address.kind == "sqlite" else str(address)

@@ -23,30 +23,30 @@ from sparrow.settings import SqlSettings
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, Portion, ReadResult
 from sparrow.store.sql.append import atomic_append
-from sparrow.store.sql.append.dedup import ticket_of
-from sparrow.store.sql.append.insert import inserted
+from sparrow.store.sql.append.dedup import producer_sequence_of
+from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.append.lane_writer import LaneWriter
 from sparrow.store.sql.drivers.database import (
-    Conflict,
-    Database,
-    DatabaseLost,
-    Duplicate,
-    NoRoom,
-    Placed,
-    Session,
+    AssignedIds,
+    DuplicateKey,
+    LockConflict,
+    MissingPartition,
+    SqlSession,
+    StoreDatabase,
+    StoreDatabaseUnreachable,
     open_database,
 )
 from sparrow.store.sql.maintenance import retention
 from sparrow.store.sql.read import search
-from sparrow.store.sql.read.lane_poller import Watch
+from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
-from sparrow.store.sql.row_codec import Entry, entry_of
-from sparrow.store.sql.schema.table_names import Lane, is_platforms, lane_and_id
+from sparrow.store.sql.row_codec import NewRow, row_of_draft
+from sparrow.store.sql.schema.table_names import Lane, is_internal_topic, split_physical_offset
 from sparrow.store.sql.state import tokens
-from sparrow.store.sql.state.catalog import Catalogue, upsert
-from sparrow.store.sql.state.committed_offsets import Offsets
+from sparrow.store.sql.state.catalog import StoreCatalog, upsert
+from sparrow.store.sql.state.committed_offsets import CommittedOffsets
 from sparrow.store.sql.state.leases import Leases
-from sparrow.store.sql.state.resend_ranges import Resends
+from sparrow.store.sql.state.resend_ranges import ResendRanges
 from sparrow.wire import record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
@@ -63,7 +63,7 @@ class SqlStore:
 
     def __init__(
         self,
-        database: Database,
+        database: StoreDatabase,
         settings: SqlSettings,
         *,
         owner: str,
@@ -73,12 +73,12 @@ class SqlStore:
         now_ms: Callable[[], int],
     ) -> None:
         self.database, self.settings = database, settings
-        self.catalogue = Catalogue(database, partition_rows=settings.partition_rows, now_ms=now_ms)
+        self.catalogue = StoreCatalog(database, partition_rows=settings.partition_rows, now_ms=now_ms)
         self.leases = Leases(database, owner, settings.lease_ms)
-        self.resends = Resends(database, self.catalogue, now_ms=now_ms)
+        self.resends = ResendRanges(database, self.catalogue, now_ms=now_ms)
         self.epoch = 0
         """With which offsets are committed: of the lease of whoever leads, as far as is known here."""
-        self.committing = Offsets(database, self.catalogue, epoch=lambda: self.epoch, now_ms=now_ms)
+        self.committing = CommittedOffsets(database, self.catalogue, epoch=lambda: self.epoch, now_ms=now_ms)
         self.on_refresh: Callable[[], None] = lambda: None
         """Told when topics and groups were read again."""
         self.on_restart: Callable[[], None] = lambda: None
@@ -89,7 +89,7 @@ class SqlStore:
         self._tokens: dict[str, Token] = {}
         self._views: dict[int, LaneView] = {}
         self._writers: dict[int, LaneWriter] = {}
-        self._watch = Watch(
+        self._watch = LanePoller(
             database,
             self._views,
             waited_for=waited_for,
@@ -155,13 +155,13 @@ class SqlStore:
     def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[Appended]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
-        entries = [entry_of(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
+        entries = [row_of_draft(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
         # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
-        ticket = None if is_platforms(queue.topic) else ticket_of(drafts)
+        ticket = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         placed = self._writer(view.lane).append(entries, ticket)
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
-        def done(future: asyncio.Future[Placed]) -> None:
+        def done(future: asyncio.Future[AssignedIds]) -> None:
             if appended.done():
                 return
             if future.cancelled():
@@ -178,7 +178,7 @@ class SqlStore:
         return appended
 
     async def append_with(
-        self, queue: Queue, entries: Sequence[Entry], change: Callable[[Session], Awaitable[bool]]
+        self, queue: Queue, entries: Sequence[NewRow], change: Callable[[SqlSession], Awaitable[bool]]
     ) -> Appended | None:
         """Append in one transaction with another change; None, and nothing done, if that finds nothing to change."""
         view = self._view(queue)
@@ -188,12 +188,12 @@ class SqlStore:
                 async with self.database.transaction() as session:
                     if not await change(session):
                         raise _NothingToChange
-                    placed = await inserted(session, view.lane, entries, self._now_ms())
+                    placed = await insert_with_ids(session, view.lane, entries, self._now_ms())
             except _NothingToChange:
                 return None
-            except NoRoom:
+            except MissingPartition:
                 await self.catalogue.make_room(view.lane, len(entries))
-            except Conflict:
+            except LockConflict:
                 tries += 1
                 if tries > _TRIES_MAX:
                     raise
@@ -214,7 +214,7 @@ class SqlStore:
             return False
         of_lanes = [
             await asyncio.to_thread(
-                atomic_append.checked,
+                atomic_append.check_records,
                 views[portion.queue].lane,
                 portion,
                 check=self.checked,
@@ -228,19 +228,19 @@ class SqlStore:
         deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
         while True:
             try:
-                done = await atomic_append.append(
+                done = await atomic_append.append_atomically(
                     self.database, scope, number, of_lanes, token=self.catalogue.anonymous, now_ms=self._now_ms()
                 )
                 break
-            except (Conflict, NoRoom, DatabaseLost) as cause:
+            except (LockConflict, MissingPartition, StoreDatabaseUnreachable) as cause:
                 tries += 1
-                if isinstance(cause, DatabaseLost):
+                if isinstance(cause, StoreDatabaseUnreachable):
                     is_lost = True  # and perhaps done
                     if asyncio.get_running_loop().time() > deadline:
                         raise
                 elif tries > _TRIES_MAX:
                     raise Busy(f"a group cannot be appended: somebody is always in the way ({cause})") from cause
-                if isinstance(cause, NoRoom):
+                if isinstance(cause, MissingPartition):
                     await self._make_room(of_lanes)
                 else:
                     await asyncio.sleep(random.uniform(0.01, 0.1))
@@ -255,7 +255,7 @@ class SqlStore:
                 self._on_growth(view.queue, view.bounds.end)
         return True
 
-    async def _make_room(self, portions: Sequence[atomic_append.LanePortion]) -> None:
+    async def _make_room(self, portions: Sequence[atomic_append.LaneRecords]) -> None:
         counts: dict[Lane, int] = {}
         for portion in portions:
             counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
@@ -263,7 +263,7 @@ class SqlStore:
             await self.catalogue.make_room(lane, count)
 
     async def ledger(self, scope: str) -> int | None:
-        return await atomic_append.reached(self.database, scope)
+        return await atomic_append.ledger_position(self.database, scope)
 
     async def insist(self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
@@ -275,10 +275,10 @@ class SqlStore:
                     return
                 await work()
                 return
-            except (Conflict, DatabaseLost) as cause:
-                is_tried |= isinstance(cause, DatabaseLost)
+            except (LockConflict, StoreDatabaseUnreachable) as cause:
+                is_tried |= isinstance(cause, StoreDatabaseUnreachable)
                 if asyncio.get_running_loop().time() > deadline:
-                    raise cause if isinstance(cause, DatabaseLost) else Busy(str(cause)) from cause
+                    raise cause if isinstance(cause, StoreDatabaseUnreachable) else Busy(str(cause)) from cause
                 await asyncio.sleep(random.uniform(0.01, 0.1))
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
@@ -286,7 +286,7 @@ class SqlStore:
             raise Refused("a batch without messages cannot be appended")
         return await self.append_soon(queue, drafts)
 
-    def _appended(self, placed: Placed, count: int, topic: str) -> Appended:
+    def _appended(self, placed: AssignedIds, count: int, topic: str) -> Appended:
         if placed.lane not in self.catalogue.by_number:  # deleted while the answer was on its way
             raise UnknownTopic(topic)
         lane, queue = self.catalogue.by_number[placed.lane]
@@ -308,7 +308,7 @@ class SqlStore:
                 raise Refused(f"properties are not UTF-8 at byte {cause.start}") from cause
         return draft
 
-    def _stored(self, lane: Lane, placed: Placed, entries: Sequence[Entry]) -> None:
+    def _stored(self, lane: Lane, placed: AssignedIds, entries: Sequence[NewRow]) -> None:
         view = self._views.get(lane.number)
         if view is None:  # its topic was deleted meanwhile
             return
@@ -383,7 +383,7 @@ class SqlStore:
         return await search.by_key(self.database, views, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        number, message_id = lane_and_id(physical_offset)
+        number, message_id = split_physical_offset(physical_offset)
         view = self._views.get(number)
         if view is None:
             return None
@@ -533,7 +533,7 @@ async def _patiently(work: Callable[[], Awaitable[None]]) -> None:
     for tries in range(_TRIES_MAX):
         try:
             return await work()
-        except (Conflict, Duplicate) as cause:
+        except (LockConflict, DuplicateKey) as cause:
             if tries == _TRIES_MAX - 1:
                 raise Busy(f"the database is being changed by others ({cause})") from cause
             await asyncio.sleep(random.uniform(0.01, 0.1))

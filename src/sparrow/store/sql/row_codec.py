@@ -21,7 +21,7 @@ from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
 
-COLUMNS = 'id, body, source_ip, token, ref_key, "timestamp", properties'
+MESSAGE_COLUMNS = 'id, body, source_ip, token, ref_key, "timestamp", properties'
 RECORD_COLUMNS = 'id, body, source_ip, "timestamp", properties'
 """What a record is made of."""
 KEY_BYTES_MAX = 255
@@ -37,7 +37,7 @@ _TIMES, _PREPARED, _PORT, _SOURCE = b"sys.times", b"sys.prepared", b"sys.port", 
 _KEYS, _UNIQUE_KEY = KEYS.encode(), UNIQUE_KEY.encode()
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class NewRow(msgspec.Struct, frozen=True, gc=False):
     """What is inserted of a message, but for what the transaction adds: id and time."""
 
     body: bytes
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Row(NamedTuple):
-    """What is read of a message, in the order of `COLUMNS`."""
+    """What is read of a message, in the order of `MESSAGE_COLUMNS`."""
 
     id: int
     body: bytes
@@ -61,7 +61,7 @@ class Row(NamedTuple):
     properties: bytes
 
 
-def pack(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+def pack_properties(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The property column of a map."""
     parts: list[bytes] = []
     count = 0
@@ -71,7 +71,7 @@ def pack(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return _START.pack(_VERSION, count) + b"".join(parts)
 
 
-def unpack(packed: bytes) -> list[tuple[bytes, bytes]]:
+def unpack_properties(packed: bytes) -> list[tuple[bytes, bytes]]:
     """The pairs of a property column, in order."""
     at, pairs = 3, []
     for _ in range(_count_in(packed)):
@@ -115,7 +115,7 @@ def _check_end(packed: bytes, at: int) -> None:
         raise CorruptRecord(0, f"its properties should take {at} bytes, they take {len(packed)}")
 
 
-def entry_of(draft: Draft, token: int) -> Entry:
+def row_of_draft(draft: Draft, token: int) -> NewRow:
     """The columns of a message on its way in."""
     parts = [b""]
     count = 1
@@ -139,7 +139,7 @@ def entry_of(draft: Draft, token: int) -> Entry:
             parts += (_pack_lengths(len(name), len(value)), name, value)
     parts[0] = _START.pack(_VERSION, count)
     found = _found_by(keys, unique_key)
-    return Entry(bytes(draft.body), source_ip, token, found[0] if found else None, b"".join(parts), found[1:])
+    return NewRow(bytes(draft.body), source_ip, token, found[0] if found else None, b"".join(parts), found[1:])
 
 
 def _numbers(draft: Draft) -> Iterator[tuple[bytes, bytes]]:
@@ -171,10 +171,10 @@ def _born_host(source_ip: int, port: bytes | None, source: bytes | None) -> byte
     return ip + int(port or 0).to_bytes(4, "big")
 
 
-def entry_from(body: bytes, source_ip: int, properties: bytes, token: int) -> Entry:
+def row_of_columns(body: bytes, source_ip: int, properties: bytes, token: int) -> NewRow:
     """The columns of a message that lay in another table."""
-    keys = keys_in(dict(unpack(properties)))
-    return Entry(body, source_ip, token, keys[0] if keys else None, properties, keys[1:])
+    keys = keys_in(dict(unpack_properties(properties)))
+    return NewRow(body, source_ip, token, keys[0] if keys else None, properties, keys[1:])
 
 
 def keys_in(properties: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
@@ -189,7 +189,7 @@ def _found_by(keys: bytes, unique_key: bytes) -> tuple[bytes, ...]:
     return tuple(key for key in found if 0 < len(key) <= KEY_BYTES_MAX)
 
 
-class Records:
+class RowRecordEncoder:
     """Makes the records of one lane: what it is for the wire."""
 
     def __init__(self, lane: Lane, topic: str, queue_id: int, store_host: bytes) -> None:
@@ -198,16 +198,16 @@ class Records:
         self._topic_field, self._store_host = record.topic_field(topic.encode()), store_host
 
     def of(self, row: Sequence[Any]) -> tuple[bytes, int]:
-        """The record of a row in the order of `COLUMNS`, and the code of its tags."""
+        """The record of a row in the order of `MESSAGE_COLUMNS`, and the code of its tags."""
         message_id, body, source_ip, _, _, store_ms, properties = row
         return self.made(message_id, body, source_ip, store_ms, properties)
 
-    def of_entry(self, message_id: int, entry: Entry, store_ms: int) -> tuple[bytes, int]:
+    def of_entry(self, message_id: int, entry: NewRow, store_ms: int) -> tuple[bytes, int]:
         """The same of a message that was just inserted."""
         return self.made(message_id, entry.body, entry.source_ip, store_ms, entry.properties)
 
     def made(self, message_id: int, body: bytes, source_ip: int, store_ms: int, properties: bytes) -> tuple[bytes, int]:
-        draft, tags = draft_of(body, source_ip, properties)
+        draft, tags = draft_of_row(body, source_ip, properties)
         made = record.encode(
             draft,
             self._topic_field,
@@ -221,7 +221,7 @@ class Records:
         return made, tags
 
 
-def draft_of(body: bytes, source_ip: int, properties: bytes) -> tuple[Draft, int]:
+def draft_of_row(body: bytes, source_ip: int, properties: bytes) -> tuple[Draft, int]:
     """What the sender said, and the code of its tags."""
     words, said = _split(properties)
     born_host = _born_host(source_ip, said.get(_PORT), said.get(_SOURCE))

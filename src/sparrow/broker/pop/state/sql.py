@@ -23,24 +23,24 @@ from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBa
 from sparrow.model.errors import Busy, SparrowError, Unavailable
 from sparrow.model.priority import LANES
 from sparrow.model.queue import Queue
-from sparrow.store.sql.drivers.database import Conflict
+from sparrow.store.sql.drivers.database import LockConflict
 from sparrow.store.sql.engine import SqlStore
 
 log = logging.getLogger(__name__)
 
-AHEAD_MAX = 100_000
+AHEAD_OF_ACK_FLOOR_MAX = 100_000
 """How far a group is handed messages out behind one that is not settled: at most so many come again by rule 1."""
 _LAST_WORDS_S = 2.0
 
 _Key = tuple[str, Queue]
 
 
-class NotLeading(Unavailable):
+class NotLeader(Unavailable):
     def __str__(self) -> str:
         return "this broker does not lead, and only the leader hands messages out: ask the name server for broker 0"
 
 
-class SqlPops:
+class SqlPopState:
     """Everything in flight, while this broker leads."""
 
     fetches_max = LANES + 1
@@ -70,7 +70,7 @@ class SqlPops:
             self._leads = self._knows_topics = False
             self.forget()
             # Whoever leads next is to find what was acknowledged here.
-            with contextlib.suppress(SparrowError, Conflict, TimeoutError):
+            with contextlib.suppress(SparrowError, LockConflict, TimeoutError):
                 async with asyncio.timeout(_LAST_WORDS_S):
                     await self._store.committing.flush()
 
@@ -86,7 +86,7 @@ class SqlPops:
 
     def check(self) -> None:
         if not self._leads:
-            raise NotLeading
+            raise NotLeader
 
     # -- how far groups are -------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class SqlPops:
     async def _mark(self, name: str, value: int) -> None:
         try:
             await self._store.put_mark(name, value)
-        except (SparrowError, Conflict) as error:
+        except (SparrowError, LockConflict) as error:
             log.warning("a mark of pops is not stored", extra={"name": name, "why": str(error)})
 
 
@@ -268,7 +268,7 @@ def _is_far_ahead(place: AckFloor) -> bool:
 
 
 def _is_ahead(position: int | None, floor: int | None) -> bool:
-    return position is not None and floor is not None and position - floor >= AHEAD_MAX
+    return position is not None and floor is not None and position - floor >= AHEAD_OF_ACK_FLOOR_MAX
 
 
 @contextlib.contextmanager
@@ -276,5 +276,5 @@ def _as_busy() -> Iterator[None]:
     """A transaction that lost against another is no mistake of ours, and not the caller's either."""
     try:
         yield
-    except Conflict as cause:
+    except LockConflict as cause:
         raise Busy(str(cause)) from cause

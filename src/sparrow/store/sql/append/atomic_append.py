@@ -17,12 +17,12 @@ import numpy as np
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
 from sparrow.store.spi import Portion
-from sparrow.store.sql.append.bulk_insert import insert
-from sparrow.store.sql.append.insert import numbered
-from sparrow.store.sql.drivers.database import Database, Session
-from sparrow.store.sql.row_codec import BODY_BYTES_MAX, Entry, entry_of
+from sparrow.store.sql.append.bulk_insert import insert_rows
+from sparrow.store.sql.append.insert import take_ids
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow, row_of_draft
 from sparrow.store.sql.schema.table_names import Lane
-from sparrow.store.sql.state.catalog import insert_new
+from sparrow.store.sql.state.catalog import insert_if_absent
 from sparrow.wire import columns, record
 
 _CHUNK_ROWS, _CHUNK_BYTES = 2000, 4 << 20
@@ -31,7 +31,7 @@ _NOWHERE = -1
 """How far a scope is that has a row, and nothing more."""
 
 
-class LanePortion(NamedTuple):
+class LaneRecords(NamedTuple):
     """Records for one lane, known to be sound."""
 
     lane: Lane
@@ -40,7 +40,7 @@ class LanePortion(NamedTuple):
     sizes: Sequence[int]
 
 
-def checked(
+def check_records(
     lane: Lane,
     portion: Portion,
     *,
@@ -48,7 +48,7 @@ def checked(
     packet_bytes_max: int,
     body_bytes_max: int,
     verify_crc: bool,
-) -> LanePortion:
+) -> LaneRecords:
     """The portion, if all of it may be stored. May take its time."""
     sizes = np.asarray(portion.sizes, np.int64)
     data = memoryview(portion.data).cast("B")
@@ -65,22 +65,22 @@ def checked(
         draft = check(record.redraft(data[int(starts[row]) : int(starts[row]) + int(sizes[row])]))
         if int(sizes[row]) > packet_bytes_max or len(draft.body) > BODY_BYTES_MAX:
             raise TooLarge("the message", int(sizes[row]), min(packet_bytes_max, BODY_BYTES_MAX))
-    return LanePortion(lane, data, starts.tolist(), sizes.tolist())
+    return LaneRecords(lane, data, starts.tolist(), sizes.tolist())
 
 
-class Numbered(NamedTuple):
+class LaneEnd(NamedTuple):
     """How far a lane reaches with the group."""
 
     lane: Lane
     next_id: int
 
 
-async def append(
-    database: Database, scope: str, number: int, portions: Sequence[LanePortion], *, token: int, now_ms: int
-) -> list[Numbered] | None:
+async def append_atomically(
+    database: StoreDatabase, scope: str, number: int, portions: Sequence[LaneRecords], *, token: int, now_ms: int
+) -> list[LaneEnd] | None:
     """Do it all in one transaction; None, and nothing done, if the scope has got there before."""
     if not await database.rows("SELECT 1 FROM hermes_ledger WHERE scope = :scope", scope=scope):
-        await insert_new(database, "hermes_ledger", scope=scope, reached=_NOWHERE, at=now_ms)  # something to lock
+        await insert_if_absent(database, "hermes_ledger", scope=scope, reached=_NOWHERE, at=now_ms)  # something to lock
     async with database.transaction() as session:
         noted = await session.change(
             "UPDATE hermes_ledger SET reached = :number, at = :now WHERE scope = :scope AND reached < :number",
@@ -95,30 +95,30 @@ async def append(
             counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
         next_ids, times = {}, {}
         for lane in sorted(counts, key=lambda each: each.number):
-            next_ids[lane], times[lane] = await numbered(session, lane, counts[lane], now_ms)
+            next_ids[lane], times[lane] = await take_ids(session, lane, counts[lane], now_ms)
         for portion in portions:
             lane = portion.lane
             next_ids[lane] = await _insert(session, database, portion, next_ids[lane], times[lane], token)
-    return [Numbered(lane, next_id) for lane, next_id in next_ids.items()]
+    return [LaneEnd(lane, next_id) for lane, next_id in next_ids.items()]
 
 
-async def reached(database: Database, scope: str) -> int | None:
+async def ledger_position(database: StoreDatabase, scope: str) -> int | None:
     """How far a scope has got."""
     found = await database.rows("SELECT reached FROM hermes_ledger WHERE scope = :scope", scope=scope)
     return int(found[0][0]) if found and found[0][0] != _NOWHERE else None
 
 
 async def _insert(
-    session: Session, database: Database, portion: LanePortion, next_id: int, store_ms: int, token: int
+    session: SqlSession, database: StoreDatabase, portion: LaneRecords, next_id: int, store_ms: int, token: int
 ) -> int:
     for rows in _chunks(portion):
         entries = await asyncio.to_thread(_entries, portion, rows, token)
-        await insert(session, database, portion.lane, next_id, entries, store_ms)
+        await insert_rows(session, database, portion.lane, next_id, entries, store_ms)
         next_id += len(entries)
     return next_id
 
 
-def _chunks(portion: LanePortion) -> Iterator[range]:
+def _chunks(portion: LaneRecords) -> Iterator[range]:
     first = size = 0
     for row, record_bytes in enumerate(portion.sizes):
         size += record_bytes
@@ -129,6 +129,6 @@ def _chunks(portion: LanePortion) -> Iterator[range]:
         yield range(first, len(portion.sizes))
 
 
-def _entries(portion: LanePortion, rows: range, token: int) -> list[Entry]:
+def _entries(portion: LaneRecords, rows: range, token: int) -> list[NewRow]:
     data, starts, sizes = portion.data, portion.starts, portion.sizes
-    return [entry_of(record.redraft(data[starts[row] : starts[row] + sizes[row]]), token) for row in rows]
+    return [row_of_draft(record.redraft(data[starts[row] : starts[row] + sizes[row]]), token) for row in rows]

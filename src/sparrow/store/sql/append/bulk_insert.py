@@ -5,9 +5,9 @@ from __future__ import annotations
 from binascii import hexlify
 from collections.abc import Iterator, Sequence
 
-from sparrow.store.sql.drivers.database import Database, Kind, Session
-from sparrow.store.sql.row_codec import Entry
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.drivers.database import Dialect, SqlSession, StoreDatabase
+from sparrow.store.sql.row_codec import NewRow
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
 _ROWS = 500
 _BYTES = 1 << 20
@@ -15,13 +15,13 @@ _BYTES = 1 << 20
 _COLUMNS = '(id, body, source_ip, token, ref_key, "timestamp", properties)'
 
 
-def entry_bytes(entry: Entry) -> int:
+def statement_bytes(entry: NewRow) -> int:
     """What an entry weighs in a statement, roughly."""
     return len(entry.body) + len(entry.properties) + 128
 
 
-async def insert(
-    session: Session, database: Database, lane: Lane, base_id: int, entries: Sequence[Entry], store_ms: int
+async def insert_rows(
+    session: SqlSession, database: StoreDatabase, lane: Lane, base_id: int, entries: Sequence[NewRow], store_ms: int
 ) -> None:
     """Insert entries under ids that are theirs already."""
     kind = database.kind
@@ -47,18 +47,18 @@ async def insert(
     await _insert_keys(session, kind, lane, base_id, entries)
 
 
-def _portions(entries: Sequence[Entry], bytes_max: int) -> Iterator[tuple[int, Sequence[Entry]]]:
+def _portions(entries: Sequence[NewRow], bytes_max: int) -> Iterator[tuple[int, Sequence[NewRow]]]:
     first = size = 0
     for at, entry in enumerate(entries):
-        size += entry_bytes(entry)
+        size += statement_bytes(entry)
         if at > first and (at - first == _ROWS or size > bytes_max):
             yield first, entries[first:at]
-            first, size = at, entry_bytes(entry)
+            first, size = at, statement_bytes(entry)
     if first < len(entries):
         yield first, entries[first:]
 
 
-def _mysql_text(lane: Lane, first_id: int, entries: Sequence[Entry], store_ms: int) -> str:
+def _mysql_text(lane: Lane, first_id: int, entries: Sequence[NewRow], store_ms: int) -> str:
     """Every literal is a number or hex: there is nothing to escape."""
     rows = [
         f"({first_id + at},X'{hexlify(entry.body).decode()}',{entry.source_ip},{entry.token},{_literal(entry.ref_key)},"
@@ -72,7 +72,9 @@ def _literal(value: bytes | None) -> str:
     return "NULL" if value is None else f"X'{hexlify(value).decode()}'"
 
 
-async def _insert_sqlite(session: Session, lane: Lane, first_id: int, entries: Sequence[Entry], store_ms: int) -> None:
+async def _insert_sqlite(
+    session: SqlSession, lane: Lane, first_id: int, entries: Sequence[NewRow], store_ms: int
+) -> None:
     # The same text for the same count of rows: SQLite then has it compiled already.
     rows = ",".join(f"(:first+{at},:b{at},:i{at},:t{at},:k{at},:ms,:p{at})" for at in range(len(entries)))
     values: dict[str, object] = {"first": first_id, "ms": store_ms}
@@ -82,10 +84,10 @@ async def _insert_sqlite(session: Session, lane: Lane, first_id: int, entries: S
     await session.change(f'INSERT INTO "{lane.table}" {_COLUMNS} VALUES {rows}', **values)
 
 
-async def _insert_keys(session: Session, kind: Kind, lane: Lane, base_id: int, entries: Sequence[Entry]) -> None:
+async def _insert_keys(session: SqlSession, kind: Dialect, lane: Lane, base_id: int, entries: Sequence[NewRow]) -> None:
     """Keys beside the first of a message."""
     keys = [(key, base_id + at) for at, entry in enumerate(entries) for key in entry.more_keys]
-    into = f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES'
+    into = f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES'
     literal = "'\\x{}'::bytea" if kind == "postgresql" else "X'{}'"
     for at in range(0, len(keys), _ROWS):
         rows = ",".join(

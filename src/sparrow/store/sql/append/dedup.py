@@ -11,7 +11,7 @@ from sparrow.wire.properties import value_of
 _MARK = PRODUCER_ID.encode() + b"\x01"
 
 
-def ticket_of(drafts: Sequence[Draft]) -> tuple[int, int] | None:
+def producer_sequence_of(drafts: Sequence[Draft]) -> tuple[int, int] | None:
     """Who sends, and which of its sends this is; None: it may be stored as often as it is sent."""
     if len(drafts) != 1 or _MARK not in drafts[0].properties:
         return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.store.sql.drivers.database import Database, Placed, Session
-from sparrow.store.sql.row_codec import Entry
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.drivers.database import AssignedIds, SqlSession, StoreDatabase
+from sparrow.store.sql.row_codec import NewRow
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
 _ROWS_A_STATEMENT = 50
 
 
-async def numbered(session: Session, lane: Lane, count: int, now_ms: int) -> tuple[int, int]:
+async def take_ids(session: SqlSession, lane: Lane, count: int, now_ms: int) -> tuple[int, int]:
     """Take the next `count` ids of a lane; the first of them, and the time that goes with them."""
     greatest = f"CASE WHEN last_ts > {now_ms} THEN last_ts ELSE {now_ms} END"
     changed = await session.change(
@@ -26,9 +26,9 @@ async def numbered(session: Session, lane: Lane, count: int, now_ms: int) -> tup
     return int(next_id) - count, int(last_ts)
 
 
-async def inserted(session: Session, lane: Lane, entries: Sequence[Entry], now_ms: int) -> Placed:
+async def insert_with_ids(session: SqlSession, lane: Lane, entries: Sequence[NewRow], now_ms: int) -> AssignedIds:
     """Number the entries and insert them."""
-    base_id, store_ms = await numbered(session, lane, len(entries), now_ms)
+    base_id, store_ms = await take_ids(session, lane, len(entries), now_ms)
     for start in range(0, len(entries), _ROWS_A_STATEMENT):
         values: dict[str, object] = {}
         places: list[str] = []
@@ -45,15 +45,15 @@ async def inserted(session: Session, lane: Lane, entries: Sequence[Entry], now_m
     for at, entry in enumerate(entries):
         for key in entry.more_keys:
             await session.change(
-                f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES (:key, :priority, :id)',
+                f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES (:key, :priority, :id)',
                 key=key,
                 priority=lane.priority.word,
                 id=base_id + at,
             )
-    return Placed(base_id, store_ms, lane.number)
+    return AssignedIds(base_id, store_ms, lane.number)
 
 
-async def inserted_counted(database: Database, into: str, **values: object) -> int:
+async def insert_returning_id(database: StoreDatabase, into: str, **values: object) -> int:
     """Insert a row into a table that counts them by itself; its number."""
     columns, places = ", ".join(f'"{name}"' for name in values), ", ".join(f":{name}" for name in values)
     insert = f'INSERT INTO "{into}" ({columns}) VALUES ({places})'

@@ -19,22 +19,22 @@ from typing import NamedTuple
 
 from sparrow.model.errors import Busy, Closed, SparrowError, TooLarge
 from sparrow.store.sql.drivers.database import (
-    Conflict,
-    Database,
-    DatabaseLost,
+    AssignedIds,
+    BatchId,
     DatabaseRefused,
-    Duplicate,
-    NoRoom,
-    Placed,
-    Ticket,
+    DuplicateKey,
+    LockConflict,
+    MissingPartition,
+    StoreDatabase,
+    StoreDatabaseUnreachable,
 )
-from sparrow.store.sql.row_codec import BODY_BYTES_MAX, Entry
-from sparrow.store.sql.schema.table_names import Lane, lane_and_id
-from sparrow.store.sql.state.catalog import Catalogue
+from sparrow.store.sql.row_codec import BODY_BYTES_MAX, NewRow
+from sparrow.store.sql.schema.table_names import Lane, split_physical_offset
+from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)
 
-ROWS_MAX, BYTES_MAX = 1000, 1 << 20
+TRANSACTION_ROWS_MAX, TRANSACTION_BYTES_MAX = 1000, 1 << 20
 """Of one transaction."""
 _WAITING_ROWS_MAX = 50_000
 _CONFLICTS_MAX = 20
@@ -45,12 +45,12 @@ _ROW_BYTES = 128
 
 
 class _Job(NamedTuple):
-    entries: Sequence[Entry]
+    entries: Sequence[NewRow]
     ticket: tuple[int, int] | None
     """Of an idempotent producer: who, and which of its sends."""
     bytes: int
     deadline: float
-    placed: asyncio.Future[Placed]
+    placed: asyncio.Future[AssignedIds]
 
 
 class LaneWriter:
@@ -59,13 +59,13 @@ class LaneWriter:
     def __init__(
         self,
         lane: Lane,
-        database: Database,
-        catalogue: Catalogue,
+        database: StoreDatabase,
+        catalogue: StoreCatalog,
         *,
         writer_id: int,
         wait_s: float,
         now_ms: Callable[[], int],
-        on_stored: Callable[[Lane, Placed, Sequence[Entry]], None],
+        on_stored: Callable[[Lane, AssignedIds, Sequence[NewRow]], None],
     ) -> None:
         self._lane, self._database, self._catalogue = lane, database, catalogue
         self._writer_id, self._wait_s, self._now_ms, self._on_stored = writer_id, wait_s, now_ms, on_stored
@@ -76,7 +76,7 @@ class LaneWriter:
         self._work: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def append(self, entries: Sequence[Entry], ticket: tuple[int, int] | None = None) -> asyncio.Future[Placed]:
+    def append(self, entries: Sequence[NewRow], ticket: tuple[int, int] | None = None) -> asyncio.Future[AssignedIds]:
         """Where the entries came to lie, once they do."""
         if self._is_closed:
             raise Closed(f"the store {self._database.where}")
@@ -91,7 +91,7 @@ class LaneWriter:
             self._work = self._loop.create_task(self._write())
         return job.placed
 
-    def _size(self, entries: Sequence[Entry]) -> int:
+    def _size(self, entries: Sequence[NewRow]) -> int:
         total = sum([len(entry.body) + len(entry.properties) for entry in entries]) + _ROW_BYTES * len(entries)
         if total > BODY_BYTES_MAX and (largest := max(len(entry.body) for entry in entries)) > BODY_BYTES_MAX:
             raise TooLarge("the message", largest, BODY_BYTES_MAX)
@@ -122,10 +122,10 @@ class LaneWriter:
         taken: list[_Job] = []
         tickets: set[tuple[int, int]] = set()
         rows = size = 0
-        limit = min(BYTES_MAX, self._database.packet_bytes_max)
+        limit = min(TRANSACTION_BYTES_MAX, self._database.packet_bytes_max)
         while self._jobs:
             job = self._jobs[0]
-            if taken and (rows + len(job.entries) > ROWS_MAX or size + job.bytes > limit):
+            if taken and (rows + len(job.entries) > TRANSACTION_ROWS_MAX or size + job.bytes > limit):
                 break
             if job.ticket is not None:
                 if job.ticket in tickets:  # the same again: it finds the first in the database, next time
@@ -141,10 +141,10 @@ class LaneWriter:
         while jobs:
             self._sequence += 1
             entries = [entry for job in jobs for entry in job.entries]
-            tickets, at = [Ticket(self._writer_id, self._sequence, 0, len(entries))], 0
+            tickets, at = [BatchId(self._writer_id, self._sequence, 0, len(entries))], 0
             for job in jobs:
                 if job.ticket is not None:
-                    tickets.append(Ticket(*job.ticket, at, len(job.entries), is_anywhere=True))
+                    tickets.append(BatchId(*job.ticket, at, len(job.entries), is_anywhere=True))
                 at += len(job.entries)
             placed = await self._tried(entries, tickets, max(job.deadline for job in jobs))
             if placed is None:
@@ -169,16 +169,18 @@ class LaneWriter:
                 producer=self._writer_id,
                 seq=self._sequence,
             )
-        except (Conflict, SparrowError) as cause:  # the next time, or whoever tidies up
+        except (LockConflict, SparrowError) as cause:  # the next time, or whoever tidies up
             log.info("used tickets are not deleted yet", extra={"cause": str(cause)})
 
-    async def _tried(self, entries: Sequence[Entry], tickets: Sequence[Ticket], deadline: float) -> Placed | None:
+    async def _tried(
+        self, entries: Sequence[NewRow], tickets: Sequence[BatchId], deadline: float
+    ) -> AssignedIds | None:
         """None: one of the producers' tickets is used up."""
         conflicts = 0
         while True:
             try:
                 return await self._append(entries, tickets)
-            except Duplicate as cause:
+            except DuplicateKey as cause:
                 known = await self._known(tickets, deadline)
                 if (ours := known.get(tickets[0][:2])) is not None:
                     return ours
@@ -189,25 +191,25 @@ class LaneWriter:
                         " `sparrow store check` names them",
                     ) from cause
                 return None
-            except (Conflict, NoRoom) as cause:
+            except (LockConflict, MissingPartition) as cause:
                 conflicts += 1
                 if conflicts > _CONFLICTS_MAX:
                     raise Busy(f"the lane of {self._lane.table} is locked by somebody else") from cause
                 await asyncio.sleep(random.uniform(0.005, 0.05))
-            except DatabaseLost as cause:
+            except StoreDatabaseUnreachable as cause:
                 if self._loop.time() > deadline:
                     raise
                 log.warning("the database was lost, trying again", extra={"cause": str(cause)})
                 await asyncio.sleep(random.uniform(0.05, 0.2))
 
-    async def _append(self, entries: Sequence[Entry], tickets: Sequence[Ticket]) -> Placed:
+    async def _append(self, entries: Sequence[NewRow], tickets: Sequence[BatchId]) -> AssignedIds:
         try:
             return await self._database.append(self._lane, entries, tickets, self._now_ms())
-        except NoRoom:
+        except MissingPartition:
             await self._catalogue.make_room(self._lane, len(entries))
             return await self._database.append(self._lane, entries, tickets, self._now_ms())
 
-    async def _known(self, tickets: Sequence[Ticket], deadline: float) -> dict[tuple[int, int], Placed]:
+    async def _known(self, tickets: Sequence[BatchId], deadline: float) -> dict[tuple[int, int], AssignedIds]:
         """Where what these tickets stand for was stored before."""
         places = " OR ".join(f"(producer = {ticket.producer} AND seq = {ticket.seq})" for ticket in tickets)
         while True:
@@ -218,17 +220,19 @@ class LaneWriter:
                     lane=self._lane.number,
                 )
                 return {
-                    (producer, seq): Placed(base_id, at, lane) if lane else _anywhere(base_id, at)
+                    (producer, seq): AssignedIds(base_id, at, lane) if lane else _anywhere(base_id, at)
                     for lane, producer, seq, base_id, at in found
                 }
-            except (Conflict, DatabaseLost) as cause:
+            except (LockConflict, StoreDatabaseUnreachable) as cause:
                 if self._loop.time() > deadline:
-                    raise DatabaseLost(self._database.where, str(cause)) from cause
+                    raise StoreDatabaseUnreachable(self._database.where, str(cause)) from cause
                 await asyncio.sleep(random.uniform(0.05, 0.2))
 
     async def _without_repeats(self, jobs: list[_Job]) -> list[_Job]:
         """Answer those that were stored before with where that is; the others remain."""
-        tickets = [Ticket(*job.ticket, 0, len(job.entries), is_anywhere=True) for job in jobs if job.ticket is not None]
+        tickets = [
+            BatchId(*job.ticket, 0, len(job.entries), is_anywhere=True) for job in jobs if job.ticket is not None
+        ]
         known = await self._known(tickets, max(job.deadline for job in jobs))
         remain = []
         for job in jobs:
@@ -240,6 +244,6 @@ class LaneWriter:
         return remain
 
 
-def _anywhere(place: int, at: int) -> Placed:
-    lane, base_id = lane_and_id(place)
-    return Placed(base_id, at, lane)
+def _anywhere(place: int, at: int) -> AssignedIds:
+    lane, base_id = split_physical_offset(place)
+    return AssignedIds(base_id, at, lane)

@@ -14,14 +14,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from sparrow.model.errors import SettingsError, StorageError, Unavailable
-from sparrow.store.sql.row_codec import Entry
+from sparrow.store.sql.row_codec import NewRow
 from sparrow.store.sql.schema.table_names import Lane
 
-Values = Any
+ColumnValue = Any
 """What a column may hold: int, str, bytes or None."""
 
 
-class Ticket(NamedTuple):
+class BatchId(NamedTuple):
     """Names a run of entries so that it is stored once, however often it is tried."""
 
     producer: int
@@ -41,7 +41,7 @@ class Ticket(NamedTuple):
         return lane.place(self.first) if self.is_anywhere else self.first
 
 
-class Placed(NamedTuple):
+class AssignedIds(NamedTuple):
     """Where a run of entries came to lie."""
 
     base_id: int
@@ -49,19 +49,19 @@ class Placed(NamedTuple):
     lane: int
 
 
-class Conflict(Exception):
+class LockConflict(Exception):
     """Somebody was in the way (a deadlock, a lock held too long): nothing was done, do the whole of it again."""
 
 
-class Duplicate(Exception):
+class DuplicateKey(Exception):
     """A unique key is there already: nothing was done."""
 
 
-class NoRoom(Exception):
+class MissingPartition(Exception):
     """The id lies past the last partition: nothing was done; add one."""
 
 
-class DatabaseLost(Unavailable):
+class StoreDatabaseUnreachable(Unavailable):
     """The database went away. Whatever was under way may have been done."""
 
     def __init__(self, database: str, why: str) -> None:
@@ -83,22 +83,22 @@ class DatabaseRefused(StorageError):
         return f"the database {self.database} refused: {self.why}"
 
 
-class Session(Protocol):
+class SqlSession(Protocol):
     """Statements, one after the other."""
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         """What a query finds."""
         ...
 
-    async def change(self, sql: str, **values: Values) -> int:
+    async def change(self, sql: str, **values: ColumnValue) -> int:
         """How many rows a statement matched."""
         ...
 
 
-class Database(Session, Protocol):
+class StoreDatabase(SqlSession, Protocol):
     """A pool of connections. By itself each statement is a transaction of its own."""
 
-    kind: Kind
+    kind: Dialect
     where: str
     """For messages: never with a password."""
     packet_bytes_max: int
@@ -106,11 +106,13 @@ class Database(Session, Protocol):
     shows_before_durable: bool
     """Whether others may see a commit that a crash of the server would take back."""
 
-    def transaction(self) -> AbstractAsyncContextManager[Session]:
+    def transaction(self) -> AbstractAsyncContextManager[SqlSession]:
         """Everything in the block happens, or nothing."""
         ...
 
-    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+    async def append(
+        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+    ) -> AssignedIds:
         """Number the entries and insert them, in one transaction and one round trip."""
         ...
 
@@ -121,13 +123,13 @@ class Database(Session, Protocol):
     async def close(self) -> None: ...
 
 
-Kind = Literal["mysql", "postgresql", "sqlite"]
+Dialect = Literal["mysql", "postgresql", "sqlite"]
 
 
-class Address(NamedTuple):
+class DatabaseUrl(NamedTuple):
     """A database's URL, taken apart."""
 
-    kind: Kind
+    kind: Dialect
     host: str
     port: int
     user: str
@@ -139,7 +141,7 @@ class Address(NamedTuple):
         return self.name if self.kind == "sqlite" else f"{self.kind}://{self.host}:{self.port}/{self.name}"
 
 
-_KINDS: dict[str, tuple[Kind, int]] = {
+_KINDS: dict[str, tuple[Dialect, int]] = {
     "mysql": ("mysql", 3306),
     "mariadb": ("mysql", 3306),
     "postgresql": ("postgresql", 5432),
@@ -148,7 +150,7 @@ _KINDS: dict[str, tuple[Kind, int]] = {
 }
 
 
-def address_of(url: str) -> Address:
+def parse_database_url(url: str) -> DatabaseUrl:
     """`mysql://user:password@host:port/name`, `postgresql://...`, `sqlite:///path`."""
     parts = urlsplit(url)
     if parts.scheme not in _KINDS:
@@ -157,7 +159,7 @@ def address_of(url: str) -> Address:
     if kind == "sqlite":
         if parts.netloc or len(parts.path) < 2:
             raise _unusable(url, "sqlite:///relative/path or sqlite:////absolute/path")
-        return Address(kind, "", 0, "", "", unquote(parts.path[1:]))
+        return DatabaseUrl(kind, "", 0, "", "", unquote(parts.path[1:]))
     name = unquote(parts.path.strip("/"))
     try:
         port = parts.port or port
@@ -165,10 +167,10 @@ def address_of(url: str) -> Address:
         raise _unusable(url, "a port number") from None
     if not parts.hostname or not name or "/" in name:
         raise _unusable(url, f"{parts.scheme}://user:password@host/name, with the database's name at the end,")
-    return Address(kind, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""), name)
+    return DatabaseUrl(kind, parts.hostname, port, unquote(parts.username or ""), unquote(parts.password or ""), name)
 
 
-def is_database(store: str) -> bool:
+def is_database_url(store: str) -> bool:
     """Whether a store is named by a URL, not by a directory."""
     return "://" in store
 
@@ -181,7 +183,7 @@ _NAMED = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")
 
 
 @lru_cache(4096)
-def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+def to_numeric_style(sql: str) -> tuple[str, tuple[str, ...]]:
     """`:name` as `$1`, and the names in order."""
     names: list[str] = []
 
@@ -194,15 +196,15 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 
 
 @lru_cache(4096)
-def formatted(sql: str) -> str:
+def to_pyformat_style(sql: str) -> str:
     """`:name` as `%(name)s`."""
     return _NAMED.sub(r"%(\1)s", sql.replace("%", "%%"))
 
 
-async def open_database(url: str, *, connections_max: int = 8) -> Database:
+async def open_database(url: str, *, connections_max: int = 8) -> StoreDatabase:
     """Connect. The drivers are optional: a missing one says what to install."""
-    address = address_of(url)
-    opener: Callable[..., Awaitable[Database]]
+    address = parse_database_url(url)
+    opener: Callable[..., Awaitable[StoreDatabase]]
     try:
         if address.kind == "mysql":
             from sparrow.store.sql.drivers.mysql import open_mysql as opener

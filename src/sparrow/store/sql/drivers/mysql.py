@@ -21,21 +21,21 @@ from asyncmy.constants import CLIENT
 
 from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.drivers.database import (
-    Address,
-    Conflict,
-    DatabaseLost,
+    AssignedIds,
+    BatchId,
+    ColumnValue,
     DatabaseRefused,
-    Duplicate,
-    Kind,
-    NoRoom,
-    Placed,
-    Ticket,
-    Values,
-    formatted,
+    DatabaseUrl,
+    Dialect,
+    DuplicateKey,
+    LockConflict,
+    MissingPartition,
+    StoreDatabaseUnreachable,
+    to_pyformat_style,
 )
-from sparrow.store.sql.drivers.pool import Driver, Pool, PoolSession
-from sparrow.store.sql.row_codec import Entry
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
+from sparrow.store.sql.row_codec import NewRow
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
 _DUPLICATE, _NO_PARTITION = 1062, 1526
 _CONFLICTS = frozenset({1205, 1213})
@@ -65,23 +65,23 @@ _PREPARED_MAX = 100
 logging.getLogger("asyncmy").setLevel(logging.ERROR)
 
 
-async def open_mysql(address: Address, *, connections_max: int) -> MySql:
-    database = MySql(address, connections_max)
+async def open_mysql(address: DatabaseUrl, *, connections_max: int) -> MySqlDatabase:
+    database = MySqlDatabase(address, connections_max)
     await database.start()
     return database
 
 
-class MySql:
+class MySqlDatabase:
     """A server of theirs."""
 
-    kind: Kind = "mysql"
+    kind: Dialect = "mysql"
 
-    def __init__(self, address: Address, connections_max: int) -> None:
+    def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
         self.where = str(address)
         self._address = address
         raises = (errors.MySQLError, OSError, EOFError, TimeoutError)
-        driver = Driver(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
-        self._pool = Pool(self.where, connections_max, driver)
+        driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
+        self._pool = ConnectionPool(self.where, connections_max, driver)
         self.rows, self.change = self._pool.rows, self._pool.change
         self._started_at = 0
         self.packet_bytes_max = 0
@@ -99,7 +99,7 @@ class MySql:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PoolSession]:
+    async def transaction(self) -> AsyncIterator[PooledSession]:
         async with self._pool.connection() as connection:
             await connection.begin()
             try:
@@ -109,8 +109,10 @@ class MySql:
                 await _rolled_back(connection)
                 raise
 
-    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
-        text = append_text(lane, entries, tickets, now_ms)
+    async def append(
+        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+    ) -> AssignedIds:
+        text = append_sql(lane, entries, tickets, now_ms)
         if self._is_mariadb and len(entries) < _COMPOUND_ROWS:
             text = b"BEGIN NOT ATOMIC %b; END" % text
         async with self._pool.connection() as connection:
@@ -126,7 +128,7 @@ class MySql:
                     raise UnknownTopic(lane.topic) from cause
                 raise
         base_id, store_ms = found[0]
-        return Placed(int(base_id), int(store_ms), lane.number)
+        return AssignedIds(int(base_id), int(store_ms), lane.number)
 
     async def identity(self) -> str:
         ((_, uptime),) = await self.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")
@@ -176,13 +178,13 @@ class MySql:
     def _failure(self, cause: BaseException) -> Exception:
         code = cause.args[0] if cause.args and isinstance(cause.args[0], int) else 0
         if code == _DUPLICATE:
-            return Duplicate(str(cause))
+            return DuplicateKey(str(cause))
         if code in _CONFLICTS:
-            return Conflict(str(cause))
+            return LockConflict(str(cause))
         if code == _NO_PARTITION:
-            return NoRoom(str(cause))
+            return MissingPartition(str(cause))
         if code in _LOST or isinstance(cause, (errors.InterfaceError, OSError, EOFError, TimeoutError)):
-            return DatabaseLost(self.where, str(cause) or type(cause).__name__)
+            return StoreDatabaseUnreachable(self.where, str(cause) or type(cause).__name__)
         return DatabaseRefused(self.where, str(cause))
 
 
@@ -194,7 +196,7 @@ def _is_open(connection: Any) -> bool:
     return bool(connection.connected)
 
 
-async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:
+async def _rows(connection: Any, sql: str, values: dict[str, ColumnValue]) -> list[tuple[Any, ...]]:
     async with connection.cursor() as cursor:
         if values:
             text, names = _positional(sql)
@@ -204,17 +206,17 @@ async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tu
         return list(await cursor.fetchall())
 
 
-async def _change(connection: Any, sql: str, values: dict[str, Values]) -> int:
+async def _change(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
     async with connection.cursor() as cursor:
-        changed = await cursor.execute(formatted(sql), values) if values else await cursor.execute(sql)
+        changed = await cursor.execute(to_pyformat_style(sql), values) if values else await cursor.execute(sql)
         return int(changed or 0)
 
 
 @lru_cache(4096)
 def _positional(sql: str) -> tuple[str, list[str]]:
     """With `%s` for every value, and their names in order: queries of this form are prepared."""
-    names = _NAMED.findall(formatted(sql))
-    return _NAMED.sub("%s", formatted(sql)), names
+    names = _NAMED.findall(to_pyformat_style(sql))
+    return _NAMED.sub("%s", to_pyformat_style(sql)), names
 
 
 async def _rolled_back(connection: Any) -> None:
@@ -225,7 +227,7 @@ async def _rolled_back(connection: Any) -> None:
         connection.close()
 
 
-def append_text(lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> bytes:
+def append_sql(lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int) -> bytes:
     """The whole transaction."""
     number, count = lane.number, len(entries)
     start = (
@@ -245,7 +247,7 @@ def append_text(lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket],
         for key in entry.more_keys
     ]
     if keys:
-        end += f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'
+        end += f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'
     end += "COMMIT;SELECT @b,@t"
     rows = [
         b"(@b+%d,X'%b',%d,%d,%b,@t,X'%b')"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from sparrow.store.sql.drivers.database import DatabaseLost, Values
+from sparrow.store.sql.drivers.database import ColumnValue, StoreDatabaseUnreachable
 
 
-class Driver(NamedTuple):
+class DriverFunctions(NamedTuple):
     """How a driver does what every driver does."""
 
     connect: Callable[[], Awaitable[Any]]
@@ -20,14 +20,14 @@ class Driver(NamedTuple):
     raises: tuple[type[BaseException], ...]
     failure: Callable[[BaseException], Exception]
     """What one of these means."""
-    rows: Callable[[Any, str, dict[str, Values]], Awaitable[list[tuple[Any, ...]]]]
-    change: Callable[[Any, str, dict[str, Values]], Awaitable[int]]
+    rows: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[list[tuple[Any, ...]]]]
+    change: Callable[[Any, str, dict[str, ColumnValue]], Awaitable[int]]
 
 
-class Pool:
+class ConnectionPool:
     """Connections are made when they are needed, and kept."""
 
-    def __init__(self, where: str, connections_max: int, driver: Driver) -> None:
+    def __init__(self, where: str, connections_max: int, driver: DriverFunctions) -> None:
         self._where, self._driver = where, driver
         self._idle: list[Any] = []
         self._free = asyncio.Semaphore(connections_max)
@@ -37,14 +37,14 @@ class Pool:
     async def connection(self) -> AsyncIterator[Any]:
         async with self._free:
             if self._is_closed:
-                raise DatabaseLost(self._where, "it was closed here")
+                raise StoreDatabaseUnreachable(self._where, "it was closed here")
             connection = None
             try:
                 connection = await self._taken()
                 yield connection
             except self._driver.raises as cause:
                 failure = self._driver.failure(cause)
-                if isinstance(failure, DatabaseLost):  # whatever took this one took the others
+                if isinstance(failure, StoreDatabaseUnreachable):  # whatever took this one took the others
                     self._drop(connection)
                     self._drop_idle()
                     connection = None
@@ -87,27 +87,27 @@ class Pool:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         async with self.connection() as connection:
             return await self._driver.rows(connection, sql, values)
 
-    async def change(self, sql: str, **values: Values) -> int:
+    async def change(self, sql: str, **values: ColumnValue) -> int:
         async with self.connection() as connection:
             return await self._driver.change(connection, sql, values)
 
-    def session(self, connection: Any) -> PoolSession:
+    def session(self, connection: Any) -> PooledSession:
         """The statements of one transaction."""
-        return PoolSession(connection, self._driver)
+        return PooledSession(connection, self._driver)
 
 
-class PoolSession:
+class PooledSession:
     """Statements on one connection."""
 
-    def __init__(self, connection: Any, driver: Driver) -> None:
+    def __init__(self, connection: Any, driver: DriverFunctions) -> None:
         self._connection, self._driver = connection, driver
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         return await self._driver.rows(self._connection, sql, values)
 
-    async def change(self, sql: str, **values: Values) -> int:
+    async def change(self, sql: str, **values: ColumnValue) -> int:
         return await self._driver.change(self._connection, sql, values)

@@ -11,21 +11,21 @@ import asyncpg
 
 from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.drivers.database import (
-    Address,
-    Conflict,
-    DatabaseLost,
+    AssignedIds,
+    BatchId,
+    ColumnValue,
     DatabaseRefused,
-    Duplicate,
-    Kind,
-    NoRoom,
-    Placed,
-    Ticket,
-    Values,
-    numbered,
+    DatabaseUrl,
+    Dialect,
+    DuplicateKey,
+    LockConflict,
+    MissingPartition,
+    StoreDatabaseUnreachable,
+    to_numeric_style,
 )
-from sparrow.store.sql.drivers.pool import Driver, Pool, PoolSession
-from sparrow.store.sql.row_codec import Entry
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.drivers.pool import ConnectionPool, DriverFunctions, PooledSession
+from sparrow.store.sql.row_codec import NewRow
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 _LOST = frozenset({"57P01", "57P02", "57P03", "53300", "25P03"})
@@ -47,25 +47,25 @@ _LOST_ERRORS = (
 )
 
 
-async def open_postgres(address: Address, *, connections_max: int) -> Postgres:
-    database = Postgres(address, connections_max)
+async def open_postgres(address: DatabaseUrl, *, connections_max: int) -> PostgresDatabase:
+    database = PostgresDatabase(address, connections_max)
     await database.start()
     return database
 
 
-class Postgres:
+class PostgresDatabase:
     """A server of its. (The driver's own pool makes tasks for every use.)"""
 
-    kind: Kind = "postgresql"
+    kind: Dialect = "postgresql"
     packet_bytes_max = 64 << 20
     shows_before_durable = False
 
-    def __init__(self, address: Address, connections_max: int) -> None:
+    def __init__(self, address: DatabaseUrl, connections_max: int) -> None:
         self.where = str(address)
         self._address = address
         raises = (asyncpg.PostgresError, *_LOST_ERRORS)
-        driver = Driver(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
-        self._pool = Pool(self.where, connections_max, driver)
+        driver = DriverFunctions(self._connect, _close, _is_open, raises, self._failure, _rows, _change)
+        self._pool = ConnectionPool(self.where, connections_max, driver)
         self.rows, self.change = self._pool.rows, self._pool.change
 
     async def start(self) -> None:
@@ -75,11 +75,13 @@ class Postgres:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PoolSession]:
+    async def transaction(self) -> AsyncIterator[PooledSession]:
         async with self._pool.connection() as connection, connection.transaction():
             yield self._pool.session(connection)
 
-    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+    async def append(
+        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+    ) -> AssignedIds:
         keys = [(key, at) for at, entry in enumerate(entries) for key in entry.more_keys]
         values = [
             [entry.body for entry in entries],
@@ -103,7 +105,7 @@ class Postgres:
                 raise UnknownTopic(lane.topic) from cause
         if not found:  # no lane gave a number: the topic was deleted, perhaps made anew
             raise UnknownTopic(lane.topic)
-        return Placed(found[0][0], found[0][1], lane.number)
+        return AssignedIds(found[0][0], found[0][1], lane.number)
 
     async def identity(self) -> str:
         ((system, started),) = await self.rows(
@@ -131,13 +133,13 @@ class Postgres:
     def _failure(self, cause: BaseException) -> Exception:
         state = getattr(cause, "sqlstate", None)
         if state == "23505":
-            return Duplicate(str(cause))
+            return DuplicateKey(str(cause))
         if state == "23514" and "no partition" in str(cause):
-            return NoRoom(str(cause))
+            return MissingPartition(str(cause))
         if state in _CONFLICTS:
-            return Conflict(str(cause))
+            return LockConflict(str(cause))
         if state in _LOST or isinstance(cause, _LOST_ERRORS):
-            return DatabaseLost(self.where, str(cause) or type(cause).__name__)
+            return StoreDatabaseUnreachable(self.where, str(cause) or type(cause).__name__)
         return DatabaseRefused(self.where, str(cause))
 
 
@@ -149,13 +151,13 @@ def _is_open(connection: Any) -> bool:
     return not connection.is_closed()
 
 
-async def _rows(connection: Any, sql: str, values: dict[str, Values]) -> list[tuple[Any, ...]]:
-    text, names = numbered(sql)
+async def _rows(connection: Any, sql: str, values: dict[str, ColumnValue]) -> list[tuple[Any, ...]]:
+    text, names = to_numeric_style(sql)
     return await connection.fetch(text, *(values[name] for name in names))  # type: ignore[no-any-return]
 
 
-async def _change(connection: Any, sql: str, values: dict[str, Values]) -> int:
-    text, names = numbered(sql)
+async def _change(connection: Any, sql: str, values: dict[str, ColumnValue]) -> int:
+    text, names = to_numeric_style(sql)
     said: str = await connection.execute(text, *(values[name] for name in names))
     count = said.rpartition(" ")[2]  # "UPDATE 3", or "CREATE TABLE"
     return int(count) if count.isdigit() else 0
@@ -164,7 +166,7 @@ async def _change(connection: Any, sql: str, values: dict[str, Values]) -> int:
 @lru_cache(4096)
 def _append_text(lane: Lane, *, has_keys: bool) -> str:
     also_keys = (
-        f', k AS (INSERT INTO "{table("key", lane.topic, lane.part)}"'
+        f', k AS (INSERT INTO "{table_name("key", lane.topic, lane.part)}"'
         f" SELECT u.key, '{lane.priority.word}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
         if has_keys
         else ""

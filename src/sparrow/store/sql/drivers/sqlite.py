@@ -14,38 +14,38 @@ from typing import Any, TypeVar
 
 from sparrow.model.errors import UnknownTopic
 from sparrow.store.sql.drivers.database import (
-    Address,
-    Conflict,
-    DatabaseLost,
+    AssignedIds,
+    BatchId,
+    ColumnValue,
     DatabaseRefused,
-    Duplicate,
-    Kind,
-    Placed,
-    Ticket,
-    Values,
+    DatabaseUrl,
+    Dialect,
+    DuplicateKey,
+    LockConflict,
+    StoreDatabaseUnreachable,
 )
-from sparrow.store.sql.row_codec import Entry
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.row_codec import NewRow
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
 _Result = TypeVar("_Result")
 _BUSY_S = 5
 _SESSION = "PRAGMA synchronous = FULL; PRAGMA foreign_keys = on; PRAGMA busy_timeout = 5000;"
 
 
-async def open_sqlite(address: Address, *, connections_max: int) -> Sqlite:
-    database = Sqlite(address)
+async def open_sqlite(address: DatabaseUrl, *, connections_max: int) -> SqliteDatabase:
+    database = SqliteDatabase(address)
     await database.start()
     return database
 
 
-class Sqlite:
+class SqliteDatabase:
     """One file. Its writer is one thread, so a transaction keeps the others waiting."""
 
-    kind: Kind = "sqlite"
+    kind: Dialect = "sqlite"
     packet_bytes_max = 900 << 20
     shows_before_durable = False
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DatabaseUrl) -> None:
         self.where = address.name
         self._writing, self._reading = (ThreadPoolExecutor(1, f"sqlite-{work}") for work in ("write", "read"))
         self._turn = asyncio.Lock()
@@ -64,10 +64,10 @@ class Sqlite:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         return await self._in(self._reading, lambda: self._reader.execute(sql, values).fetchall())
 
-    async def change(self, sql: str, **values: Values) -> int:
+    async def change(self, sql: str, **values: ColumnValue) -> int:
         async with self._turn:
             return await self._in(self._writing, lambda: self._writer.execute(sql, values).rowcount)
 
@@ -82,11 +82,13 @@ class Sqlite:
                 await asyncio.shield(self._in(self._writing, self._writer.rollback))
                 raise
 
-    async def append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+    async def append(
+        self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
+    ) -> AssignedIds:
         async with self._turn:
             return await self._in(self._writing, self._append, lane, entries, tickets, now_ms)
 
-    def _append(self, lane: Lane, entries: Sequence[Entry], tickets: Sequence[Ticket], now_ms: int) -> Placed:
+    def _append(self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int) -> AssignedIds:
         connection = self._writer
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -113,12 +115,14 @@ class Sqlite:
                 (key, lane.priority.word, base_id + at) for at, entry in enumerate(entries) for key in entry.more_keys
             ]
             if keys:
-                connection.executemany(f'INSERT INTO "{table("key", lane.topic, lane.part)}" VALUES (?, ?, ?)', keys)
+                connection.executemany(
+                    f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES (?, ?, ?)', keys
+                )
             connection.execute("COMMIT")
         except BaseException:
             connection.rollback()
             raise
-        return Placed(base_id, store_ms, lane.number)
+        return AssignedIds(base_id, store_ms, lane.number)
 
     async def identity(self) -> str:
         return self.where
@@ -134,16 +138,16 @@ class Sqlite:
         except sqlite3.Error as cause:
             raise self._failure(cause) from cause
         except RuntimeError as cause:  # the thread is gone: closed
-            raise DatabaseLost(self.where, str(cause)) from cause
+            raise StoreDatabaseUnreachable(self.where, str(cause)) from cause
 
     def _failure(self, cause: sqlite3.Error) -> Exception:
         code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
         if isinstance(cause, sqlite3.IntegrityError) and "UNIQUE" in str(cause):
-            return Duplicate(str(cause))
+            return DuplicateKey(str(cause))
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return Conflict(str(cause))
+            return LockConflict(str(cause))
         if isinstance(cause, sqlite3.ProgrammingError) and "closed" in str(cause):
-            return DatabaseLost(self.where, str(cause))
+            return StoreDatabaseUnreachable(self.where, str(cause))
         return DatabaseRefused(self.where, str(cause))
 
 
@@ -163,13 +167,13 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 class _Session:
     """The statements of one transaction."""
 
-    def __init__(self, database: Sqlite) -> None:
+    def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
-    async def rows(self, sql: str, **values: Values) -> list[tuple[Any, ...]]:
+    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         found = self._database
         return await found._in(found._writing, lambda: found._writer.execute(sql, values).fetchall())
 
-    async def change(self, sql: str, **values: Values) -> int:
+    async def change(self, sql: str, **values: ColumnValue) -> int:
         found = self._database
         return await found._in(found._writing, lambda: found._writer.execute(sql, values).rowcount)

@@ -3,7 +3,7 @@
 1. Nothing is changed. A live database may be checked: whatever is appended or trimmed meanwhile is no finding.
 2. Big tables are looked at by ranges of ids, none of which takes long.
 
-`skip` is what an operator does about ids that are lost for good: it registers the hole, so that no id is given twice.
+`skip_ids` is what an operator does about ids that are lost for good: it registers the hole, so that no id is given twice.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.model.priority import Priority
 from sparrow.model.topic import Topic
-from sparrow.store.sql.drivers.database import Database, DatabaseRefused
-from sparrow.store.sql.maintenance.id_ranges import Ids, missing
-from sparrow.store.sql.maintenance.lane_check import Finding, verify_lane
+from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
+from sparrow.store.sql.maintenance.id_ranges import IdRange, missing_ids
+from sparrow.store.sql.maintenance.lane_check import CheckFinding, check_lane
 from sparrow.store.sql.schema import ddl
-from sparrow.store.sql.schema.table_names import Lane, spelling
+from sparrow.store.sql.schema.table_names import Lane, table_suffix
 from sparrow.store.sql.state.catalog import has_lanes
 
 
-async def verify(database: Database, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Finding]:
+async def check_store(
+    database: StoreDatabase, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[CheckFinding]:
     """Everything that is wrong. `progress` is told how many rows were looked at, and how many there are."""
     try:
         findings = await _schema(database)
     except DatabaseRefused as refused:
-        return [Finding("hermes_schema", f"cannot be read, so this is no store of Sparrow's: {refused.why}")]
+        return [CheckFinding("hermes_schema", f"cannot be read, so this is no store of Sparrow's: {refused.why}")]
     if findings:
         return findings
     lanes: list[tuple[Lane, int]] = []
     for topic, state in await _topics(database):
         if state != "active":
-            findings.append(Finding(topic.name, f"is half-way ({state}): the next broker that starts finishes it"))
+            findings.append(CheckFinding(topic.name, f"is half-way ({state}): the next broker that starts finishes it"))
             continue
         known, absent = await _lanes_of(database, topic)
         lanes += known
@@ -47,9 +49,9 @@ async def verify(database: Database, progress: Callable[[int, int], None] = lamb
             progress(before + ids, total)
 
         try:
-            findings += await verify_lane(database, lane, looked_at)
+            findings += await check_lane(database, lane, looked_at)
         except DatabaseRefused as refused:
-            findings.append(Finding(lane.table, f"cannot be read: {refused.why}"))
+            findings.append(CheckFinding(lane.table, f"cannot be read: {refused.why}"))
         done += size
     progress(total, total)
     return findings
@@ -58,23 +60,25 @@ async def verify(database: Database, progress: Callable[[int, int], None] = lamb
 # -- what there should be ---------------------------------------------------------------------------------------------
 
 
-async def _schema(database: Database) -> list[Finding]:
+async def _schema(database: StoreDatabase) -> list[CheckFinding]:
     ((version,),) = await database.rows("SELECT MAX(version) FROM hermes_schema")
-    if version == ddl.VERSION:
+    if version == ddl.SCHEMA_VERSION:
         return []
     said = "has no version" if version is None else f"is of version {version}"
-    return [Finding("hermes_schema", f"{said}, this Sparrow knows {ddl.VERSION}: nothing else was looked at")]
+    return [
+        CheckFinding("hermes_schema", f"{said}, this Sparrow knows {ddl.SCHEMA_VERSION}: nothing else was looked at")
+    ]
 
 
-async def _topics(database: Database) -> list[tuple[Topic, str]]:
+async def _topics(database: StoreDatabase) -> list[tuple[Topic, str]]:
     rows = await database.rows("SELECT options, state FROM hermes_topic ORDER BY topic")
     return [(msgspec.json.decode(options, type=Topic), state) for options, state in rows]
 
 
-async def _lanes_of(database: Database, topic: Topic) -> tuple[list[tuple[Lane, int]], list[Finding]]:
+async def _lanes_of(database: StoreDatabase, topic: Topic) -> tuple[list[tuple[Lane, int]], list[CheckFinding]]:
     rows = await database.rows(
         "SELECT lane, topic, part, kind, priority, first_id, next_id FROM hermes_lane WHERE topic = :topic",
-        topic=spelling(topic.name),
+        topic=table_suffix(topic.name),
     )
     found = [
         (Lane(number, name, part, "m" if kind == "m" else "r", Priority[word.upper()]), next_id - first_id)
@@ -84,7 +88,7 @@ async def _lanes_of(database: Database, topic: Topic) -> tuple[list[tuple[Lane, 
     kinds = "mr" if has_lanes(topic) else "m"
     priorities = tuple(Priority) if has_lanes(topic) else (Priority.MIDDLE,)
     absent = [
-        Finding(topic.name, f"has no lane for part {part}, {kind}, {priority.word}")
+        CheckFinding(topic.name, f"has no lane for part {part}, {kind}, {priority.word}")
         for part in range(topic.write_queues)
         for kind in kinds
         for priority in priorities
@@ -93,17 +97,17 @@ async def _lanes_of(database: Database, topic: Topic) -> tuple[list[tuple[Lane, 
     return found, absent
 
 
-async def _strays(database: Database) -> list[Finding]:
+async def _strays(database: StoreDatabase) -> list[CheckFinding]:
     rows = await database.rows(
         "SELECT DISTINCT topic FROM hermes_lane WHERE topic NOT IN (SELECT topic FROM hermes_topic) ORDER BY topic"
     )
-    return [Finding("hermes_lane", f"has lanes of topic {topic}, which does not exist") for (topic,) in rows]
+    return [CheckFinding("hermes_lane", f"has lanes of topic {topic}, which does not exist") for (topic,) in rows]
 
 
 # -- after an accepted loss -------------------------------------------------------------------------------------------
 
 
-async def skip(database: Database, lane: int, to: int, reason: str, now_ms: int) -> list[Ids]:
+async def skip_ids(database: StoreDatabase, lane: int, to: int, reason: str, now_ms: int) -> list[IdRange]:
     """Let the next message of a lane have the id `to`; the holes that were registered. Messages in between stay."""
     async with database.transaction() as session:
         # Nobody appends from here on: the row is ours until the end.
@@ -120,7 +124,7 @@ async def skip(database: Database, lane: int, to: int, reason: str, now_ms: int)
             start=next_id,
             until=to,
         )
-        holes = list(missing((number for number, _ in rows), (next_id, to)))
+        holes = list(missing_ids((number for number, _ in rows), (next_id, to)))
         for start, end in holes:
             await session.change(
                 'INSERT INTO hermes_gap (lane, "start", "end", reason, at)'

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-Ids = tuple[int, int]
+IdRange = tuple[int, int]
 """From, and before."""
 
 
-def missing(present: Iterable[int], ids: Ids) -> Iterator[Ids]:
+def missing_ids(present: Iterable[int], ids: IdRange) -> Iterator[IdRange]:
     """What is not there of a range."""
     at = ids[0]
     for number in present:
@@ -19,7 +19,7 @@ def missing(present: Iterable[int], ids: Ids) -> Iterator[Ids]:
         yield at, ids[1]
 
 
-def minus(ranges: Iterable[Ids], gaps: Iterable[Ids]) -> list[Ids]:
+def subtract(ranges: Iterable[IdRange], gaps: Iterable[IdRange]) -> list[IdRange]:
     """What is left of ranges without the gaps in them."""
     left = list(ranges)
     for start, end in gaps:
@@ -27,9 +27,9 @@ def minus(ranges: Iterable[Ids], gaps: Iterable[Ids]) -> list[Ids]:
     return left
 
 
-def joined(holes: Iterable[Ids]) -> list[Ids]:
+def merge_ranges(holes: Iterable[IdRange]) -> list[IdRange]:
     """In order, with those that touch one another made one."""
-    found: list[Ids] = []
+    found: list[IdRange] = []
     for start, end in sorted(holes):
         if found and found[-1][1] >= start:
             found[-1] = found[-1][0], max(end, found[-1][1])

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from sparrow.store.sql.drivers.database import Database
-from sparrow.store.sql.maintenance.id_ranges import Ids, joined, minus, missing
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.maintenance.id_ranges import IdRange, merge_ranges, missing_ids, subtract
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
-CHUNK_IDS = 50_000
-KEYS_A_LOOK = 5_000
-NAMED_MAX = 5
+IDS_PER_QUERY = 50_000
+KEYS_PER_QUERY = 5_000
+FINDINGS_SHOWN_MAX = 5
 """Of many findings of one kind about one table, so many are told."""
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """Something that is not as it should be."""
 
     where: str
@@ -28,7 +28,7 @@ class _Bounds(NamedTuple):
     next_id: int
 
 
-async def verify_lane(database: Database, lane: Lane, progress: Callable[[int], None]) -> list[Finding]:
+async def check_lane(database: StoreDatabase, lane: Lane, progress: Callable[[int], None]) -> list[CheckFinding]:
     """What is wrong with one lane. `progress` is told how many of its ids were looked at."""
     findings = await _beyond(database, lane)
     bounds = await _bounds(database, lane)
@@ -44,12 +44,12 @@ async def verify_lane(database: Database, lane: Lane, progress: Callable[[int], 
     return findings
 
 
-async def _bounds(database: Database, lane: Lane) -> _Bounds | None:
+async def _bounds(database: StoreDatabase, lane: Lane) -> _Bounds | None:
     rows = await database.rows("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
     return _Bounds(*rows[0]) if rows else None
 
 
-async def _beyond(database: Database, lane: Lane) -> list[Finding]:
+async def _beyond(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
     ((newest, next_id),) = await database.rows(
         f'SELECT (SELECT MAX(id) FROM "{lane.table}"), (SELECT next_id FROM hermes_lane WHERE lane = :lane)',
         lane=lane.number,
@@ -57,7 +57,7 @@ async def _beyond(database: Database, lane: Lane) -> list[Finding]:
     if newest is None or next_id is None or newest < next_id:
         return []
     return [
-        Finding(
+        CheckFinding(
             lane.table,
             f"holds id {newest:,}, the next to be given is {next_id:,}: lane {lane.number} must skip to {newest + 1:,}",
         )
@@ -65,14 +65,14 @@ async def _beyond(database: Database, lane: Lane) -> list[Finding]:
 
 
 async def _holes_and_times(
-    database: Database, lane: Lane, bounds: _Bounds, progress: Callable[[int], None]
-) -> list[Finding]:
+    database: StoreDatabase, lane: Lane, bounds: _Bounds, progress: Callable[[int], None]
+) -> list[CheckFinding]:
     """Density and order, a range of ids after the other."""
     gaps = await _gaps(database, lane)
-    holes: list[Ids] = []
-    backwards: list[Ids] = []
+    holes: list[IdRange] = []
+    backwards: list[IdRange] = []
     latest = 0
-    for start, end in _chunks(minus([bounds], gaps)):
+    for start, end in _chunks(subtract([bounds], gaps)):
         ((count, oldest, newest, back),) = await database.rows(
             "SELECT COUNT(*), MIN(at), MAX(at), SUM(CASE WHEN at < before_it THEN 1 ELSE 0 END) FROM"
             ' (SELECT "timestamp" AS at, LAG("timestamp") OVER (ORDER BY id) AS before_it'
@@ -84,7 +84,7 @@ async def _holes_and_times(
             ids = await database.rows(
                 f'SELECT id FROM "{lane.table}" WHERE id >= :start AND id < :until ORDER BY id', start=start, until=end
             )
-            holes += missing((number for (number,) in ids), (start, end))
+            holes += missing_ids((number for (number,) in ids), (start, end))
         if back or (oldest is not None and oldest < latest):
             backwards.append((start, end))
         latest = max(latest, newest or 0)
@@ -99,48 +99,48 @@ async def _holes_and_times(
     if now is None:
         return []
     return [
-        *_told_holes(lane, [(max(a, now.first_id), b) for a, b in joined(holes) if b > now.first_id]),
+        *_told_holes(lane, [(max(a, now.first_id), b) for a, b in merge_ranges(holes) if b > now.first_id]),
         *(
-            Finding(lane.table, f"has times that go back as ids grow, between {start:,} and {end - 1:,}")
-            for start, end in backwards[:NAMED_MAX]
+            CheckFinding(lane.table, f"has times that go back as ids grow, between {start:,} and {end - 1:,}")
+            for start, end in backwards[:FINDINGS_SHOWN_MAX]
         ),
         *(
-            [Finding(lane.table, f"{registered:,} ids are registered as holes, but hold messages")]
+            [CheckFinding(lane.table, f"{registered:,} ids are registered as holes, but hold messages")]
             if registered
             else []
         ),
     ]
 
 
-def _chunks(ranges: Iterable[Ids]) -> Iterator[Ids]:
+def _chunks(ranges: Iterable[IdRange]) -> Iterator[IdRange]:
     for first, end in ranges:
-        for start in range(first, end, CHUNK_IDS):
-            yield start, min(start + CHUNK_IDS, end)
+        for start in range(first, end, IDS_PER_QUERY):
+            yield start, min(start + IDS_PER_QUERY, end)
 
 
-def _told_holes(lane: Lane, holes: list[Ids]) -> Iterator[Finding]:
-    for start, end in holes[:NAMED_MAX]:
+def _told_holes(lane: Lane, holes: list[IdRange]) -> Iterator[CheckFinding]:
+    for start, end in holes[:FINDINGS_SHOWN_MAX]:
         which = f"id {start:,} is" if end - start == 1 else f"ids {start:,} to {end - 1:,} are"
-        yield Finding(lane.table, f"{which} missing")
-    if len(holes) > NAMED_MAX:
+        yield CheckFinding(lane.table, f"{which} missing")
+    if len(holes) > FINDINGS_SHOWN_MAX:
         ids = sum(end - start for start, end in holes)
-        yield Finding(lane.table, f"has {len(holes):,} holes in all, {ids:,} ids are missing")
+        yield CheckFinding(lane.table, f"has {len(holes):,} holes in all, {ids:,} ids are missing")
 
 
-def _told_registered(lane: Lane, count: int) -> Iterator[Finding]:
+def _told_registered(lane: Lane, count: int) -> Iterator[CheckFinding]:
     if count:
-        yield Finding(lane.table, f"{count:,} ids are registered as holes, but hold messages")
+        yield CheckFinding(lane.table, f"{count:,} ids are registered as holes, but hold messages")
 
 
-async def _gaps(database: Database, lane: Lane) -> list[Ids]:
+async def _gaps(database: StoreDatabase, lane: Lane) -> list[IdRange]:
     rows = await database.rows(
         'SELECT "start", "end" FROM hermes_gap WHERE lane = :lane ORDER BY "start"', lane=lane.number
     )
     return [(start, end + 1) for start, end in rows]
 
 
-async def _offsets(database: Database, lane: Lane, prefix: str) -> list[Finding]:
-    name = table(prefix, lane.topic, lane.part)
+async def _offsets(database: StoreDatabase, lane: Lane, prefix: str) -> list[CheckFinding]:
+    name = table_name(prefix, lane.topic, lane.part)
     rows = await database.rows(
         f'SELECT o.group_id, o."offset", l.next_id FROM "{name}" o JOIN hermes_lane l ON l.lane = :lane'
         ' WHERE o.priority = :priority AND o."offset" >= l.next_id ORDER BY o.group_id',
@@ -148,12 +148,12 @@ async def _offsets(database: Database, lane: Lane, prefix: str) -> list[Finding]
         priority=lane.priority.word,
     )
     return [
-        Finding(name, f"group {group} has read {lane.priority.word} up to {offset:,}, there are {next_id - 1:,}")
+        CheckFinding(name, f"group {group} has read {lane.priority.word} up to {offset:,}, there are {next_id - 1:,}")
         for group, offset, next_id in rows
     ]
 
 
-async def _ranges(database: Database, lane: Lane) -> list[Finding]:
+async def _ranges(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
     rows = await database.rows(
         f'SELECT r.id, r."start", r."end", r.priority, l.next_id FROM "{lane.table}" r JOIN hermes_lane l'
         " ON l.topic = :topic AND l.part = :part AND l.kind = 'm' AND l.priority = :priority"
@@ -163,20 +163,22 @@ async def _ranges(database: Database, lane: Lane) -> list[Finding]:
         priority=lane.priority.word,
     )
     told = [
-        Finding(lane.table, f"row {number:,} resends {start:,} to {end:,} of {word}, there are {next_id - 1:,}")
-        for number, start, end, word, next_id in rows[:NAMED_MAX]
+        CheckFinding(lane.table, f"row {number:,} resends {start:,} to {end:,} of {word}, there are {next_id - 1:,}")
+        for number, start, end, word, next_id in rows[:FINDINGS_SHOWN_MAX]
     ]
-    return told + ([Finding(lane.table, f"has {len(rows):,} such ranges in all")] if len(rows) > NAMED_MAX else [])
+    return told + (
+        [CheckFinding(lane.table, f"has {len(rows):,} such ranges in all")] if len(rows) > FINDINGS_SHOWN_MAX else []
+    )
 
 
-async def _keys(database: Database, lane: Lane) -> list[Finding]:
+async def _keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
     """Keys of what retention took are none of our business."""
-    name = table("key", lane.topic, lane.part)
+    name = table_name("key", lane.topic, lane.part)
     after, count = b"", 0
-    examples: list[Finding] = []
+    examples: list[CheckFinding] = []
     while True:
         last = await database.rows(
-            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1 OFFSET {KEYS_A_LOOK - 1}',
+            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1 OFFSET {KEYS_PER_QUERY - 1}',
             after=after,
         )
         until = bytes(last[0][0]) if last else None
@@ -192,14 +194,14 @@ async def _keys(database: Database, lane: Lane) -> list[Finding]:
         )
         count += len(rows)
         examples += [
-            Finding(
+            CheckFinding(
                 name,
                 f"key {bytes(key).decode(errors='replace')!r} points at {lane.priority.word} {number:,},"
                 " which is not there",
             )
-            for key, number in rows[: NAMED_MAX - len(examples)]
+            for key, number in rows[: FINDINGS_SHOWN_MAX - len(examples)]
         ]
         if until is None:
             break
         after = until
-    return examples + ([Finding(name, f"has {count:,} such keys in all")] if count > len(examples) else [])
+    return examples + ([CheckFinding(name, f"has {count:,} such keys in all")] if count > len(examples) else [])

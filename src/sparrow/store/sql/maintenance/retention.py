@@ -21,28 +21,33 @@ from typing import TypeVar
 import msgspec
 
 from sparrow.settings import SqlSettings
-from sparrow.store.sql.drivers.database import Conflict, Database, DatabaseRefused
-from sparrow.store.sql.schema.partitions import drop, drop_detached, make_room, partitions_of
-from sparrow.store.sql.schema.table_names import Lane, table
-from sparrow.store.sql.state.catalog import Catalogue
+from sparrow.store.sql.drivers.database import DatabaseRefused, LockConflict, StoreDatabase
+from sparrow.store.sql.schema.partitions import (
+    add_partitions,
+    drop_detached_partitions,
+    drop_partitions,
+    list_partitions,
+)
+from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 2.0
+READER_GRACE_S = 2.0
 """After which every process has heard how far messages are gone: they look once a second."""
-SILENT_MS = 30 * 86_400_000
-REPEATS_MS = 24 * 3_600_000
+SILENT_GROUP_MS = 30 * 86_400_000
+DEDUP_WINDOW_MS = 24 * 3_600_000
 """How long a batch is remembered, so that it is not stored twice."""
-SCOPES_MS = 90 * 86_400_000
+LEDGER_SCOPE_AGE_MAX_MS = 90 * 86_400_000
 """How long the ledger remembers a scope that commits nothing."""
-CHUNK_ROWS = 1000
+ROWS_PER_DELETE = 1000
 _CONFLICTS_MAX = 20
 _EARLIEST_TIME_MS = 1_000_000_000_000
 """A mark's value below this is no time."""
 _Result = TypeVar("_Result")
 
 
-class Trimmed(msgspec.Struct, frozen=True):
+class TrimReport(msgspec.Struct, frozen=True):
     """What went, and what was made for what comes."""
 
     messages: int = 0
@@ -55,8 +60,13 @@ class Trimmed(msgspec.Struct, frozen=True):
 
 
 async def trim(
-    database: Database, catalogue: Catalogue, settings: SqlSettings, now_ms: int, *, grace_s: float = GRACE_S
-) -> Trimmed:
+    database: StoreDatabase,
+    catalogue: StoreCatalog,
+    settings: SqlSettings,
+    now_ms: int,
+    *,
+    grace_s: float = READER_GRACE_S,
+) -> TrimReport:
     """Delete what need not be kept any longer."""
     lanes = list(catalogue.by_number.values())
     made, moved = 0, dict.fromkeys((lane.number for lane, _ in lanes), 0)
@@ -71,14 +81,16 @@ async def trim(
         with _others_go_on(lane):
             gone, keys_gone = await _drop_old(database, lane, is_moved=moved[lane.number] > 0)
             dropped, keys = dropped + gone, keys + keys_gone
-    return Trimmed(
+    return TrimReport(
         messages=sum(moved.values()),
         partitions_dropped=dropped,
         partitions_made=made,
         keys=keys,
-        batches=await _drop_batches(database, now_ms - REPEATS_MS),
-        marks=await _drop_marks(database, now_ms - REPEATS_MS),
-        scopes=await _delete(database, "DELETE FROM hermes_ledger WHERE at < :older", older=now_ms - SCOPES_MS),
+        batches=await _drop_batches(database, now_ms - DEDUP_WINDOW_MS),
+        marks=await _drop_marks(database, now_ms - DEDUP_WINDOW_MS),
+        scopes=await _delete(
+            database, "DELETE FROM hermes_ledger WHERE at < :older", older=now_ms - LEDGER_SCOPE_AGE_MAX_MS
+        ),
     )
 
 
@@ -94,18 +106,20 @@ def _others_go_on(lane: Lane) -> Iterator[None]:
 # -- how far ----------------------------------------------------------------------------------------------------------
 
 
-async def _room_ahead(database: Database, lane: Lane, settings: SqlSettings) -> int:
+async def _room_ahead(database: StoreDatabase, lane: Lane, settings: SqlSettings) -> int:
     bounds = await _bounds(database, lane)
     if bounds is None:
         return 0
     try:
-        return await make_room(database, lane.table, bounds[1], settings.partition_rows)
-    except Conflict:
+        return await add_partitions(database, lane.table, bounds[1], settings.partition_rows)
+    except LockConflict:
         log.warning("no partition could be added, somebody is in the way", extra={"table": lane.table})
         return 0
 
 
-async def _move_first(database: Database, lane: Lane, resends: Lane | None, settings: SqlSettings, now_ms: int) -> int:
+async def _move_first(
+    database: StoreDatabase, lane: Lane, resends: Lane | None, settings: SqlSettings, now_ms: int
+) -> int:
     """Let readers know that messages are going; how many."""
     bounds = await _bounds(database, lane)
     if bounds is None or bounds[0] == bounds[1]:
@@ -113,7 +127,7 @@ async def _move_first(database: Database, lane: Lane, resends: Lane | None, sett
     first_id, next_id = bounds
     kept_from = next_id
     if settings.waits_for_groups:
-        kept_from = await _wanted_from(database, lane, resends, next_id, now_ms - SILENT_MS)
+        kept_from = await _wanted_from(database, lane, resends, next_id, now_ms - SILENT_GROUP_MS)
     older_than = now_ms - int(settings.retention_hours * 3_600_000)
     to = await _old_to(database, lane, first_id, kept_from, older_than)
     if to <= first_id:
@@ -126,16 +140,18 @@ async def _move_first(database: Database, lane: Lane, resends: Lane | None, sett
     return to - first_id
 
 
-async def _bounds(database: Database, lane: Lane) -> tuple[int, int] | None:
+async def _bounds(database: StoreDatabase, lane: Lane) -> tuple[int, int] | None:
     """None: the lane's topic is gone."""
     found = await database.rows("SELECT first_id, next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
     return (int(found[0][0]), int(found[0][1])) if found else None
 
 
-async def _wanted_from(database: Database, lane: Lane, resends: Lane | None, next_id: int, silent_since: int) -> int:
+async def _wanted_from(
+    database: StoreDatabase, lane: Lane, resends: Lane | None, next_id: int, silent_since: int
+) -> int:
     """The lowest id that a group has still before it, or is to be sent again."""
     ((offset,),) = await database.rows(
-        f'SELECT MIN("offset") FROM "{table("offset", lane.topic, lane.part)}"'
+        f'SELECT MIN("offset") FROM "{table_name("offset", lane.topic, lane.part)}"'
         " WHERE priority = :priority AND updated_at >= :since",
         priority=lane.priority.word,
         since=silent_since,
@@ -145,7 +161,7 @@ async def _wanted_from(database: Database, lane: Lane, resends: Lane | None, nex
         return wanted
     # A range that was asked for lately counts however long its group has had nothing to do.
     ((start,),) = await database.rows(
-        f'SELECT MIN(r."start") FROM "{resends.table}" r JOIN "{table("resend_offset", lane.topic, lane.part)}" o'
+        f'SELECT MIN(r."start") FROM "{resends.table}" r JOIN "{table_name("resend_offset", lane.topic, lane.part)}" o'
         ' ON r.id > o."offset" AND (r.group_id IS NULL OR r.group_id = o.group_id)'
         ' WHERE o.priority = :priority AND (o.updated_at >= :since OR r."timestamp" >= :since)',
         priority=lane.priority.word,
@@ -154,12 +170,12 @@ async def _wanted_from(database: Database, lane: Lane, resends: Lane | None, nex
     return wanted if start is None else min(wanted, int(start))
 
 
-async def _old_to(database: Database, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
+async def _old_to(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
     """The first id that stays: where a partition ends, if there are any."""
     if database.kind == "sqlite":
         return await _first_young(database, lane, first_id, kept_from, older_than)
     to = first_id
-    for partition in await partitions_of(database, lane.table):
+    for partition in await list_partitions(database, lane.table):
         if partition.end > kept_from:
             break
         newest = await database.rows(
@@ -171,7 +187,7 @@ async def _old_to(database: Database, lane: Lane, first_id: int, kept_from: int,
     return to
 
 
-async def _first_young(database: Database, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
+async def _first_young(database: StoreDatabase, lane: Lane, first_id: int, kept_from: int, older_than: int) -> int:
     """By halves: times never go back as ids grow."""
     low, high = first_id, kept_from
     while low < high:
@@ -189,7 +205,7 @@ async def _first_young(database: Database, lane: Lane, first_id: int, kept_from:
 # -- away with it -----------------------------------------------------------------------------------------------------
 
 
-async def _drop_old(database: Database, lane: Lane, *, is_moved: bool) -> tuple[int, int]:
+async def _drop_old(database: StoreDatabase, lane: Lane, *, is_moved: bool) -> tuple[int, int]:
     """Everything below `first_id`, left from earlier attempts too; how many partitions and how many keys."""
     bounds = await _bounds(database, lane)
     if bounds is None or bounds[0] <= 1:
@@ -199,38 +215,38 @@ async def _drop_old(database: Database, lane: Lane, *, is_moved: bool) -> tuple[
     if database.kind == "sqlite":
         had_some |= await _delete_rows(database, lane, first_id) > 0
     else:
-        old = [partition for partition in await partitions_of(database, lane.table) if partition.end <= first_id]
+        old = [partition for partition in await list_partitions(database, lane.table) if partition.end <= first_id]
         try:
             if old:
-                await drop(database, lane.table, old)
+                await drop_partitions(database, lane.table, old)
                 dropped = len(old)
-            dropped += await drop_detached(database, lane.table)
-        except Conflict:
+            dropped += await drop_detached_partitions(database, lane.table)
+        except LockConflict:
             log.warning("partitions could not be dropped, somebody is in the way", extra={"table": lane.table})
         had_some |= dropped > 0
     # Keys of what is gone harm nobody, and looking for them takes a walk through all of them: only when it is worth it.
     return dropped, await _delete_keys(database, lane, first_id) if had_some else 0
 
 
-async def _delete_rows(database: Database, lane: Lane, first_id: int) -> int:
+async def _delete_rows(database: StoreDatabase, lane: Lane, first_id: int) -> int:
     gone = 0
     while True:
         ((oldest,),) = await database.rows(f'SELECT MIN(id) FROM "{lane.table}"')
         if oldest is None or oldest >= first_id:
             return gone
-        until = min(oldest + CHUNK_ROWS, first_id)
+        until = min(oldest + ROWS_PER_DELETE, first_id)
         gone += await _delete(database, f'DELETE FROM "{lane.table}" WHERE id < :until', until=until)
 
 
-async def _delete_keys(database: Database, lane: Lane, first_id: int) -> int:
+async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> int:
     """In the order of the keys, which is the only one the table has."""
-    name = table("key", lane.topic, lane.part)
+    name = table_name("key", lane.topic, lane.part)
     own = "priority = :priority AND id < :first"
     values = {"priority": lane.priority.word, "first": first_id}
     after, gone = b"", 0
     while True:
         found = await database.rows(
-            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1 OFFSET {CHUNK_ROWS - 1}',
+            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}',
             after=after,
         )
         if not found:
@@ -249,14 +265,14 @@ async def _delete_keys(database: Database, lane: Lane, first_id: int) -> int:
         after = upto
 
 
-async def _delete_one_key(database: Database, name: str, key: bytes, lane: Lane, first_id: int) -> int:
+async def _delete_one_key(database: StoreDatabase, name: str, key: bytes, lane: Lane, first_id: int) -> int:
     """A key may be that of every message there is."""
     own = f'"{name}" WHERE ref_key = :key AND priority = :priority AND id < :first'
     values = {"key": key, "priority": lane.priority.word}
     gone = 0
     while True:
         found = await database.rows(
-            f"SELECT id FROM {own} ORDER BY id LIMIT 1 OFFSET {CHUNK_ROWS - 1}", first=first_id, **values
+            f"SELECT id FROM {own} ORDER BY id LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}", first=first_id, **values
         )
         until = found[0][0] + 1 if found else first_id
         gone += await _delete(database, f"DELETE FROM {own}", first=until, **values)
@@ -264,11 +280,11 @@ async def _delete_one_key(database: Database, name: str, key: bytes, lane: Lane,
             return gone
 
 
-async def _drop_batches(database: Database, older_than: int) -> int:
+async def _drop_batches(database: StoreDatabase, older_than: int) -> int:
     gone = 0
     while True:
         found = await database.rows(
-            f"SELECT at FROM hermes_batch WHERE at < :older ORDER BY at LIMIT 1 OFFSET {CHUNK_ROWS - 1}",
+            f"SELECT at FROM hermes_batch WHERE at < :older ORDER BY at LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}",
             older=older_than,
         )
         until = found[0][0] + 1 if found else older_than
@@ -277,7 +293,7 @@ async def _drop_batches(database: Database, older_than: int) -> int:
             return gone
 
 
-async def _drop_marks(database: Database, older_than: int) -> int:
+async def _drop_marks(database: StoreDatabase, older_than: int) -> int:
     """Of processes that were killed. Leases stay: their epochs must never start again."""
     return await _delete(
         database,
@@ -287,7 +303,7 @@ async def _drop_marks(database: Database, older_than: int) -> int:
     )
 
 
-async def _delete(database: Database, sql: str, **values: object) -> int:
+async def _delete(database: StoreDatabase, sql: str, **values: object) -> int:
     return await _insisting(lambda: database.change(sql, **values))
 
 
@@ -296,6 +312,6 @@ async def _insisting(work: Callable[[], Awaitable[_Result]]) -> _Result:
     for _ in range(_CONFLICTS_MAX):
         try:
             return await work()
-        except Conflict:
+        except LockConflict:
             await asyncio.sleep(random.uniform(0.005, 0.05))
     return await work()

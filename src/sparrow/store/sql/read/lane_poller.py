@@ -17,13 +17,13 @@ from uuid import uuid4
 from sparrow import clock
 from sparrow.model.errors import SparrowError
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import Conflict, Database
+from sparrow.store.sql.drivers.database import LockConflict, StoreDatabase
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.state.catalog import upsert_text
 
 log = logging.getLogger(__name__)
 
-QUICK_S, SLOW_S, ALL_S = 0.02, 0.04, 1.0
+POLL_S, IDLE_POLL_S, FULL_POLL_S = 0.02, 0.04, 1.0
 _QUIET_LOOKS = 50
 """Looks that found nothing before they become rarer."""
 _AHEAD_ROWS = 1000
@@ -32,12 +32,12 @@ _LATER_VALUE = "value = CASE WHEN hermes_mark.value < :value THEN :value ELSE he
 """Always another value: an UPDATE that changes nothing writes nothing to the server's log."""
 
 
-class Watch:
+class LanePoller:
     """Looks, and tells."""
 
     def __init__(
         self,
-        database: Database,
+        database: StoreDatabase,
         views: Mapping[int, LaneView],
         *,
         waited_for: Callable[[], Collection[Queue]],
@@ -62,7 +62,7 @@ class Watch:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._work
         if self._database.shows_before_durable:
-            with contextlib.suppress(SparrowError, Conflict):
+            with contextlib.suppress(SparrowError, LockConflict):
                 await self._database.change("DELETE FROM hermes_mark WHERE name = :name", name=self._mark)
 
     async def look(self, views: Collection[LaneView]) -> bool:
@@ -103,7 +103,9 @@ class Watch:
         for view, start in grown:
             end = view.bounds.end
             if view.queue in waited_for and view.tail.end < end and end - start <= _AHEAD_ROWS:
-                with contextlib.suppress(SparrowError, Conflict):  # they are told all the same, and ask for themselves
+                with contextlib.suppress(
+                    SparrowError, LockConflict
+                ):  # they are told all the same, and ask for themselves
                     view.hold(await view.rows(self._database, start, _AHEAD_ROWS))
             self._on_growth(view.queue, view.bounds.end)
 
@@ -111,9 +113,9 @@ class Watch:
         loop = asyncio.get_running_loop()
         looked_at_all, quiet, is_lost = 0.0, 0, False
         while True:
-            await asyncio.sleep(QUICK_S if quiet < _QUIET_LOOKS else SLOW_S)
+            await asyncio.sleep(POLL_S if quiet < _QUIET_LOOKS else IDLE_POLL_S)
             try:
-                if loop.time() - looked_at_all > ALL_S:
+                if loop.time() - looked_at_all > FULL_POLL_S:
                     looked_at_all = loop.time()
                     await self._check_server()
                     await self._on_refresh()
@@ -122,7 +124,7 @@ class Watch:
                 has_news = await self.look([view for view in self._views.values() if view.queue in waited_for])
                 quiet = 0 if has_news else quiet + 1
                 is_lost = False
-            except (SparrowError, Conflict) as cause:
+            except (SparrowError, LockConflict) as cause:
                 if not is_lost:
                     log.warning("the database does not answer", extra={"cause": str(cause)})
                 is_lost = True

@@ -7,9 +7,9 @@ from typing import Any
 
 from sparrow.model.queue import Bounds, Queue, QueueOffset
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
-from sparrow.store.sql.drivers.database import Database, Placed
-from sparrow.store.sql.read.tail_cache import Record, Tail
-from sparrow.store.sql.row_codec import COLUMNS, RECORD_COLUMNS, Entry, Records
+from sparrow.store.sql.drivers.database import AssignedIds, StoreDatabase
+from sparrow.store.sql.read.tail_cache import TaggedRecord, TailCache
+from sparrow.store.sql.row_codec import MESSAGE_COLUMNS, RECORD_COLUMNS, NewRow, RowRecordEncoder
 from sparrow.store.sql.schema.table_names import Lane
 
 _EXAMINED_MIN = 800
@@ -24,8 +24,8 @@ class LaneView:
         self.first_id, self.next_id = 1, 1
         self.is_known = False
         """Whether the database was asked."""
-        self.records = Records(lane, queue.topic, queue.id, store_host)
-        self.tail = Tail(self.records.of_entry)
+        self.records = RowRecordEncoder(lane, queue.topic, queue.id, store_host)
+        self.tail = TailCache(self.records.of_entry)
         self._usual_bytes = 1
         """Of a record, as the last read found them."""
 
@@ -49,14 +49,14 @@ class LaneView:
         self.is_known = False
         self.tail.clear()
 
-    def stored(self, placed: Placed, entries: Sequence[Entry]) -> None:
+    def stored(self, placed: AssignedIds, entries: Sequence[NewRow]) -> None:
         self.tail.add(placed.base_id - 1, entries, [placed.store_ms] * len(entries))
 
     def hold(self, rows: Sequence[Any]) -> None:
         """Rows just read: others may want them, too."""
         if rows:
             rows = _before_hole(rows)
-            entries = [Entry(row[1], row[2], row[3], row[4], row[6]) for row in rows]
+            entries = [NewRow(row[1], row[2], row[3], row[4], row[6]) for row in rows]
             self.tail.add(rows[0][0] - 1, entries, [row[5] for row in rows])
 
     def read(
@@ -83,7 +83,7 @@ class LaneView:
 
     async def read_rows(
         self,
-        database: Database,
+        database: StoreDatabase,
         offset: int,
         *,
         count_max: int = 32,
@@ -103,7 +103,7 @@ class LaneView:
         self._usual_bytes = max(1, sum(len(record) for record, _ in found) // len(found))
         return _slice(found, rows[0][0] - 1, bounds, count_max, bytes_max, tags_codes)
 
-    async def rows(self, database: Database, offset: int, count: int, columns: str = COLUMNS) -> list[Any]:
+    async def rows(self, database: StoreDatabase, offset: int, count: int, columns: str = MESSAGE_COLUMNS) -> list[Any]:
         """Rows behind an offset, as far as readers may see."""
         return await database.rows(
             f'SELECT {columns} FROM "{self.lane.table}" WHERE id > :after AND id < :before ORDER BY id LIMIT :count',
@@ -122,7 +122,7 @@ def _before_hole(rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _slice(
-    found: list[Record],
+    found: list[TaggedRecord],
     offset: int,
     bounds: Bounds,
     count_max: int,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrow.model.queue import Bounds, QueueOffset
-from sparrow.store.sql.drivers.database import Database
+from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.read.lane_view import LaneView
-from sparrow.store.sql.row_codec import COLUMNS
-from sparrow.store.sql.schema.table_names import Lane, table
+from sparrow.store.sql.row_codec import MESSAGE_COLUMNS
+from sparrow.store.sql.schema.table_names import Lane, table_name
 
-_OF_MESSAGE = ", ".join(f"m.{name.strip()}" for name in COLUMNS.split(","))
+_OF_MESSAGE = ", ".join(f"m.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))
 
 
-async def offset_at(database: Database, lane: Lane, bounds: Bounds, time_ms: int, *, upper: bool) -> QueueOffset:
+async def offset_at(database: StoreDatabase, lane: Lane, bounds: Bounds, time_ms: int, *, upper: bool) -> QueueOffset:
     """By halves: store times never go back as ids grow, so they need no index of their own."""
     low, high = int(bounds.first), int(bounds.end)
     while low < high:
@@ -29,7 +29,7 @@ async def offset_at(database: Database, lane: Lane, bounds: Bounds, time_ms: int
 
 
 async def by_key(
-    database: Database, views: Iterable[LaneView], key: str, *, limit: int, begin_ms: int, end_ms: int
+    database: StoreDatabase, views: Iterable[LaneView], key: str, *, limit: int, begin_ms: int, end_ms: int
 ) -> list[bytes]:
     """The newest records that carry the key, oldest first, as far as readers may see."""
     found: list[tuple[int, int, bytes]] = []
@@ -38,7 +38,7 @@ async def by_key(
         ways: tuple[tuple[str, dict[str, str]], ...] = (
             (f'FROM "{lane.table}" m WHERE m.ref_key = :key', {}),
             (
-                f'FROM "{table("key", lane.topic, lane.part)}" k JOIN "{lane.table}" m ON m.id = k.id'
+                f'FROM "{table_name("key", lane.topic, lane.part)}" k JOIN "{lane.table}" m ON m.id = k.id'
                 " WHERE k.ref_key = :key AND k.priority = :priority",
                 {"priority": lane.priority.word},
             ),

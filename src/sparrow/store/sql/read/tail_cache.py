@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from sparrow.store.sql.row_codec import Entry
+from sparrow.store.sql.row_codec import NewRow
 
-TAIL_BYTES = 16 << 20
+TAIL_CACHE_BYTES_MAX = 16 << 20
 _MESSAGE_BYTES = 512
 """What a message takes beside its body and properties."""
 
-Record = tuple[bytes, int]
+TaggedRecord = tuple[bytes, int]
 """A record, and the code of its tags."""
 
 
-class Tail:
+class TailCache:
     """A run of messages without holes. The oldest give way to the newest; records are made when first read."""
 
-    def __init__(self, made: Callable[[int, Entry, int], Record], bytes_max: int = TAIL_BYTES) -> None:
+    def __init__(self, made: Callable[[int, NewRow, int], TaggedRecord], bytes_max: int = TAIL_CACHE_BYTES_MAX) -> None:
         self._made, self._bytes_max = made, bytes_max
         self.first = 0
         """The offset of the first message held."""
-        self._items: list[Entry | Record] = []
+        self._items: list[NewRow | TaggedRecord] = []
         self._times: list[int] = []
         """When each of them was stored."""
         self._lots: deque[tuple[int, int]] = deque()
@@ -33,7 +33,7 @@ class Tail:
     def end(self) -> int:
         return self.first + len(self._items)
 
-    def add(self, offset: int, entries: Sequence[Entry], times: Sequence[int]) -> None:
+    def add(self, offset: int, entries: Sequence[NewRow], times: Sequence[int]) -> None:
         """If they do not follow what is held, that is forgotten."""
         if offset != self.end:
             if offset < self.end:
@@ -62,13 +62,13 @@ class Tail:
         for each in (self._items, self._times, self._lots):
             each.clear()
 
-    def records(self, offset: int, count: int) -> list[Record]:
+    def records(self, offset: int, count: int) -> list[TaggedRecord]:
         """Up to `count` of them; `offset` is held."""
         start, items = offset - self.first, self._items
-        found: list[Record] = []
+        found: list[TaggedRecord] = []
         for at in range(start, min(start + count, len(items))):
             item = items[at]
-            if isinstance(item, Entry):
+            if isinstance(item, NewRow):
                 item = items[at] = self._made(self.first + at + 1, item, self._times[at])
             found.append(item)
         return found

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparrow.model.priority import Priority
-from sparrow.store.sql.drivers.database import Kind
-from sparrow.store.sql.schema.table_names import table
+from sparrow.store.sql.drivers.database import Dialect
+from sparrow.store.sql.schema.table_names import table_name
 
-VERSION = 1
+SCHEMA_VERSION = 1
 """Of the schema; the database knows the one it has."""
 PARTITIONS_AHEAD = 3
 
-_TYPES: dict[Kind, dict[str, str]] = {
+_TYPES: dict[Dialect, dict[str, str]] = {
     "mysql": {
         "big": "BIGINT UNSIGNED",
         "time": "BIGINT",
@@ -141,7 +141,7 @@ _KEYS = (
 )
 
 
-def shared_tables(kind: Kind) -> Iterator[str]:
+def shared_tables(kind: Dialect) -> Iterator[str]:
     """What a database has once."""
     for definition in _SHARED:
         yield f"CREATE TABLE IF NOT EXISTS {definition.format_map(_TYPES[kind])}"
@@ -150,7 +150,7 @@ def shared_tables(kind: Kind) -> Iterator[str]:
         yield _index(kind, name, of, columns)
 
 
-def later_tables(kind: Kind) -> dict[str, str]:
+def later_tables(kind: Dialect) -> dict[str, str]:
     """By name, those of them that were not there from the beginning."""
     return {
         name: f"CREATE TABLE IF NOT EXISTS {name} {definition.format_map(_TYPES[kind])}"
@@ -158,7 +158,7 @@ def later_tables(kind: Kind) -> dict[str, str]:
     }
 
 
-def topic_tables(kind: Kind, topic: str, part: int, *, has_lanes: bool, partition_rows: int) -> Iterator[str]:
+def topic_tables(kind: Dialect, topic: str, part: int, *, has_lanes: bool, partition_rows: int) -> Iterator[str]:
     """The tables of one part of a topic."""
     types = _TYPES[kind]
 
@@ -166,27 +166,27 @@ def topic_tables(kind: Kind, topic: str, part: int, *, has_lanes: bool, partitio
         return f'CREATE TABLE IF NOT EXISTS "{name}" {definition.format_map(types)}'
 
     for priority in Priority if has_lanes else (Priority.MIDDLE,):
-        name = table("msg", topic, part, priority)
+        name = table_name("msg", topic, part, priority)
         yield from _message_table(kind, name, partition_rows)
         if has_lanes:
-            yield made(table("resend", topic, part, priority), _RESEND)
-    yield made(table("offset", topic, part), _OFFSETS)
+            yield made(table_name("resend", topic, part, priority), _RESEND)
+    yield made(table_name("offset", topic, part), _OFFSETS)
     if has_lanes:
-        yield made(table("resend_offset", topic, part), _OFFSETS)
-    yield made(table("key", topic, part), _KEYS)
+        yield made(table_name("resend_offset", topic, part), _OFFSETS)
+    yield made(table_name("key", topic, part), _KEYS)
 
 
-def names_of_tables(topic: str, part: int, *, has_lanes: bool) -> list[str]:
+def topic_table_names(topic: str, part: int, *, has_lanes: bool) -> list[str]:
     """What `topic_tables` makes."""
     lanes = tuple(Priority) if has_lanes else (Priority.MIDDLE,)
-    names = [table("msg", topic, part, priority) for priority in lanes]
+    names = [table_name("msg", topic, part, priority) for priority in lanes]
     if has_lanes:
-        names += [table("resend", topic, part, priority) for priority in lanes]
-        names.append(table("resend_offset", topic, part))
-    return [*names, table("offset", topic, part), table("key", topic, part)]
+        names += [table_name("resend", topic, part, priority) for priority in lanes]
+        names.append(table_name("resend_offset", topic, part))
+    return [*names, table_name("offset", topic, part), table_name("key", topic, part)]
 
 
-def _message_table(kind: Kind, name: str, partition_rows: int) -> Iterator[str]:
+def _message_table(kind: Dialect, name: str, partition_rows: int) -> Iterator[str]:
     columns = _MESSAGES.format_map(_TYPES[kind])
     start = f'CREATE TABLE IF NOT EXISTS "{name}" {columns}'
     if kind == "mysql":
@@ -211,7 +211,7 @@ def _message_table(kind: Kind, name: str, partition_rows: int) -> Iterator[str]:
         yield f'CREATE INDEX IF NOT EXISTS "{name}$r" ON "{name}" (ref_key) WHERE ref_key IS NOT NULL'
 
 
-def _index(kind: Kind, name: str, of: str, columns: str) -> str:
+def _index(kind: Dialect, name: str, of: str, columns: str) -> str:
     # MySQL has no IF NOT EXISTS here (MariaDB has): whoever runs it passes over "there already" (1061).
     exists = "" if kind == "mysql" else "IF NOT EXISTS "
     return f"CREATE INDEX {exists}{name} ON {of} ({columns})"

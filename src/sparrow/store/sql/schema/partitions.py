@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sparrow.store.sql.drivers.database import Conflict, Database, DatabaseRefused, Duplicate
+from sparrow.store.sql.drivers.database import DatabaseRefused, DuplicateKey, LockConflict, StoreDatabase
 from sparrow.store.sql.schema.ddl import PARTITIONS_AHEAD
 
 _TRIES_MAX = 10
@@ -43,7 +43,7 @@ class Partition(NamedTuple):
         return int(found[1]) if found else -1
 
 
-async def partitions_of(database: Database, table: str) -> list[Partition]:
+async def list_partitions(database: StoreDatabase, table: str) -> list[Partition]:
     """By age; none on SQLite."""
     if database.kind == "mysql":
         rows = await database.rows(
@@ -69,9 +69,9 @@ def _end_in(bound: str | None) -> int:
     return int(found[1]) if found else 0
 
 
-async def make_room(database: Database, table: str, next_id: int, partition_rows: int) -> int:
+async def add_partitions(database: StoreDatabase, table: str, next_id: int, partition_rows: int) -> int:
     """Take care that partitions are ready for the ids from `next_id` on; how many were made."""
-    known = await partitions_of(database, table)
+    known = await list_partitions(database, table)
     if not known:
         return 0
     number = max(partition.number for partition in known)
@@ -87,7 +87,7 @@ async def make_room(database: Database, table: str, next_id: int, partition_rows
     return made
 
 
-async def _add(database: Database, table: str, number: int, first: int, end: int) -> None:
+async def _add(database: StoreDatabase, table: str, number: int, first: int, end: int) -> None:
     async def in_mysql(wait: str) -> None:
         await _alter(database, table, f"ADD PARTITION (PARTITION p{number} VALUES LESS THAN ({end}))", wait)
 
@@ -103,7 +103,7 @@ async def _add(database: Database, table: str, number: int, first: int, end: int
 
     try:
         await _insisting(database, in_mysql if database.kind == "mysql" else in_postgresql)
-    except Duplicate:  # PostgreSQL's word for a table that another is making at this moment
+    except DuplicateKey:  # PostgreSQL's word for a table that another is making at this moment
         return
     except DatabaseRefused as refused:
         # Another broker was quicker (1493: not in order; 1517: the same name).
@@ -111,8 +111,8 @@ async def _add(database: Database, table: str, number: int, first: int, end: int
             raise
 
 
-async def drop(database: Database, table: str, partitions: list[Partition]) -> None:
-    """Drop them with all they hold. `Conflict`: somebody was in the way; some of them may be left."""
+async def drop_partitions(database: StoreDatabase, table: str, partitions: list[Partition]) -> None:
+    """Drop them with all they hold. `LockConflict`: somebody was in the way; some of them may be left."""
     if database.kind == "mysql":
         names = ", ".join(f'"{partition.name}"' for partition in partitions)
         await _insisting(database, lambda wait: _alter(database, table, f"DROP PARTITION {names}", wait))
@@ -121,7 +121,7 @@ async def drop(database: Database, table: str, partitions: list[Partition]) -> N
 
         async def detached(_: str, partition: Partition = partition) -> None:
             # What was begun, by us or by one that was killed, can only be finished.
-            left = {each.name: each for each in await partitions_of(database, table)}
+            left = {each.name: each for each in await list_partitions(database, table)}
             if partition.name in left:
                 how = "FINALIZE" if left[partition.name].is_leaving else "CONCURRENTLY"
                 await database.change(f'ALTER TABLE "{table}" DETACH PARTITION "{partition.name}" {how}')
@@ -130,7 +130,7 @@ async def drop(database: Database, table: str, partitions: list[Partition]) -> N
         await database.change(f'DROP TABLE IF EXISTS "{partition.name}"')
 
 
-async def drop_detached(database: Database, table: str) -> int:
+async def drop_detached_partitions(database: StoreDatabase, table: str) -> int:
     """PostgreSQL: what was detached by somebody who was killed before he dropped it; how many there were."""
     if database.kind != "postgresql":
         return 0
@@ -147,7 +147,7 @@ async def drop_detached(database: Database, table: str) -> int:
     return len(names)
 
 
-async def _alter(database: Database, table: str, what: str, wait: str) -> None:
+async def _alter(database: StoreDatabase, table: str, what: str, wait: str) -> None:
     async with database.transaction() as session:  # for a connection of our own: DDL commits by itself
         await session.change(f"SET SESSION lock_wait_timeout = {_WAIT_S}")
         try:
@@ -156,13 +156,13 @@ async def _alter(database: Database, table: str, what: str, wait: str) -> None:
             await session.change(f"SET SESSION lock_wait_timeout = {_USUAL_WAIT_S}")
 
 
-async def _insisting(database: Database, work: Callable[[str], Awaitable[None]]) -> None:
+async def _insisting(database: StoreDatabase, work: Callable[[str], Awaitable[None]]) -> None:
     """Do it, with some patience for those who are in the way. The work is told what to add to not wait at all."""
     can_decline = database.kind == "mysql" and "mariadb" in str((await database.rows("SELECT VERSION()"))[0][0]).lower()
     for number in range(_TRIES_MAX):
         try:
             return await work("NOWAIT" if can_decline and number < _IMPATIENT_TRIES else "")
-        except Conflict:
+        except LockConflict:
             if number == _TRIES_MAX - 1:
                 raise
         await asyncio.sleep(random.uniform(0.02, 0.2))

@@ -18,7 +18,7 @@ from sparrow.model.priority import Priority
 from sparrow.model.queue import PhysicalOffset
 from sparrow.model.topic import is_of_brokers
 
-NAME_MAX = 40
+TOPIC_NAME_CHARS_MAX = 40
 """With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
 _LEGAL = re.compile(r"[a-z0-9][a-z0-9._|-]*")
 """With `|`, which stands for the dots in names of events: RocketMQ's topics may not have dots."""
@@ -26,7 +26,7 @@ _OF_GROUPS = ("%RETRY%", "%DLQ%")
 _ID_BITS = 40
 """Of a physical offset: the id; above it the lane. A trillion messages for each of eight million lanes."""
 
-Kind = Literal["m", "r"]
+LaneKind = Literal["m", "r"]
 """Messages, or ranges to be sent again."""
 
 
@@ -37,44 +37,46 @@ class Lane(NamedTuple):
     topic: str
     """As its tables spell it."""
     part: int
-    kind: Kind
+    kind: LaneKind
     priority: Priority
 
     @property
     def table(self) -> str:
-        return table("msg" if self.kind == "m" else "resend", self.topic, self.part, self.priority)
+        return table_name("msg" if self.kind == "m" else "resend", self.topic, self.part, self.priority)
 
     def place(self, message_id: int) -> PhysicalOffset:
         """What stands for a physical offset here: the lane and the id in one number."""
-        return place_of(self.number, message_id)
+        return physical_offset_of(self.number, message_id)
 
 
-def place_of(lane: int, message_id: int) -> PhysicalOffset:
+def physical_offset_of(lane: int, message_id: int) -> PhysicalOffset:
     return PhysicalOffset(lane << _ID_BITS | message_id)
 
 
-def lane_and_id(place: int) -> tuple[int, int]:
+def split_physical_offset(place: int) -> tuple[int, int]:
     return place >> _ID_BITS, place & ((1 << _ID_BITS) - 1)
 
 
-def is_platforms(topic: str) -> bool:
+def is_internal_topic(topic: str) -> bool:
     """Whether the topic is one of the platform's own."""
     return is_of_brokers(topic) or topic.startswith(_OF_GROUPS)
 
 
-def spelling(topic: str) -> str:
+def table_suffix(topic: str) -> str:
     """How a topic's tables spell its name; `IllegalName` if it cannot have tables."""
-    if is_platforms(topic):
+    if is_internal_topic(topic):
         return "$" + sha256(topic.encode()).hexdigest()[:16]
-    if len(topic) > NAME_MAX:
-        raise IllegalName("topic", topic, f"it has {len(topic)} characters, {NAME_MAX} are allowed on a SQL store")
+    if len(topic) > TOPIC_NAME_CHARS_MAX:
+        raise IllegalName(
+            "topic", topic, f"it has {len(topic)} characters, {TOPIC_NAME_CHARS_MAX} are allowed on a SQL store"
+        )
     if not _LEGAL.fullmatch(topic):
         rule = "on a SQL store use lower-case letters, digits, '.', '_', '-' or '|', and start with a letter or digit"
         raise IllegalName("topic", topic, rule)
     return topic
 
 
-def table(prefix: str, topic: str, part: int = 0, priority: Priority | None = None) -> str:
+def table_name(prefix: str, topic: str, part: int = 0, priority: Priority | None = None) -> str:
     """The name of one of a topic's tables: `msg_high_orders`, `offset_orders$1`."""
     level = f"_{priority.word}" if priority is not None else ""
     return f"{prefix}{level}_{topic}" + (f"${part}" if part else "")

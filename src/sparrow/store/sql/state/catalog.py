@@ -15,10 +15,10 @@ from sparrow.model.errors import StorageError, UnknownTopic
 from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.sql.drivers.database import Database, DatabaseRefused
-from sparrow.store.sql.drivers.database import Kind as DatabaseKind
+from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
+from sparrow.store.sql.drivers.database import Dialect as DatabaseKind
 from sparrow.store.sql.schema import ddl, partitions
-from sparrow.store.sql.schema.table_names import Kind, Lane, is_platforms, place_of, spelling
+from sparrow.store.sql.schema.table_names import Lane, LaneKind, is_internal_topic, physical_offset_of, table_suffix
 
 _ANONYMOUS = " anonymous"
 """No token of a user's starts with a blank."""
@@ -26,10 +26,10 @@ _MAKING = 0x5BA77083
 """The lock of whoever makes tables: any number that other programs on the server are unlikely to use."""
 
 
-class Catalogue:
+class StoreCatalog:
     """What is known of a database's topics; `refresh` asks again."""
 
-    def __init__(self, database: Database, *, partition_rows: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, database: StoreDatabase, *, partition_rows: int, now_ms: Callable[[], int]) -> None:
         self._database, self._partition_rows, self._now_ms = database, partition_rows, now_ms
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
@@ -48,8 +48,8 @@ class Catalogue:
         version = await self._version()
         if version is None:
             await self._make(ddl.shared_tables(database.kind))
-            await insert_new(database, "hermes_schema", version=ddl.VERSION, at=self._now_ms())
-        elif version > ddl.VERSION:
+            await insert_if_absent(database, "hermes_schema", version=ddl.SCHEMA_VERSION, at=self._now_ms())
+        elif version > ddl.SCHEMA_VERSION:
             raise _too_new(database.where, version)
         else:
             await self._add_later_tables()
@@ -84,7 +84,7 @@ class Catalogue:
             if found:
                 return int(found[0][0])
             # Only if it is missing: a try that comes to nothing uses up a number all the same.
-            await insert_new(self._database, "meta_token", token=_ANONYMOUS, type="p", created_at=self._now_ms())
+            await insert_if_absent(self._database, "meta_token", token=_ANONYMOUS, type="p", created_at=self._now_ms())
 
     async def refresh(self) -> None:
         """Take over what other brokers have created, changed and deleted."""
@@ -99,7 +99,7 @@ class Catalogue:
         groups = await database.rows("SELECT options FROM hermes_group")
         self.topics = {topic.name: topic for topic in (_topic_in(options) for _, options in topics)}
         self.groups = {group.name: group for group in (_group_in(options) for (options,) in groups)}
-        names = {spelling(name): name for name in self.topics}
+        names = {table_suffix(name): name for name in self.topics}
         messages: dict[tuple[str, int], Lane] = {}
         resends: dict[tuple[str, int], Lane] = {}
         by_number: dict[int, tuple[Lane, Queue]] = {}
@@ -125,12 +125,12 @@ class Catalogue:
 
     async def put_topic(self, topic: Topic) -> None:
         """Create it, or change what is configured; parts are only ever added."""
-        spelled = spelling(topic.name)
+        spelled = table_suffix(topic.name)
         topic = _with_lanes(topic)
         before = self.topics.get(topic.name)
         if before is not None and topic.write_queues < before.write_queues:
             topic = msgspec.structs.replace(topic, write_queues=before.write_queues, read_queues=before.read_queues)
-        await insert_new(
+        await insert_if_absent(
             self._database,
             "hermes_topic",
             topic=spelled,
@@ -156,7 +156,7 @@ class Catalogue:
                 await self._make(tables)
                 for kind, priorities in _lanes_of(topic):
                     for priority in priorities:
-                        await insert_new(
+                        await insert_if_absent(
                             database, "hermes_lane", topic=spelled, part=part, kind=kind, priority=priority.word
                         )
         await database.change(
@@ -186,7 +186,7 @@ class Catalogue:
     async def delete_topic(self, name: str) -> None:
         if name not in self.topics:
             raise UnknownTopic(name)
-        spelled = spelling(name)
+        spelled = table_suffix(name)
         await self._database.change("UPDATE hermes_topic SET state = 'deleting' WHERE topic = :topic", topic=spelled)
         await self._tear_down(spelled)
         await self.refresh()
@@ -198,15 +198,15 @@ class Catalogue:
             return
         topic = _topic_in(found[0][0])
         for part in range(topic.write_queues):
-            for name in ddl.names_of_tables(spelled, part, has_lanes=has_lanes(topic)):
+            for name in ddl.topic_table_names(spelled, part, has_lanes=has_lanes(topic)):
                 await database.change(f'DROP TABLE IF EXISTS "{name}"')
         for (number,) in await database.rows("SELECT lane FROM hermes_lane WHERE topic = :topic", topic=spelled):
             # Also what producers sent there: a message of theirs that comes again is a new one.
             await database.change(
                 "DELETE FROM hermes_batch WHERE lane = :lane OR (lane = 0 AND base_id >= :first AND base_id < :end)",
                 lane=number,
-                first=place_of(number, 0),
-                end=place_of(number + 1, 0),
+                first=physical_offset_of(number, 0),
+                end=physical_offset_of(number + 1, 0),
             )
         await database.change("DELETE FROM hermes_lane WHERE topic = :topic", topic=spelled)
         await database.change("DELETE FROM hermes_topic WHERE topic = :topic", topic=spelled)
@@ -225,22 +225,22 @@ class Catalogue:
     async def make_room(self, lane: Lane, count: int) -> None:
         """Take care that the next `count` messages of a lane find their partition."""
         found = await self._database.rows("SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=lane.number)
-        await partitions.make_room(self._database, lane.table, found[0][0] + count, self._partition_rows)
+        await partitions.add_partitions(self._database, lane.table, found[0][0] + count, self._partition_rows)
 
 
-async def insert_new(database: Database, into: str, **values: object) -> bool:
+async def insert_if_absent(database: StoreDatabase, into: str, **values: object) -> bool:
     """Insert a row unless its key is there; whether it was inserted."""
-    return await database.change(insert_new_text(database.kind, into, values), **values) > 0
+    return await database.change(insert_if_absent_sql(database.kind, into, values), **values) > 0
 
 
-def insert_new_text(kind: DatabaseKind, into: str, names: Iterable[str]) -> str:
+def insert_if_absent_sql(kind: DatabaseKind, into: str, names: Iterable[str]) -> str:
     """An INSERT that does nothing if the key is there."""
     start, end = ("INSERT IGNORE INTO", "") if kind == "mysql" else ("INSERT INTO", "ON CONFLICT DO NOTHING")
     columns, places = ", ".join(f'"{name}"' for name in names), ", ".join(f":{name}" for name in names)
     return f'{start} "{into}" ({columns}) VALUES ({places}) {end}'
 
 
-async def upsert(database: Database, into: str, *, key: str, **values: object) -> None:
+async def upsert(database: StoreDatabase, into: str, *, key: str, **values: object) -> None:
     """Insert a row, or give the row with its key these values."""
     change = ", ".join(f'"{name}" = :{name}' for name in values if name != key)
     await database.change(upsert_text(database.kind, into, values, key=key, change=change), **values)
@@ -263,18 +263,18 @@ def has_lanes(topic: Topic) -> bool:
 
 def _with_lanes(topic: Topic) -> Topic:
     """Every topic of a user's has three priorities here; the platform's own need none."""
-    if is_platforms(topic.name):
+    if is_internal_topic(topic.name):
         return msgspec.structs.replace(topic, read_queues=topic.write_queues, sys_flag=topic.sys_flag & ~HAS_LANES)
     return msgspec.structs.replace(topic, read_queues=topic.write_queues * LANES, sys_flag=topic.sys_flag | HAS_LANES)
 
 
-def _lanes_of(topic: Topic) -> Iterable[tuple[Kind, tuple[Priority, ...]]]:
+def _lanes_of(topic: Topic) -> Iterable[tuple[LaneKind, tuple[Priority, ...]]]:
     if has_lanes(topic):
         return (("m", tuple(Priority)), ("r", tuple(Priority)))
     return (("m", (Priority.MIDDLE,)),)
 
 
-def _kind(word: str) -> Kind:
+def _kind(word: str) -> LaneKind:
     return "m" if word == "m" else "r"
 
 
@@ -288,5 +288,5 @@ def _group_in(options: str) -> Group:
 
 def _too_new(where: str, version: int) -> StorageError:
     return StorageError(
-        f"the database {where} has tables of version {version}, this Sparrow knows {ddl.VERSION}: use a newer one"
+        f"the database {where} has tables of version {version}, this Sparrow knows {ddl.SCHEMA_VERSION}: use a newer one"
     )

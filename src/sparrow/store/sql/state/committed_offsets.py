@@ -19,20 +19,26 @@ from typing import NamedTuple
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import Conflict, Database, DatabaseLost, DatabaseRefused, Session
-from sparrow.store.sql.schema.table_names import Lane, table
-from sparrow.store.sql.state.catalog import Catalogue, insert_new_text
+from sparrow.store.sql.drivers.database import (
+    DatabaseRefused,
+    LockConflict,
+    SqlSession,
+    StoreDatabase,
+    StoreDatabaseUnreachable,
+)
+from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent_sql
 
 log = logging.getLogger(__name__)
 
-FLUSH_S = 0.1
-FRESH_S = 5 * FLUSH_S
+FLUSH_INTERVAL_S = 0.1
+FRESH_COMMIT_S = 5 * FLUSH_INTERVAL_S
 """After this a commit is old: the process stood still, or the database was away, and clients may be elsewhere."""
-GIVE_UP_S = 2.0
+FENCED_RETRY_S = 2.0
 """So long a commit is tried again whose row has seen a newer epoch than is known here."""
 
 
-class Fenced(Refused):
+class CommitFenced(Refused):
     """Somebody else has taken over since."""
 
     def __init__(self, group: str, epoch: int) -> None:
@@ -66,14 +72,14 @@ class _Unsaved(NamedTuple):
 
     @property
     def may_be_overtaken(self) -> bool:
-        return self.is_contested or (self.age_s > FRESH_S and not self.is_rewind)
+        return self.is_contested or (self.age_s > FRESH_COMMIT_S and not self.is_rewind)
 
 
-class Offsets:
+class CommittedOffsets:
     """The committed offsets of all groups."""
 
     def __init__(
-        self, database: Database, catalogue: Catalogue, *, epoch: Callable[[], int], now_ms: Callable[[], int]
+        self, database: StoreDatabase, catalogue: StoreCatalog, *, epoch: Callable[[], int], now_ms: Callable[[], int]
     ) -> None:
         self._database, self._catalogue, self._epoch, self._now_ms = database, catalogue, epoch, now_ms
         self._known: dict[tuple[str, Queue], QueueOffset] = {}
@@ -99,7 +105,7 @@ class Offsets:
         self._unsaved[group, queue] = _Unsaved(
             QueueOffset(offset), asyncio.get_running_loop().time(), before is not None and offset < before, lane.number
         )
-        self._flush_in(FLUSH_S)
+        self._flush_in(FLUSH_INTERVAL_S)
         return before
 
     def _flush_in(self, seconds: float) -> None:
@@ -116,7 +122,7 @@ class Offsets:
         try:
             await self.flush()
         except Exception as cause:
-            ours = not isinstance(cause, (SparrowError, Conflict))
+            ours = not isinstance(cause, (SparrowError, LockConflict))
             log.warning(
                 "offsets could not be saved, trying again",
                 extra={"cause": str(cause)},
@@ -156,14 +162,14 @@ class Offsets:
     def _fenced(self, key: tuple[str, Queue], commit: _Unsaved, epoch: int) -> None:
         if key in self._unsaved:  # there is a newer one
             return
-        if commit.age_s < GIVE_UP_S:  # who leads has changed, and we shall hear of it any moment
+        if commit.age_s < FENCED_RETRY_S:  # who leads has changed, and we shall hear of it any moment
             self._unsaved[key] = commit._replace(is_contested=True)
-            self._flush_in(FLUSH_S)
+            self._flush_in(FLUSH_INTERVAL_S)
             return
         log.warning("a commit came too late", extra={"group": key[0], "offset": commit.offset, "epoch": epoch})
         self._known.pop(key, None)
 
-    async def _save(self, session: Session, place: _Place, commit: _Unsaved, epoch: int) -> bool:
+    async def _save(self, session: SqlSession, place: _Place, commit: _Unsaved, epoch: int) -> bool:
         """Whether the row took it: not if it has seen a newer epoch or, of one that comes late, a greater offset."""
         words = {"group_id": place.group, "priority": place.priority, "offset": commit.offset, "epoch": epoch}
         words["now"] = self._now_ms()
@@ -176,7 +182,7 @@ class Offsets:
         if await session.change(update, **words):
             return True
         row = {name: words[name] for name in ("group_id", "priority", "offset", "epoch")} | {"updated_at": words["now"]}
-        if await session.change(insert_new_text(self._database.kind, place.table, row), **row):
+        if await session.change(insert_if_absent_sql(self._database.kind, place.table, row), **row):
             return True
         # It is there after all: it has seen a newer epoch, or another broker made it a moment ago.
         return await session.change(update, **words) > 0
@@ -209,7 +215,7 @@ class Offsets:
         return self._unsaved.get(key) or self._saving.get(key)
 
     async def commit_fenced(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
-        """Move on, never back, and only with the newest epoch: `Fenced` otherwise."""
+        """Move on, never back, and only with the newest epoch: `CommitFenced` otherwise."""
         greatest = "MAX" if self._database.kind == "sqlite" else "GREATEST"
         place = _place(lane, group)
         changed = await self._database.change(
@@ -222,14 +228,14 @@ class Offsets:
             priority=place.priority,
         )
         if not changed:
-            raise Fenced(group, epoch)
+            raise CommitFenced(group, epoch)
 
     async def all(self) -> dict[tuple[str, str], dict[int, QueueOffset]]:
         """(topic, group) to queue id to the offset to be read next."""
         found: dict[tuple[str, str], dict[int, QueueOffset]] = defaultdict(dict)
         saving = {**self._saving, **self._unsaved}  # may be saved after its table was read
         by_place = {
-            (table("offset", lane.topic, lane.part), lane.priority): Queue(*queue)
+            (table_name("offset", lane.topic, lane.part), lane.priority): Queue(*queue)
             for queue, lane in self._catalogue.lanes.items()
         }
         for name in sorted({name for name, _ in by_place}):
@@ -246,8 +252,8 @@ class Offsets:
         await self.flush()
         for key in [key for key in self._known if key[0] == group]:
             del self._known[key]
-        names = {table("offset", lane.topic, lane.part) for lane in self._catalogue.lanes.values()}
-        names |= {table("resend_offset", lane.topic, lane.part) for lane in self._catalogue.resend_lanes.values()}
+        names = {table_name("offset", lane.topic, lane.part) for lane in self._catalogue.lanes.values()}
+        names |= {table_name("resend_offset", lane.topic, lane.part) for lane in self._catalogue.resend_lanes.values()}
         for name in names:
             await self._database.change(f'DELETE FROM "{name}" WHERE group_id = :group_id', group_id=group)
 
@@ -265,11 +271,11 @@ class Offsets:
             await asyncio.wait(self._work)
         try:
             await self.flush()
-        except (DatabaseLost, Conflict) as cause:  # what they stand for is read again
+        except (StoreDatabaseUnreachable, LockConflict) as cause:  # what they stand for is read again
             log.warning("offsets are lost", extra={"cause": str(cause), "count": len(self._unsaved)})
         if self._flushing is not None:
             self._flushing.cancel()
 
 
 def _place(lane: Lane, group: str) -> _Place:
-    return _Place(table("offset", lane.topic, lane.part), group, lane.priority.word)
+    return _Place(table_name("offset", lane.topic, lane.part), group, lane.priority.word)

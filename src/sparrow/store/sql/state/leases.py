@@ -6,10 +6,10 @@ carries the epoch: a holder that slept too long changes nothing any more.
 
 from __future__ import annotations
 
-from sparrow.store.sql.drivers.database import Database, Kind
-from sparrow.store.sql.state.catalog import insert_new
+from sparrow.store.sql.drivers.database import Dialect, StoreDatabase
+from sparrow.store.sql.state.catalog import insert_if_absent
 
-_NOW_MS: dict[Kind, str] = {
+_NOW_MS: dict[Dialect, str] = {
     "mysql": "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
     "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
@@ -20,14 +20,14 @@ _UNUSED = "nobody"
 class Leases:
     """The leases of one process."""
 
-    def __init__(self, database: Database, owner: str, ttl_ms: int) -> None:
+    def __init__(self, database: StoreDatabase, owner: str, ttl_ms: int) -> None:
         self._database, self.owner, self._ttl_ms = database, owner, ttl_ms
         self._now = _NOW_MS[database.kind]
 
     async def take(self, name: str) -> int | None:
         """Take a lease or keep it; its epoch, or None while somebody else has it."""
         taken = await self._take(name)
-        if taken is None and await insert_new(
+        if taken is None and await insert_if_absent(
             self._database, "hermes_lease", name=name, owner=_UNUSED, epoch=0, expires_at=0
         ):
             taken = await self._take(name)

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from sparrow.model.errors import Refused
 from sparrow.model.priority import queue_id_of
-from sparrow.store.sql.append.insert import numbered
-from sparrow.store.sql.drivers.database import Database, Session
-from sparrow.store.sql.schema.table_names import Lane, table
-from sparrow.store.sql.state.catalog import Catalogue, insert_new
+from sparrow.store.sql.append.insert import take_ids
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent
 
-CHUNK_IDS = 500
+IDS_PER_ROW = 500
 """One row is one unit of progress."""
 _ROWS_A_READ = 100
 
 
-class Range(NamedTuple):
+class ResendRange(NamedTuple):
     """A row: messages `start` to `end` of the same lane, both included."""
 
     id: int
@@ -31,10 +31,10 @@ class Range(NamedTuple):
     attempt: int
 
 
-class Resends:
+class ResendRanges:
     """The resend tables of all topics."""
 
-    def __init__(self, database: Database, catalogue: Catalogue, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, database: StoreDatabase, catalogue: StoreCatalog, *, now_ms: Callable[[], int]) -> None:
         self._database, self._catalogue, self._now_ms = database, catalogue, now_ms
 
     async def ask(self, lane: Lane, group: str | None, start: int, end: int, *, token: int | None = None) -> int:
@@ -42,9 +42,9 @@ class Resends:
         if start < 1 or start > end:
             raise Refused(f"messages {start} to {end} are no range: say the first, then the last, counted from 1")
         resend_lane = self._lane(lane)
-        chunks = [(at, min(at + CHUNK_IDS - 1, end)) for at in range(start, end + 1, CHUNK_IDS)]
+        chunks = [(at, min(at + IDS_PER_ROW - 1, end)) for at in range(start, end + 1, IDS_PER_ROW)]
         async with self._database.transaction() as session:
-            next_id, _ = await numbered(session, resend_lane, len(chunks), self._now_ms())
+            next_id, _ = await take_ids(session, resend_lane, len(chunks), self._now_ms())
             for at, (first, last) in enumerate(chunks):
                 await session.change(
                     f'INSERT INTO "{resend_lane.table}"'
@@ -66,16 +66,16 @@ class Resends:
         ((next_id,),) = await self._database.rows(
             "SELECT next_id FROM hermes_lane WHERE lane = :lane", lane=resend_lane.number
         )
-        await insert_new(
+        await insert_if_absent(
             self._database,
-            table("resend_offset", lane.topic, lane.part),
+            table_name("resend_offset", lane.topic, lane.part),
             group_id=group,
             offset=next_id - 1,
             priority=lane.priority.word,
             updated_at=self._now_ms(),
         )
 
-    async def next(self, group: str, lane: Lane) -> tuple[list[Range], int]:
+    async def next(self, group: str, lane: Lane) -> tuple[list[ResendRange], int]:
         """What the group has not been sent yet, and the last row looked at."""
         resend_lane = self._lane(lane)
         at = await self.offset(group, lane)
@@ -87,7 +87,7 @@ class Resends:
             at=at,
         )
         ranges = [
-            Range(number, start, end, attempt)
+            ResendRange(number, start, end, attempt)
             for number, whose, start, end, attempt in found
             if whose is None or whose == group
         ]
@@ -96,18 +96,18 @@ class Resends:
     async def offset(self, group: str, lane: Lane) -> int | None:
         """The last row the group is done with; None: it was never opened."""
         found = await self._database.rows(
-            f'SELECT "offset" FROM "{table("resend_offset", lane.topic, lane.part)}"'
+            f'SELECT "offset" FROM "{table_name("resend_offset", lane.topic, lane.part)}"'
             " WHERE group_id = :group_id AND priority = :priority",
             group_id=group,
             priority=lane.priority.word,
         )
         return found[0][0] if found else None
 
-    async def done(self, session: Session, group: str, lane: Lane, row: int) -> bool:
+    async def done(self, session: SqlSession, group: str, lane: Lane, row: int) -> bool:
         """The group is done with a row and those before it; whether it was not already."""
         return (
             await session.change(
-                f'UPDATE "{table("resend_offset", lane.topic, lane.part)}" SET "offset" = :row, updated_at = :now'
+                f'UPDATE "{table_name("resend_offset", lane.topic, lane.part)}" SET "offset" = :row, updated_at = :now'
                 ' WHERE group_id = :group_id AND priority = :priority AND "offset" < :row',
                 row=row,
                 now=self._now_ms(),
@@ -125,7 +125,7 @@ class Resends:
     async def groups(self, lane: Lane) -> list[str]:
         """Groups that were opened on a lane."""
         found = await self._database.rows(
-            f'SELECT group_id FROM "{table("resend_offset", lane.topic, lane.part)}" WHERE priority = :priority',
+            f'SELECT group_id FROM "{table_name("resend_offset", lane.topic, lane.part)}" WHERE priority = :priority',
             priority=lane.priority.word,
         )
         return [group for (group,) in found]

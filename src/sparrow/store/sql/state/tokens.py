@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from sparrow.model.token import Token, checked_kind, checked_token
-from sparrow.store.sql.drivers.database import Database
-from sparrow.store.sql.state.catalog import insert_new
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.state.catalog import insert_if_absent
 
 _COLUMNS = "id, token, type, secret_hash, created_at, revoked_at"
 
 
-async def all_tokens(database: Database) -> dict[str, Token]:
+async def all_tokens(database: StoreDatabase) -> dict[str, Token]:
     """By name; without the one that stands for messages that came without a token."""
     found = await database.rows(f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id")
     return {token.name: token for token in (_token(*row) for row in found)}
 
 
-async def put_token(database: Database, token: Token) -> None:
+async def put_token(database: StoreDatabase, token: Token) -> None:
     """Issue a token under its name, or say that it is revoked. The database chooses its number."""
     checked_token(token.name)
-    is_new = await insert_new(
+    is_new = await insert_if_absent(
         database,
         "meta_token",
         token=token.name,
