@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparrow.model.queue import Queue
 from sparrow.settings import KIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import record
 
@@ -113,7 +113,7 @@ def assert_same(found: dict[Place, bytes], expected: dict[Place, bytes], *, exce
         return
     places = (found.keys() | expected.keys()) - set(except_at)
     missing = sorted(place for place in places if place not in found)
-    added = sorted(place for place in places if place not in expected and place.queue != STATE)
+    added = sorted(place for place in places if place not in expected and place.queue != STATE_QUEUE)
     assert not missing, f"{len(missing)} are not served, the first is {missing[0]}"
     assert not added, f"{len(added)} are served that never were appended, the first is {added[0]}"
     changed = [place for place in places if place in expected and found[place] != expected[place]]

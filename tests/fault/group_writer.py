@@ -18,7 +18,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import KIB, LogSettings
 from sparrow.store.log import LogStore
-from sparrow.store.spi import Portion
+from sparrow.store.spi import QueueRecords
 from sparrow.wire import columns
 
 QUEUES = [Queue("a", 0), Queue("a", 1), Queue("bb", 0)]
@@ -48,11 +48,11 @@ def bodies_of(number: int) -> list[tuple[Queue, list[bytes]]]:
     ]
 
 
-def portions_of(number: int) -> list[Portion]:
+def portions_of(number: int) -> list[QueueRecords]:
     portions = []
     for queue, bodies in bodies_of(number):
         encoded = columns.encode(pa.array(bodies, pa.binary()), topic=queue.topic, queue_id=queue.id)
-        portions.append(Portion(queue, memoryview(encoded.data), encoded.sizes))
+        portions.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
     return portions
 
 

@@ -38,12 +38,12 @@ from sparrow.model.message import Draft, Host
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.wire import record
 
 ORDERS = [Queue("orders", n) for n in range(3)]
 BILLS = [Queue("bills", n) for n in range(2)]
-QUEUES = [*ORDERS, *BILLS, STATE]
+QUEUES = [*ORDERS, *BILLS, STATE_QUEUE]
 
 Views = Literal["closed", "abandoned", "rebuilt"]
 """How the store was left: in order; killed, with a checkpoint from before the tail; or in order, and all views lost."""
@@ -190,7 +190,7 @@ async def assert_goes_on(store: LogStore, found: dict[Place, bytes]) -> dict[Pla
     for place, body in added.items():
         assert record.decode(now[place]).body == body
     for place, data in found.items():
-        if place.queue != STATE:
+        if place.queue != STATE_QUEUE:
             assert now[place] == data
     return now
 
@@ -323,7 +323,7 @@ def test_a_changed_byte_costs_no_more_than_its_own_record(log: Log, tail_records
                         assert len(mine) <= 1, "one record is served twice"
                         for each in moved - set(mine) - {laid.place}:
                             assert found.get(each) in (None, expected.get(each)), f"{each} is served wrong"
-                        if laid.place.queue != STATE:  # there, what was lost may have been said again
+                        if laid.place.queue != STATE_QUEUE:  # there, what was lost may have been said again
                             assert found.get(laid.place) in (None, changed), "neither the record nor what became of it"
                         is_hurt = name in PROTECTED and not (name == "crc" and is_harmless_crc(laid.data, at, mask))
                         assert not (mine and is_hurt), "a broken record is served"

@@ -26,8 +26,8 @@ from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.commit_log.segment import Segment
-from sparrow.store.log.state.updates import STATE
-from sparrow.store.spi import Portion
+from sparrow.store.log.state.updates import STATE_QUEUE
+from sparrow.store.spi import QueueRecords
 from sparrow.wire import record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ def opened(path: Path, **changes: object) -> LogStore:
     return LogStore(path, small(segment_bytes=SEGMENT_BYTES, **changes), disk_ratio=lambda _: 0.1)
 
 
-def group() -> list[Portion]:
+def group() -> list[QueueRecords]:
     """Over three queues and, with 4 KiB each, over four segments; one portion is larger than a segment."""
     return [
         portion(Q0, *(f"a{n}" for n in range(5)), keys="k"),
@@ -438,7 +438,7 @@ async def assert_whole(path: Path, told: int) -> int:
             in_groups = [body for body in found[queue] if not body.startswith(b"single")]
             assert in_groups == wanted[queue]
             assert await store.bounds(queue) == Bounds(0, len(found[queue]))
-        assert store.bounds_now(STATE).end > 0
+        assert store.bounds_now(STATE_QUEUE).end > 0
     finally:
         store.close_now()
     return number

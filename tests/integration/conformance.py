@@ -19,7 +19,7 @@ from sparrow.model.message import Draft
 from sparrow.model.priority import HAS_LANES, LANES
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.spi import Appended, AtEnd, Moved, Portion, Slice, Store
+from sparrow.store.spi import AppendResult, AtEnd, Moved, QueueRecords, Slice, Store
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
 
@@ -34,7 +34,7 @@ def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     return Topic(name=name, write_queues=parts, read_queues=parts * LANES, sys_flag=HAS_LANES, **more)
 
 
-def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> Portion:
+def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
     """Encoded messages for a queue."""
     encoded = columns.encode(
         pa.array([body.encode() if isinstance(body, str) else body for body in sent], pa.binary()),
@@ -44,10 +44,10 @@ def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") ->
         keys=pa.array([keys] * len(sent), pa.string()),
         born_ms=7,
     )
-    return Portion(queue, memoryview(encoded.data), encoded.sizes)
+    return QueueRecords(queue, memoryview(encoded.data), encoded.sizes)
 
 
-async def send(store: Store, queue: Queue, *drafts: Draft) -> Appended:
+async def send(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
     """Append, and come back when readers see it: how soon that is, is a matter of policy."""
     appended = await store.append(queue, drafts)
     await visible(store, queue, appended.offset + len(drafts))
@@ -60,7 +60,7 @@ async def visible(store: Store, queue: Queue, end: int) -> None:
             await asyncio.sleep(0.001)
 
 
-async def send_later(store: Store, queue: Queue, *drafts: Draft) -> Appended:
+async def send_later(store: Store, queue: Queue, *drafts: Draft) -> AppendResult:
     """Append at a store time of its own: later than everything before, and before everything after."""
     begun_ms = clock.now_ms()
     await eventually(lambda: clock.now_ms() > begun_ms)
@@ -612,7 +612,7 @@ class StoreConformance:
             (Refused, portion(Queue("orders", 1 << 30), "x")._replace(queue=Queue("orders", -1))),
             (Refused, portion(OTHER, "of another topic")._replace(queue=Q1)),
             (Refused, portion(Q1, "x", "y")._replace(sizes=portion(Q1, "x").sizes)),
-            (Refused, Portion(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
+            (Refused, QueueRecords(Q1, memoryview(bytes(unsound)), portion(Q1, "body that will not match").sizes)),
             (TooLarge, portion(Q1, "fine", bytes(17 << 20))),
         ):
             with pytest.raises(error):

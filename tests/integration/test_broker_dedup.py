@@ -11,7 +11,7 @@ from sparrow.broker.produce.dedup import (
     SendDeduplicator,
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
-from sparrow.store.spi import Appended
+from sparrow.store.spi import AppendResult
 from sparrow.wire.codes import Response
 
 PRODUCER = "7F00000112345678ABCDEF01"
@@ -68,7 +68,7 @@ def test_what_is_remembered_is_bounded():
     now_ms = 0
     repeats = SendDeduplicator(None, now_ms=lambda: now_ms)  # type: ignore[arg-type]  (it is not asked)
     for number in range(SENDS_PER_PRODUCER_MAX + 10):
-        place = Appended(Queue("T", 0), QueueOffset(number), (PhysicalOffset(0),), PhysicalOffset(1), 0)
+        place = AppendResult(Queue("T", 0), QueueOffset(number), (PhysicalOffset(0),), PhysicalOffset(1), 0)
         repeats.remember(ProducerSequence(PRODUCER, number), place)
     assert repeats.known(ProducerSequence(PRODUCER, 9)) is None
     assert repeats.known(ProducerSequence(PRODUCER, 10)) is not None

@@ -29,7 +29,7 @@ from sparrow.store.sql.row_codec import unpack_properties
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
-from sparrow.store.topic_cursor import durable, single, span
+from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 from sparrow.wire import record
 from sparrow.wire.codes import Code
 from sparrow.wire.properties import encode
@@ -148,7 +148,7 @@ async def resent(store: SqlStore, group: str, queue: Queue) -> list[int]:
     ranges, last = await store.resends.next(group, lane(store, queue))
     found: list[int] = []
     for each in ranges:
-        found += ids((await span(store, queue, each.start - 1, each.end)).messages)
+        found += ids((await read_span(store, queue, each.start - 1, each.end)).messages)
     async with store.database.transaction() as session:
         await store.resends.done(session, group, lane(store, queue), last)
     return found
@@ -522,12 +522,12 @@ async def test_c15_two_brokers_that_commit_for_a_new_group_at_the_same_time_both
 
 async def test_c16_the_offset_is_the_id_of_the_last_message_consumed(store, open_store):
     await store.append(HIGH, numbers(3325))
-    reader = await durable(store, TOPIC, "g")
+    reader = await open_for_group(store, TOPIC, "g")
     assert ids(await reader.read(3322)) == list(range(1, 3323))
     await reader.commit()
     await store.committing.flush()
     assert await column(store, "offset", "offset_testtopic") == [3322]
-    assert ids(await (await durable(await open_store(), TOPIC, "g")).read(2)) == [3323, 3324]
+    assert ids(await (await open_for_group(await open_store(), TOPIC, "g")).read(2)) == [3323, 3324]
 
 
 async def test_c17_a_priority_is_high_middle_or_low(store):
@@ -675,7 +675,7 @@ async def test_s01_rows_that_several_brokers_write_first_at_the_same_time_hold_w
 async def test_s02_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, numbers(10))
-    reader = await single(store, TOPIC)
+    reader = await open_at_end(store, TOPIC)
     assert await reader.read(100) == []
     await store.append(MIDDLE, numbers(1, 11))
     assert ids(await reader.read(100)) == [11]
@@ -684,7 +684,7 @@ async def test_s02_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_
     await store.append(MIDDLE, numbers(4, 12))
     await store.committing.flush()
     assert await column(store, "group_id", "offset_testtopic") == []
-    assert await (await single(store, TOPIC)).read(100) == [], "after a reconnect it starts at the new maximum"
+    assert await (await open_at_end(store, TOPIC)).read(100) == [], "after a reconnect it starts at the new maximum"
     assert ids(await reader.read(100)) == [12, 13, 14, 15]
 
 
@@ -698,10 +698,10 @@ async def test_s04_a_batch_is_filled_with_high_then_middle_then_low(store, open_
     for queue, count in ((LOW, 9), (HIGH, 3), (MIDDLE, 4)):
         await store.append(queue, numbers(count))
     for each in (store, await open_store()):
-        found = await (await durable(each, TOPIC, "g")).read(10)
+        found = await (await open_for_group(each, TOPIC, "g")).read(10)
         assert [lane_of(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + ["low"] * 3
         assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
-    reader = await durable(store, TOPIC, "g")
+    reader = await open_for_group(store, TOPIC, "g")
     await reader.read(10)
     await store.append(HIGH, [draft("hurry")])
     found = await reader.read(10)
@@ -713,7 +713,7 @@ async def test_s04_with_several_parts_every_part_of_a_priority_comes_before_the_
     await store.put_topic(topic(TOPIC, parts=2))
     for queue_id in range(6):
         await store.append(Queue(TOPIC, queue_id), numbers(5))
-    reader = await durable(store, TOPIC, "g")
+    reader = await open_for_group(store, TOPIC, "g")
     found = [message for _ in range(10) for message in await reader.read(3)]
     assert [lane_of(message.queue_id) for message in found] == sorted(lane_of(message.queue_id) for message in found)
     for queue_id in range(6):
@@ -724,12 +724,12 @@ async def test_s04_with_several_parts_every_part_of_a_priority_comes_before_the_
 async def test_s05_a_group_goes_on_after_what_it_committed_in_each_priority(store, open_store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, numbers(5))
-    reader = await durable(store, TOPIC, "g")
+    reader = await open_for_group(store, TOPIC, "g")
     assert len(await reader.read(7)) == 7
     await reader.commit()
     assert len(await reader.read(4)) == 4, "read, and not committed"
     await store.close()
-    found = await (await durable(await open_store(), TOPIC, "g")).read(100)
+    found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
     assert [(lane_of(message.queue_id).word, message.queue_offset + 1) for message in found] == [
         *(("middle", number) for number in (3, 4, 5)),
         *(("low", number) for number in (1, 2, 3, 4, 5)),
@@ -739,7 +739,7 @@ async def test_s05_a_group_goes_on_after_what_it_committed_in_each_priority(stor
 async def test_s06_a_new_group_starts_with_the_oldest_message_itself(store, open_store):
     await store.append(HIGH, numbers(110))
     await trimmed(store, HIGH, 101)
-    reader = await durable(await open_store(), TOPIC, "new")
+    reader = await open_for_group(await open_store(), TOPIC, "new")
     assert ids(await reader.read(100)) == list(range(101, 111))
 
 
@@ -781,7 +781,7 @@ async def test_s07_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
 async def test_s08_a_resend_reaches_its_group_in_order_and_no_other(store, open_store):
     await store.append(LOW, numbers(9))
     for group in ("g1", "g2"):
-        reader = await durable(store, TOPIC, group)
+        reader = await open_for_group(store, TOPIC, group)
         await reader.read(100)
         await reader.commit()
         await store.resends.open_group(group, lane(store, LOW))
@@ -790,16 +790,16 @@ async def test_s08_a_resend_reaches_its_group_in_order_and_no_other(store, open_
     assert await resent(other, "g1", LOW) == [1, 2, 3, 4, 5]
     assert await resent(other, "g2", LOW) == []
     assert await resent(store, "g1", LOW) == [], "once"
-    assert await (await durable(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
+    assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
 
 
 async def test_s09_a_resend_is_a_groups_only(store):
     await store.append(LOW, numbers(9))
-    reader = await single(store, TOPIC)
+    reader = await open_at_end(store, TOPIC)
     with pytest.raises(GroupRequired, match="a resend"):
         await store.resends.ask(lane(store, LOW), reader.group_for("a resend"), 1, 5)
     assert await column(store, "id", "resend_low_testtopic") == []
-    assert (await durable(store, TOPIC, "g")).group_for("a resend") == "g"
+    assert (await open_for_group(store, TOPIC, "g")).group_for("a resend") == "g"
 
 
 async def test_s09_a_low_range_is_read_from_the_low_table(store):
@@ -808,7 +808,7 @@ async def test_s09_a_low_range_is_read_from_the_low_table(store):
     await store.resends.open_group("g", lane(store, LOW))
     await store.resends.ask(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resends.next("g", lane(store, LOW)))[0]
-    found = await span(store, LOW, start - 1, end)
+    found = await read_span(store, LOW, start - 1, end)
     assert [message.body for message in found.messages] == [b"low 2", b"low 3"]
     assert (await store.resends.next("g", lane(store, HIGH)))[0] == []
 
@@ -820,22 +820,22 @@ async def test_s10_messages_that_retention_took_are_passed_over_and_counted(stor
     await trimmed(store, LOW, 8)
     other = await open_store()
     ((_, start, end, _),) = (await other.resends.next("g", lane(other, LOW)))[0]
-    found = await span(other, LOW, start - 1, end)
+    found = await read_span(other, LOW, start - 1, end)
     assert (ids(found.messages), found.missing) == ([8, 9, 10, 11, 12], 5)
-    gone = await span(other, LOW, 0, 5)
+    gone = await read_span(other, LOW, 0, 5)
     assert (gone.messages, gone.missing) == ([], 5)
 
 
 async def test_s11_a_group_and_a_single_consumer_do_not_touch_each_other(store):
     await store.append(HIGH, numbers(5))
-    group, alone = await durable(store, TOPIC, "g"), await single(store, TOPIC)
+    group, alone = await open_for_group(store, TOPIC, "g"), await open_at_end(store, TOPIC)
     await store.append(HIGH, numbers(5, 6))
     assert ids(await alone.read(2)) == [6, 7]
     assert ids(await group.read(3)) == [1, 2, 3]
     await group.commit()
     assert ids(await alone.read(100)) == [8, 9, 10]
     assert ids(await group.read(100)) == [4, 5, 6, 7, 8, 9, 10]
-    assert ids(await (await durable(store, TOPIC, "g")).read(1)) == [4]
+    assert ids(await (await open_for_group(store, TOPIC, "g")).read(1)) == [4]
 
 
 # -- ids do not break -------------------------------------------------------------------------------------------------
@@ -913,7 +913,7 @@ async def test_p3_readers_get_past_a_hole_that_an_accident_made(store, open_stor
     other = await open_store()
     left = [number for number in range(1, 11) if number not in hole]
     for count in (1, 2, 100):
-        reader = await durable(other, TOPIC, f"g{count}")
+        reader = await open_for_group(other, TOPIC, f"g{count}")
         found: list[int] = []
         while more := ids(await reader.read(count)):
             found += more

@@ -19,7 +19,7 @@ from sparrow.model.queue import Bounds, Queue
 from sparrow.model.token import Token
 from sparrow.model.topic import INHERIT, READ, WRITE, Group, Topic, checked_topic
 from sparrow.settings import SqlSettings
-from sparrow.store.copy.copier import Copied, copy
+from sparrow.store.copy.copier import CopyReport, copy_store
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice, Store
 from sparrow.store.sql.engine import SqlStore
@@ -117,12 +117,12 @@ async def other_log(tmp_path: Path) -> AsyncIterator[LogStore]:
         yield store
 
 
-async def into_database(source: Store, target: Store, **more: object) -> Copied:
-    return await copy(source, target, source_name="the source", checked=table_suffix, **more)  # type: ignore[arg-type]
+async def into_database(source: Store, target: Store, **more: object) -> CopyReport:
+    return await copy_store(source, target, source_name="the source", checked=table_suffix, **more)  # type: ignore[arg-type]
 
 
-async def into_log(source: Store, target: Store, **more: object) -> Copied:
-    return await copy(source, target, source_name="the source", checked=checked_topic, **more)  # type: ignore[arg-type]
+async def into_log(source: Store, target: Store, **more: object) -> CopyReport:
+    return await copy_store(source, target, source_name="the source", checked=checked_topic, **more)  # type: ignore[arg-type]
 
 
 MIDDLE_ORDERS, MIDDLE_OTHERS = (Queue("orders", queue_id_of(part, Priority.MIDDLE)) for part in (0, 1))
@@ -231,7 +231,7 @@ async def test_messages_of_others_in_the_target_are_refused(log: LogStore, datab
     with pytest.raises(Refused, match="orders/4 in the target"):
         await into_database(log, database_store)
     with pytest.raises(Refused, match="not copied from here"):
-        await copy(log, database_store, source_name="another source", checked=table_suffix)
+        await copy_store(log, database_store, source_name="another source", checked=table_suffix)
 
 
 async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(

@@ -18,9 +18,9 @@ from sparrow.model.topic import Topic
 from sparrow.settings import LogSettings
 from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
-from sparrow.store.log.readonly.store_directory import Found, StoreDirectory
-from sparrow.store.log.state.updates import STATE
-from sparrow.store.spi import Moved, Portion, Slice
+from sparrow.store.log.readonly.store_directory import SegmentRecords, StoreDirectory
+from sparrow.store.log.state.updates import STATE_QUEUE
+from sparrow.store.spi import Moved, QueueRecords, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
 
@@ -67,7 +67,7 @@ def fill(store: LogStore, clock: Clock, count: int, *, seed: int = 1) -> None:
             store._upkeep.checkpoint()
 
 
-def records(parts: Iterator[Found]) -> list[bytes]:
+def records(parts: Iterator[SegmentRecords]) -> list[bytes]:
     return [
         bytes(part.view[start : start + size])
         for part in parts
@@ -214,7 +214,7 @@ async def test_a_group_is_seen_once_all_of_it_is_there(store: LogStore, tmp_path
     store.append_now(Queue("orders", 0), [draft("before")])
     bodies = [bytes([number]) * body_bytes for number in range(12)]
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic="orders")
-    portions = [Portion(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
+    portions = [QueueRecords(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
     assert await store.append_group("job", 1, portions)
     begun_at = store.written
     assert await store.append_group("job", 2, portions)
@@ -266,7 +266,7 @@ async def test_a_directory_of_rocketmq_reads_as_the_store_that_opens_it(rocketmq
     copy = shutil.copytree(rocketmq, tmp_path / "copy")
     async with LogStore(copy, LogSettings(index_slots=100, index_entries=200)) as store:
         directory = StoreDirectory(rocketmq)
-        assert set(directory.topics()) == {each.queue.topic for each in store._queues} - {STATE.topic}
+        assert set(directory.topics()) == {each.queue.topic for each in store._queues} - {STATE_QUEUE.topic}
         everything: list[bytes] = []
         for topic in directory.topics():
             for id, bounds in directory.bounds(topic).items():

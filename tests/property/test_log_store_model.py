@@ -24,8 +24,8 @@ from sparrow.model.errors import UnknownTopic
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.state.updates import STATE
-from sparrow.store.spi import AtEnd, Moved, Portion, Slice
+from sparrow.store.log.state.updates import STATE_QUEUE
+from sparrow.store.spi import AtEnd, Moved, QueueRecords, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code
 
@@ -53,7 +53,7 @@ class Written:
 
     start: int
     end: int
-    queue: Queue = STATE
+    queue: Queue = STATE_QUEUE
     offset: int = 0
     data: bytes = b""
     keys: frozenset[str] = frozenset()
@@ -200,7 +200,7 @@ class LogStoreMachine(RuleBasedStateMachine):
                 topic=queue.topic,
                 keys=pa.array([KEYS[size % 3] for size in sizes], pa.string()),
             )
-            portions.append(Portion(queue, memoryview(encoded.data), encoded.sizes))
+            portions.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
         is_new = noted is None or number > noted
         assert self.run(self.store.append_group("scope", number, portions)) == is_new
         if not is_new:
@@ -343,7 +343,7 @@ class LogStoreMachine(RuleBasedStateMachine):
 
     @precondition(none_is_trimmed_away)
     @rule(
-        victim=st.sampled_from([*QUEUES, STATE, "sparrow.checkpoint", "sparrow.state"]),
+        victim=st.sampled_from([*QUEUES, STATE_QUEUE, "sparrow.checkpoint", "sparrow.state"]),
         at=st.integers(0, 1000),
         junk=st.sampled_from([b"\0", b"\xff", b"\x5a"]),
     )

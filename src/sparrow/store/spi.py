@@ -23,7 +23,7 @@ from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 
 
-class Appended(msgspec.Struct, frozen=True, gc=False):
+class AppendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a batch came to lie."""
 
     queue: Queue
@@ -72,7 +72,7 @@ class Moved(msgspec.Struct, frozen=True):
 ReadResult = Slice | AtEnd | Moved
 
 
-class Limits(TypedDict, total=False):
+class ReadLimits(TypedDict, total=False):
     """How much one read may answer."""
 
     count_max: int
@@ -83,7 +83,7 @@ class Limits(TypedDict, total=False):
     """Only messages with one of these tags codes; None for all."""
 
 
-class Portion(NamedTuple):
+class QueueRecords(NamedTuple):
     """Encoded records for one queue, end to end, as `wire.columns.encode` lays them: not yet stamped by a store."""
 
     queue: Queue
@@ -95,12 +95,12 @@ class Portion(NamedTuple):
 class Store(Protocol):
     """One store of messages and of the state that goes with them."""
 
-    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch to a queue of an existing topic (`UnknownTopic`, `TooLarge`, `StoreFull`, `FlushTimeout`)."""
         ...
 
     async def append_group(
-        self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
+        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """Append all of it or nothing, in this order, and note that `scope` has got as far as `number`.
 
@@ -114,7 +114,7 @@ class Store(Protocol):
         """How far a scope has got, if it ever said. One that says nothing for months may be forgotten."""
         ...
 
-    async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
+    async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
         """Records from `offset` on; at least one if there is one, whatever `bytes_max` says."""
         ...
 
@@ -186,7 +186,7 @@ class Store(Protocol):
         ...
 
 
-Placing = Appended | asyncio.Future[Appended]
+PendingAppend = AppendResult | asyncio.Future[AppendResult]
 """Where a batch lies, or will lie once the store has it."""
 
 
@@ -203,7 +203,7 @@ class BrokerStore(Store, Protocol):
         """Physical offsets below this one may be in use."""
         ...
 
-    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> Placing:
+    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> PendingAppend:
         """Append a batch. What is placed at once may still have to become durable; what is placed later, is."""
         ...
 
@@ -211,7 +211,7 @@ class BrokerStore(Store, Protocol):
         """Done once everything up to `end` is as safe as the policy promises; None: there is nothing to wait for."""
         ...
 
-    def read_now(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult | None:
+    def read_now(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
         """What `read` answers, if that needs no waiting; else None."""
         ...
 
@@ -232,6 +232,6 @@ class BrokerStore(Store, Protocol):
         ...
 
 
-async def placed(placing: Placing) -> Appended:
+async def await_append(placing: PendingAppend) -> AppendResult:
     """Where it lies, once it does."""
-    return placing if isinstance(placing, Appended) else await placing
+    return placing if isinstance(placing, AppendResult) else await placing

@@ -21,28 +21,28 @@ from sparrow.model.topic import Topic
 from sparrow.store.spi import AtEnd, Moved, Slice, Store
 from sparrow.wire import record
 
-BYTES_MAX = 4 << 20
+READ_BYTES_MAX = 4 << 20
 """Of one read of a queue. There are as many reads as it takes."""
 
 
-async def single(store: Store, topic: str) -> Reader:
+async def open_at_end(store: Store, topic: str) -> TopicCursor:
     """A reader without a group: it sees what comes from now on."""
     levels = await _levels(store, topic)
     at = {queue: (await store.bounds(queue)).end for level in levels for queue in level}
-    return Reader(store, levels, at, None)
+    return TopicCursor(store, levels, at, None)
 
 
-async def durable(store: Store, topic: str, group: str) -> Reader:
+async def open_for_group(store: Store, topic: str, group: str) -> TopicCursor:
     """A reader for a group: it goes on where the group is, or begins with the oldest message there is."""
     levels = await _levels(store, topic)
     at = {}
     for queue in (queue for level in levels for queue in level):
         committed = await store.committed(group, queue)
         at[queue] = (await store.bounds(queue)).first if committed is None else committed
-    return Reader(store, levels, at, group)
+    return TopicCursor(store, levels, at, group)
 
 
-class Reader:
+class TopicCursor:
     """Where somebody is in a topic. Parts that the topic is given later are seen by readers made later."""
 
     def __init__(
@@ -82,7 +82,9 @@ class Reader:
     async def _from(self, queue: Queue, count_max: int) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         while len(found) < count_max:
-            more = await self._store.read(queue, self._at[queue], count_max=count_max - len(found), bytes_max=BYTES_MAX)
+            more = await self._store.read(
+                queue, self._at[queue], count_max=count_max - len(found), bytes_max=READ_BYTES_MAX
+            )
             match more:
                 case Slice():
                     found += record.decode_all(more.tobytes())
@@ -94,7 +96,7 @@ class Reader:
         return found
 
 
-class Span(NamedTuple):
+class QueueSpan(NamedTuple):
     """Messages of one queue that were asked for by their places."""
 
     messages: list[StoredMessage]
@@ -102,12 +104,12 @@ class Span(NamedTuple):
     """How many of them are not there: retention took them, or they have not come yet."""
 
 
-async def span(store: Store, queue: Queue, begin: int, end: int) -> Span:
+async def read_span(store: Store, queue: Queue, begin: int, end: int) -> QueueSpan:
     """The messages from `begin` on and before `end`, as many as there are."""
     found: list[StoredMessage] = []
     at = begin
     while at < end:
-        more = await store.read(queue, at, count_max=end - at, bytes_max=BYTES_MAX)
+        more = await store.read(queue, at, count_max=end - at, bytes_max=READ_BYTES_MAX)
         match more:
             case Slice():
                 found += [each for each in record.decode_all(more.tobytes()) if each.queue_offset < end]
@@ -116,7 +118,7 @@ async def span(store: Store, queue: Queue, begin: int, end: int) -> Span:
                 at = to
             case Moved() | AtEnd():
                 break
-    return Span(found, end - begin - len(found))
+    return QueueSpan(found, end - begin - len(found))
 
 
 async def _levels(store: Store, name: str) -> list[list[Queue]]:

@@ -15,7 +15,7 @@ from sparrow.model.priority import HAS_LANES, LANES
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.topic_cursor import durable, single, span
+from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_high_comes_before_middle_and_middle_before_low(store):
     await put(store, "lanes", 2, "l1", "l2", "l3")
     await put(store, "lanes", 0, "h1", "h2")
     await put(store, "lanes", 1, "m1")
-    reader = await durable(store, "lanes", "g")
+    reader = await open_for_group(store, "lanes", "g")
     assert texts(await reader.read(4)) == "h1 h2 m1 l1"
     await put(store, "lanes", 0, "h3")
     assert texts(await reader.read(4)) == "h3 l2 l3"
@@ -50,7 +50,7 @@ async def test_high_comes_before_middle_and_middle_before_low(store):
 async def test_parts_of_a_priority_take_turns_at_being_first(store):
     for queue_id in (0, 3):
         await put(store, "parts", queue_id, *(f"{queue_id}.{number}" for number in range(4)))
-    reader = await durable(store, "parts", "g")
+    reader = await open_for_group(store, "parts", "g")
     assert texts(await reader.read(2)) == "0.0 0.1"
     assert texts(await reader.read(2)) == "3.0 3.1"
     assert texts(await reader.read(6)) == "0.2 0.3 3.2 3.3"
@@ -59,24 +59,24 @@ async def test_parts_of_a_priority_take_turns_at_being_first(store):
 async def test_a_topic_without_lanes_is_read_queue_by_queue(store):
     await put(store, "plain", 0, "a")
     await put(store, "plain", 1, "b")
-    assert texts(await (await durable(store, "plain", "g")).read(10)) == "a b"
+    assert texts(await (await open_for_group(store, "plain", "g")).read(10)) == "a b"
 
 
 async def test_a_group_goes_on_where_it_committed_and_not_where_it_read(store):
     await put(store, "lanes", 0, "h1", "h2", "h3")
     await put(store, "lanes", 2, "l1", "l2")
-    reader = await durable(store, "lanes", "g")
+    reader = await open_for_group(store, "lanes", "g")
     await reader.read(2)
     await reader.commit()
     await reader.read(10)
-    assert texts(await (await durable(store, "lanes", "g")).read(10)) == "h3 l1 l2"
-    assert texts(await (await durable(store, "lanes", "other")).read(10)) == "h1 h2 h3 l1 l2"
+    assert texts(await (await open_for_group(store, "lanes", "g")).read(10)) == "h3 l1 l2"
+    assert texts(await (await open_for_group(store, "lanes", "other")).read(10)) == "h1 h2 h3 l1 l2"
 
 
 async def test_a_commit_says_nothing_of_queues_that_were_not_read(store):
     await put(store, "lanes", 0, "h1")
     await put(store, "lanes", 2, "l1")
-    reader = await durable(store, "lanes", "g")
+    reader = await open_for_group(store, "lanes", "g")
     await reader.read(1)
     await reader.commit()
     assert await store.offsets() == {("lanes", "g"): {0: 1}}
@@ -84,7 +84,7 @@ async def test_a_commit_says_nothing_of_queues_that_were_not_read(store):
 
 async def test_a_reader_without_a_group_starts_behind_the_newest_and_keeps_nothing(store):
     await put(store, "lanes", 1, "old")
-    reader = await single(store, "lanes")
+    reader = await open_at_end(store, "lanes")
     await put(store, "lanes", 1, "new")
     assert texts(await reader.read(10)) == "new"
     with pytest.raises(GroupRequired, match="consumer group"):
@@ -96,15 +96,15 @@ async def test_a_reader_without_a_group_starts_behind_the_newest_and_keeps_nothi
 
 async def test_an_unknown_topic_has_no_readers(store):
     with pytest.raises(UnknownTopic):
-        await single(store, "nowhere")
+        await open_at_end(store, "nowhere")
     with pytest.raises(UnknownTopic):
-        await durable(store, "nowhere", "g")
+        await open_for_group(store, "nowhere", "g")
 
 
 async def test_a_group_whose_place_is_not_there_goes_on_at_the_nearer_end(store):
     await put(store, "lanes", 0, "h1")
     await store.commit("g", Queue("lanes", 0), 7)
-    reader = await durable(store, "lanes", "g")
+    reader = await open_for_group(store, "lanes", "g")
     assert await reader.read(10) == []
     await put(store, "lanes", 0, "h2")
     assert texts(await reader.read(10)) == "h2"
@@ -114,8 +114,8 @@ async def test_a_span_has_what_is_there_and_counts_what_is_not(store):
     queue = Queue("lanes", 0)
     for start in (0, 25):
         await put(store, "lanes", 0, *(f"{number}" for number in range(start, start + 25)))
-    found = await span(store, queue, 10, 45)
+    found = await read_span(store, queue, 10, 45)
     assert (texts(found.messages), found.missing) == (" ".join(map(str, range(10, 45))), 0)
-    late = await span(store, queue, 48, 60)
+    late = await read_span(store, queue, 48, 60)
     assert (texts(late.messages), late.missing) == ("48 49", 10)
-    assert await span(store, queue, 5, 5) == ([], 0)
+    assert await read_span(store, queue, 5, 5) == ([], 0)

@@ -23,7 +23,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Answer, Plain, failure, reply
-from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
+from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command
@@ -156,7 +156,7 @@ class PullHandler:
             return found
         return apply_selector(found, wanted.selector, self._count_max(request))
 
-    def _limits(self, request: PullMessage, wanted: SubscriptionFilter) -> Limits:
+    def _limits(self, request: PullMessage, wanted: SubscriptionFilter) -> ReadLimits:
         return {
             "count_max": messages_to_examine(self._count_max(request), wanted.selector),
             "bytes_max": self._bytes_max(request),

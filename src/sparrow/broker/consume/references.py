@@ -23,7 +23,7 @@ from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.model.message import TAGS, UNIQUE_KEY, Draft, StoredMessage
 from sparrow.model.queue import Queue
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import ReadResult, Slice, Store
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
@@ -37,7 +37,7 @@ PROPERTY_REFERENCE_POSITION = "__REF_AT"
 """Queue id and queue offset of the original: a hint where to find many at once, and never trusted further."""
 PROPERTY_RETRY_TOPIC, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RESENT = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"
 
-HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE.topic})
+HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE_QUEUE.topic})
 """What no consumer was ever given: delivering it would deliver an uncommitted transaction, or a secret."""
 
 _MARK = PROPERTY_REFERENCE.encode() + b"\x01"

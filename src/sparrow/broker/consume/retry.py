@@ -16,7 +16,7 @@ from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.dispatcher import Answer, Call, Handler
-from sparrow.store.spi import Appended, placed
+from sparrow.store.spi import AppendResult, await_append
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
 from sparrow.wire.headers import Done, SendBack, SendMessage
@@ -64,18 +64,18 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
         # The group may have more queues by now than its topic has: nobody would read those.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
         draft.properties = with_values(draft.properties, {"DELAY": str(level)})
-        appended = await placed(broker.delay.put_level(queue, draft, level))
+        appended = await await_append(broker.delay.put_level(queue, draft, level))
     # The consumer will commit past it: from then on this copy is all there is.
     if (durable := broker.store.durable(appended.end)) is not None:
         await durable
     return Done()
 
 
-async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> Appended:
+async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> AppendResult:
     """Put a message to the group's dead letters."""
     topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
     draft.properties = with_values(draft.properties, {"DELAY": ""})
-    return await placed(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
+    return await await_append(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
 
 
 def has_exhausted_retries(request: SendMessage, group: Group) -> bool:

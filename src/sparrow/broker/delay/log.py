@@ -37,7 +37,7 @@ from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
-from sparrow.store.spi import Appended, Slice
+from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
 from sparrow.wire.properties import value_of, with_values
 
@@ -90,7 +90,7 @@ class LogDelayScheduler:
 
     # -- taking messages in -------------------------------------------------------------------------------------------
 
-    def put_level(self, queue: Queue, draft: Draft, level: int) -> Appended:
+    def put_level(self, queue: Queue, draft: Draft, level: int) -> AppendResult:
         """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
         delay_ms = DELAY_LEVELS_MS[source]
@@ -100,7 +100,7 @@ class LogDelayScheduler:
         self._add(min(appended.store_ms, self._now_ms()) + delay_ms, source, appended)
         return appended
 
-    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> Appended | None:
+    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message to be delivered at a time. None: that time has come already."""
         cancelled = value_of(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
@@ -112,7 +112,7 @@ class LogDelayScheduler:
         self._add(due_ms, TIMER_QUEUE_INDEX, appended)
         return appended
 
-    async def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
+    async def cancel(self, topic: str, unique_key: str, due_ms: int) -> AppendResult | None:
         """None if it is too late: the message is delivered, or on its way."""
         if due_ms <= max(self._now_ms(), self._taken_ms):
             return None
@@ -123,14 +123,14 @@ class LogDelayScheduler:
         """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
         return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
 
-    def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> Appended:
+    def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
         draft.properties = with_values(draft.properties, words)
         return self._store.append_now(DELAY_QUEUES[source], (draft,))
 
-    def _cancel(self, name: str, due_ms: int) -> Appended:
+    def _cancel(self, name: str, due_ms: int) -> AppendResult:
         words = with_values(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
         appended = self._store.append_now(
             DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=words),)
@@ -142,7 +142,7 @@ class LogDelayScheduler:
         self._cancelled[name] = due_ms
         heapq.heappush(self._cancelled_order, (due_ms, name))
 
-    def _add(self, due_ms: int, source: int, appended: Appended) -> None:
+    def _add(self, due_ms: int, source: int, appended: AppendResult) -> None:
         self._timers.add(due_ms, timer_reference(source, appended.physical_offsets[0]))
         if due_ms < self._next_look_ms:
             self._something_sooner.set()

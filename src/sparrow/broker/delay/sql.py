@@ -28,7 +28,7 @@ from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
-from sparrow.store.spi import Appended
+from sparrow.store.spi import AppendResult
 from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
@@ -51,12 +51,12 @@ class SqlDelayScheduler:
 
     # -- taking messages in -------------------------------------------------------------------------------------------
 
-    def put_level(self, queue: Queue, draft: Draft, level: int) -> asyncio.Future[Appended]:
+    def put_level(self, queue: Queue, draft: Draft, level: int) -> asyncio.Future[AppendResult]:
         """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
         return self._put(source, queue, draft, self._now_ms() + DELAY_LEVELS_MS[source], {})
 
-    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[Appended] | None:
+    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
         cancelled = value_of(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
@@ -68,7 +68,7 @@ class SqlDelayScheduler:
 
     def _put(
         self, source: int, queue: Queue, draft: Draft, due_ms: int, more: dict[str, str]
-    ) -> asyncio.Future[Appended]:
+    ) -> asyncio.Future[AppendResult]:
         self._store.catalogue.lane(queue)
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
@@ -76,7 +76,7 @@ class SqlDelayScheduler:
         draft.properties = with_values(draft.properties, words)
         return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 
-    async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> Appended:
+    async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
         key = (value_of(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
@@ -115,9 +115,9 @@ class SqlDelayScheduler:
 
         await self._store.insist(insert, is_there)
         # Where it waits has no place of its own that a client could ask for.
-        return Appended(source, QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), at_ms)
+        return AppendResult(source, QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), at_ms)
 
-    async def cancel(self, topic: str, unique_key: str, due_ms: int) -> Appended | None:
+    async def cancel(self, topic: str, unique_key: str, due_ms: int) -> AppendResult | None:
         """None if it is too late: the message is delivered."""
         gone = await self._store.database.change(
             "DELETE FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due",
@@ -127,11 +127,11 @@ class SqlDelayScheduler:
         )
         if not gone:
             return None
-        return Appended(
+        return AppendResult(
             DELAY_QUEUES[TIMER_QUEUE_INDEX], QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), self._now_ms()
         )
 
-    async def _cancelled(self, topic: str, unique_key: str, due_ms: int) -> Appended:
+    async def _cancelled(self, topic: str, unique_key: str, due_ms: int) -> AppendResult:
         appended = await self.cancel(topic, unique_key, due_ms)
         if appended is None:
             raise IllegalMessage("it would cancel a message that is delivered already")

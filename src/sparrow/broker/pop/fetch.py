@@ -23,7 +23,7 @@ from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.broker.produce.lanes import STRICT_PRIORITY, has_lanes
 from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
 from sparrow.model.queue import Queue
-from sparrow.store.spi import AtEnd, Limits, Moved, ReadResult, Slice
+from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import Notification, PopMessage
 
@@ -140,7 +140,7 @@ class PopFetcher:
         basket.is_cut_short = True
         return True
 
-    def limits(self, basket: PopResponse, queue: Queue) -> Limits:
+    def limits(self, basket: PopResponse, queue: Queue) -> ReadLimits:
         is_retried = queue.topic != basket.request.topic  # was wanted before, and is not filtered again
         return {
             "count_max": messages_to_examine(basket.free, None if is_retried else basket.wanted.selector),

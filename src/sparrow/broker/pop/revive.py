@@ -22,7 +22,7 @@ from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.spi import BrokerStore, Placing, Slice, placed
+from sparrow.store.spi import BrokerStore, PendingAppend, Slice, await_append
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import value_of, with_values
@@ -124,7 +124,7 @@ class Reviver:
         # From here on an acknowledgement is either seen already, or finds the message gone.
         withdrawn = self._pops.withdraw(lot)
         stored = withdrawn
-        placings: list[tuple[int, Placing]] = []
+        placings: list[tuple[int, PendingAppend]] = []
         failures: list[Exception] = []
         for offset, raw in records.items():
             bit = withdrawn & 1 << offset - lot.start
@@ -137,7 +137,7 @@ class Reviver:
         try:
             for bit, placing in placings:
                 try:
-                    await placed(placing)
+                    await await_append(placing)
                     stored |= bit
                 except Exception as error:
                     failures.append(error)
@@ -158,7 +158,7 @@ class Reviver:
 
     def _store_again(
         self, lot: InFlightBatch, group: Group, raw: memoryview, alive: Topic, dead: Topic | None
-    ) -> Placing:
+    ) -> PendingAppend:
         draft = record.redraft(raw)
         is_dead = draft.reconsume_times >= group.retries_max and dead is not None
         draft.reconsume_times += 1

@@ -20,7 +20,7 @@ from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import PRODUCER_ID, SEQUENCE
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
-from sparrow.store.spi import Appended, Store
+from sparrow.store.spi import AppendResult, Store
 from sparrow.wire import record
 from sparrow.wire.properties import value_of
 
@@ -53,14 +53,14 @@ class SendDeduplicator:
     def __init__(self, store: Store, *, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
         self._looks_until_ms = now_ms() + INDEX_SEARCH_WINDOW_MS
-        self._sends: OrderedDict[str, OrderedDict[int, Appended]] = OrderedDict()
+        self._sends: OrderedDict[str, OrderedDict[int, AppendResult]] = OrderedDict()
         self._looking: dict[ProducerSequence, asyncio.Future[None]] = {}
 
-    def known(self, ticket: ProducerSequence) -> Appended | None:
+    def known(self, ticket: ProducerSequence) -> AppendResult | None:
         sends = self._sends.get(ticket.producer_id)
         return sends.get(ticket.sequence) if sends is not None else None
 
-    def remember(self, ticket: ProducerSequence, appended: Appended) -> None:
+    def remember(self, ticket: ProducerSequence, appended: AppendResult) -> None:
         sends = self._sends.get(ticket.producer_id)
         if sends is None:
             sends = self._sends[ticket.producer_id] = OrderedDict()
@@ -95,10 +95,10 @@ class SendDeduplicator:
             future.set_result(None)
 
 
-def _placed(raw: bytes) -> Appended:
+def _placed(raw: bytes) -> AppendResult:
     found = record.decode(raw, verify_crc=False, expand=False)
     at = found.physical_offset
-    return Appended(
+    return AppendResult(
         Queue(found.topic, found.queue_id),
         QueueOffset(found.queue_offset),
         (PhysicalOffset(at),),

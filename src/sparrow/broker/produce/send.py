@@ -23,7 +23,7 @@ from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import Answer, Plain, failure, reply
 from sparrow.store.log import LogStore
-from sparrow.store.spi import Appended, Placing
+from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
 from sparrow.wire.codes import OUR_VERSION, Code, Response
 from sparrow.wire.columns import batch as columns_batch
@@ -92,7 +92,7 @@ class SendHandler:
         queue = choose_queue(request, topic)
         if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
             placing = self._append_batch(request, command, channel, queue)
-            if not isinstance(placing, Appended):
+            if not isinstance(placing, AppendResult):
                 return self._answer_later(request, command, channel, None, placing)
             appended = placing
             return self._answer(request, command, channel, appended.queue, appended)
@@ -107,7 +107,7 @@ class SendHandler:
                 return self._send_once(request, command, channel, queue, draft, ticket)
             return self._send_new(request, command, channel, queue, draft, ticket)
         placing = self._place(request, queue, draft)
-        if isinstance(placing, Appended):
+        if isinstance(placing, AppendResult):
             return self._answer(request, command, channel, queue, placing, draft.properties)
         return self._answer_later(request, command, channel, queue, placing, draft.properties)
 
@@ -148,7 +148,7 @@ class SendHandler:
         appended = self._repeats.known(ticket)
         if appended is None:
             placing = self._place(request, queue, draft)
-            assert isinstance(placing, Appended), "a log places at once"
+            assert isinstance(placing, AppendResult), "a log places at once"
             appended = placing
             self._repeats.remember(ticket, appended)
         elif appended.queue.topic == queue.topic:
@@ -157,7 +157,7 @@ class SendHandler:
 
     # -- messages that do not go straight to their queue --------------------------------------------------------------
 
-    def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> Placing:
+    def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> PendingAppend:
         """Store a message where it belongs for now: in its queue, or where it waits for its time or its producer."""
         words = request.properties
         if not ("DELAY" in words or "TIMER_D" in words or "TRAN_MSG" in words or request.sys_flag & HIDDEN):
@@ -226,7 +226,7 @@ class SendHandler:
         token = self._store.tokens_now().get(fields_of(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
-    def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> Placing:
+    def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> PendingAppend:
         body = command.body
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise IllegalMessage("a batch cannot go to a retry topic: messages are retried one by one")
@@ -285,7 +285,7 @@ class SendHandler:
         command: Command,
         channel: Channel,
         queue: Queue,
-        appended: Appended,
+        appended: AppendResult,
         properties: bytes | None = None,
     ) -> FrameResult:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
@@ -316,7 +316,7 @@ class SendHandler:
         command: Command,
         channel: Channel,
         queue: Queue | None,
-        placing: asyncio.Future[Appended],
+        placing: asyncio.Future[AppendResult],
         properties: bytes | None = None,
     ) -> bytes | None:
         """Once the store has it. Without a `queue`, where it lies is where it was sent."""
@@ -330,7 +330,7 @@ class SendHandler:
         self,
         command: Command,
         queue: Queue,
-        appended: Appended,
+        appended: AppendResult,
         properties: bytes | None,
         code: int = Response.SUCCESS,
         remark: str | None = None,
@@ -349,7 +349,7 @@ class SendHandler:
         header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
         return reply(command, Answer(header, code=code, remark=remark))
 
-    def _sent_one(self, command: Command, queue: Queue, appended: Appended, properties: bytes) -> bytes | None:
+    def _sent_one(self, command: Command, queue: Queue, appended: AppendResult, properties: bytes) -> bytes | None:
         """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""
         at = properties.find(b"UNIQ_KEY\x01") + 9
         unique = properties[at : properties.find(b"\x02", at)]

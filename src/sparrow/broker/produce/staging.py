@@ -19,7 +19,7 @@ from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
 from sparrow.net.dispatcher import Call, Handler
 from sparrow.store.log import LogStore
-from sparrow.store.spi import Portion
+from sparrow.store.spi import QueueRecords
 from sparrow.wire import queue_batches
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import (
@@ -136,7 +136,7 @@ async def _appended(broker: Broker, scope: str, number: int, found: Sequence[que
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     # Checked when they came, and what the files say is checked against their own checksums.
-    group = [Portion(*part) for part in found]
+    group = [QueueRecords(*part) for part in found]
     if not await broker.store.append_group(scope, number, group, verify_crc=False):
         return Committed("already", 0)
     for part in found:

@@ -9,7 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net.dispatcher import Answer, Call, Handler
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import Slice, Store
 from sparrow.wire import record
 from sparrow.wire.bodies import QueueEntries, QueueEntry
@@ -57,7 +57,7 @@ def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
 async def view_message(request: ViewMessage, broker: Broker, _call: Call) -> Answer:
     """The message at a physical offset, which is what the second half of its id says."""
     found = await broker.store.record_at(request.physical_offset)
-    if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE.topic:
+    if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE_QUEUE.topic:
         found = None  # the store's own words, among them what signs requests
     whole = await resolve_record(broker.store, found) if found is not None else None
     if whole is None:

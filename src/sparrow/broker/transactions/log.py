@@ -35,7 +35,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import BrokerSettings
 from sparrow.store.log import LogStore
-from sparrow.store.spi import Appended, Moved, Slice
+from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
 from sparrow.wire.properties import value_of, with_values
@@ -90,7 +90,7 @@ class LogTransactionCoordinator:
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
 
-    def put_half(self, queue: Queue, draft: Draft) -> Appended:
+    def put_half(self, queue: Queue, draft: Draft) -> AppendResult:
         """Store a message that only its producer's word will deliver."""
         words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = with_values(draft.properties, words)
@@ -101,7 +101,7 @@ class LogTransactionCoordinator:
         )
         return appended
 
-    async def end(self, request: EndTransaction) -> Appended | None:
+    async def end(self, request: EndTransaction) -> AppendResult | None:
         """Do what the producer says. None: there was nothing to deliver."""
         if request.verdict not in (COMMITTED, ROLLED_BACK):
             return None  # it does not know either: it will be asked again
@@ -133,7 +133,7 @@ class LogTransactionCoordinator:
             raise TransactionNotEnded("its half message cannot be read, or not yet")
         return raw
 
-    def _commit(self, half: HalfMessage, draft: Draft) -> Appended:
+    def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
         topic, queue_id = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
@@ -157,7 +157,7 @@ class LogTransactionCoordinator:
             self._say(",".join(map(str, some)), FINISHED_TAG)
             del self._unsaid[: len(some)]
 
-    def _say(self, body: str, tag: bytes) -> Appended:
+    def _say(self, body: str, tag: bytes) -> AppendResult:
         return self._store.append_now(OP_QUEUE, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
 
     # -- starting and stopping ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
-from sparrow.store.spi import Appended
+from sparrow.store.spi import AppendResult
 from sparrow.store.sql.append.insert import insert_returning_id
 from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
 from sparrow.store.sql.engine import SqlStore
@@ -58,7 +58,7 @@ class SqlTransactionCoordinator:
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
 
-    def put_half(self, queue: Queue, draft: Draft) -> asyncio.Future[Appended]:
+    def put_half(self, queue: Queue, draft: Draft) -> asyncio.Future[AppendResult]:
         """Store a message that only its producer's word will deliver."""
         self._store.catalogue.lane(queue)
         words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
@@ -66,7 +66,7 @@ class SqlTransactionCoordinator:
         draft.sys_flag &= ~TRANSACTION_MASK
         return asyncio.ensure_future(self._stored(queue, draft))
 
-    async def _stored(self, queue: Queue, draft: Draft) -> Appended:
+    async def _stored(self, queue: Queue, draft: Draft) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
         seconds = parse_whole_number(value_of(draft.properties, PROPERTY_CHECK_IMMUNITY_S))
         patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
@@ -96,7 +96,7 @@ class SqlTransactionCoordinator:
                 number = await claimed_value(self._store.database, once) or number
         return _half_at(number, at_ms)
 
-    async def end(self, request: EndTransaction) -> Appended | None:
+    async def end(self, request: EndTransaction) -> AppendResult | None:
         """Do what the producer says. None: there was nothing to deliver."""
         if request.verdict not in (COMMITTED, ROLLED_BACK):
             return None  # it does not know either: it will be asked again
@@ -173,6 +173,6 @@ class SqlTransactionCoordinator:
         return message
 
 
-def _half_at(number: int, at_ms: int) -> Appended:
+def _half_at(number: int, at_ms: int) -> AppendResult:
     place = PhysicalOffset(number)
-    return Appended(HALF_QUEUE, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)
+    return AppendResult(HALF_QUEUE, QueueOffset(number), [place], PhysicalOffset(place + 1), at_ms)

@@ -55,12 +55,12 @@ def _renamed(words: str) -> tuple[str, str]:
     return old, new
 
 
-async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copier.Copied:
+async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copier.CopyReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with opened(source) as read, opened(target, is_new=True) as written:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             work = bar.add_task("copying", total=None)
-            return await copier.copy(
+            return await copier.copy_store(
                 read,
                 written,
                 source_name=identity(source),

@@ -18,8 +18,8 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.model.message import PRODUCER_ID, SEQUENCE, Draft
 from sparrow.model.queue import Queue
-from sparrow.store.copy.plan import Move, Plan, make_topic, planned
-from sparrow.store.copy.references import Standalone
+from sparrow.store.copy.plan import CopyPlan, TopicCopy, create_target_topic, plan_copy
+from sparrow.store.copy.references import ReferenceResolver
 from sparrow.store.spi import AtEnd, Moved, Slice, Store
 from sparrow.wire import properties, record
 
@@ -27,7 +27,7 @@ BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
 _PRODUCER = PRODUCER_ID.encode() + b"\x01"
 
 
-class Copied(msgspec.Struct, frozen=True):
+class CopyReport(msgspec.Struct, frozen=True):
     """What was done this time."""
 
     topics: int
@@ -39,7 +39,7 @@ class Copied(msgspec.Struct, frozen=True):
     """What whoever asked should know."""
 
 
-class _Lap(msgspec.Struct):
+class _QueueCopy(msgspec.Struct):
     """How far a queue is copied."""
 
     source: Queue
@@ -52,7 +52,7 @@ class _Lap(msgspec.Struct):
     """Where the source ended when we began."""
 
 
-async def copy(
+async def copy_store(
     source: Store,
     target: Store,
     *,
@@ -61,31 +61,31 @@ async def copy(
     renames: Mapping[str, str] | None = None,
     checked: Callable[[str], object] = lambda name: name,
     progress: Callable[[int, int, str], None] = lambda done, total, topic: None,
-) -> Copied:
+) -> CopyReport:
     """Copy the chosen topics, or all, and what goes with them.
 
     `source_name` tells one source from another when a copy is resumed. `checked` raises `IllegalName` for a topic that
     the target cannot have. `progress` is told how many messages are copied, of how many, and which topic is at hand.
     """
-    plan = await planned(source, chosen=chosen, renames=renames or {}, checked=checked)
-    return await _Copy(source, target, plan, source_name, progress).run(all_groups=not chosen)
+    plan = await plan_copy(source, chosen=chosen, renames=renames or {}, checked=checked)
+    return await _Copier(source, target, plan, source_name, progress).run(all_groups=not chosen)
 
 
-class _Copy:
+class _Copier:
     def __init__(
         self,
         source: Store,
         target: Store,
-        plan: Plan,
+        plan: CopyPlan,
         source_name: str,
         progress: Callable[[int, int, str], None],
     ) -> None:
         self._source, self._target, self._plan, self._progress = source, target, plan, progress
         self._name = sha256(source_name.encode()).hexdigest()[:12]
-        self._standalone = Standalone(source, {move.topic.name: move.to for move in plan.moves})
+        self._standalone = ReferenceResolver(source, {move.topic.name: move.to for move in plan.moves})
         self._notes: list[str] = []
 
-    async def run(self, *, all_groups: bool) -> Copied:
+    async def run(self, *, all_groups: bool) -> CopyReport:
         if self._plan.left_out:
             self._notes.append(
                 f"not copied, for they are a broker's own: {', '.join(self._plan.left_out)}"
@@ -102,22 +102,22 @@ class _Copy:
         self._say_shifts(laps)
         self._notes += self._standalone.notes()
         groups, offsets = await self._groups(laps, all_groups=all_groups)
-        return Copied(len(self._plan.moves), done - begun, groups, offsets, await self._tokens(), self._notes)
+        return CopyReport(len(self._plan.moves), done - begun, groups, offsets, await self._tokens(), self._notes)
 
     # -- where we are -------------------------------------------------------------------------------------------------
 
-    async def _laps(self, move: Move) -> list[_Lap]:
-        place = await make_topic(self._target, move)
+    async def _laps(self, move: TopicCopy) -> list[_QueueCopy]:
+        place = await create_target_topic(self._target, move)
         return [await self._lap(queue, place(queue.id)) for queue in move.queues]
 
-    async def _lap(self, source: Queue, target: Queue) -> _Lap:
+    async def _lap(self, source: Queue, target: Queue) -> _QueueCopy:
         first, end = await self._source.bounds(source)
         at = (await self._target.bounds(target)).end
         if at == 0:
             if end > first:
                 await self._target.put_mark(self._mark(target, "from"), first)
                 await self._target.put_mark(self._mark(target, "to"), 0)
-            return _Lap(source, target, first, 0, end)
+            return _QueueCopy(source, target, first, 0, end)
         base = await self._target.mark(self._mark(target, "from"))
         ours_to = await self._target.mark(self._mark(target, "to"))
         if base is None or ours_to is None or not ours_to <= at <= ours_to + BATCH_MESSAGES or base + at > end:
@@ -126,12 +126,12 @@ class _Copy:
             self._notes.append(f"{source}: {first - base - at:,} messages were gone before they could be copied")
             base = first - at
             await self._target.put_mark(self._mark(target, "from"), base)
-        lap = _Lap(source, target, base, ours_to, end)
+        lap = _QueueCopy(source, target, base, ours_to, end)
         await self._check_tail(lap, at)
         lap.at = at
         return lap
 
-    async def _check_tail(self, lap: _Lap, at: int) -> None:
+    async def _check_tail(self, lap: _QueueCopy, at: int) -> None:
         """Behind the mark lies what we copied before it could be put, or what somebody else has sent."""
         while lap.at < at:
             ours = await self._drafts(lap, at - lap.at)
@@ -148,7 +148,7 @@ class _Copy:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    async def _rest(self, lap: _Lap) -> AsyncIterator[int]:
+    async def _rest(self, lap: _QueueCopy) -> AsyncIterator[int]:
         """Copy what is missing, batch by batch; how many messages each had."""
         while lap.base + lap.at < lap.end:
             drafts = await self._drafts(lap, min(BATCH_MESSAGES, lap.end - lap.base - lap.at))
@@ -158,7 +158,7 @@ class _Copy:
                 await self._target.put_mark(self._mark(lap.target, "to"), lap.at)
                 yield len(drafts)
 
-    async def _drafts(self, lap: _Lap, count: int) -> list[Draft]:
+    async def _drafts(self, lap: _QueueCopy, count: int) -> list[Draft]:
         """The next messages, as the target is to have them; none if all that was looked at cannot be read."""
         place = lap.base + lap.at
         found = await self._source.read(lap.source, place, count_max=count, bytes_max=BATCH_BYTES)
@@ -173,7 +173,7 @@ class _Copy:
             await self._target.put_mark(self._mark(lap.target, "from"), lap.base)
         return [await self._standalone.draft(raw, lap.source.topic) for raw in _without_holes(records)]
 
-    async def _append(self, lap: _Lap, drafts: Sequence[Draft]) -> None:
+    async def _append(self, lap: _QueueCopy, drafts: Sequence[Draft]) -> None:
         appended = await self._target.append(lap.target, drafts)
         if (appended.queue, appended.offset) == (lap.target, lap.at):
             return
@@ -186,7 +186,7 @@ class _Copy:
         if (appended.queue, appended.offset) != (lap.target, lap.at):
             raise _not_ours(lap.target)
 
-    def _say_shifts(self, laps: list[_Lap]) -> None:
+    def _say_shifts(self, laps: list[_QueueCopy]) -> None:
         for lap in laps:
             if lap.base and lap.end > lap.base:
                 self._notes.append(
@@ -195,7 +195,7 @@ class _Copy:
 
     # -- what goes with them ------------------------------------------------------------------------------------------
 
-    async def _groups(self, laps: list[_Lap], *, all_groups: bool) -> tuple[int, int]:
+    async def _groups(self, laps: list[_QueueCopy], *, all_groups: bool) -> tuple[int, int]:
         by_queue = {lap.source: lap for lap in laps}
         offsets, groups = 0, set(await self._source.groups()) if all_groups else set()
         for (topic, group), places in (await self._source.offsets()).items():

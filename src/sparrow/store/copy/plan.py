@@ -21,7 +21,7 @@ _MADE_BY_ROCKETMQ = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})
 """In every store of its brokers, used or not, and with a thousand queues."""
 
 
-class Move(NamedTuple):
+class TopicCopy(NamedTuple):
     """A topic, and what it is called where it goes."""
 
     topic: Topic
@@ -33,15 +33,15 @@ class Move(NamedTuple):
         return [Queue(self.topic.name, number) for number in range(count)]
 
 
-class Plan(NamedTuple):
-    moves: list[Move]
+class CopyPlan(NamedTuple):
+    moves: list[TopicCopy]
     left_out: list[str]
     """The broker's own topics: another broker has its own."""
 
 
-async def planned(
+async def plan_copy(
     source: Store, *, chosen: Collection[str], renames: Mapping[str, str], checked: Callable[[str], object]
-) -> Plan:
+) -> CopyPlan:
     """The topics to be copied, all if none are chosen. `checked` raises `IllegalName` where a name may not go."""
     known = await source.topics()
     for name in (*chosen, *renames):
@@ -54,12 +54,12 @@ async def planned(
         if await _is_system(source, topic):
             left_out.append(name)
         else:
-            moves.append(Move(topic, renames.get(name, name)))
+            moves.append(TopicCopy(topic, renames.get(name, name)))
     taken = [move.to for move in moves]
     if twice := sorted({name for name in taken if taken.count(name) > 1}):
         raise Refused(f"two topics would both be called {', '.join(map(repr, twice))}: nothing was copied")
     _check_names(moves, checked)
-    return Plan(moves, left_out)
+    return CopyPlan(moves, left_out)
 
 
 async def _is_system(source: Store, topic: Topic) -> bool:
@@ -68,11 +68,11 @@ async def _is_system(source: Store, topic: Topic) -> bool:
     # A broker's name and its cluster's are topics, too: others inherit from them, and nobody sends there.
     if not topic.permission & INHERIT and topic.name not in _MADE_BY_ROCKETMQ:
         return False
-    return not any([(await source.bounds(queue)).end for queue in Move(topic, topic.name).queues])
+    return not any([(await source.bounds(queue)).end for queue in TopicCopy(topic, topic.name).queues])
 
 
-def _check_names(moves: list[Move], checked: Callable[[str], object]) -> None:
-    refused: list[tuple[Move, IllegalName]] = []
+def _check_names(moves: list[TopicCopy], checked: Callable[[str], object]) -> None:
+    refused: list[tuple[TopicCopy, IllegalName]] = []
     for move in moves:
         try:
             checked(move.to)
@@ -91,7 +91,7 @@ def _suggested(name: str) -> str:
     return re.sub(r"[^a-z0-9_-]", "-", name.lower()).lstrip("_-")[:40] or "topic"
 
 
-async def make_topic(target: Store, move: Move) -> Callable[[int], Queue]:
+async def create_target_topic(target: Store, move: TopicCopy) -> Callable[[int], Queue]:
     """Create the topic where it goes, with room for all its queues; which queue goes into which."""
     wanted = msgspec.structs.replace(move.topic, name=move.to)
     had_lanes = bool(wanted.sys_flag & HAS_LANES)

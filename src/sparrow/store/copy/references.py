@@ -22,7 +22,7 @@ _NOWHERE = str(1 << 62)
 """No record of any store lies there."""
 
 
-class Standalone:
+class ReferenceResolver:
     """Makes drafts of records: such as mean the same in every store."""
 
     def __init__(self, source: Store, names: Mapping[str, str]) -> None:

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 from sparrow.model.errors import StoreInUse
-from sparrow.store.log.recovery.checkpoint import ABORT, LOCK
+from sparrow.store.log.recovery.checkpoint import ABORT_FILE, LOCK_FILE
 
 
-class Folder:
+class DirectoryLock:
     """Holds RocketMQ's lock (the first byte of `lock`) and its `abort` file, so that a Java broker keeps out too."""
 
     def __init__(self, path: Path) -> None:
@@ -20,7 +20,7 @@ class Folder:
         # POSIX locks do not keep a process out of its own files; worse, closing any handle of the file gives them up.
         if self._name in _held_here:
             raise StoreInUse(path, str(os.getpid()))
-        self._lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as cause:
@@ -31,11 +31,11 @@ class Folder:
 
     def entered(self) -> None:
         """From here on, only `left` means that all was well."""
-        (self.path / ABORT).write_text(str(os.getpid()))
+        (self.path / ABORT_FILE).write_text(str(os.getpid()))
 
     def left(self, *, in_order: bool) -> None:
         if in_order:
-            (self.path / ABORT).unlink(missing_ok=True)
+            (self.path / ABORT_FILE).unlink(missing_ok=True)
         _held_here.discard(self._name)
         if self._lock >= 0:
             os.close(self._lock)
@@ -43,7 +43,7 @@ class Folder:
 
     def _owner(self) -> str:
         try:
-            return (self.path / ABORT).read_text()
+            return (self.path / ABORT_FILE).read_text()
         except OSError:
             return ""
 

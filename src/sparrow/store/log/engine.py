@@ -28,31 +28,31 @@ from sparrow.model.topic import Group, Topic, checked_group, checked_topic
 from sparrow.settings import LogSettings, Watermark
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.log import search
-from sparrow.store.log.append.atomic_append import GroupAppends
-from sparrow.store.log.append.encoded_runs import EncodedRun, check_bodies
+from sparrow.store.log.append.atomic_append import AtomicAppends
+from sparrow.store.log.append.encoded_runs import EncodedRun, check_body_sizes
 from sparrow.store.log.append.flusher import Flusher
-from sparrow.store.log.append.writer import Growth, Writer
-from sparrow.store.log.commit_log.log_scan import Damage
+from sparrow.store.log.append.writer import GrowthListener, LogWriter
+from sparrow.store.log.commit_log.log_scan import DamagedRange
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.directory_lock import Folder
-from sparrow.store.log.group_progress import passed_to
-from sparrow.store.log.maintenance import Upkeep, disk_ratio
-from sparrow.store.log.periodic_tasks import Chore, Keeper
-from sparrow.store.log.reader import Reader
+from sparrow.store.log.directory_lock import DirectoryLock
+from sparrow.store.log.group_progress import consumed_to
+from sparrow.store.log.maintenance import LogMaintenance, disk_ratio
+from sparrow.store.log.periodic_tasks import PeriodicTask, PeriodicTaskThread
+from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
-from sparrow.store.log.recovery.recovery import rebuild, recover
-from sparrow.store.log.state.state_store import Memory
+from sparrow.store.log.recovery.recovery import rebuild_views, recover
+from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import (
-    STATE,
-    GroupSaid,
-    MarkSaid,
-    OffsetsSaid,
-    QueuesSaid,
-    TokenSaid,
-    TopicSaid,
-    Word,
+    STATE_QUEUE,
+    GroupUpdate,
+    MarkUpdate,
+    OffsetsUpdate,
+    QueueEndsUpdate,
+    StateUpdate,
+    TokenUpdate,
+    TopicUpdate,
 )
-from sparrow.store.spi import Appended, BrokerStore, Limits, Portion, ReadResult
+from sparrow.store.spi import AppendResult, BrokerStore, QueueRecords, ReadLimits, ReadResult
 from sparrow.wire import record
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class LogStore:
         settings: LogSettings | None = None,
         *,
         store_host: Host = LOOPBACK,
-        on_growth: Growth | None = None,
+        on_growth: GrowthListener | None = None,
         archived_to: Callable[[], int | None] = lambda: None,
         now_ms: Callable[[], int] = clock.now_ms,
         disk_ratio: Callable[[Path], float] = disk_ratio,
@@ -86,7 +86,7 @@ class LogStore:
         """
         self.path, self.settings = Path(path), settings or LogSettings()
         self._is_closed = False
-        self._folder = Folder(self.path)
+        self._folder = DirectoryLock(self.path)
         try:
             self._open(store_host, on_growth, archived_to, now_ms, disk_ratio)
         except BaseException:
@@ -99,16 +99,16 @@ class LogStore:
     def _open(
         self,
         store_host: Host,
-        on_growth: Growth | None,
+        on_growth: GrowthListener | None,
         archived_to: Callable[[], int | None],
         now_ms: Callable[[], int],
         disk_ratio: Callable[[Path], float],
     ) -> None:
         found = recover(self.path, self.settings)
-        self.damage: list[Damage] = found.damage
+        self.damage: list[DamagedRange] = found.damage
         """What could not be saved when the store was opened."""
         self._log, self._queues, self._index = found.log, found.queues, found.index
-        self._writer = Writer(
+        self._writer = LogWriter(
             self._log,
             store_host=record.pack_host(store_host),
             message_bytes_max=self.settings.message_bytes_max,
@@ -116,14 +116,14 @@ class LogStore:
             now_ms=now_ms,
             on_growth=on_growth,
         )
-        self._reader = Reader(self._log, hot_bytes=self.settings.hot_bytes, checked_from=found.checked_from)
+        self._reader = LogReader(self._log, hot_bytes=self.settings.hot_bytes, checked_from=found.checked_from)
         self._flusher = Flusher(
             self._writer,
             interval_s=self.settings.flush_interval_ms / 1000,
             timeout_s=self.settings.flush_timeout_ms / 1000,
             failed=self._failed,
         )
-        self._memory = Memory(
+        self._memory = StateStore(
             self.path,
             self._queues,
             self._writer,
@@ -131,8 +131,8 @@ class LogStore:
             now_ms,
             ledger_keep_days=self.settings.ledger_keep_days,
         )
-        self._groups = GroupAppends(self._writer, self._memory, self._failed)
-        self._upkeep = Upkeep(
+        self._groups = AtomicAppends(self._writer, self._memory, self._failed)
+        self._upkeep = LogMaintenance(
             self.path,
             self.settings,
             commit_log=self._log,
@@ -145,11 +145,14 @@ class LogStore:
             archived_to=archived_to,
             disk_ratio=disk_ratio,
         )
-        self._keeper = Keeper("keeper", self._upkeep.chores())
+        self._keeper = PeriodicTaskThread("keeper", self._upkeep.chores())
         # Its own thread: pages must be ready in time, and waiters told, whatever else there is to do.
-        self._warmer = Keeper(
+        self._warmer = PeriodicTaskThread(
             "warmer",
-            [Chore("prepare segments", 0.05, self._log.prepare), Chore("expire", 0.05, self._flusher.expire)],
+            [
+                PeriodicTask("prepare segments", 0.05, self._log.prepare),
+                PeriodicTask("expire", 0.05, self._flusher.expire),
+            ],
         )
         self._log.on_low = functools.partial(self._warmer.hurry, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
@@ -163,7 +166,7 @@ class LogStore:
 
     # -- the hot path: plain functions --------------------------------------------------------------------------------
 
-    def append_now(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+    def append_now(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
         return self._writer.append(self._appendable(queue), drafts)
 
@@ -175,14 +178,14 @@ class LogStore:
 
     def append_encoded_now(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
-    ) -> Appended:
+    ) -> AppendResult:
         """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
         self._hurry_keys()
         return self._writer.append_encoded(
             self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
 
-    def read_now(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult | None:
+    def read_now(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
         """What `read` answers, if that needs no disk; else None."""
         if self._is_closed:
             raise Closed(f"the store {self.path}")
@@ -219,14 +222,14 @@ class LogStore:
 
     # -- the store SPI ------------------------------------------------------------------------------------------------
 
-    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         appended = self.append_now(queue, drafts)
         await self._safe(appended.end)
         return appended
 
     async def append_encoded(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
-    ) -> Appended:
+    ) -> AppendResult:
         if self._writer.unfiled.held_bytes > _UNFILED_BYTES:
             await self._in_thread(self._file_keys)
         appended = self.append_encoded_now(queue, data, sizes, verify_crc=verify_crc)
@@ -234,7 +237,7 @@ class LogStore:
         return appended
 
     async def append_group(
-        self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
+        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """While its records are copied, every other append waits."""
         checked_scope(scope)
@@ -247,7 +250,9 @@ class LogStore:
         await self._safe(self._memory.state.ledger_said_at(scope) + 1 if end is None else end)
         return end is not None
 
-    def _append_group(self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool) -> int | None:
+    def _append_group(
+        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool
+    ) -> int | None:
         self._hurry_keys()
         runs: list[EncodedRun] = []
         held_bytes = 0
@@ -261,7 +266,7 @@ class LogStore:
                 verify_crc=verify_crc,
                 keeps_keys=held_bytes <= _UNFILED_BYTES,
             )
-            check_bodies(run, self.settings.message_bytes_max)
+            check_body_sizes(run, self.settings.message_bytes_max)
             held_bytes += run.keys.held_bytes if run.keys is not None else 0
             runs.append(run)
         end = self._groups.append(scope, number, runs)
@@ -280,7 +285,7 @@ class LogStore:
         if future is not None:
             await future
 
-    async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
+    async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
         result = self.read_now(queue, offset, **limits)
         if result is None:
             cold = functools.partial(self._reader.read, self._queues.get(queue), offset, hot_only=False, **limits)
@@ -309,7 +314,7 @@ class LogStore:
     def _find_by_key(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
         with self._keeper.paused():
             self._upkeep.file_keys()
-            return search.by_key(
+            return search.find_by_key(
                 self._index,
                 self._reader,
                 self._queues,
@@ -331,19 +336,19 @@ class LogStore:
         return dict(self._memory.state.topics)
 
     async def put_topic(self, topic: Topic) -> None:
-        if checked_topic(topic.name) == STATE.topic:
+        if checked_topic(topic.name) == STATE_QUEUE.topic:
             raise Refused(f"topic {topic.name!r} is the store's own")
-        await self._say([TopicSaid(topic.name, topic)])
+        await self._say([TopicUpdate(topic.name, topic)])
 
     async def delete_topic(self, name: str) -> None:
         if name not in self._memory.state.topics:
             raise UnknownTopic(name)
-        gone: list[Word] = [TopicSaid(name, None)]
-        gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if topic == name]
-        gone += [QueuesSaid(topic, None) for topic in self._memory.state.ends if topic == name]
+        gone: list[StateUpdate] = [TopicUpdate(name, None)]
+        gone += [OffsetsUpdate(topic, group, None) for topic, group in self._memory.state.offsets if topic == name]
+        gone += [QueueEndsUpdate(topic, None) for topic in self._memory.state.ends if topic == name]
         await self._safe(await self._in_thread(self._drop_topic, name, gone))
 
-    def _drop_topic(self, name: str, words: list[Word]) -> int:
+    def _drop_topic(self, name: str, words: list[StateUpdate]) -> int:
         # No checkpoint in between: it would count queues in that the log says are gone.
         with self._keeper.paused():
             with self._writer.lock:
@@ -357,12 +362,12 @@ class LogStore:
 
     async def put_group(self, group: Group) -> None:
         checked_group(group.name)
-        await self._say([GroupSaid(group.name, group)])
+        await self._say([GroupUpdate(group.name, group)])
 
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
-        gone: list[Word] = [GroupSaid(name, None)]
+        gone: list[StateUpdate] = [GroupUpdate(name, None)]
         if not keeps_offsets:
-            gone += [OffsetsSaid(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
+            gone += [OffsetsUpdate(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
         await self._say(gone)
 
     async def tokens(self) -> Mapping[str, Token]:
@@ -374,9 +379,9 @@ class LogStore:
 
     async def put_token(self, token: Token) -> None:
         checked_token(token.name)
-        await self._say([TokenSaid(token)])
+        await self._say([TokenUpdate(token)])
 
-    async def _say(self, words: list[Word]) -> None:
+    async def _say(self, words: list[StateUpdate]) -> None:
         await self._safe(self._memory.say(words))
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
@@ -401,7 +406,7 @@ class LogStore:
         written = self._log.written
         with self._writer.lock:
             offsets = {topic: dict(at) for (topic, name), at in self._memory.state.offsets.items() if name == group}
-        return passed_to(written, self._queues, offsets) if offsets else None
+        return consumed_to(written, self._queues, offsets) if offsets else None
 
     def offsets_said_at(self, group: str, topic: str) -> int:
         """Where the log's newest word on a group's offsets stands: it knows nothing of what came later."""
@@ -418,7 +423,7 @@ class LogStore:
 
     def put_mark_now(self, name: str, value: int) -> None:
         """In the log behind everything appended so far: if the mark survives a crash, so did that."""
-        self._memory.say([MarkSaid(name, value)])
+        self._memory.say([MarkUpdate(name, value)])
 
     # -- retention and replication ------------------------------------------------------------------------------------
 
@@ -464,14 +469,14 @@ class LogStore:
                 raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
             end = self._memory.before_open_group(end)
             self._upkeep.write_queues_out()
-            (self.path / files.CHECKPOINT).unlink(missing_ok=True)
-            (self.path / files.SNAPSHOT).unlink(missing_ok=True)
+            (self.path / files.CHECKPOINT_FILE).unlink(missing_ok=True)
+            (self.path / files.STATE_SNAPSHOT_FILE).unlink(missing_ok=True)
             comes_back = self._memory.deletes_behind(end)
             self._log.truncate(end)
             self._writer.cut(end)
             self._flusher.cut(end)
             if comes_back:
-                rebuild(self._log, self._queues, self._index)
+                rebuild_views(self._log, self._queues, self._index)
             else:
                 for queue in self._queues:
                     queue.truncate(end)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 
 
-def passed_to(written: int, queues: Iterable[ConsumeQueue], offsets: Mapping[str, Mapping[int, int]]) -> int:
+def consumed_to(written: int, queues: Iterable[ConsumeQueue], offsets: Mapping[str, Mapping[int, int]]) -> int:
     """The physical offset below which the group, which is at these offsets (topic -> queue -> next), needs nothing.
 
     `written` must be taken before the offsets and queues are looked at: what comes in meanwhile is then not passed.

@@ -14,17 +14,17 @@ import numpy as np
 from sparrow.model.errors import StoreFailed, StoreFull
 from sparrow.settings import LogSettings
 from sparrow.store.log import retention, search
-from sparrow.store.log.append.writer import Writer
+from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import Queues
-from sparrow.store.log.key_index.key_backlog import KeyedRun, Portion
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
+from sparrow.store.log.key_index.key_backlog import BacklogItem, KeyedRun
 from sparrow.store.log.key_index.key_index import KeyIndex
-from sparrow.store.log.periodic_tasks import Chore
+from sparrow.store.log.periodic_tasks import PeriodicTask
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint
-from sparrow.store.log.recovery.recovery import file_keys, first_store_ms
-from sparrow.store.log.state.state_store import Memory
+from sparrow.store.log.recovery.recovery import first_store_ms, index_record_keys
+from sparrow.store.log.state.state_store import StateStore
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def disk_ratio(path: Path) -> float:
     return usage.used / (usage.used + usage.free)
 
 
-class Upkeep:
+class LogMaintenance:
     """Holds the parts a chore needs. Every method may take its time; none is called on the event loop."""
 
     def __init__(
@@ -46,10 +46,10 @@ class Upkeep:
         settings: LogSettings,
         *,
         commit_log: CommitLog,
-        queues: Queues,
+        queues: ConsumeQueueTable,
         index: KeyIndex,
-        memory: Memory,
-        writer: Writer,
+        memory: StateStore,
+        writer: LogWriter,
         sync_log: Callable[[], None],
         now_ms: Callable[[], int],
         archived_to: Callable[[], int | None],
@@ -75,17 +75,17 @@ class Upkeep:
         self._checkpointed = -1
         self.expire_dead_letters()
 
-    def chores(self) -> list[Chore]:
+    def chores(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
-            Chore("file keys", 0.2, self.file_keys),
-            Chore("say offsets", settings.offsets_interval_ms / 1000, self._memory.say_offsets),
-            Chore("write queues out", 0.2, self.write_queues_out),
-            Chore("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
-            Chore("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
-            Chore("retention", 10.0, self.retain),
-            Chore("expire dead letters", 10.0, self.expire_dead_letters),
-            Chore("watch the disk", 1.0, self.watch_disk),
+            PeriodicTask("file keys", 0.2, self.file_keys),
+            PeriodicTask("say offsets", settings.offsets_interval_ms / 1000, self._memory.say_offsets),
+            PeriodicTask("write queues out", 0.2, self.write_queues_out),
+            PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
+            PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
+            PeriodicTask("retention", 10.0, self.retain),
+            PeriodicTask("expire dead letters", 10.0, self.expire_dead_letters),
+            PeriodicTask("watch the disk", 1.0, self.watch_disk),
         ]
 
     # -- the log ------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Upkeep:
                     self._writer.unfiled.put_back(portions[number:])
                 raise
 
-    def _file_portion(self, part: Portion) -> None:
+    def _file_portion(self, part: BacklogItem) -> None:
         if isinstance(part, KeyedRun):
             rows, hashes = part.keys.hashes()
             self._index.put(hashes, part.places[rows], np.broadcast_to(np.int64(part.store_ms), len(rows)))
@@ -150,7 +150,9 @@ class Upkeep:
             count = len(places) if segment is None else int(np.searchsorted(places, segment.end))
             for at in range(0, count, _RECORDS_AT_ONCE):
                 if segment is not None:
-                    file_keys(self._index, segment, places[at : min(at + _RECORDS_AT_ONCE, count)] - segment.base)
+                    index_record_keys(
+                        self._index, segment, places[at : min(at + _RECORDS_AT_ONCE, count)] - segment.base
+                    )
             places = places[count:]
 
     def checkpoint_long_tail(self) -> None:
@@ -173,9 +175,9 @@ class Upkeep:
             queue.sync()
         mark = self._index.mark()
         self._memory.snapshot()
-        files.save(self._path / files.CHECKPOINT, Checkpoint(end, ends, mark, emptied))
+        files.save(self._path / files.CHECKPOINT_FILE, Checkpoint(end, ends, mark, emptied))
         times = RocketMQCheckpoint(newest_ms, newest_ms, self._index.last_ms)
-        files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT, times)
+        files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT_FILE, times)
         self._checkpointed = end
 
     # -- retention ----------------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ class Upkeep:
     def expire_dead_letters(self) -> None:
         """Their queues begin behind those that are too old. Nothing is written down: the log and the clock say it all,
         and their bytes go with the segment they lie in, as everybody's do."""
-        from_ms = retention.dead_letters_from_ms(self._settings, now_ms=self._now_ms())
+        from_ms = retention.dead_letter_cutoff_ms(self._settings, now_ms=self._now_ms())
         for queue in self._queues.of_dead_letters():
             offset = search.offset_at(self._log, queue, from_ms, upper=False)
             with self._writer.lock:

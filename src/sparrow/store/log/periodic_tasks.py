@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 _BEAT_S = 0.05
 
 
-class Chore(NamedTuple):
+class PeriodicTask(NamedTuple):
     """Something to do every so often. What it raises is logged, and it is tried again next time."""
 
     name: str
@@ -21,10 +21,10 @@ class Chore(NamedTuple):
     do: Callable[[], None]
 
 
-class Keeper:
+class PeriodicTaskThread:
     """Runs chores when they are due. `paused()` keeps them out while the store is cut or closed."""
 
-    def __init__(self, name: str, chores: Sequence[Chore]) -> None:
+    def __init__(self, name: str, chores: Sequence[PeriodicTask]) -> None:
         self._due = {chore: time.monotonic() + chore.every_s for chore in chores}
         self._working = threading.RLock()
         self._wake = threading.Event()
@@ -65,7 +65,7 @@ class Keeper:
                         self._try(chore)
                     self._due[chore] = time.monotonic() + chore.every_s
 
-    def _try(self, chore: Chore) -> None:
+    def _try(self, chore: PeriodicTask) -> None:
         try:
             chore.do()
         except Exception as cause:  # a chore that fails must not take the others with it

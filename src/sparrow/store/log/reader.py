@@ -31,7 +31,7 @@ _SAMPLED = 64
 """Entries that tell how many more an answer has room for."""
 
 
-class Reader:
+class LogReader:
     """Reads below whatever end the queue makes visible."""
 
     def __init__(self, commit_log: CommitLog, *, hot_bytes: int, checked_from: int) -> None:

@@ -56,6 +56,6 @@ def keep_from(
     return keep
 
 
-def dead_letters_from_ms(settings: LogSettings, *, now_ms: int) -> int:
+def dead_letter_cutoff_ms(settings: LogSettings, *, now_ms: int) -> int:
     """Dead letters stored before this time are no longer read."""
     return int(now_ms - settings.dead_letter_hours * _HOUR_MS) + 1

@@ -6,9 +6,9 @@ from sparrow.model.message import KEYS, UNIQUE_KEY, StoredMessage
 from sparrow.model.queue import QueueOffset
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import Queues
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.key_index.key_index import KeyIndex
-from sparrow.store.log.reader import Reader
+from sparrow.store.log.reader import LogReader
 from sparrow.wire import record
 from sparrow.wire.hashes import index_hash
 
@@ -41,7 +41,7 @@ def _store_ms(log: CommitLog, physical_offset: int) -> int | None:
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
-def _is_visible(queues: Queues, message: StoredMessage) -> bool:
+def _is_visible(queues: ConsumeQueueTable, message: StoredMessage) -> bool:
     """Whether its queue shows it: the topic may have been deleted since, or the message not be safe enough yet."""
     queue = queues.get(message.queue)
     if queue is None or not queue.bounds.first <= message.queue_offset < queue.visible_end:
@@ -49,10 +49,10 @@ def _is_visible(queues: Queues, message: StoredMessage) -> bool:
     return queue.physical_offset_at(message.queue_offset) == message.physical_offset
 
 
-def by_key(
+def find_by_key(
     index: KeyIndex,
-    reader: Reader,
-    queues: Queues,
+    reader: LogReader,
+    queues: ConsumeQueueTable,
     topic: str,
     key: str,
     *,

@@ -21,7 +21,7 @@ from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic, checked_group
 from sparrow.settings import SqlSettings
 from sparrow.store.ledger_limits import checked_number, checked_scope
-from sparrow.store.spi import Appended, AtEnd, BrokerStore, Limits, Moved, Portion, ReadResult
+from sparrow.store.spi import AppendResult, AtEnd, BrokerStore, Moved, QueueRecords, ReadLimits, ReadResult
 from sparrow.store.sql.append import atomic_append
 from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.insert import insert_with_ids
@@ -152,14 +152,14 @@ class SqlStore:
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[Appended]:
+    def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
         entries = [row_of_draft(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
         # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
         ticket = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         placed = self._writer(view.lane).append(entries, ticket)
-        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        appended: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 
         def done(future: asyncio.Future[AssignedIds]) -> None:
             if appended.done():
@@ -179,7 +179,7 @@ class SqlStore:
 
     async def append_with(
         self, queue: Queue, entries: Sequence[NewRow], change: Callable[[SqlSession], Awaitable[bool]]
-    ) -> Appended | None:
+    ) -> AppendResult | None:
         """Append in one transaction with another change; None, and nothing done, if that finds nothing to change."""
         view = self._view(queue)
         tries = 0
@@ -203,7 +203,7 @@ class SqlStore:
                 return self._appended(placed, len(entries), queue.topic)
 
     async def append_group(
-        self, scope: str, number: int, portions: Sequence[Portion], *, verify_crc: bool = True
+        self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """Until it is done, nobody else appends to its lanes."""
         checked_scope(scope)
@@ -281,19 +281,19 @@ class SqlStore:
                     raise cause if isinstance(cause, StoreDatabaseUnreachable) else Busy(str(cause)) from cause
                 await asyncio.sleep(random.uniform(0.01, 0.1))
 
-    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> Appended:
+    async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         if not drafts:
             raise Refused("a batch without messages cannot be appended")
         return await self.append_soon(queue, drafts)
 
-    def _appended(self, placed: AssignedIds, count: int, topic: str) -> Appended:
+    def _appended(self, placed: AssignedIds, count: int, topic: str) -> AppendResult:
         if placed.lane not in self.catalogue.by_number:  # deleted while the answer was on its way
             raise UnknownTopic(topic)
         lane, queue = self.catalogue.by_number[placed.lane]
         first = lane.place(placed.base_id)
         places = [PhysicalOffset(place) for place in range(first, first + count)]
         end = PhysicalOffset(first + count)
-        return Appended(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
+        return AppendResult(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
 
     def checked(self, draft: Draft) -> Draft:
         """The draft itself, if a message may be like that."""
@@ -332,14 +332,14 @@ class SqlStore:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read_now(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult | None:
+    def read_now(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
         """What `read` answers, if that needs no database; else None."""
         lane = self.catalogue.lanes.get(queue)
         if lane is None:
             return AtEnd(_NOTHING) if offset == 0 else Moved(QueueOffset(0), _NOTHING)
         return self._view_of(lane, queue).read(offset, **limits)
 
-    async def read(self, queue: Queue, offset: int, **limits: Unpack[Limits]) -> ReadResult:
+    async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
         found = self.read_now(queue, offset, **limits)
         if found is not None and not isinstance(found, AtEnd):
             return found

@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from sparrow.model.errors import StoreInUse
-from sparrow.store.log.directory_lock import Folder
+from sparrow.store.log.directory_lock import DirectoryLock
 
 OTHER_PROCESS = """
 import sys
 from pathlib import Path
 from sparrow.model.errors import StoreInUse
-from sparrow.store.log.directory_lock import Folder
+from sparrow.store.log.directory_lock import DirectoryLock
 try:
-    folder = Folder(Path(sys.argv[1]))
+    folder = DirectoryLock(Path(sys.argv[1]))
 except StoreInUse as error:
     print("in use by", error.pid)
 else:
@@ -38,23 +38,23 @@ def test_a_folder_that_another_process_holds_is_told_with_its_pid(tmp_path):
     with other_process(tmp_path) as other:
         assert other.stdout.readline() == "entered\n"
         with pytest.raises(StoreInUse) as caught:
-            Folder(tmp_path)
+            DirectoryLock(tmp_path)
         assert caught.value.pid == str(other.pid)
         other.kill()
-    folder = Folder(tmp_path)  # a lock dies with its process
+    folder = DirectoryLock(tmp_path)  # a lock dies with its process
     assert (tmp_path / "abort").exists()
     folder.left(in_order=True)
 
 
 def test_another_process_is_kept_out(tmp_path):
-    folder = Folder(tmp_path)
+    folder = DirectoryLock(tmp_path)
     folder.entered()
     with other_process(tmp_path) as other:
         assert other.stdout.readline().startswith("in use by ")
     with pytest.raises(StoreInUse):
-        Folder(tmp_path)  # nor ourselves, under whatever name
+        DirectoryLock(tmp_path)  # nor ourselves, under whatever name
     with pytest.raises(StoreInUse):
-        Folder(tmp_path / "sub" / "..")
+        DirectoryLock(tmp_path / "sub" / "..")
     with other_process(tmp_path) as other:
         assert other.stdout.readline().startswith("in use by "), "asking twice does not give up the lock"
     folder.left(in_order=True)
@@ -63,13 +63,13 @@ def test_another_process_is_kept_out(tmp_path):
 
 
 def test_only_leaving_in_order_takes_the_sign_of_trouble_away(tmp_path):
-    folder = Folder(tmp_path)
+    folder = DirectoryLock(tmp_path)
     assert not (tmp_path / "abort").exists()
     folder.entered()
     assert (tmp_path / "abort").exists()
     folder.left(in_order=False)
     assert (tmp_path / "abort").exists()
-    folder = Folder(tmp_path)
+    folder = DirectoryLock(tmp_path)
     folder.left(in_order=True)
     folder.left(in_order=True)
     assert not (tmp_path / "abort").exists()

@@ -15,7 +15,7 @@ from sparrow.model.message import Host
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import AtEnd, Moved
 from sparrow.wire import columns, record
 
@@ -555,9 +555,9 @@ async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
     store = await opened(tmp_path)
     try:
         with pytest.raises(Refused):
-            store.append_now(STATE, [draft("not a word")])
+            store.append_now(STATE_QUEUE, [draft("not a word")])
         with pytest.raises((Refused, IllegalName)):
-            await store.put_topic(Topic(name=STATE.topic))
+            await store.put_topic(Topic(name=STATE_QUEUE.topic))
     finally:
         await store.close()
     async with await opened(tmp_path) as store:

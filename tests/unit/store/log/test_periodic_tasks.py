@@ -7,15 +7,15 @@ import time
 import pytest
 from tests.support.waiting import wait_until
 
-from sparrow.store.log.periodic_tasks import Chore, Keeper
+from sparrow.store.log.periodic_tasks import PeriodicTask, PeriodicTaskThread
 
 
 @pytest.fixture
 def started():
-    keepers: list[Keeper] = []
+    keepers: list[PeriodicTaskThread] = []
 
-    def start(*chores: Chore) -> Keeper:
-        keepers.append(Keeper("chores-of-a-test", chores))
+    def start(*chores: PeriodicTask) -> PeriodicTaskThread:
+        keepers.append(PeriodicTaskThread("chores-of-a-test", chores))
         keepers[-1].start()
         return keepers[-1]
 
@@ -26,7 +26,9 @@ def started():
 
 def test_a_chore_is_done_when_it_is_due_and_again(started):
     done: list[float] = []
-    started(Chore("often", 0.0, lambda: done.append(time.monotonic())), Chore("rarely", 3600.0, pytest.fail))
+    started(
+        PeriodicTask("often", 0.0, lambda: done.append(time.monotonic())), PeriodicTask("rarely", 3600.0, pytest.fail)
+    )
     wait_until(lambda: len(done) >= 2)
 
 
@@ -38,7 +40,7 @@ def test_a_failing_chore_does_not_stop_the_others_and_is_reported_once(started, 
         raise ValueError("no")
 
     with caplog.at_level(logging.ERROR):
-        keeper = started(Chore("bad", 0.0, fail), Chore("good", 0.0, lambda: done.append(1)))
+        keeper = started(PeriodicTask("bad", 0.0, fail), PeriodicTask("good", 0.0, lambda: done.append(1)))
         wait_until(lambda: done.count(0) >= 2 and done.count(1) >= 2)
         keeper.stop()
     assert len([entry for entry in caplog.records if entry.levelno == logging.ERROR]) == 1
@@ -56,14 +58,14 @@ def test_a_chore_that_recovered_and_fails_again_is_reported_again(started, caplo
             raise result
 
     with caplog.at_level(logging.ERROR):
-        started(Chore("moody", 0.0, do))
+        started(PeriodicTask("moody", 0.0, do))
         assert over.wait(10)
     assert len([entry for entry in caplog.records if entry.levelno == logging.ERROR]) == 2
 
 
 def test_no_chore_runs_while_the_keeper_is_paused(started):
     done: list[int] = []
-    keeper = started(Chore("count", 0.0, lambda: done.append(1)))
+    keeper = started(PeriodicTask("count", 0.0, lambda: done.append(1)))
     wait_until(lambda: done)
     with keeper.paused():
         count = len(done)
@@ -74,7 +76,7 @@ def test_no_chore_runs_while_the_keeper_is_paused(started):
 
 def test_a_keeper_in_a_hurry_does_what_is_not_due_yet(started):
     done = threading.Event()
-    keeper = started(Chore("rarely", 3600.0, done.set))
+    keeper = started(PeriodicTask("rarely", 3600.0, done.set))
     keeper.hurry("rarely")
     assert done.wait(10)
 
@@ -86,7 +88,7 @@ def test_a_stopped_keeper_has_finished_its_chore(started):
         begun.set()
         ended.set()
 
-    keeper = started(Chore("one", 0.0, do))
+    keeper = started(PeriodicTask("one", 0.0, do))
     assert begun.wait(10)
     keeper.stop()
     keeper.stop()

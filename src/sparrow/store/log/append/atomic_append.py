@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.log.append.encoded_runs import EncodedRun, planned
-from sparrow.store.log.append.writer import Writer
-from sparrow.store.log.commit_log.commit_log import BLANK_BYTES
+from sparrow.store.log.append.encoded_runs import EncodedRun, plan_pieces
+from sparrow.store.log.append.writer import LogWriter
+from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.state.state_store import Memory
-from sparrow.store.log.state.updates import AppendBegun, LedgerSaid
+from sparrow.store.log.state.state_store import StateStore
+from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate
 
 _FARTHEST = 1 << 62
 
 
-class GroupAppends:
+class AtomicAppends:
     """Appends groups."""
 
-    def __init__(self, writer: Writer, memory: Memory, failed: Callable[[Exception], SparrowError]) -> None:
+    def __init__(self, writer: LogWriter, memory: StateStore, failed: Callable[[Exception], SparrowError]) -> None:
         """`failed` is told what went wrong amid a group, and makes sure that nothing is appended behind it."""
         self._writer, self._memory, self._failed = writer, memory, failed
 
@@ -40,13 +40,13 @@ class GroupAppends:
                 return None
             for run in runs:
                 writer.check_may_append(run.queue)
-            begun = AppendBegun(scope, number)
-            end_room = self._memory.room_for(LedgerSaid(scope, number, _FARTHEST, _FARTHEST))
+            begun = AtomicAppendBegin(scope, number)
+            end_room = self._memory.room_for(LedgerUpdate(scope, number, _FARTHEST, _FARTHEST))
             if not runs:
-                return self._memory.say([LedgerSaid(scope, number, writer.store_ms())])
-            segment_room = writer.log.segment_bytes - BLANK_BYTES
+                return self._memory.say([LedgerUpdate(scope, number, writer.store_ms())])
+            segment_room = writer.log.segment_bytes - BLANK_RECORD_BYTES
             room, segments = _taken(self._memory.room_for(begun), writer.log.room(), segment_room)
-            pieces, more_segments, room = planned(runs, room, segment_room)
+            pieces, more_segments, room = plan_pieces(runs, room, segment_room)
             _, last_segments = _taken(end_room, room, segment_room)
             writer.log.reserve(segments + more_segments + last_segments)
             try:
@@ -62,7 +62,7 @@ class GroupAppends:
                         entries[queue].append(laid)
                     for queue, of_queue in entries.items():
                         queue.extend(b"".join(of_queue))
-                    self._memory.say_one(LedgerSaid(scope, number, store_ms, begun_at))
+                    self._memory.say_one(LedgerUpdate(scope, number, store_ms, begun_at))
             except Exception as cause:
                 raise self._failed(cause) from cause
             end = int(writer.log.written)

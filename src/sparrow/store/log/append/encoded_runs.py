@@ -27,7 +27,7 @@ class EncodedRun(NamedTuple):
     """None: the key index reads them from the log."""
 
 
-class Piece(NamedTuple):
+class RunPiece(NamedTuple):
     """Rows of a run that go into one segment."""
 
     run: EncodedRun
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-def read_run(
+def parse_run(
     queue: ConsumeQueue,
     data: memoryview,
     sizes: npt.ArrayLike,
@@ -59,7 +59,7 @@ def read_run(
     return EncodedRun(queue, data, starts, entries, run.keys() if keeps_keys else None)
 
 
-def check_bodies(run: EncodedRun, bytes_max: int) -> None:
+def check_body_sizes(run: EncodedRun, bytes_max: int) -> None:
     """`TooLarge` if a message is larger than those that come one by one may be."""
     sizes = run.entries["size"]
     for row in np.flatnonzero(sizes > bytes_max).tolist():  # few, if any: their headers weigh something, too
@@ -69,13 +69,13 @@ def check_bodies(run: EncodedRun, bytes_max: int) -> None:
             raise TooLarge("the body", body_bytes, bytes_max)
 
 
-def planned(runs: Sequence[EncodedRun], room: int, segment_room: int) -> tuple[list[Piece], int, int]:
+def plan_pieces(runs: Sequence[EncodedRun], room: int, segment_room: int) -> tuple[list[RunPiece], int, int]:
     """How runs are cut to fill segments: `room` is left in the active one, `segment_room` is in a new one.
 
     The pieces, how many new segments they need, and what room is left in the last.
     """
     if sum(len(run.data) for run in runs) <= room:  # as it is nearly always
-        return [Piece(run, 0, len(run.starts)) for run in runs], 0, room - sum(len(run.data) for run in runs)
+        return [RunPiece(run, 0, len(run.starts)) for run in runs], 0, room - sum(len(run.data) for run in runs)
     pieces, segments = [], 0
     for run in runs:
         for piece, taken in _cut(run, room, segment_room):
@@ -86,7 +86,7 @@ def planned(runs: Sequence[EncodedRun], room: int, segment_room: int) -> tuple[l
     return pieces, segments, room
 
 
-def _cut(run: EncodedRun, room: int, segment_room: int) -> Iterator[tuple[Piece, int]]:
+def _cut(run: EncodedRun, room: int, segment_room: int) -> Iterator[tuple[RunPiece, int]]:
     ends = run.starts + run.entries["size"]
     first, count = 0, len(ends)
     while first < count:
@@ -97,6 +97,6 @@ def _cut(run: EncodedRun, room: int, segment_room: int) -> Iterator[tuple[Piece,
             stop = int(np.searchsorted(ends, before + room, side="right"))
         if stop == first:
             raise TooLarge("the message", int(run.entries["size"][first]), segment_room)
-        yield Piece(run, first, stop), int(ends[stop - 1]) - before
+        yield RunPiece(run, first, stop), int(ends[stop - 1]) - before
         # What does not fit goes into a new segment.
         first, room = stop, segment_room

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sparrow.model.errors import Busy, FlushTimeout, SparrowError
-from sparrow.store.log.append.writer import Writer
+from sparrow.store.log.append.writer import LogWriter
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Flusher:
     """Syncs the log when someone waits for it, and every `interval_s` anyhow."""
 
     def __init__(
-        self, writer: Writer, *, interval_s: float, timeout_s: float, failed: Callable[[OSError], SparrowError]
+        self, writer: LogWriter, *, interval_s: float, timeout_s: float, failed: Callable[[OSError], SparrowError]
     ) -> None:
         self._writer, self._interval_s, self._timeout_s, self._failed = writer, interval_s, timeout_s, failed
         self._wanted = threading.Event()

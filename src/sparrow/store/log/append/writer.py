@@ -20,23 +20,23 @@ from sparrow.model.errors import Refused, SparrowError, StoreFull, TooLarge, Unk
 from sparrow.model.message import Draft
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import Watermark
-from sparrow.store.log.append.encoded_runs import EncodedRun, Piece, read_run
-from sparrow.store.log.commit_log.commit_log import BLANK_BYTES, MARK_BYTES, CommitLog
+from sparrow.store.log.append.encoded_runs import EncodedRun, RunPiece, parse_run
+from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES, RECORD_PREFIX_BYTES, CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
-from sparrow.store.log.key_index.key_backlog import Unfiled
-from sparrow.store.spi import Appended
+from sparrow.store.log.key_index.key_backlog import KeyBacklog
+from sparrow.store.spi import AppendResult
 from sparrow.wire import columns, record
 from sparrow.wire.hashes import tags_code_in
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
-Growth = Callable[[Queue, QueueOffset], None]
+GrowthListener = Callable[[Queue, QueueOffset], None]
 """Told that readers may now see a queue up to an offset."""
 
 _pack_entry = ENTRY.pack
 _NEVER = 1 << 62
 
 
-class Writer:
+class LogWriter:
     """The one place where the log and the queues grow."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Writer:
         message_bytes_max: int,
         visible_after: Watermark,
         now_ms: Callable[[], int],
-        on_growth: Growth | None,
+        on_growth: GrowthListener | None,
     ) -> None:
         self.lock = threading.RLock()
         self.log = commit_log
@@ -57,7 +57,7 @@ class Writer:
         """Everything below is held by enough replicas."""
         self.refusing: SparrowError | None = None
         """Why nothing may be appended just now."""
-        self.unfiled = Unfiled()
+        self.unfiled = KeyBacklog()
         self.touched: set[ConsumeQueue] = set()
         """Queues with entries that are not in their files yet."""
         self.cuts = 0
@@ -75,7 +75,7 @@ class Writer:
 
     # -- messages, one by one -----------------------------------------------------------------------------------------
 
-    def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> Appended:
+    def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch: all of it, back to back in one segment, or nothing."""
         if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN:
             return self._append_one(queue, drafts[0])
@@ -85,8 +85,8 @@ class Writer:
             self._check(queue, draft)
             sizes.append(record.size_of(draft, topic, host))
         total = sum(sizes)
-        if total + BLANK_BYTES > self.log.segment_bytes or not sizes:
-            raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_BYTES)
+        if total + BLANK_RECORD_BYTES > self.log.segment_bytes or not sizes:
+            raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_RECORD_BYTES)
         with self.lock:
             self.check_may_append(queue)
             segment, at = self.log.make_room(total)
@@ -118,15 +118,15 @@ class Writer:
             if entries:
                 queue.extend(b"".join(entries))
                 self.grown(queue, at)
-        return Appended(queue.queue, first, places, at, store_ms)
+        return AppendResult(queue.queue, first, places, at, store_ms)
 
-    def _append_one(self, queue: ConsumeQueue, draft: Draft) -> Appended:
+    def _append_one(self, queue: ConsumeQueue, draft: Draft) -> AppendResult:
         """The same for a single message that readers may see: what a broker does all day, without the lists."""
         self._check(queue, draft)
         topic, host, properties = queue.topic_field, self._store_host, draft.properties
         size = record.size_of(draft, topic, host)
-        if size + BLANK_BYTES > self.log.segment_bytes:
-            raise TooLarge("the message", size, self.log.segment_bytes - BLANK_BYTES)
+        if size + BLANK_RECORD_BYTES > self.log.segment_bytes:
+            raise TooLarge("the message", size, self.log.segment_bytes - BLANK_RECORD_BYTES)
         code = tags_code_in(properties) if queue.delay_ms is None else 0
         with self.lock:
             self.check_may_append(queue)
@@ -150,7 +150,7 @@ class Writer:
             queue.extend(_pack_entry(at, size, code))
             end = PhysicalOffset(at + size)
             self.grown(queue, end)
-        return Appended(queue.queue, offset, (at,), end, store_ms)
+        return AppendResult(queue.queue, offset, (at,), end, store_ms)
 
     def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
         """What a message takes in the log."""
@@ -172,22 +172,22 @@ class Writer:
 
     def append_encoded(
         self, queue: ConsumeQueue, data: memoryview, sizes: npt.NDArray[np.int64], *, verify_crc: bool
-    ) -> Appended:
+    ) -> AppendResult:
         """Append records that `wire.columns.encode` laid out: all of them, back to back in one segment, or nothing.
 
         Offsets, time, queue and host are stamped in. What they are filed under is read before the lock is taken.
         """
-        if len(data) + BLANK_BYTES > self.log.segment_bytes:
-            raise TooLarge("the run of records", len(data), self.log.segment_bytes - BLANK_BYTES)
+        if len(data) + BLANK_RECORD_BYTES > self.log.segment_bytes:
+            raise TooLarge("the run of records", len(data), self.log.segment_bytes - BLANK_RECORD_BYTES)
         run = self.read_run(queue, data, sizes, verify_crc=verify_crc)
         with self.lock:
             self.check_may_append(queue)
             first = queue.end
-            places, entries, store_ms = self.lay(Piece(run, 0, len(run.starts)), first)
+            places, entries, store_ms = self.lay(RunPiece(run, 0, len(run.starts)), first)
             queue.extend(entries)
             end = self.log.written
             self.grown(queue, end)
-        return Appended(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
+        return AppendResult(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
 
     def read_run(
         self,
@@ -200,9 +200,9 @@ class Writer:
     ) -> EncodedRun:
         """What `lay` needs to know of records. The lock is not needed."""
         host_bytes = len(self._store_host)
-        return read_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
+        return parse_run(queue, data, sizes, store_host_bytes=host_bytes, verify_crc=verify_crc, keeps_keys=keeps_keys)
 
-    def lay(self, piece: Piece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
+    def lay(self, piece: RunPiece, first: int) -> tuple[npt.NDArray[np.int64], memoryview, int]:
         """Under the lock: put records into one segment, as those of their queue from offset `first` on.
 
         Where they lie, the entries by which the queue is to be extended, and their store time.
@@ -219,7 +219,9 @@ class Writer:
         places = starts + at
         laid = segment.view[at - segment.base : at - segment.base + total]
         # NumPy copies without the interpreter lock, so that other threads go on meanwhile.
-        np.copyto(np.frombuffer(laid[MARK_BYTES:], np.uint8), np.frombuffer(data[MARK_BYTES:], np.uint8))
+        np.copyto(
+            np.frombuffer(laid[RECORD_PREFIX_BYTES:], np.uint8), np.frombuffer(data[RECORD_PREFIX_BYTES:], np.uint8)
+        )
         columns.stamp(
             laid,
             starts,
@@ -229,7 +231,7 @@ class Writer:
             queue_id=queue.queue.id,
             store_host=self._store_host,
         )
-        laid[:MARK_BYTES] = data[:MARK_BYTES]
+        laid[:RECORD_PREFIX_BYTES] = data[:RECORD_PREFIX_BYTES]
         self.log.advance(total)
         entries["physical_offset"] = places
         if queue.delay_ms is not None:

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 
-BLANK_BYTES = 8
-MARK_BYTES = 8
+BLANK_RECORD_BYTES = 8
+RECORD_PREFIX_BYTES = 8
 """Size and magic: without them no record starts here."""
 _BLANK = Struct(">ii")
 _SIZE = Struct(">i")
@@ -100,10 +100,10 @@ class CommitLog:
         if self.segments:
             active = self.segments[-1]
             free = active.end - self.written
-            if size + BLANK_BYTES <= free:
+            if size + BLANK_RECORD_BYTES <= free:
                 return active, self.written
             self._roll(active, free)
-        elif size + BLANK_BYTES > self.segment_bytes:
+        elif size + BLANK_RECORD_BYTES > self.segment_bytes:
             raise AssertionError(f"a run of {size} bytes fits no segment of {self.segment_bytes}")
         else:
             self._take_next(self.written - self.written % self.segment_bytes)
@@ -111,14 +111,14 @@ class CommitLog:
 
     def room(self) -> int:
         """Bytes of records that fit into the active segment."""
-        return self.segments[-1].end - self.written - BLANK_BYTES if self.segments else 0
+        return self.segments[-1].end - self.written - BLANK_RECORD_BYTES if self.segments else 0
 
     def write(self, segment: Segment, data: bytes) -> None:
         """Copy records to where `make_room` said. They count from here on."""
         at = self.written - segment.base
         end = at + len(data)
-        segment.mapping[at + MARK_BYTES : end] = data[MARK_BYTES:]
-        segment.mapping[at : at + MARK_BYTES] = data[:MARK_BYTES]
+        segment.mapping[at + RECORD_PREFIX_BYTES : end] = data[RECORD_PREFIX_BYTES:]
+        segment.mapping[at : at + RECORD_PREFIX_BYTES] = data[:RECORD_PREFIX_BYTES]
         self.written = PhysicalOffset(segment.base + end)
 
     def advance(self, size: int) -> None:
@@ -130,9 +130,9 @@ class CommitLog:
     def _roll(self, active: Segment, free: int) -> None:
         following = self._take_next(active.end)
         if free:
-            assert free >= BLANK_BYTES, "every record leaves room for a blank one behind it"
+            assert free >= BLANK_RECORD_BYTES, "every record leaves room for a blank one behind it"
             at = self.written - active.base
-            active.mapping[at : at + BLANK_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
+            active.mapping[at : at + BLANK_RECORD_BYTES] = _BLANK.pack(free, MAGIC_BLANK)
             self.written = PhysicalOffset(active.end)
         log.info("segment rolled", extra={"base": following.base})
 

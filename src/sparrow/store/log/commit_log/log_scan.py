@@ -30,14 +30,14 @@ _NEVER = 1 << 62
 Starts = npt.NDArray[np.int64]
 
 
-class Damage(NamedTuple):
+class DamagedRange(NamedTuple):
     """A range of the log that holds no sound record, between two that are."""
 
     start: int
     end: int
 
 
-class Found(NamedTuple):
+class SoundRecords(NamedTuple):
     """Sound records of one segment, in order."""
 
     segment: Segment
@@ -47,22 +47,22 @@ class Found(NamedTuple):
     """Physical offset behind the last of them."""
 
 
-class Scan:
+class LogScan:
     """Reads sound records from `start` on. Once done, `end` is where the log ends and `damage` what was passed over."""
 
     def __init__(self, segments: Sequence[Segment], start: int, *, torn_from: int = _NEVER) -> None:
         """From `torn_from` on, zeros are where an append was interrupted, not damage: nothing behind them counts."""
         self.end = start
         self._torn_from = torn_from
-        self.damage: list[Damage] = []
+        self.damage: list[DamagedRange] = []
         self._segments = [segment for segment in segments if segment.end > start]
         self._start = start
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[SoundRecords]:
         for segment in self._segments:
             yield from self._records(segment, max(self._start - segment.base, 0))
 
-    def _records(self, segment: Segment, at: int) -> Iterator[Found]:
+    def _records(self, segment: Segment, at: int) -> Iterator[SoundRecords]:
         while True:
             starts = columns.hop(segment.view, at, at + _CHUNK_BYTES, strict=False)
             is_sound = columns.check(segment.view, starts, base=segment.base)
@@ -72,7 +72,7 @@ class Scan:
                 last = int(starts[count - 1])
                 at = last + int(_SIZE_AND_MAGIC.unpack_from(segment.view, last)[0])
                 self.end = segment.base + at
-                yield Found(segment, starts[:count], self.end)
+                yield SoundRecords(segment, starts[:count], self.end)
                 if count == len(starts):
                     continue
             # What stands here is not a sound record: the rest of a full segment, damage, or the end of the log.
@@ -91,7 +91,7 @@ class Scan:
     def _reached(self, segment: Segment, at: int) -> None:
         """A sound record starts here: whatever lies between the last one and this is damage."""
         if segment.base + at > self.end:
-            self.damage.append(Damage(self.end, segment.base + at))
+            self.damage.append(DamagedRange(self.end, segment.base + at))
 
 
 def _is_blank(segment: Segment, at: int) -> bool:

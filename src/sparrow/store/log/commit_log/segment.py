@@ -9,7 +9,7 @@ from pathlib import Path
 from sparrow.store.log.commit_log import mapped_pages
 
 
-def name_of(base: int) -> str:
+def segment_name(base: int) -> str:
     """20 digits: the global offset of the file's first byte."""
     return f"{base:020d}"
 
@@ -27,7 +27,7 @@ class Segment:
     @classmethod
     def create(cls, directory: Path, base: int, size: int) -> Segment:
         """A new file of zeros with real blocks behind it (OSError when the disk is full; nothing is left behind)."""
-        path = directory / name_of(base)
+        path = directory / segment_name(base)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             mapped_pages.allocate(fd, size)

@@ -15,8 +15,8 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.commit_log.log_scan import Starts
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from sparrow.store.log.recovery.incomplete_appends import GroupsSeen
-from sparrow.store.log.state.updates import STATE, TopicSaid, Word, words_of
+from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
+from sparrow.store.log.state.updates import STATE_QUEUE, StateUpdate, TopicUpdate, decode_updates
 from sparrow.wire import columns, record
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class _Rows(NamedTuple):
         return _Rows._make((self.names, *(column[first:stop] for column in self[1:])))
 
 
-class Dispatcher:
+class QueueBuilder:
     """Files records into queues. Filing one again changes nothing."""
 
     def __init__(
@@ -68,11 +68,11 @@ class Dispatcher:
         drop_topic: Callable[[str], None],
         *,
         log_first: int,
-        groups: GroupsSeen | None = None,
+        groups: IncompleteAppends | None = None,
     ) -> None:
         self._known_queue, self._queue_of, self._drop_topic = known_queue, queue_of, drop_topic
         self._log_first = log_first
-        self._groups = groups or GroupsSeen()
+        self._groups = groups or IncompleteAppends()
         self.deleted_at = -1
         """Where the last word stands by which a topic was deleted."""
         self.refused: list[int] = []
@@ -82,12 +82,12 @@ class Dispatcher:
         """File the sound records at `starts` of a segment that begins at `base`."""
         rows = _Rows.of(view, starts)
         done = 0
-        if STATE.topic in rows.names:
+        if STATE_QUEUE.topic in rows.names:
             # A topic's deletion stands in the log: what was filed for it before goes, what comes after stays.
-            for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE.topic)).tolist():
-                for word in words_at(view, int(starts[row])):
+            for row in np.flatnonzero(rows.topic_ids == rows.names.index(STATE_QUEUE.topic)).tolist():
+                for word in read_state_updates(view, int(starts[row])):
                     self._groups.hear(word, base + int(starts[row]))
-                    if isinstance(word, TopicSaid) and word.topic is None:
+                    if isinstance(word, TopicUpdate) and word.topic is None:
                         self._file_rows(view, base, rows.part(done, row + 1))
                         done = row + 1
                         self._drop_topic(word.name)
@@ -180,11 +180,11 @@ def _with_fillers(entries: npt.NDArray[np.void], places: Ints) -> npt.NDArray[np
     return filled
 
 
-def words_at(view: memoryview, at: int) -> list[Word]:
+def read_state_updates(view: memoryview, at: int) -> list[StateUpdate]:
     """The words of the sound state record there."""
     message = record.decode(view, at, expand=False)
     try:
-        return words_of(message.body, message.physical_offset)
+        return decode_updates(message.body, message.physical_offset)
     except CorruptRecord as cause:
         log.error("a state record is left out", extra={"cause": str(cause)})
         return []

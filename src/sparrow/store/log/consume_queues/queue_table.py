@@ -9,13 +9,13 @@ from pathlib import Path
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.state.updates import STATE_QUEUE
 
-DEAD_LETTERS = "%DLQ%"
+DLQ_PREFIX = "%DLQ%"
 """RocketMQ's name for a group's dead letters starts so."""
 
 
-class Queues:
+class ConsumeQueueTable:
     """Found by (topic, id). A queue comes into being with its first message."""
 
     def __init__(self, directory: Path, file_entries: int) -> None:
@@ -33,7 +33,7 @@ class Queues:
         if found is None:
             assert is_legal_name(queue.topic), "a topic is also the name of a folder"
             found = ConsumeQueue(queue, self.directory / queue.topic / str(queue.id), self._file_entries)
-            found.is_ours = queue.topic == STATE.topic
+            found.is_ours = queue.topic == STATE_QUEUE.topic
             self._queues[queue] = found
         return found
 
@@ -63,7 +63,7 @@ class Queues:
         return [queue for queue in self if queue.queue.topic == topic]
 
     def of_dead_letters(self) -> list[ConsumeQueue]:
-        return [queue for queue in self if queue.queue.topic.startswith(DEAD_LETTERS)]
+        return [queue for queue in self if queue.queue.topic.startswith(DLQ_PREFIX)]
 
     def drop_topic(self, topic: str) -> None:
         for queue in self.of_topic(topic):

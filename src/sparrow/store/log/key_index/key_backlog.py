@@ -21,15 +21,15 @@ class KeyedRun(NamedTuple):
     store_ms: int
 
 
-Portion = Union["array[int]", KeyedRun]
+BacklogItem = Union["array[int]", KeyedRun]
 """Places of single records, whose keys are read later and together; or a run."""
 
 
-class Unfiled:
+class KeyBacklog:
     """Grown under the store's lock by whoever appends, emptied by the keeper."""
 
     def __init__(self) -> None:
-        self._portions: list[Portion] = []
+        self._portions: list[BacklogItem] = []
         self.count = 0
         """Records whose keys are not filed."""
         self.held_bytes = 0
@@ -56,12 +56,12 @@ class Unfiled:
         self.count += len(places)
         self.held_bytes += keys.held_bytes
 
-    def take(self) -> list[Portion]:
+    def take(self) -> list[BacklogItem]:
         """Everything, handed over."""
         taken, self._portions, self.count, self.held_bytes = self._portions, [], 0, 0
         return taken
 
-    def put_back(self, portions: list[Portion]) -> None:
+    def put_back(self, portions: list[BacklogItem]) -> None:
         """What could not be filed goes first next time."""
         self._portions = portions + self._portions
         self.count = sum(len(part.places) if isinstance(part, KeyedRun) else len(part) for part in self._portions)
@@ -69,7 +69,7 @@ class Unfiled:
 
     def cut(self, end: int) -> None:
         """The log was cut at `end`: what lay behind it will not be filed. The rest of a run is read from the log."""
-        kept: list[Portion] = []
+        kept: list[BacklogItem] = []
         for part in self.take():
             if isinstance(part, KeyedRun) and len(part.places) and int(part.places[-1]) < end:
                 kept.append(part)

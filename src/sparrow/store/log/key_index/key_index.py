@@ -30,16 +30,16 @@ import numpy as np
 import numpy.typing as npt
 
 _HEADER = Struct(">qqqqii")
-HEADER_BYTES = 40
-ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-ENTRY_BYTES = ENTRY.itemsize
+INDEX_HEADER_BYTES = 40
+INDEX_ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+INDEX_ENTRY_BYTES = INDEX_ENTRY.itemsize
 _SECONDS_MAX = 2**31 - 1
 _ENTRIES_AT_ONCE = 1 << 18
 _WALK_MAX = 100_000
 """Links of one chain that a query follows at most; a file damaged into a circle must not hold it for ever."""
 
 
-class IndexMark(msgspec.Struct, frozen=True):
+class IndexCheckpoint(msgspec.Struct, frozen=True):
     """How far the index is safely on disk: part of the checkpoint."""
 
     file: str
@@ -54,7 +54,7 @@ class IndexFile:
         self.path, self.slot_count, self.entries_max = path, slots, entries
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.slots: npt.NDArray[np.int32] | None = None
-        header = os.pread(self.fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0")
+        header = os.pread(self.fd, INDEX_HEADER_BYTES, 0).ljust(INDEX_HEADER_BYTES, b"\0")
         (self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, count) = _HEADER.unpack(
             header
         )
@@ -66,7 +66,7 @@ class IndexFile:
 
     @property
     def bytes(self) -> int:
-        return HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * self.entries_max
+        return INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * self.entries_max
 
     @property
     def is_whole(self) -> bool:
@@ -78,7 +78,7 @@ class IndexFile:
         if os.fstat(self.fd).st_size < self.bytes:
             os.ftruncate(self.fd, self.bytes)
         if count is None:
-            raw = os.pread(self.fd, 4 * self.slot_count, HEADER_BYTES)
+            raw = os.pread(self.fd, 4 * self.slot_count, INDEX_HEADER_BYTES)
             self.slots = np.frombuffer(raw, ">i4").astype(np.int32)
             return
         self.cut(count)
@@ -106,8 +106,10 @@ class IndexFile:
 
     def read(self, number: int, count: int) -> npt.NDArray[np.void]:
         """Entries [number, number + count), as far as the file has them."""
-        raw = os.pread(self.fd, ENTRY_BYTES * count, HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * number)
-        return np.frombuffer(raw[: len(raw) - len(raw) % ENTRY_BYTES], ENTRY)
+        raw = os.pread(
+            self.fd, INDEX_ENTRY_BYTES * count, INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * number
+        )
+        return np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
 
     def first_behind(self, log_end: int) -> int:
         """The number of the first entry that points behind the log's end. They ascend."""
@@ -135,11 +137,11 @@ class IndexFile:
         number = np.arange(self.count, self.count + n, dtype=np.int32)
         heads = self.slots[slot]
         self.slots[slot] = number  # of several for one slot the last stays, which is the newest
-        entries = np.empty(n, ENTRY)
+        entries = np.empty(n, INDEX_ENTRY)
         entries["hash"], entries["physical_offset"] = hashes, offsets
         entries["seconds"] = np.clip((store_ms - self.begin_ms) // 1000, 0, _SECONDS_MAX)
         entries["previous"] = self._previous(slot, number, heads)
-        at = HEADER_BYTES + 4 * self.slot_count + ENTRY_BYTES * self.count
+        at = INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * self.count
         if os.pwrite(self.fd, entries.tobytes(), at) != entries.nbytes:
             self.slots[slot] = heads
             raise OSError(errno.ENOSPC, "the disk is full", str(self.path))
@@ -172,7 +174,7 @@ class IndexFile:
 
     def write_slots(self) -> None:
         if self.slots is not None:
-            os.pwrite(self.fd, self.slots.astype(">i4").tobytes(), HEADER_BYTES)
+            os.pwrite(self.fd, self.slots.astype(">i4").tobytes(), INDEX_HEADER_BYTES)
             self.write_header()
 
     def offsets_of(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
@@ -181,7 +183,7 @@ class IndexFile:
         if self.slots is not None:
             number = int(self.slots[slot])
         else:
-            raw = os.pread(self.fd, 4, HEADER_BYTES + 4 * slot)
+            raw = os.pread(self.fd, 4, INDEX_HEADER_BYTES + 4 * slot)
             number = int.from_bytes(raw, "big", signed=True)
         found: list[int] = []
         for _ in range(_WALK_MAX):
@@ -220,7 +222,7 @@ class KeyIndex:
         self.directory, self._slots, self._entries = directory, slots, entries
         self.files: list[IndexFile] = []
 
-    def load(self, mark: IndexMark | None, *, trust: bool) -> bool:
+    def load(self, mark: IndexCheckpoint | None, *, trust: bool) -> bool:
         """Open what is on disk; False if that is not what `mark` says, and has to be built again.
 
         `trust`: the last stop was clean, else only what `mark` names counts.
@@ -239,7 +241,7 @@ class KeyIndex:
             self.files[-1].open_for_writing(count=mark.count if mark is not None and not trust else None)
         return True
 
-    def _is_as_marked(self, mark: IndexMark) -> bool:
+    def _is_as_marked(self, mark: IndexCheckpoint) -> bool:
         if not self.files or self.files[-1].path.name != mark.file or self.files[-1].count < mark.count:
             return False
         return all(file.count > 1 and file.is_whole for file in self.files[:-1]) and self.files[-1].is_whole
@@ -326,13 +328,13 @@ class KeyIndex:
             self.files[0].delete()
             self.files = self.files[1:]
 
-    def mark(self) -> IndexMark | None:
+    def mark(self) -> IndexCheckpoint | None:
         """Make everything filed so far durable, and say how far that is."""
         if not self.files:
             return None
         newest = self.files[-1]
         newest.sync()
-        return IndexMark(newest.path.name, newest.count)
+        return IndexCheckpoint(newest.path.name, newest.count)
 
     def clear(self) -> None:
         for file in self.files:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sparrow.model.errors import Refused
 from sparrow.settings import LogSettings
 from sparrow.store.log.commit_log.commit_log import CommitLog
-from sparrow.store.log.commit_log.log_scan import Scan, Starts
+from sparrow.store.log.commit_log.log_scan import LogScan, Starts
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY_BYTES
 from sparrow.store.log.recovery import checkpoint as files
@@ -39,7 +39,7 @@ _NEAR_BYTES = 2 << 20
 """Most often, a record starts so near."""
 
 
-class MappedSegment(Segment):
+class ReadonlySegment(Segment):
     """A segment that is only read. What asks for its bytes gets a FileNotFoundError once retention has taken them."""
 
     __slots__ = ()
@@ -71,20 +71,20 @@ class MappedSegment(Segment):
         return bytes(self.view[at : at + length])
 
 
-class Sizes(NamedTuple):
+class FileSizes(NamedTuple):
     """Of the files of a store."""
 
     segment_bytes: int
     queue_file_entries: int
 
 
-def sizes_of(path: Path) -> Sizes:
+def read_file_sizes(path: Path) -> FileSizes:
     """What the store was made with; for one that RocketMQ made, what its files tell. `Refused` if it is no store."""
     if not (path / "commitlog").is_dir():
         raise Refused(f"{path} is no store directory: it has no folder `commitlog`")
-    kept = files.load(path / files.LAYOUT, files.Layout)
+    kept = files.load(path / files.LAYOUT_FILE, files.StoreLayout)
     if kept is not None:
-        return Sizes(kept.segment_bytes, kept.queue_file_entries)
+        return FileSizes(kept.segment_bytes, kept.queue_file_entries)
     queue_file = next((path / "consumequeue").glob("*/*/" + "[0-9]" * 20), None)
     if _has_other_queues(path, has_plain=queue_file is not None):
         raise Refused(f"{path} keeps queues in batches or in RocksDB: only plain consume queues can be read")
@@ -96,7 +96,7 @@ def sizes_of(path: Path) -> Sizes:
     elif segments:
         segment_bytes = segments[0][1] or segment_bytes
     entries = queue_file.stat().st_size // ENTRY_BYTES if queue_file is not None else 0
-    return Sizes(segment_bytes, entries or default.queue_file_entries)
+    return FileSizes(segment_bytes, entries or default.queue_file_entries)
 
 
 def _has_other_queues(path: Path, *, has_plain: bool) -> bool:
@@ -105,10 +105,10 @@ def _has_other_queues(path: Path, *, has_plain: bool) -> bool:
     return (has_rocksdb and not has_plain) or any((path / "batchconsumequeue").glob("*/*"))
 
 
-def log_of(path: Path, segment_bytes: int) -> CommitLog:
+def open_commit_log(path: Path, segment_bytes: int) -> CommitLog:
     """The commit log of a store, with the segments there are now. It is for reading, and where it ends is not known."""
     segments: list[Segment] = [
-        MappedSegment(path / "commitlog" / f"{base:020d}", base, min(size, segment_bytes))
+        ReadonlySegment(path / "commitlog" / f"{base:020d}", base, min(size, segment_bytes))
         for base, size in _numbered(path / "commitlog")
         if size
     ]
@@ -117,7 +117,7 @@ def log_of(path: Path, segment_bytes: int) -> CommitLog:
     return log
 
 
-def kept_from(path: Path, place: int, segment_bytes: int) -> int | None:
+def oldest_segment_after(path: Path, place: int, segment_bytes: int) -> int | None:
     """The first segment that ends behind a place, by the files there are at this moment."""
     return next((base for base, _ in _numbered(path / "commitlog") if base + segment_bytes > place), None)
 
@@ -138,7 +138,7 @@ def _numbered(directory: Path) -> Iterator[tuple[int, int]]:
 # -- records in the order they lie ------------------------------------------------------------------------------------
 
 
-def walk(segment: Segment, view: memoryview, start: int, stop: int) -> Iterator[Starts]:
+def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> Iterator[Starts]:
     """Where records start in [start, stop) of a segment; `start` need not be such a place. Damage is passed over.
 
     Each is what it claims by its place only: what is in it is for its reader to check.
@@ -164,9 +164,9 @@ def walk(segment: Segment, view: memoryview, start: int, stop: int) -> Iterator[
 
 def _sound_behind(segment: Segment, at: int) -> int | None:
     """Where the first sound record starts that starts at `at` or not far behind."""
-    near = MappedSegment(segment.path, segment.base, min(segment.size, at + _NEAR_BYTES))
+    near = ReadonlySegment(segment.path, segment.base, min(segment.size, at + _NEAR_BYTES))
     for scanned in (near, segment):
-        for part in Scan([scanned], segment.base + at):
+        for part in LogScan([scanned], segment.base + at):
             return int(part.starts[0])
     return None
 
@@ -177,20 +177,20 @@ _HEAD = np.dtype([(name, columns.HEADER[name]) for name in (columns.HEADER.names
 assert _HEAD.itemsize == AT_SYS_FLAG + 4
 
 
-def heads(view: memoryview, starts: Starts) -> npt.NDArray[np.void]:
+def record_headers(view: memoryview, starts: Starts) -> npt.NDArray[np.void]:
     """The headers of records, up to the sys flag."""
     return columns.overlapping(view, f"V{_HEAD.itemsize}")[starts].view(_HEAD)
 
 
-def are_there(
+def are_records_at(
     view: memoryview, base: int, starts: Starts, sizes: Starts, queue_id: int, offsets: Starts
 ) -> npt.NDArray[np.bool_]:
     """Which of these records lie where an entry says, and say so themselves."""
     fits: npt.NDArray[np.bool_] = (sizes >= SMALLEST_BYTES) & (starts >= 0) & (starts <= len(view) - sizes)
     if not fits.all():
-        fits[fits] = are_there(view, base, starts[fits], sizes[fits], queue_id, offsets[fits])
+        fits[fits] = are_records_at(view, base, starts[fits], sizes[fits], queue_id, offsets[fits])
         return fits
-    places = heads(view, starts)
+    places = record_headers(view, starts)
     is_right: npt.NDArray[np.bool_] = places["physical_offset"] == starts + base
     is_right &= places["size"] == sizes
     is_right &= places["queue_offset"] == offsets

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.commit_log.commit_log import CommitLog
-from sparrow.store.log.commit_log.log_scan import Found, Scan
+from sparrow.store.log.commit_log.log_scan import LogScan, SoundRecords
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE, ConsumeQueue
-from sparrow.store.log.consume_queues.queue_builder import Dispatcher, words_at
-from sparrow.store.log.readonly.readonly_log import Sizes
+from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_state_updates
+from sparrow.store.log.readonly.readonly_log import FileSizes
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint
-from sparrow.store.log.state.updates import STATE, AppendBegun, LedgerSaid, Word
+from sparrow.store.log.state.updates import STATE_QUEUE, AtomicAppendBegin, LedgerUpdate, StateUpdate
 from sparrow.wire import columns
 
 BEYOND = 1 << 62
@@ -39,10 +39,10 @@ class _Version(NamedTuple):
     log_first: int
 
 
-class FiledQueues:
+class ReadonlyQueueTable:
     """All queues up to the end of the log, as of the last `catch_up`. Each is loaded when it is first asked for."""
 
-    def __init__(self, path: Path, sizes: Sizes, log: CommitLog) -> None:
+    def __init__(self, path: Path, sizes: FileSizes, log: CommitLog) -> None:
         self._directory, self._sizes = path / "consumequeue", sizes
         self._queues: dict[Queue, ConsumeQueue | None] = {}
         self._gone: set[str] = set()
@@ -54,9 +54,9 @@ class FiledQueues:
 
     def _filed(self, path: Path, log: CommitLog) -> tuple[int, dict[str, dict[int, int]]]:
         """Up to where the files hold everything, and where queues end there that have no files."""
-        if not (path / files.LAYOUT).exists():
+        if not (path / files.LAYOUT_FILE).exists():
             return self._newest(), {}
-        mark = files.load(path / files.CHECKPOINT, Checkpoint)
+        mark = files.load(path / files.CHECKPOINT_FILE, Checkpoint)
         if mark is None or not log.first <= mark.views_offset <= log.written:
             return self._log_first, {}
         return mark.views_offset, mark.queue_ends
@@ -64,9 +64,9 @@ class FiledQueues:
     def _newest(self) -> int:
         """The last record that any of RocketMQ's queues points to."""
         newest = self._log_first
-        for topic in topics_in(self._directory):
-            for queue_id in ids_in(self._directory / topic):
-                queue = load(self._directory, Queue(topic, queue_id), self._sizes, self._log_first)
+        for topic in list_topics(self._directory):
+            for queue_id in list_queue_ids(self._directory / topic):
+                queue = load_queue(self._directory, Queue(topic, queue_id), self._sizes, self._log_first)
                 self._queues[queue.queue] = queue
                 if queue.end > queue.first:
                     at, size, _ = ENTRY.unpack(queue.entries(queue.end - 1, 1))
@@ -76,13 +76,13 @@ class FiledQueues:
     # -- what there is ------------------------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
-        filed = {topic for topic in (*topics_in(self._directory), *self._ends) if topic not in self._gone}
+        filed = {topic for topic in (*list_topics(self._directory), *self._ends) if topic not in self._gone}
         return filed | {name.topic for name, queue in self._queues.items() if queue is not None}
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         ids = {name.id for name in self._queues if name.topic == topic}
         if topic not in self._gone:
-            ids |= {*ids_in(self._directory / topic), *self._ends.get(topic, {})}
+            ids |= {*list_queue_ids(self._directory / topic), *self._ends.get(topic, {})}
         return [queue for id in sorted(ids) if (queue := self.get(Queue(topic, id))) is not None]
 
     def get(self, name: Queue) -> ConsumeQueue | None:
@@ -93,7 +93,9 @@ class FiledQueues:
 
     def _load(self, name: Queue) -> ConsumeQueue | None:
         likely_end = self._ends.get(name.topic, {}).get(name.id, 0)
-        queue = load(self._directory, name, self._sizes, self._log_first, log_end=self._filed_to, likely_end=likely_end)
+        queue = load_queue(
+            self._directory, name, self._sizes, self._log_first, log_end=self._filed_to, likely_end=likely_end
+        )
         if queue.end == 0 and likely_end:
             queue.start_at(likely_end)  # retention took all it had, and its files
         return queue if queue.end else None
@@ -102,7 +104,7 @@ class FiledQueues:
 
     def catch_up(self, log: CommitLog) -> None:
         """File what came since."""
-        dispatcher = Dispatcher(self.get, self._of, self._drop_topic, log_first=self._log_first)
+        dispatcher = QueueBuilder(self.get, self._of, self._drop_topic, log_first=self._log_first)
         for part in _whole(_sound(log, self.end, torn_from=self._filed_to)):
             dispatcher.file(part.segment.view, part.segment.base, part.starts)
             self.end = part.end
@@ -123,7 +125,7 @@ class FiledQueues:
 
 
 class _Part(NamedTuple):
-    found: Found
+    found: SoundRecords
     follows_damage: bool
 
 
@@ -132,7 +134,7 @@ def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
     tells. What is still missing then is damage, and is passed over as recovery does."""
     end, looked_again_at = start, -1
     while True:
-        scan = Scan(log.segments, end, torn_from=torn_from)
+        scan = LogScan(log.segments, end, torn_from=torn_from)
         for found in scan:
             follows_damage = bool(scan.damage)
             if follows_damage and looked_again_at != end:
@@ -145,9 +147,9 @@ def _sound(log: CommitLog, start: int, *, torn_from: int) -> Iterator[_Part]:
             return
 
 
-def _whole(parts: Iterable[_Part]) -> Iterator[Found]:
+def _whole(parts: Iterable[_Part]) -> Iterator[SoundRecords]:
     """The same without a group that is not all there, and without what may stand behind it: recovery will cut there."""
-    held: list[Found] = []
+    held: list[SoundRecords] = []
     begun_at: int | None = None
     for found, follows_damage in parts:
         if held and follows_damage:
@@ -155,9 +157,9 @@ def _whole(parts: Iterable[_Part]) -> Iterator[Found]:
         base = found.segment.base
         for row, word in _words(found):
             place = base + int(found.starts[row])
-            if isinstance(word, AppendBegun) and begun_at is None:
+            if isinstance(word, AtomicAppendBegin) and begun_at is None:
                 begun_at = place
-            elif isinstance(word, LedgerSaid) and word.begun == begun_at:
+            elif isinstance(word, LedgerUpdate) and word.begun == begun_at:
                 begun_at = None
         if begun_at is not None and begun_at < base + int(found.starts[0]):  # it began in an earlier part
             held.append(found)
@@ -165,24 +167,24 @@ def _whole(parts: Iterable[_Part]) -> Iterator[Found]:
         yield from held
         before = len(found.starts) if begun_at is None else int(np.searchsorted(found.starts, begun_at - base))
         if before:
-            yield Found(found.segment, found.starts[:before], found.end if begun_at is None else begun_at)
-        held = [] if begun_at is None else [Found(found.segment, found.starts[before:], found.end)]
+            yield SoundRecords(found.segment, found.starts[:before], found.end if begun_at is None else begun_at)
+        held = [] if begun_at is None else [SoundRecords(found.segment, found.starts[before:], found.end)]
 
 
-def _words(found: Found) -> Iterator[tuple[int, Word]]:
+def _words(found: SoundRecords) -> Iterator[tuple[int, StateUpdate]]:
     """What the store's own records among these say, each word with the row of its record."""
     view = found.segment.view
     topics = columns.decode(view, found.starts, columns=["topic"]).column(0)
-    for row in np.flatnonzero(pc.equal(topics, STATE.topic).to_numpy(zero_copy_only=False)).tolist():
-        for word in words_at(view, int(found.starts[row])):
+    for row in np.flatnonzero(pc.equal(topics, STATE_QUEUE.topic).to_numpy(zero_copy_only=False)).tolist():
+        for word in read_state_updates(view, int(found.starts[row])):
             yield row, word
 
 
 # -- queues as their files have them ----------------------------------------------------------------------------------
 
 
-def load(
-    directory: Path, name: Queue, sizes: Sizes, log_first: int, *, log_end: int = BEYOND, likely_end: int = 0
+def load_queue(
+    directory: Path, name: Queue, sizes: FileSizes, log_first: int, *, log_end: int = BEYOND, likely_end: int = 0
 ) -> ConsumeQueue:
     """A queue as far as its files point into [log_first, log_end)."""
     queue = _unread(directory, name, sizes)
@@ -190,15 +192,15 @@ def load(
     return queue
 
 
-def _unread(directory: Path, name: Queue, sizes: Sizes) -> ConsumeQueue:
+def _unread(directory: Path, name: Queue, sizes: FileSizes) -> ConsumeQueue:
     return ConsumeQueue(name, directory / name.topic / str(name.id), sizes.queue_file_entries)
 
 
-def topics_in(directory: Path) -> list[str]:
-    return sorted(name for name in _listed(directory) if is_legal_name(name) and ids_in(directory / name))
+def list_topics(directory: Path) -> list[str]:
+    return sorted(name for name in _listed(directory) if is_legal_name(name) and list_queue_ids(directory / name))
 
 
-def ids_in(directory: Path) -> list[int]:
+def list_queue_ids(directory: Path) -> list[int]:
     return sorted(int(name) for name in _listed(directory) if name.isascii() and name.isdecimal())
 
 
@@ -211,15 +213,15 @@ def _listed(directory: Path) -> list[str]:
 
 # -- kept for who opens the same directory again ----------------------------------------------------------------------
 
-_kept: OrderedDict[Path, tuple[_Version, FiledQueues]] = OrderedDict()
+_kept: OrderedDict[Path, tuple[_Version, ReadonlyQueueTable]] = OrderedDict()
 
 
-def filed_queues(path: Path, sizes: Sizes, log: CommitLog) -> FiledQueues:
+def open_queue_table(path: Path, sizes: FileSizes, log: CommitLog) -> ReadonlyQueueTable:
     """The queues of a directory, filed up to the end of the log. This process may have filed most of it before."""
     version = _version(path, log)
     kept = _kept.get(path)
     if version is None or kept is None or kept[0] != version or kept[1].end > log.written:
-        queues = FiledQueues(path, sizes, log)
+        queues = ReadonlyQueueTable(path, sizes, log)
     else:
         queues = kept[1]
     queues.catch_up(log)
@@ -234,7 +236,7 @@ def filed_queues(path: Path, sizes: Sizes, log: CommitLog) -> FiledQueues:
 def _version(path: Path, log: CommitLog) -> _Version | None:
     """None where nothing tells whether the files are still the same: RocketMQ's, whose tail is short anyway."""
     try:
-        found = (path / files.CHECKPOINT).stat()
+        found = (path / files.CHECKPOINT_FILE).stat()
     except FileNotFoundError:
         return None
     return _Version((found.st_ino, found.st_mtime_ns), int(log.first))

@@ -24,7 +24,7 @@ from sparrow.store.log import search
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import FILLER_SIZE, ConsumeQueue
 from sparrow.store.log.readonly import readonly_log
-from sparrow.store.log.readonly.readonly_queues import FiledQueues, filed_queues, load
+from sparrow.store.log.readonly.readonly_queues import ReadonlyQueueTable, load_queue, open_queue_table
 from sparrow.wire import columns, record
 
 Ints = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ _TAGS_CODE_MIN = -(1 << 31)
 """A hash is no smaller; RocketMQ's filter bitmaps put an address there instead, which is."""
 
 
-class Found(NamedTuple):
+class SegmentRecords(NamedTuple):
     """Records that lie in one segment, ascending."""
 
     view: memoryview
@@ -58,16 +58,16 @@ class StoreDirectory:
     def __init__(self, path: Path | str) -> None:
         """`Refused` if it is no store directory, or one of a kind that cannot be read."""
         self.path = Path(path).absolute()
-        self._sizes = readonly_log.sizes_of(self.path)
-        self._log = readonly_log.log_of(self.path, self._sizes.segment_bytes)
+        self._sizes = readonly_log.read_file_sizes(self.path)
+        self._log = readonly_log.open_commit_log(self.path, self._sizes.segment_bytes)
         self._on_disk: dict[Queue, ConsumeQueue] = {}
 
     def __reduce__(self) -> tuple[type[StoreDirectory], tuple[str]]:
         return StoreDirectory, (str(self.path),)
 
     @cached_property
-    def _filed(self) -> FiledQueues:
-        return filed_queues(self.path, self._sizes, self._log)
+    def _filed(self) -> ReadonlyQueueTable:
+        return open_queue_table(self.path, self._sizes, self._log)
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class StoreDirectory:
 
     def read(
         self, queue: Queue, start: int, end: int, *, rows_max: int, tags_codes: frozenset[int] | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[SegmentRecords]:
         """The records with queue offsets in [start, end), at most `rows_max` at a time.
 
         `DataLost` where retention was quicker, `Refused` if the queue does not reach so far. Damaged records are left
@@ -121,7 +121,7 @@ class StoreDirectory:
         """The queue, which holds these offsets. If its files do, nothing else need be looked at."""
         queue: ConsumeQueue | None = self._on_disk.get(name)
         if queue is None:
-            queue = load(self.path / "consumequeue", name, self._sizes, int(self._log.first))
+            queue = load_queue(self.path / "consumequeue", name, self._sizes, int(self._log.first))
             self._on_disk[name] = queue
         if not queue.first <= start <= end <= queue.end:
             queue = self._filed.get(name)
@@ -135,7 +135,7 @@ class StoreDirectory:
 
     def _read(
         self, queue: ConsumeQueue, start: int, end: int, rows_max: int, tags_codes: frozenset[int] | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[SegmentRecords]:
         at_once = max(_ENTRIES_AT_ONCE - _ENTRIES_AT_ONCE % rows_max, rows_max)
         for first in range(start, end, at_once):
             raw = queue.entries(first, min(at_once, end - first))
@@ -164,7 +164,7 @@ class StoreDirectory:
         offsets: Ints,
         looked_at: tuple[int, int],
         rows_max: int,
-    ) -> Iterator[Found]:
+    ) -> Iterator[SegmentRecords]:
         """The records of some entries, by segment."""
         row, (first_offset, end) = 0, looked_at
         while row < len(places):
@@ -182,27 +182,29 @@ class StoreDirectory:
             in_segment = int(np.searchsorted(places[row:], segment.base + self._sizes.segment_bytes))
             stop = row + min(max(in_segment, 1), rows_max)  # damaged entries need not ascend
             starts, lengths = places[row:stop] - segment.base, sizes[row:stop]
-            is_right = readonly_log.are_there(view, segment.base, starts, lengths, queue.queue.id, offsets[row:stop])
+            is_right = readonly_log.are_records_at(
+                view, segment.base, starts, lengths, queue.queue.id, offsets[row:stop]
+            )
             if not is_right.all():
                 starts, lengths = starts[is_right], lengths[is_right]
             next_offset = int(offsets[stop]) if stop < len(places) else end
-            yield Found(view, starts, lengths, first_offset, next_offset)
+            yield SegmentRecords(view, starts, lengths, first_offset, next_offset)
             row, first_offset = stop, next_offset
 
     def _lost(self, queue: ConsumeQueue, asked: int, place: int = 0) -> DataLost:
         """Retention took it while we were looking. What it left is seen from the files there are now."""
-        kept_from = readonly_log.kept_from(self.path, place, self._sizes.segment_bytes)
+        kept_from = readonly_log.oldest_segment_after(self.path, place, self._sizes.segment_bytes)
         first = queue.end
         if kept_from is not None:
-            now = load(self.path / "consumequeue", queue.queue, self._sizes, kept_from)
+            now = load_queue(self.path / "consumequeue", queue.queue, self._sizes, kept_from)
             low = max(queue.first, now.first)
             first = QueueOffset(queue.partition_point(low, queue.end, lambda at, _size: at < kept_from))
         return DataLost(str(queue.queue), asked, first)
 
     # -- the records of all queues, as they lie -----------------------------------------------------------------------
 
-    def scan(self, start: int, end: int, *, rows_max: int) -> Iterator[Found]:
-        """The records of all queues that start at physical offsets in [start, end), which are what `Found` counts in.
+    def scan(self, start: int, end: int, *, rows_max: int) -> Iterator[SegmentRecords]:
+        """The records of all queues that start at physical offsets in [start, end), which are what `SegmentRecords` counts in.
 
         Any two offsets will do: ranges that meet give every record once. Half messages and roll-backs, which are in no
         queue, are left out. Records of topics deleted since are not: what lies before `first_place` of a queue is not
@@ -225,17 +227,17 @@ class StoreDirectory:
         bounds = found.bounds if found is not None else Bounds(QueueOffset(0), QueueOffset(0))
         for part in self.read(queue, *bounds, rows_max=1):
             if len(part.starts):
-                return int(readonly_log.heads(part.view, part.starts)["physical_offset"][0])
+                return int(readonly_log.record_headers(part.view, part.starts)["physical_offset"][0])
         return None
 
-    def _scan(self, segment: Segment, at: int, stop: int, rows_max: int) -> Iterator[Found]:
+    def _scan(self, segment: Segment, at: int, stop: int, rows_max: int) -> Iterator[SegmentRecords]:
         try:
             view = segment.view
         except FileNotFoundError as cause:
-            first = readonly_log.kept_from(self.path, segment.base, self._sizes.segment_bytes)
+            first = readonly_log.oldest_segment_after(self.path, segment.base, self._sizes.segment_bytes)
             raise DataLost(f"the log of {self.path}", segment.base + at, first or segment.end) from cause
-        for starts in readonly_log.walk(segment, view, at, stop):
-            places = readonly_log.heads(view, starts)
+        for starts in readonly_log.walk_records(segment, view, at, stop):
+            places = readonly_log.record_headers(view, starts)
             ends = starts + places["size"]
             is_shown = places["sys_flag"] & record.HIDDEN == 0
             for row in range(0, len(starts), rows_max):
@@ -243,4 +245,4 @@ class StoreDirectory:
                 shown = starts[rows][is_shown[rows]]
                 sizes = (ends - starts)[rows][is_shown[rows]]
                 first, end = int(starts[row]), int(ends[rows][-1])
-                yield Found(view, shown, sizes, segment.base + first, segment.base + end)
+                yield SegmentRecords(view, shown, sizes, segment.base + first, segment.base + end)

@@ -11,17 +11,17 @@ from zlib import crc32
 
 import msgspec
 
-from sparrow.store.log.key_index.key_index import IndexMark
+from sparrow.store.log.key_index.key_index import IndexCheckpoint
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT, SNAPSHOT, LAYOUT = "sparrow.checkpoint", "sparrow.state", "sparrow.layout"
-ROCKETMQ_CHECKPOINT, ABORT, LOCK = "checkpoint", "abort", "lock"
+CHECKPOINT_FILE, STATE_SNAPSHOT_FILE, LAYOUT_FILE = "sparrow.checkpoint", "sparrow.state", "sparrow.layout"
+ROCKETMQ_CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE = "checkpoint", "abort", "lock"
 _ROCKETMQ = Struct(">qqqqq")
 _ROCKETMQ_BYTES = 4096
 
 
-class Layout(msgspec.Struct, frozen=True):
+class StoreLayout(msgspec.Struct, frozen=True):
     """What a store fixes for its life."""
 
     segment_bytes: int
@@ -36,7 +36,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     views_offset: int
     queue_ends: dict[str, dict[int, int]]
     """topic -> queue id -> end, as of that place: a queue that has less lost something."""
-    index: IndexMark | None
+    index: IndexCheckpoint | None
     emptied: dict[str, list[int]] = {}
     """topic -> ids of queues in which retention left nothing: they may have no files."""
 
@@ -55,7 +55,7 @@ _Value = TypeVar("_Value")
 def save(path: Path, value: msgspec.Struct) -> None:
     """Replace the file by the value, so that a crash leaves the old one or the new one."""
     body = msgspec.json.encode(value)
-    replace(path, b"%08x\n" % crc32(body) + body)
+    replace_file(path, b"%08x\n" % crc32(body) + body)
 
 
 def load(path: Path, kind: type[_Value]) -> _Value | None:
@@ -74,7 +74,7 @@ def load(path: Path, kind: type[_Value]) -> _Value | None:
     return None
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     fresh = path.with_name(path.name + ".new")
     with open(fresh, "wb") as file:
         file.write(data)
@@ -95,4 +95,6 @@ def load_rocketmq(path: Path) -> RocketMQCheckpoint | None:
 
 def save_rocketmq(path: Path, times: RocketMQCheckpoint) -> None:
     """So that a Java broker that opens the directory knows where to begin."""
-    replace(path, _ROCKETMQ.pack(times.log_ms, times.queues_ms, times.index_ms, 0, 0).ljust(_ROCKETMQ_BYTES, b"\0"))
+    replace_file(
+        path, _ROCKETMQ.pack(times.log_ms, times.queues_ms, times.index_ms, 0, 0).ljust(_ROCKETMQ_BYTES, b"\0")
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparrow.store.log.commit_log.log_scan import Damage
-from sparrow.store.log.state.updates import AppendBegun, LedgerSaid, Word
+from sparrow.store.log.commit_log.log_scan import DamagedRange
+from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate, StateUpdate
 
 
-class GroupsSeen:
+class IncompleteAppends:
     """Hears the words of the state queue in the order of the log."""
 
     def __init__(self, open_at: int | None = None) -> None:
@@ -19,15 +19,15 @@ class GroupsSeen:
         """Where groups begin and end."""
         self._newest_word = -1 if open_at is None else open_at
 
-    def hear(self, word: Word, physical_offset: int) -> None:
+    def hear(self, word: StateUpdate, physical_offset: int) -> None:
         self._newest_word = physical_offset
-        if isinstance(word, AppendBegun):
+        if isinstance(word, AtomicAppendBegin):
             self._open.append(physical_offset)
-        elif isinstance(word, LedgerSaid) and word.begun >= 0:
+        elif isinstance(word, LedgerUpdate) and word.begun >= 0:
             self._open = [begun for begun in self._open if begun != word.begun]
             self._whole.append((word.begun, physical_offset))
 
-    def end_of_log(self, end: int, damage: Sequence[Damage], checkpoint: int) -> int:
+    def end_of_log(self, end: int, damage: Sequence[DamagedRange], checkpoint: int) -> int:
         """Where a log that was read up to `end` has to end.
 
         Behind the checkpoint nothing was known to be safe. A group there that has lost any part of itself, its end or a

@@ -17,16 +17,16 @@ import numpy as np
 from sparrow.model.queue import Queue
 from sparrow.settings import LogSettings
 from sparrow.store.log.commit_log.commit_log import CommitLog
-from sparrow.store.log.commit_log.log_scan import Damage, Scan, Starts
+from sparrow.store.log.commit_log.log_scan import DamagedRange, LogScan, Starts
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
-from sparrow.store.log.consume_queues.queue_builder import Dispatcher, words_at
-from sparrow.store.log.consume_queues.queue_table import Queues
-from sparrow.store.log.key_index.key_index import HEADER_BYTES, KeyIndex
+from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_state_updates
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
+from sparrow.store.log.key_index.key_index import INDEX_HEADER_BYTES, KeyIndex
 from sparrow.store.log.recovery import checkpoint as files
-from sparrow.store.log.recovery.checkpoint import Checkpoint, Layout
-from sparrow.store.log.recovery.incomplete_appends import GroupsSeen
-from sparrow.store.log.state.updates import STATE, AppendBegun
+from sparrow.store.log.recovery.checkpoint import Checkpoint, StoreLayout
+from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
+from sparrow.store.log.state.updates import STATE_QUEUE, AtomicAppendBegin
 from sparrow.wire import columns
 
 log = logging.getLogger(__name__)
@@ -37,12 +37,12 @@ _ROCKETMQ_MARGIN_MS = 3000
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredStore:
     """A store's files, open and in agreement with each other."""
 
-    layout: Layout
+    layout: StoreLayout
     log: CommitLog
-    queues: Queues
+    queues: ConsumeQueueTable
     index: KeyIndex
     checked_from: int
     """Records from here on were checked just now."""
@@ -52,15 +52,15 @@ class Recovered:
     """What lies below was safe when the checkpoint was written; an append may have been interrupted only behind it."""
     is_as_left: bool = False
     """The last stop was clean, and nothing had to be read or repaired."""
-    damage: list[Damage] = field(default_factory=list)
+    damage: list[DamagedRange] = field(default_factory=list)
 
 
-def recover(path: Path, settings: LogSettings) -> Recovered:
+def recover(path: Path, settings: LogSettings) -> RecoveredStore:
     """Open the files of a store, and repair whatever the last stop left undone."""
     layout = _layout(path, settings)
     segments, whole_to, missing = _open_segments(path / "commitlog", layout.segment_bytes)
     first = segments[0].base if segments else 0
-    found = Recovered(
+    found = RecoveredStore(
         layout=layout,
         log=CommitLog(
             path / "commitlog",
@@ -69,18 +69,18 @@ def recover(path: Path, settings: LogSettings) -> Recovered:
             lock_memory=settings.lock_memory,
             is_synced=settings.flush == "sync",
         ),
-        queues=Queues(path / "consumequeue", layout.queue_file_entries),
+        queues=ConsumeQueueTable(path / "consumequeue", layout.queue_file_entries),
         index=KeyIndex(path / "index", layout.index_slots, layout.index_entries),
         checked_from=first,
     )
-    was_clean = not (path / files.ABORT).exists()
-    is_ours = (path / files.LAYOUT).exists()
+    was_clean = not (path / files.ABORT_FILE).exists()
+    is_ours = (path / files.LAYOUT_FILE).exists()
     if is_ours:
         start = _load_views(path, found, segments, was_clean=was_clean)
     else:
         start = _load_rocketmq_views(path, found, segments, was_clean=was_clean)
     start = max(first, min(start, whole_to))
-    _read_again(found, segments, start)
+    _replay_log(found, segments, start)
     found.damage = sorted({*found.damage, *missing})
     newest = _newest_entry(found)
     segment = found.log.segment_at(newest) if newest is not None else None
@@ -88,17 +88,19 @@ def recover(path: Path, settings: LogSettings) -> Recovered:
         found.newest_ms = int(store_times(segment.view, np.array([newest - segment.base]))[0])
     found.is_as_left = is_ours and was_clean and found.log.written == start and not found.damage
     if not is_ours:
-        files.save(path / files.LAYOUT, layout)
+        files.save(path / files.LAYOUT_FILE, layout)
     return found
 
 
 # -- what is there ----------------------------------------------------------------------------------------------------
 
 
-def _layout(path: Path, settings: LogSettings) -> Layout:
+def _layout(path: Path, settings: LogSettings) -> StoreLayout:
     """What the store was made with; for RocketMQ's, what the sizes of its files tell; for a new one, the settings."""
-    wanted = Layout(settings.segment_bytes, settings.queue_file_entries, settings.index_slots, settings.index_entries)
-    kept = files.load(path / files.LAYOUT, Layout)
+    wanted = StoreLayout(
+        settings.segment_bytes, settings.queue_file_entries, settings.index_slots, settings.index_entries
+    )
+    kept = files.load(path / files.LAYOUT_FILE, StoreLayout)
     if kept is None:
         return _rocketmq_layout(path, wanted)
     if kept != wanted:
@@ -106,7 +108,7 @@ def _layout(path: Path, settings: LogSettings) -> Layout:
     return kept
 
 
-def _rocketmq_layout(path: Path, wanted: Layout) -> Layout:
+def _rocketmq_layout(path: Path, wanted: StoreLayout) -> StoreLayout:
     segments = sorted(int(file.name) for file in (path / "commitlog").glob("[0-9]" * 20))
     segment_bytes = wanted.segment_bytes
     if len(segments) > 1:
@@ -117,14 +119,14 @@ def _rocketmq_layout(path: Path, wanted: Layout) -> Layout:
     queue_file_entries = queue_files.stat().st_size // ENTRY.size if queue_files else wanted.queue_file_entries
     slots, entries = wanted.index_slots, wanted.index_entries
     index_file = next((path / "index").glob("[0-9]" * 17), None)
-    if index_file and index_file.stat().st_size != HEADER_BYTES + 4 * slots + 20 * entries:
+    if index_file and index_file.stat().st_size != INDEX_HEADER_BYTES + 4 * slots + 20 * entries:
         # The split between slots and entries is not written anywhere: such an index is built again.
         for stale in (path / "index").iterdir():
             stale.unlink()
-    return Layout(segment_bytes, queue_file_entries or wanted.queue_file_entries, slots, entries)
+    return StoreLayout(segment_bytes, queue_file_entries or wanted.queue_file_entries, slots, entries)
 
 
-def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list[Damage]]:
+def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list[DamagedRange]]:
     """The segments in order, the offset up to which no file is known to have lost bytes, and what is missing whole."""
     directory.mkdir(parents=True, exist_ok=True)
     whole_to, missing = _BEYOND, []
@@ -135,7 +137,7 @@ def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list
         base = int(path.name)
         if segments and base != segments[-1].end:
             log.error("segments are missing", extra={"after": segments[-1].end, "before": base})
-            missing.append(Damage(segments[-1].end, base))
+            missing.append(DamagedRange(segments[-1].end, base))
         if path.stat().st_size < size:
             log.warning("a segment lost its end", extra={"path": str(path), "bytes": path.stat().st_size})
             whole_to = min(whole_to, base)
@@ -146,12 +148,12 @@ def _open_segments(directory: Path, size: int) -> tuple[list[Segment], int, list
 # -- how far the views can be trusted ---------------------------------------------------------------------------------
 
 
-def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_clean: bool) -> int:
+def _load_views(path: Path, found: RecoveredStore, segments: list[Segment], *, was_clean: bool) -> int:
     """Load queues and index of our own; the offset from which the log has to be read again."""
     first = segments[0].base if segments else 0
-    mark = files.load(path / files.CHECKPOINT, Checkpoint)
+    mark = files.load(path / files.CHECKPOINT_FILE, Checkpoint)
     if mark is None or mark.views_offset < first:
-        return _start_over(found, first, "there is no checkpoint")
+        return _discard_views(found, first, "there is no checkpoint")
     found.torn_from = mark.views_offset
     found.queues.load(first, mark.views_offset, mark.queue_ends)
     for topic, ends in mark.queue_ends.items():
@@ -160,7 +162,7 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
             if (queue is None or queue.end == 0) and queue_id in mark.emptied.get(topic, ()):
                 found.queues.of(Queue(topic, queue_id)).start_at(end)
             elif queue is None or queue.end != end or not queue.is_sound():
-                return _start_over(found, first, f"queue {topic}/{queue_id} is not what the checkpoint says")
+                return _discard_views(found, first, f"queue {topic}/{queue_id} is not what the checkpoint says")
     newest = _newest_entry(found)
     if newest is not None and not _is_sound_at(segments, newest):
         log.warning("the log lost a record that a queue knows of", extra={"physical_offset": newest})
@@ -174,7 +176,7 @@ def _load_views(path: Path, found: Recovered, segments: list[Segment], *, was_cl
     return mark.views_offset
 
 
-def _start_over(found: Recovered, first: int, why: str) -> int:
+def _discard_views(found: RecoveredStore, first: int, why: str) -> int:
     if found.queues.directory.exists() or found.index.directory.exists():
         log.warning("queues and index are built again from the log", extra={"why": why})
     for queue in found.queues:
@@ -185,7 +187,7 @@ def _start_over(found: Recovered, first: int, why: str) -> int:
     return first
 
 
-def _newest_entry(found: Recovered) -> int | None:
+def _newest_entry(found: RecoveredStore) -> int | None:
     """The physical offset of the last record that any queue points to."""
     newest = None
     for queue in found.queues:
@@ -209,10 +211,10 @@ def _base_of(segments: list[Segment], physical_offset: int) -> int:
     return max((segment.base for segment in segments if segment.base <= physical_offset), default=0)
 
 
-def _load_rocketmq_views(path: Path, found: Recovered, segments: list[Segment], *, was_clean: bool) -> int:
+def _load_rocketmq_views(path: Path, found: RecoveredStore, segments: list[Segment], *, was_clean: bool) -> int:
     """By RocketMQ's rules: after a clean stop its queues are complete, after a crash its checkpoint's times tell."""
     first = segments[0].base if segments else 0
-    times = files.load_rocketmq(path / files.ROCKETMQ_CHECKPOINT)
+    times = files.load_rocketmq(path / files.ROCKETMQ_CHECKPOINT_FILE)
     if was_clean:
         found.queues.load(first, _BEYOND)
         newest = _newest_entry(found)
@@ -234,7 +236,7 @@ def first_store_ms(segment: Segment) -> int | None:
     start = np.zeros(1, np.int64)
     if columns.check(segment.view, start, base=segment.base)[0]:
         return int(store_times(segment.view, start)[0])
-    for part in Scan([segment], segment.base):
+    for part in LogScan([segment], segment.base):
         return int(store_times(segment.view, part.starts[:1])[0])
     return None
 
@@ -242,9 +244,9 @@ def first_store_ms(segment: Segment) -> int | None:
 # -- reading the log again --------------------------------------------------------------------------------------------
 
 
-def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
-    groups = GroupsSeen(_open_group(found, segments, start) if start < found.torn_from else None)
-    end, found.damage, deleted_at = _file_again(
+def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> None:
+    groups = IncompleteAppends(_open_group(found, segments, start) if start < found.torn_from else None)
+    end, found.damage, deleted_at = _index_again(
         segments, start, found.queues, found.index, groups=groups, torn_from=found.torn_from
     )
     whole_to = groups.end_of_log(end, found.damage, found.torn_from)
@@ -259,53 +261,53 @@ def _read_again(found: Recovered, segments: list[Segment], start: int) -> None:
         log.warning("damaged part of the log left out", extra={"start": damage.start, "end": damage.end})
     _cut_behind(found, segments, end)
     if deleted_at >= end:  # a topic is back whose queues are gone
-        rebuild(found.log, found.queues, found.index)
+        rebuild_views(found.log, found.queues, found.index)
     for segment in found.log.segments:
         if segment.end > start:
             segment.sync()  # what a killed process wrote counts as durable from here on
 
 
-def rebuild(commit_log: CommitLog, queues: Queues, index: KeyIndex) -> None:
+def rebuild_views(commit_log: CommitLog, queues: ConsumeQueueTable, index: KeyIndex) -> None:
     """Throw the views away and build them again from the whole log."""
     queues.clear()
     index.clear()
-    _file_again(commit_log.segments, commit_log.first, queues, index)
+    _index_again(commit_log.segments, commit_log.first, queues, index)
     for queue in queues:
         queue.visible_end = queue.end
 
 
-def _file_again(
+def _index_again(
     segments: list[Segment],
     start: int,
-    queues: Queues,
+    queues: ConsumeQueueTable,
     index: KeyIndex,
     *,
-    groups: GroupsSeen | None = None,
+    groups: IncompleteAppends | None = None,
     torn_from: int = _BEYOND,
-) -> tuple[int, list[Damage], int]:
+) -> tuple[int, list[DamagedRange], int]:
     """Read the log from `start` on and file every sound record.
 
     Where the log ends, what had to be left out, and where the last word stands that deletes a topic.
     """
     log_first = segments[0].base if segments else 0
-    dispatcher = Dispatcher(queues.get, queues.of, queues.drop_topic, log_first=log_first, groups=groups)
-    scan = Scan(segments, start, torn_from=torn_from)
+    dispatcher = QueueBuilder(queues.get, queues.of, queues.drop_topic, log_first=log_first, groups=groups)
+    scan = LogScan(segments, start, torn_from=torn_from)
     indexed = index.end_offset
     unwritten = 0
     for part in scan:
         dispatcher.file(part.segment.view, part.segment.base, part.starts)
-        file_keys(index, part.segment, part.starts[part.starts + part.segment.base > indexed])
+        index_record_keys(index, part.segment, part.starts[part.starts + part.segment.base > indexed])
         unwritten += part.end - part.segment.base - int(part.starts[0])
         if unwritten > _WRITE_OUT_BYTES:
             unwritten = 0
             _write_out(queues)
     _write_out(queues)
-    return scan.end, scan.damage + [Damage(at, at) for at in dispatcher.refused], dispatcher.deleted_at
+    return scan.end, scan.damage + [DamagedRange(at, at) for at in dispatcher.refused], dispatcher.deleted_at
 
 
-def _open_group(found: Recovered, segments: list[Segment], start: int) -> int | None:
+def _open_group(found: RecoveredStore, segments: list[Segment], start: int) -> int | None:
     """Where the group begins that goes on at `start`, if the state queue knows of one."""
-    queue = found.queues.get(STATE)
+    queue = found.queues.get(STATE_QUEUE)
     if queue is None:
         return None
     last = queue.partition_point(queue.first, queue.end, lambda at, _size: at < start) - 1
@@ -313,11 +315,11 @@ def _open_group(found: Recovered, segments: list[Segment], start: int) -> int | 
     if at is None or not _is_sound_at(segments, at):
         return None
     segment = next(each for each in segments if each.base <= at < each.end)
-    words = words_at(segment.view, at - segment.base)
-    return at if any(isinstance(word, AppendBegun) for word in words) else None
+    words = read_state_updates(segment.view, at - segment.base)
+    return at if any(isinstance(word, AtomicAppendBegin) for word in words) else None
 
 
-def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
+def _cut_behind(found: RecoveredStore, segments: list[Segment], end: int) -> None:
     """Nothing stays behind the last sound record: neither files, nor remnants, nor entries."""
     kept = [segment for segment in segments if segment.base <= end]
     for segment in segments[len(kept) :]:
@@ -331,14 +333,14 @@ def _cut_behind(found: Recovered, segments: list[Segment], end: int) -> None:
         queue.visible_end = queue.end
 
 
-def _write_out(queues: Queues) -> None:
+def _write_out(queues: ConsumeQueueTable) -> None:
     for queue in queues:
         if queue.is_dirty:
             queue.write_out()
             queue.forget_recent()
 
 
-def file_keys(index: KeyIndex, segment: Segment, starts: Starts) -> None:
+def index_record_keys(index: KeyIndex, segment: Segment, starts: Starts) -> None:
     """File the keys of a segment's records."""
     if len(starts) == 0:
         return

@@ -13,13 +13,13 @@ from typing import Any
 
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.topic import Group, Topic, checked_group, checked_topic
-from sparrow.store.log.state.updates import GroupSaid, MarkSaid, OffsetsSaid, TopicSaid, Word
+from sparrow.store.log.state.updates import GroupUpdate, MarkUpdate, OffsetsUpdate, StateUpdate, TopicUpdate
 from sparrow.wire import fastjson
 
 log = logging.getLogger(__name__)
 
 
-def words_in(config: Path) -> list[Word]:
+def read_rocketmq_config(config: Path) -> list[StateUpdate]:
     """What topics, groups and offsets there are, and what is delivered, by RocketMQ's files."""
     return [
         *_words(config / "topics.json", "topicConfigTable", _topic),
@@ -30,7 +30,7 @@ def words_in(config: Path) -> list[Word]:
     ]
 
 
-def _words(path: Path, table: str, word_of: Callable[[str, Any], Word]) -> Iterator[Word]:
+def _words(path: Path, table: str, word_of: Callable[[str, Any], StateUpdate]) -> Iterator[StateUpdate]:
     for name, value in _table(path, table).items():
         try:
             yield word_of(name, value)
@@ -54,7 +54,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
     return {}
 
 
-def _topic(name: str, config: dict[str, Any]) -> Word:
+def _topic(name: str, config: dict[str, Any]) -> StateUpdate:
     topic = Topic(
         name=checked_topic(name),
         read_queues=int(config.get("readQueueNums", 8)),
@@ -64,10 +64,10 @@ def _topic(name: str, config: dict[str, Any]) -> Word:
         sys_flag=int(config.get("topicSysFlag", 0)),
         attributes={str(key): str(value) for key, value in (config.get("attributes") or {}).items()},
     )
-    return TopicSaid(name, topic)
+    return TopicUpdate(name, topic)
 
 
-def _group(name: str, config: dict[str, Any]) -> Word:
+def _group(name: str, config: dict[str, Any]) -> StateUpdate:
     group = Group(
         name=checked_group(name),
         may_consume=bool(config.get("consumeEnable", True)),
@@ -76,28 +76,28 @@ def _group(name: str, config: dict[str, Any]) -> Word:
         retry_queues=int(config.get("retryQueueNums", 1)),
         retries_max=int(config.get("retryMaxTimes", 16)),
     )
-    return GroupSaid(name, group)
+    return GroupUpdate(name, group)
 
 
-def _offsets(name: str, offsets: dict[str, Any]) -> Word:
+def _offsets(name: str, offsets: dict[str, Any]) -> StateUpdate:
     topic, _, group = name.partition("@")
-    return OffsetsSaid(
+    return OffsetsUpdate(
         checked_topic(topic), checked_group(group), {int(queue_id): int(at) for queue_id, at in offsets.items()}
     )
 
 
-def _level(level: str, offset: Any) -> Word:
+def _level(level: str, offset: Any) -> StateUpdate:
     """Queues count from 0, levels from 1."""
     if int(level) < 1:
         raise ValueError("levels start at 1")
-    return MarkSaid(f"timers.from.{int(level) - 1}", int(offset))
+    return MarkUpdate(f"timers.from.{int(level) - 1}", int(offset))
 
 
-def _wheel(path: Path) -> Iterator[Word]:
+def _wheel(path: Path) -> Iterator[StateUpdate]:
     """The file begins with the time in ms up to which the wheel has turned, and all of that is delivered."""
     try:
         read_ms = int.from_bytes(path.read_bytes()[:8], "big", signed=True)
     except FileNotFoundError:
         return
     if read_ms > 0:
-        yield MarkSaid("timers.wheel_ms", read_ms)
+        yield MarkUpdate("timers.wheel_ms", read_ms)

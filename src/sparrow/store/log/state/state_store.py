@@ -10,24 +10,24 @@ from sparrow.model.errors import CorruptRecord, Refused, UnknownTopic
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import Topic, checked_group
-from sparrow.store.log.append.writer import Writer
+from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import Queues
-from sparrow.store.log.reader import Reader
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
+from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.state import rocketmq_config
 from sparrow.store.log.state.updates import (
-    STATE,
-    AppendBegun,
-    LedgerSaid,
-    OffsetsSaid,
-    QueuesSaid,
-    Snapshot,
-    State,
-    TopicSaid,
-    Word,
-    in_records,
-    words_of,
+    STATE_QUEUE,
+    AtomicAppendBegin,
+    LedgerUpdate,
+    OffsetsUpdate,
+    QueueEndsUpdate,
+    StateSnapshot,
+    StateTables,
+    StateUpdate,
+    TopicUpdate,
+    decode_updates,
+    encode_updates,
 )
 from sparrow.wire import record
 
@@ -36,20 +36,20 @@ log = logging.getLogger(__name__)
 _DAY_MS = 86_400_000
 
 
-class Memory:
+class StateStore:
     """State, and its words in the log."""
 
     def __init__(
         self,
         path: Path,
-        queues: Queues,
-        writer: Writer,
-        reader: Reader,
+        queues: ConsumeQueueTable,
+        writer: LogWriter,
+        reader: LogReader,
         now_ms: Callable[[], int],
         *,
         ledger_keep_days: float = 90,
     ) -> None:
-        self.state = State()
+        self.state = StateTables()
         self._ledger_keep_ms = int(ledger_keep_days * _DAY_MS)
         self._path, self._queues, self._writer, self._reader, self._now_ms = path, queues, writer, reader, now_ms
         self._snapshot_at = -1
@@ -60,11 +60,11 @@ class Memory:
         """Hear again what the log says."""
         self.state.forget()
         self._snapshot_at = -1
-        queue = self._queues.get(STATE)
+        queue = self._queues.get(STATE_QUEUE)
         if queue is not None:
             self._replay(queue)
         elif (self._path / "config").is_dir():
-            self.say(rocketmq_config.words_in(self._path / "config"))
+            self.say(rocketmq_config.read_rocketmq_config(self._path / "config"))
         self._name_topics()
         for topic, ends in self.state.ends.items():
             for queue_id, end in ends.items():
@@ -72,7 +72,7 @@ class Memory:
                     self._queues.of(Queue(topic, queue_id)).start_at(end)
 
     def _replay(self, queue: ConsumeQueue) -> None:
-        snapshot = files.load(self._path / files.SNAPSHOT, Snapshot)
+        snapshot = files.load(self._path / files.STATE_SNAPSHOT_FILE, StateSnapshot)
         start = int(queue.first)
         if snapshot is not None and snapshot.log_end <= self._writer.log.written and snapshot.next_offset <= queue.end:
             self.state.restore(snapshot)
@@ -85,7 +85,7 @@ class Memory:
         counts: dict[str, int] = {}
         for queue in self._queues:
             topic, queue_id = queue.queue
-            if topic in self.state.topics or topic == STATE.topic:
+            if topic in self.state.topics or topic == STATE_QUEUE.topic:
                 continue
             if queue.end == 0:
                 self._queues.drop(queue)
@@ -93,65 +93,65 @@ class Memory:
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         if counts:
             log.warning("topics are known by their queues only", extra={"topics": sorted(counts)})
-            self.say([TopicSaid(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()])
+            self.say([TopicUpdate(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()])
 
     def deletes_behind(self, physical_offset: int) -> bool:
         """Whether a topic is deleted by a word behind the offset: cut there, and the topic is back."""
-        queue = self._queues.get(STATE)
+        queue = self._queues.get(STATE_QUEUE)
         if queue is None:
             return False
         first = queue.partition_point(queue.first, queue.end, lambda at, _size: at < physical_offset)
         return any(
-            isinstance(word, TopicSaid) and word.topic is None
+            isinstance(word, TopicUpdate) and word.topic is None
             for offset in range(first, queue.end)
             for word in self._words_at(queue, offset)
         )
 
     def before_open_group(self, physical_offset: int) -> int:
         """The offset, or where the group begins that a cut at the offset would leave without its end."""
-        queue = self._queues.get(STATE)
+        queue = self._queues.get(STATE_QUEUE)
         if queue is not None:
             last = queue.partition_point(queue.first, queue.end, lambda at, _size: at < physical_offset) - 1
-            if last >= queue.first and any(isinstance(word, AppendBegun) for word in self._words_at(queue, last)):
+            if last >= queue.first and any(isinstance(word, AtomicAppendBegin) for word in self._words_at(queue, last)):
                 return queue.physical_offset_at(last) or 0
         return physical_offset
 
-    def _words_at(self, queue: ConsumeQueue, offset: int) -> list[Word]:
+    def _words_at(self, queue: ConsumeQueue, offset: int) -> list[StateUpdate]:
         at = queue.physical_offset_at(offset)
         data = self._reader.record_at(at) if at is not None else None
         if data is None:
             log.error("a state record is lost", extra={"offset": offset, "physical_offset": at})
             return []
         try:
-            return words_of(record.decode(data, expand=False).body, at or 0)
+            return decode_updates(record.decode(data, expand=False).body, at or 0)
         except CorruptRecord as cause:
             log.error("a state record is left out", extra={"cause": str(cause)})
             return []
 
     # -- saying -------------------------------------------------------------------------------------------------------
 
-    def say(self, words: list[Word]) -> int:
+    def say(self, words: list[StateUpdate]) -> int:
         """Put words into the log and take them in; the offset behind the last one."""
         with self._writer.lock:
-            queue = self._queues.of(STATE)
+            queue = self._queues.of(STATE_QUEUE)
             end = int(self._writer.log.written)
-            for portion, body in in_records(words):
+            for portion, body in encode_updates(words):
                 appended = self._writer.append(queue, [Draft(body=body, born_ms=self._now_ms())])
                 end = appended.end
                 self.state.hear(portion, appended.physical_offsets[0])
         return end
 
-    def say_one(self, word: Word) -> int:
+    def say_one(self, word: StateUpdate) -> int:
         """The same for a word that is to have a record of its own; where that stands."""
         with self._writer.lock:
             self.say([word])
-            queue = self._queues.of(STATE)
+            queue = self._queues.of(STATE_QUEUE)
             return queue.physical_offset_at(queue.end - 1) or 0
 
-    def room_for(self, word: Word) -> int:
+    def room_for(self, word: StateUpdate) -> int:
         """What a word takes in the log when it is said alone."""
-        ((_, body),) = in_records([word])
-        return self._writer.size_of(self._queues.of(STATE), Draft(body=body))
+        ((_, body),) = encode_updates([word])
+        return self._writer.size_of(self._queues.of(STATE_QUEUE), Draft(body=body))
 
     def has_got_to(self, scope: str, number: int) -> bool:
         """Whether the ledger says that a scope is as far, or further."""
@@ -165,7 +165,7 @@ class Memory:
             try:
                 self.say(words)
             except BaseException:
-                self.state.unsaid |= {(word.topic, word.group) for word in words if isinstance(word, OffsetsSaid)}
+                self.state.unsaid |= {(word.topic, word.group) for word in words if isinstance(word, OffsetsUpdate)}
                 raise
 
     def say_before(self, physical_offset: int, emptied: list[ConsumeQueue]) -> None:
@@ -175,21 +175,21 @@ class Memory:
             topic, queue_id = queue.queue
             ends.setdefault(topic, dict(self.state.ends.get(topic, {})))[queue_id] = queue.end
         with self._writer.lock:
-            self.say([QueuesSaid(topic, of_topic) for topic, of_topic in ends.items()])
+            self.say([QueueEndsUpdate(topic, of_topic) for topic, of_topic in ends.items()])
             self.state.forget_scopes(physical_offset, self._now_ms() - self._ledger_keep_ms)
             words = self.state.say_before(physical_offset)
             # In records of their own: a Sparrow that knows no ledger passes over them, and over nothing else.
-            self.say([word for word in words if not isinstance(word, LedgerSaid)])
-            self.say([word for word in words if isinstance(word, LedgerSaid)])
+            self.say([word for word in words if not isinstance(word, LedgerUpdate)])
+            self.say([word for word in words if isinstance(word, LedgerUpdate)])
 
     def snapshot(self) -> None:
         """Save saying everything again at the next start."""
-        queue = self._queues.get(STATE)
+        queue = self._queues.get(STATE_QUEUE)
         if queue is None or queue.end == self._snapshot_at:
             return
         with self._writer.lock:
             snapshot = self.state.snapshot(queue.end, self._writer.log.written)
-        files.save(self._path / files.SNAPSHOT, snapshot)
+        files.save(self._path / files.STATE_SNAPSHOT_FILE, snapshot)
         self._snapshot_at = snapshot.next_offset
 
     # -- offsets ------------------------------------------------------------------------------------------------------

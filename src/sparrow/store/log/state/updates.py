@@ -18,27 +18,27 @@ from sparrow.model.queue import Queue
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 
-STATE = Queue("rmq_sys_SPARROW_STATE", 0)
+STATE_QUEUE = Queue("rmq_sys_SPARROW_STATE", 0)
 """RocketMQ takes names that start `rmq_sys_` for system topics, and leaves them alone."""
 
-_WORDS_A_RECORD = 1000
+_UPDATES_PER_RECORD = 1000
 
 
-class TopicSaid(msgspec.Struct, tag="topic", frozen=True):
+class TopicUpdate(msgspec.Struct, tag="topic", frozen=True):
     """A topic is like this now, or is gone."""
 
     name: str
     topic: Topic | None
 
 
-class GroupSaid(msgspec.Struct, tag="group", frozen=True):
+class GroupUpdate(msgspec.Struct, tag="group", frozen=True):
     """A group is like this now, or is gone."""
 
     name: str
     group: Group | None
 
 
-class OffsetsSaid(msgspec.Struct, tag="offsets", frozen=True):
+class OffsetsUpdate(msgspec.Struct, tag="offsets", frozen=True):
     """A group will read these queues of a topic from these offsets on, or has forgotten the topic."""
 
     topic: str
@@ -46,34 +46,34 @@ class OffsetsSaid(msgspec.Struct, tag="offsets", frozen=True):
     offsets: dict[int, int] | None
 
 
-class QueuesSaid(msgspec.Struct, tag="queues", frozen=True):
+class QueueEndsUpdate(msgspec.Struct, tag="queues", frozen=True):
     """Queues of a topic go on at these offsets, though retention took all their messages."""
 
     topic: str
     ends: dict[int, int] | None
 
 
-class MarkSaid(msgspec.Struct, tag="mark", frozen=True):
+class MarkUpdate(msgspec.Struct, tag="mark", frozen=True):
     """How far some work of the broker's own has got."""
 
     name: str
     value: int
 
 
-class TokenSaid(msgspec.Struct, tag="token", frozen=True):
+class TokenUpdate(msgspec.Struct, tag="token", frozen=True):
     """A token is like this now. None ever goes."""
 
     token: Token
 
 
-class AppendBegun(msgspec.Struct, tag="begun", frozen=True):
+class AtomicAppendBegin(msgspec.Struct, tag="begun", frozen=True):
     """What follows belongs together, up to the word of the ledger on it. Where that is missing, all of it is void."""
 
     scope: str
     number: int
 
 
-class LedgerSaid(msgspec.Struct, tag="ledger", frozen=True):
+class LedgerUpdate(msgspec.Struct, tag="ledger", frozen=True):
     """A scope has got as far as this."""
 
     scope: str
@@ -84,30 +84,39 @@ class LedgerSaid(msgspec.Struct, tag="ledger", frozen=True):
     """Where the group stands begun that this is the end of; -1 where it is the end of none: said again."""
 
 
-Word = TopicSaid | GroupSaid | OffsetsSaid | QueuesSaid | MarkSaid | TokenSaid | AppendBegun | LedgerSaid
+StateUpdate = (
+    TopicUpdate
+    | GroupUpdate
+    | OffsetsUpdate
+    | QueueEndsUpdate
+    | MarkUpdate
+    | TokenUpdate
+    | AtomicAppendBegin
+    | LedgerUpdate
+)
 _Subject = tuple[str, str, str]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(list[Word])
+_decoder = msgspec.json.Decoder(list[StateUpdate])
 _one_by_one = msgspec.json.Decoder(list[msgspec.Raw])
-_word_decoder = msgspec.json.Decoder(Word)
+_word_decoder = msgspec.json.Decoder(StateUpdate)
 
 
-def in_records(words: Sequence[Word]) -> Iterator[tuple[Sequence[Word], bytes]]:
+def encode_updates(words: Sequence[StateUpdate]) -> Iterator[tuple[Sequence[StateUpdate], bytes]]:
     """The words in portions of moderate size, each with the body of the record that says it."""
-    for at in range(0, len(words), _WORDS_A_RECORD):
-        portion = words[at : at + _WORDS_A_RECORD]
+    for at in range(0, len(words), _UPDATES_PER_RECORD):
+        portion = words[at : at + _UPDATES_PER_RECORD]
         yield portion, _encode(portion)
 
 
-def words_of(body: bytes, physical_offset: int) -> list[Word]:
+def decode_updates(body: bytes, physical_offset: int) -> list[StateUpdate]:
     """The words in a record's body. One that a newer Sparrow said, and we do not know, does not take others with it."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as unknown:
-        known = _known_words(body)
+        known = _known_updates(body)
         if not known:
             raise CorruptRecord(physical_offset, f"a state record cannot be read: {unknown}") from unknown
         return known
@@ -115,8 +124,8 @@ def words_of(body: bytes, physical_offset: int) -> list[Word]:
         raise CorruptRecord(physical_offset, f"a state record cannot be read: {cause}") from cause
 
 
-def _known_words(body: bytes) -> list[Word]:
-    words: list[Word] = []
+def _known_updates(body: bytes) -> list[StateUpdate]:
+    words: list[StateUpdate] = []
     with contextlib.suppress(msgspec.ValidationError):
         for raw in _one_by_one.decode(body):
             with contextlib.suppress(msgspec.ValidationError):
@@ -124,18 +133,18 @@ def _known_words(body: bytes) -> list[Word]:
     return words
 
 
-class Snapshot(msgspec.Struct):
+class StateSnapshot(msgspec.Struct):
     """All state as of one place in the state queue."""
 
     next_offset: int
     """In the state queue: words from here on are not in it."""
     log_end: int
     """A log that was cut below this place makes the snapshot useless."""
-    words: list[tuple[int, Word]]
+    words: list[tuple[int, StateUpdate]]
     """Each with the physical offset of the record that said it."""
 
 
-class State:
+class StateTables:
     """What the words said so far add up to. Changed under the store's lock."""
 
     def __init__(self) -> None:
@@ -147,7 +156,7 @@ class State:
         """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
         self.marks: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}
-        self.ledger: dict[str, LedgerSaid] = {}
+        self.ledger: dict[str, LedgerUpdate] = {}
         self.unsaid: set[tuple[str, str]] = set()
         """Offsets that changed since they were last said: commits are frequent and are said together."""
         self._said_at: dict[_Subject, int] = {}
@@ -164,32 +173,32 @@ class State:
         self.unsaid.clear()
         self._said_at.clear()
 
-    def hear(self, words: Iterable[Word], physical_offset: int) -> None:
+    def hear(self, words: Iterable[StateUpdate], physical_offset: int) -> None:
         """Take in words that stand in the log."""
         for word in words:
             match word:
-                case TopicSaid(name, topic):
+                case TopicUpdate(name, topic):
                     subject = ("topic", name, "")
                     _set(self.topics, name, topic)
-                case GroupSaid(name, group):
+                case GroupUpdate(name, group):
                     subject = ("group", name, "")
                     _set(self.groups, name, group)
-                case OffsetsSaid(topic_name, group_name, offsets):
+                case OffsetsUpdate(topic_name, group_name, offsets):
                     subject = ("offsets", topic_name, group_name)
                     _set(self.offsets, (topic_name, group_name), None if offsets is None else dict(offsets))
-                case QueuesSaid(topic_name, ends):
+                case QueueEndsUpdate(topic_name, ends):
                     subject = ("queues", topic_name, "")
                     _set(self.ends, topic_name, None if ends is None else dict(ends))
-                case MarkSaid(name, value):
+                case MarkUpdate(name, value):
                     subject = ("mark", name, "")
                     self.marks[name] = value
-                case TokenSaid(token):
+                case TokenUpdate(token):
                     subject = ("token", token.name, "")
                     self.tokens[token.name] = token
-                case LedgerSaid(scope, number, ms):
+                case LedgerUpdate(scope, number, ms):
                     subject = ("ledger", scope, "")
-                    self.ledger[scope] = LedgerSaid(scope, number, ms)
-                case AppendBegun():
+                    self.ledger[scope] = LedgerUpdate(scope, number, ms)
+                case AtomicAppendBegin():
                     continue  # of no meaning by itself: whoever reads the log sees to it that an end follows
             if self._is_there(word):
                 self._said_at[subject] = physical_offset
@@ -197,29 +206,29 @@ class State:
                 self._said_at.pop(subject, None)
 
     @staticmethod
-    def _is_there(word: Word) -> bool:
+    def _is_there(word: StateUpdate) -> bool:
         match word:
-            case TopicSaid(_, value) | GroupSaid(_, value):
+            case TopicUpdate(_, value) | GroupUpdate(_, value):
                 return value is not None
-            case OffsetsSaid(_, _, offsets):
+            case OffsetsUpdate(_, _, offsets):
                 return offsets is not None
-            case QueuesSaid(_, ends):
+            case QueueEndsUpdate(_, ends):
                 return ends is not None
-            case MarkSaid() | TokenSaid() | LedgerSaid():
+            case MarkUpdate() | TokenUpdate() | LedgerUpdate():
                 return True
-            case AppendBegun():
+            case AtomicAppendBegin():
                 return False
 
     def offsets_said_at(self, topic: str, group: str) -> int:
         """Where the newest word on a group's offsets stands; -1 if there is none."""
         return self._said_at.get(("offsets", topic, group), -1)
 
-    def say_offsets(self) -> list[Word]:
+    def say_offsets(self) -> list[StateUpdate]:
         """Words for the offsets that changed since the last call."""
         changed, self.unsaid = self.unsaid, set()
         return [self._offsets_word(subject) for subject in sorted(changed) if subject in self.offsets]
 
-    def say_before(self, physical_offset: int) -> list[Word]:
+    def say_before(self, physical_offset: int) -> list[StateUpdate]:
         """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
         return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
 
@@ -234,32 +243,32 @@ class State:
         """Where the newest word on a scope stands; -1 if there is none."""
         return self._said_at.get(("ledger", scope, ""), -1)
 
-    def snapshot(self, next_offset: int, log_end: int) -> Snapshot:
+    def snapshot(self, next_offset: int, log_end: int) -> StateSnapshot:
         words = [(at, self._word(subject)) for subject, at in self._said_at.items()]
-        return Snapshot(next_offset=next_offset, log_end=log_end, words=words)
+        return StateSnapshot(next_offset=next_offset, log_end=log_end, words=words)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: StateSnapshot) -> None:
         for at, word in snapshot.words:
             self.hear([word], at)
 
-    def _word(self, subject: _Subject) -> Word:
+    def _word(self, subject: _Subject) -> StateUpdate:
         kind, name, group = subject
         if kind == "topic":
-            return TopicSaid(name, self.topics[name])
+            return TopicUpdate(name, self.topics[name])
         if kind == "group":
-            return GroupSaid(name, self.groups[name])
+            return GroupUpdate(name, self.groups[name])
         if kind == "queues":
-            return QueuesSaid(name, dict(self.ends[name]))
+            return QueueEndsUpdate(name, dict(self.ends[name]))
         if kind == "mark":
-            return MarkSaid(name, self.marks[name])
+            return MarkUpdate(name, self.marks[name])
         if kind == "token":
-            return TokenSaid(self.tokens[name])
+            return TokenUpdate(self.tokens[name])
         if kind == "ledger":
             return self.ledger[name]
         return self._offsets_word((name, group))
 
-    def _offsets_word(self, key: tuple[str, str]) -> Word:
-        return OffsetsSaid(key[0], key[1], dict(self.offsets[key]))
+    def _offsets_word(self, key: tuple[str, str]) -> StateUpdate:
+        return OffsetsUpdate(key[0], key[1], dict(self.offsets[key]))
 
 
 def _set(table: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:

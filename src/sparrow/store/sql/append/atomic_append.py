@@ -16,7 +16,7 @@ import numpy as np
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
-from sparrow.store.spi import Portion
+from sparrow.store.spi import QueueRecords
 from sparrow.store.sql.append.bulk_insert import insert_rows
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
@@ -42,7 +42,7 @@ class LaneRecords(NamedTuple):
 
 def check_records(
     lane: Lane,
-    portion: Portion,
+    portion: QueueRecords,
     *,
     check: Callable[[Draft], Draft],
     packet_bytes_max: int,

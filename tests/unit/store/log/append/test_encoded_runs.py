@@ -10,7 +10,7 @@ from tests.integration.conformance import portion
 
 from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.queue import Queue
-from sparrow.store.log.append.encoded_runs import EncodedRun, check_bodies, planned, read_run
+from sparrow.store.log.append.encoded_runs import EncodedRun, check_body_sizes, parse_run, plan_pieces
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.wire import columns
 
@@ -25,7 +25,7 @@ def run_of(*sizes: int) -> EncodedRun:
 
 
 def cuts(runs: list[EncodedRun], room: int, segment_room: int) -> tuple[list[tuple[int, int, int]], int, int]:
-    pieces, segments, left = planned(runs, room, segment_room)
+    pieces, segments, left = plan_pieces(runs, room, segment_room)
     numbers = {id(run): number for number, run in enumerate(runs)}
     return [(numbers[id(piece.run)], piece.first, piece.stop) for piece in pieces], segments, left
 
@@ -44,13 +44,13 @@ def test_a_run_larger_than_a_segment_is_cut_as_often_as_it_takes():
 
 def test_a_record_that_fits_no_segment_is_too_large():
     with pytest.raises(TooLarge):
-        planned([run_of(10, 41)], 5, 40)
+        plan_pieces([run_of(10, 41)], 5, 40)
 
 
 @given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), max_size=6), st.integers(0, 60))
 def test_a_plan_holds_every_record_once_in_order_and_no_piece_passes_its_segment(sizes, room):
     runs = [run_of(*of_run) for of_run in sizes]
-    pieces, segments, left = planned(runs, room, 40)
+    pieces, segments, left = plan_pieces(runs, room, 40)
     rows = [(id(piece.run), row) for piece in pieces for row in range(piece.first, piece.stop)]
     assert rows == [(id(run), row) for run in runs for row in range(len(run.starts))]
     taken = 0
@@ -65,18 +65,18 @@ def test_a_plan_holds_every_record_once_in_order_and_no_piece_passes_its_segment
 
 def test_only_a_body_that_is_too_large_is_refused():
     encoded = portion(QUEUE.queue, bytes(100), bytes(101))
-    run = read_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=8, verify_crc=True)
-    check_bodies(run, 101)
+    run = parse_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=8, verify_crc=True)
+    check_body_sizes(run, 101)
     with pytest.raises(TooLarge):
-        check_bodies(run, 100)
+        check_body_sizes(run, 100)
 
 
 def test_a_run_for_another_kind_of_host_or_with_a_wrong_body_is_refused():
     encoded = portion(QUEUE.queue, "body")
     with pytest.raises(Refused):
-        read_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=20, verify_crc=True)
+        parse_run(QUEUE, encoded.data, encoded.sizes, store_host_bytes=20, verify_crc=True)
     changed = bytearray(encoded.data)
     changed[88] ^= 1
     with pytest.raises(Refused):
-        read_run(QUEUE, memoryview(bytes(changed)), encoded.sizes, store_host_bytes=8, verify_crc=True)
-    read_run(QUEUE, memoryview(bytes(changed)), encoded.sizes, store_host_bytes=8, verify_crc=False)
+        parse_run(QUEUE, memoryview(bytes(changed)), encoded.sizes, store_host_bytes=8, verify_crc=True)
+    parse_run(QUEUE, memoryview(bytes(changed)), encoded.sizes, store_host_bytes=8, verify_crc=False)

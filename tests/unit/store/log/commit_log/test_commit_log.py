@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sparrow.model.errors import StoreFull
-from sparrow.store.log.commit_log.commit_log import BLANK_BYTES, CommitLog
+from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES, CommitLog
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.wire.record import MAGIC_BLANK
 
@@ -43,14 +43,14 @@ def test_records_lie_back_to_back(log):
 
 def test_a_record_that_leaves_no_room_for_a_blank_one_goes_into_the_next_segment(log):
     write(log, SIZE - 200)
-    assert write(log, 200 - BLANK_BYTES) == SIZE - 200, "it just fits"
+    assert write(log, 200 - BLANK_RECORD_BYTES) == SIZE - 200, "it just fits"
     assert write(log, 100) == SIZE
-    assert log.raw(SIZE - BLANK_BYTES, 100) == blank(BLANK_BYTES)
+    assert log.raw(SIZE - BLANK_RECORD_BYTES, 100) == blank(BLANK_RECORD_BYTES)
 
 
 def test_the_rest_of_a_left_segment_is_a_blank_record_and_counts_as_written(log):
     write(log, SIZE - 200)
-    assert write(log, 200 - BLANK_BYTES + 1) == SIZE
+    assert write(log, 200 - BLANK_RECORD_BYTES + 1) == SIZE
     assert log.written == SIZE + 193
     assert log.raw(SIZE - 200, 1000) == blank(200) + bytes(192)
     assert [segment.base for segment in log.segments] == [0, SIZE]
@@ -69,7 +69,7 @@ def test_raw_bytes_come_from_one_segment_and_end_with_the_log(log):
 def test_room_is_what_still_fits_the_active_segment(log):
     assert log.room() == 0
     write(log, 100)
-    assert log.room() == SIZE - 100 - BLANK_BYTES
+    assert log.room() == SIZE - 100 - BLANK_RECORD_BYTES
 
 
 def test_the_next_segment_is_prepared_once_the_active_one_is_half_full(log, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from sparrow.model.message import StoredMessage
 from sparrow.store.log.commit_log.commit_log import CommitLog
-from sparrow.store.log.commit_log.log_scan import Damage, Scan
+from sparrow.store.log.commit_log.log_scan import DamagedRange, LogScan
 from sparrow.wire import record
 
 SIZE = 4096
@@ -31,8 +31,8 @@ class Log:
         place = self.starts[n] - segment.base + at
         segment.mapping[place : place + len(data)] = data
 
-    def scanned(self, start: int = 0) -> tuple[list[int], Scan]:
-        scan = Scan(self.log.segments, start)
+    def scanned(self, start: int = 0) -> tuple[list[int], LogScan]:
+        scan = LogScan(self.log.segments, start)
         found = [part.segment.base + at for part in scan for at in part.starts.tolist()]
         return found, scan
 
@@ -94,7 +94,7 @@ def test_neighbouring_damage_is_one_hole(written):
         written.spoil(n)
     found, scan = written.scanned()
     assert found == written.starts[:3] + written.starts[6:]
-    assert scan.damage == [Damage(written.starts[3], written.starts[6])]
+    assert scan.damage == [DamagedRange(written.starts[3], written.starts[6])]
 
 
 def test_a_torn_tail_is_the_end_and_no_damage(written):
@@ -115,4 +115,4 @@ def test_a_record_that_lies_elsewhere_is_not_taken_for_one(written):
     written.spoil(0, 4, b"\0")
     found, scan = written.scanned()
     assert found == [written.starts[1]]
-    assert scan.damage == [Damage(0, len(outer))]
+    assert scan.damage == [DamagedRange(0, len(outer))]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sparrow.store.log.commit_log.segment import Segment, name_of
+from sparrow.store.log.commit_log.segment import Segment, segment_name
 
 
 def test_a_segment_is_named_by_its_first_byte_and_has_its_full_size_from_the_start(tmp_path):
     segment = Segment.create(tmp_path, 1_073_741_824, 8192)
-    assert segment.path.name == name_of(1_073_741_824) == "00000000001073741824"
+    assert segment.path.name == segment_name(1_073_741_824) == "00000000001073741824"
     assert (segment.path.stat().st_size, segment.end) == (8192, 1_073_741_824 + 8192)
     assert segment.path.stat().st_blocks * 512 >= 8192, "blocks are there before they are written"
     assert segment.pread(0, 8192) == bytes(8192)
@@ -23,7 +23,7 @@ def test_what_is_written_into_the_mapping_is_read_from_the_file(tmp_path):
 
 
 def test_a_segment_that_lost_its_end_gets_it_back_as_zeros(tmp_path):
-    path = tmp_path / name_of(4096)
+    path = tmp_path / segment_name(4096)
     path.write_bytes(b"abc")
     segment = Segment.open(path, 4096)
     assert segment.base == 4096

@@ -7,7 +7,7 @@ import pytest
 
 from sparrow.model.queue import Bounds, Queue
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import Queues
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.wire.hashes import tags_code
 
 Q = Queue("TopicTest", 1)
@@ -222,7 +222,7 @@ def test_a_failed_write_loses_nothing_and_may_be_tried_again(queue, monkeypatch)
 
 
 def test_ten_thousand_idle_queues_are_cheap(tmp_path):
-    queues = Queues(tmp_path, 300_000)
+    queues = ConsumeQueueTable(tmp_path, 300_000)
     tracemalloc.start()
     for n in range(10_000):
         queues.of(Queue("T", n)).extend(ENTRY.pack(0, 100, 0))

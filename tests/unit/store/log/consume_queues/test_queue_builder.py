@@ -8,9 +8,9 @@ from sparrow.model.message import TAGS, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
-from sparrow.store.log.consume_queues.queue_builder import Dispatcher
-from sparrow.store.log.consume_queues.queue_table import Queues
-from sparrow.store.log.state.updates import STATE, GroupSaid, TopicSaid, Word, in_records
+from sparrow.store.log.consume_queues.queue_builder import QueueBuilder
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
+from sparrow.store.log.state.updates import STATE_QUEUE, GroupUpdate, StateUpdate, TopicUpdate, encode_updates
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code
 
@@ -24,11 +24,11 @@ class RawLog:
         self.folder, self.base = folder, base
         self.data = bytearray()
         self.starts: list[int] = []
-        self.queues = Queues(folder / "consumequeue", 8)
+        self.queues = ConsumeQueueTable(folder / "consumequeue", 8)
         self.dispatcher = self.new_dispatcher()
 
-    def new_dispatcher(self) -> Dispatcher:
-        return Dispatcher(self.queues.get, self.queues.of, self.queues.drop_topic, log_first=self.base)
+    def new_dispatcher(self) -> QueueBuilder:
+        return QueueBuilder(self.queues.get, self.queues.of, self.queues.drop_topic, log_first=self.base)
 
     def add(self, queue: Queue, offset: int, **more: object) -> int:
         """Lay a record down; its physical offset."""
@@ -43,9 +43,9 @@ class RawLog:
     def add_all(self, queue: Queue, offsets) -> list[int]:
         return [self.add(queue, offset) for offset in offsets]
 
-    def say(self, *words: Word, offset: int = 0) -> int:
-        ((_, body),) = in_records(words)
-        return self.add(STATE, offset, body=body)
+    def say(self, *words: StateUpdate, offset: int = 0) -> int:
+        ((_, body),) = encode_updates(words)
+        return self.add(STATE_QUEUE, offset, body=body)
 
     def file(self, first: int = 0, stop: int | None = None) -> None:
         """File records number `first` to `stop`."""
@@ -300,12 +300,12 @@ def test_a_queue_that_cannot_be_is_refused_and_nothing_outside_the_folder_is_tou
 @pytest.fixture
 def with_deletion(raw):
     """A and B have messages; A is deleted and made again; both get more."""
-    raw.say(TopicSaid("A", Topic(name="A")))
+    raw.say(TopicUpdate("A", Topic(name="A")))
     raw.add_all(A, range(2))
     raw.add_all(Queue("A", 1), range(2))
     raw.before = raw.add_all(B, range(2))
-    raw.say(GroupSaid("g", None), TopicSaid("A", None), offset=1)
-    raw.say(TopicSaid("A", Topic(name="A")), offset=2)
+    raw.say(GroupUpdate("g", None), TopicUpdate("A", None), offset=1)
+    raw.say(TopicUpdate("A", Topic(name="A")), offset=2)
     raw.after = raw.add_all(A, range(3))
     raw.before.append(raw.add(B, 2))
     return raw
@@ -317,7 +317,7 @@ def test_a_deletion_drops_what_was_filed_before_and_keeps_what_comes_after(with_
     assert raw.places(A) == raw.after
     assert raw.queues.get(Queue("A", 1)) is None
     assert raw.places(B) == raw.before
-    assert len(raw.places(STATE)) == 3
+    assert len(raw.places(STATE_QUEUE)) == 3
     assert raw.refused == []
 
 
@@ -328,15 +328,15 @@ def test_a_deletion_counts_wherever_the_log_is_divided(tmp_path, with_deletion):
         raw.file(0, cut)
         raw.file(cut)
         assert (raw.places(A), raw.places(B)) == (with_deletion.after, with_deletion.before)
-        assert (len(raw.places(STATE)), raw.refused) == (3, [])
+        assert (len(raw.places(STATE_QUEUE)), raw.refused) == (3, [])
 
 
 def test_filing_a_deletion_twice_changes_nothing(with_deletion):
     raw = with_deletion
     raw.file()
-    once = raw.entries(A), raw.entries(B), raw.entries(STATE)
+    once = raw.entries(A), raw.entries(B), raw.entries(STATE_QUEUE)
     raw.file()
-    assert (raw.entries(A), raw.entries(B), raw.entries(STATE)) == once
+    assert (raw.entries(A), raw.entries(B), raw.entries(STATE_QUEUE)) == once
 
 
 def test_a_deletion_takes_the_files_of_the_queue_with_it(raw):
@@ -345,7 +345,7 @@ def test_a_deletion_takes_the_files_of_the_queue_with_it(raw):
     raw.queues.get(A).write_out()
     folder = raw.queues.get(A).directory
     assert folder.is_dir()
-    raw.say(TopicSaid("A", None))
+    raw.say(TopicUpdate("A", None))
     raw.file(1)
     assert raw.queues.get(A) is None
     assert not folder.exists()
@@ -355,15 +355,15 @@ def test_one_record_may_delete_several_topics(raw):
     raw.add(A, 0)
     raw.add(B, 0)
     at = raw.add(Queue("C", 0), 0)
-    raw.say(TopicSaid("A", None), TopicSaid("B", None), TopicSaid("../C", None))
+    raw.say(TopicUpdate("A", None), TopicUpdate("B", None), TopicUpdate("../C", None))
     raw.file()
-    assert [queue.queue.topic for queue in raw.queues] == ["C", STATE.topic]
+    assert [queue.queue.topic for queue in raw.queues] == ["C", STATE_QUEUE.topic]
     assert raw.places(Queue("C", 0)) == [at]
 
 
 def test_a_state_record_that_cannot_be_read_deletes_nothing_and_is_logged(raw, caplog):
     at = raw.add(A, 0)
-    raw.add(STATE, 0, body=b'[{"type":"topic","name":"A"')
+    raw.add(STATE_QUEUE, 0, body=b'[{"type":"topic","name":"A"')
     raw.file()
     assert raw.places(A) == [at]
     assert "a state record is left out" in caplog.messages
@@ -371,7 +371,7 @@ def test_a_state_record_that_cannot_be_read_deletes_nothing_and_is_logged(raw, c
 
 def test_what_another_topic_says_deletes_nothing(raw):
     at = raw.add(A, 0)
-    ((_, body),) = in_records([TopicSaid("A", None)])
+    ((_, body),) = encode_updates([TopicUpdate("A", None)])
     raw.add(B, 0, body=body)
     raw.file()
     assert raw.places(A) == [at]

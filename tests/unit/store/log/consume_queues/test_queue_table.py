@@ -4,8 +4,8 @@ import pytest
 
 from sparrow.model.queue import Bounds, Queue
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import Queues
-from sparrow.store.log.state.updates import STATE
+from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
+from sparrow.store.log.state.updates import STATE_QUEUE
 
 A0, A1, B0 = Queue("A", 0), Queue("A", 1), Queue("B", 0)
 PER_FILE = 4
@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def queues(folder):
-    return Queues(folder, PER_FILE)
+    return ConsumeQueueTable(folder, PER_FILE)
 
 
 def fill(queue: ConsumeQueue, count: int) -> None:
@@ -37,7 +37,7 @@ def filled(queues):
     return queues
 
 
-def names(queues: Queues) -> list[Queue]:
+def names(queues: ConsumeQueueTable) -> list[Queue]:
     return sorted(queue.queue for queue in queues)
 
 
@@ -71,7 +71,7 @@ def test_a_topic_that_is_no_name_for_a_folder_is_our_own_mistake(queues, topic):
 
 
 def test_only_the_state_queue_is_the_stores_own(queues):
-    assert queues.of(STATE).is_ours
+    assert queues.of(STATE_QUEUE).is_ours
     assert not queues.of(A0).is_ours
 
 
@@ -101,7 +101,7 @@ def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
 
 
 def test_queues_are_found_again_with_what_they_hold(filled, folder):
-    again = Queues(folder, PER_FILE)
+    again = ConsumeQueueTable(folder, PER_FILE)
     again.load(0, END)
     assert again.ends() == filled.ends()
     for queue in filled:
@@ -111,13 +111,13 @@ def test_queues_are_found_again_with_what_they_hold(filled, folder):
 
 @pytest.mark.parametrize("likely", [None, {}, {"A": {0: 3, 1: 9}}, {"A": {0: 1, 1: 1000}, "Gone": {5: 5}}])
 def test_a_wrong_idea_of_where_queues_end_changes_nothing(filled, folder, likely):
-    again = Queues(folder, PER_FILE)
+    again = ConsumeQueueTable(folder, PER_FILE)
     again.load(0, END, likely)
     assert again.ends() == filled.ends()
 
 
 def test_only_what_points_into_the_log_is_found(filled, folder):
-    again = Queues(folder, PER_FILE)
+    again = ConsumeQueueTable(folder, PER_FILE)
     again.load(200, 500)
     assert {queue.queue: queue.bounds for queue in again} == {
         A0: Bounds(2, 3),
@@ -137,7 +137,7 @@ def test_what_is_no_queue_is_left_alone(filled, folder):
     (folder / "A" / "-1").mkdir()
     (folder / "lost+found").mkdir()
     (folder / "notes").write_text("mine")
-    again = Queues(folder, PER_FILE)
+    again = ConsumeQueueTable(folder, PER_FILE)
     again.load(0, END)
     assert names(again) == [A0, A1, B0]
     again.clear()

@@ -11,7 +11,7 @@ from tests.support.log_stores import SMALL
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.key_index.key_backlog import KeyedRun, Unfiled
+from sparrow.store.log.key_index.key_backlog import KeyBacklog, KeyedRun
 from sparrow.wire import columns, record
 
 Q = Queue("T", 0)
@@ -22,7 +22,7 @@ def run_of(*keys: str) -> columns.RunKeys:
     return columns.Run(encoded.data, columns.starts_of(encoded.sizes)).keys()
 
 
-def add_run(unfiled: Unfiled, *places: int) -> columns.RunKeys:
+def add_run(unfiled: KeyBacklog, *places: int) -> columns.RunKeys:
     keys = run_of(*(f"k{at}" for at in places))
     unfiled.add_run(keys, np.array(places, np.int64), 7)
     return keys
@@ -36,7 +36,7 @@ def shape(portions) -> list[tuple[str, list[int]]]:
 
 @pytest.fixture
 def unfiled():
-    return Unfiled()
+    return KeyBacklog()
 
 
 @pytest.fixture

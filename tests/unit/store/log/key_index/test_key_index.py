@@ -5,7 +5,14 @@ import struct
 import numpy as np
 import pytest
 
-from sparrow.store.log.key_index.key_index import ENTRY, ENTRY_BYTES, HEADER_BYTES, IndexFile, IndexMark, KeyIndex
+from sparrow.store.log.key_index.key_index import (
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    IndexCheckpoint,
+    IndexFile,
+    KeyIndex,
+)
 from sparrow.wire.hashes import index_hash
 
 NOW_MS = 1_700_000_000_000
@@ -135,7 +142,7 @@ def test_a_cut_log_takes_the_entries_behind_its_end_with_it(index, log_end):
 def test_after_a_crash_only_what_was_marked_counts(index):
     put(index, *((1, 100 * n, n) for n in range(6)))
     mark = index.mark()
-    assert mark == IndexMark(index.files[1].path.name, 3)
+    assert mark == IndexCheckpoint(index.files[1].path.name, 3)
     put(index, *((1, 100 * n, n) for n in range(6, 12)))
     index.load(mark, trust=False)
     assert index.candidates(1, *EVER, 100) == [500, 400, 300, 200, 100, 0]
@@ -149,9 +156,9 @@ def test_after_a_crash_only_what_was_marked_counts(index):
 def test_a_chain_damaged_into_a_circle_ends(index, previous):
     put(index, *((1, 100 * n, n) for n in range(4)))
     (file,) = index.files
-    entry = np.array([(1, 100, 1, previous)], ENTRY)
+    entry = np.array([(1, 100, 1, previous)], INDEX_ENTRY)
     with open(file.path, "r+b") as raw:
-        raw.seek(HEADER_BYTES + 4 * 3 + 2 * ENTRY_BYTES)
+        raw.seek(INDEX_HEADER_BYTES + 4 * 3 + 2 * INDEX_ENTRY_BYTES)
         raw.write(entry.tobytes())
     assert index.candidates(1, *EVER, 100)[:2] == [300, 200]
 
@@ -162,7 +169,7 @@ def test_a_slot_that_leads_nowhere_finds_nothing(index, slot):
     index.close()
     (path,) = index.directory.iterdir()
     with open(path, "r+b") as raw:
-        raw.seek(HEADER_BYTES + 4)
+        raw.seek(INDEX_HEADER_BYTES + 4)
         raw.write(slot.to_bytes(4, "big", signed=True))
     index.load(None, trust=True)
     assert index.candidates(1, *EVER, 100) == []

@@ -18,8 +18,8 @@ from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
 from sparrow.store.log.readonly import readonly_log
-from sparrow.store.log.readonly.store_directory import Found, StoreDirectory
-from sparrow.store.log.state.updates import TopicSaid
+from sparrow.store.log.readonly.store_directory import SegmentRecords, StoreDirectory
+from sparrow.store.log.state.updates import TopicUpdate
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code
 
@@ -40,7 +40,7 @@ def fill(store: LogStore, count: int, *, queues: int = 1, body_bytes: int = 100)
         store.append_now(Queue("orders", number % queues), [draft(body, tags=f"t{number % 3}")])
 
 
-def records(parts: Iterator[Found]) -> list[bytes]:
+def records(parts: Iterator[SegmentRecords]) -> list[bytes]:
     return [
         bytes(part.view[start : start + size])
         for part in parts
@@ -48,11 +48,11 @@ def records(parts: Iterator[Found]) -> list[bytes]:
     ]
 
 
-def offsets(parts: Iterator[Found]) -> list[int]:
+def offsets(parts: Iterator[SegmentRecords]) -> list[int]:
     return [record.decode(data).queue_offset for data in records(parts)]
 
 
-def bodies(parts: Iterator[Found]) -> list[str]:
+def bodies(parts: Iterator[SegmentRecords]) -> list[str]:
     return [record.decode(data).body.decode().strip() for data in records(parts)]
 
 
@@ -156,7 +156,7 @@ async def test_a_later_object_sees_what_came_since(store: LogStore) -> None:
         assert directory.physical_bounds() == (0, store.written)
 
 
-class _WritesFirst(readonly_log.MappedSegment):
+class _WritesFirst(readonly_log.ReadonlySegment):
     """Before it is looked into for the first time, something else happens."""
 
     __slots__ = ("before",)
@@ -197,11 +197,11 @@ async def test_a_topic_whose_deletion_the_log_tells_is_gone_whatever_its_files_s
 ) -> None:
     fill(store, 10)
     store._upkeep.checkpoint()
-    store._memory.say([TopicSaid("orders", None)])
+    store._memory.say([TopicUpdate("orders", None)])
     copy = crashed_copy(store, tmp_path / "copy")
     assert "orders" not in StoreDirectory(copy).topics()
     assert StoreDirectory(copy).bounds("orders") == {}
-    store._memory.say([TopicSaid("orders", Topic(name="orders"))])
+    store._memory.say([TopicUpdate("orders", Topic(name="orders"))])
 
 
 async def test_a_topic_made_again_begins_again(store: LogStore) -> None:

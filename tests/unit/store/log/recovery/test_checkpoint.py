@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from sparrow.store.log.key_index.key_index import IndexMark
+from sparrow.store.log.key_index.key_index import IndexCheckpoint
 from sparrow.store.log.recovery import checkpoint as files
-from sparrow.store.log.recovery.checkpoint import Checkpoint, Layout, RocketMQCheckpoint
+from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint, StoreLayout
 
-VALUE = Checkpoint(4711, {"T": {0: 5, 11: 6}}, IndexMark("20260101000000000", 7))
+VALUE = Checkpoint(4711, {"T": {0: 5, 11: 6}}, IndexCheckpoint("20260101000000000", 7))
 
 
 def test_what_is_saved_is_loaded(tmp_path):
@@ -43,7 +43,7 @@ def test_bytes_of_any_kind_are_left_aside(tmp_path, raw):
 
 def test_a_file_of_another_kind_is_left_aside(tmp_path):
     path = tmp_path / "file"
-    files.save(path, Layout(1, 2, 3, 4))
+    files.save(path, StoreLayout(1, 2, 3, 4))
     assert files.load(path, Checkpoint) is None
 
 

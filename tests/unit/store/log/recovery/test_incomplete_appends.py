@@ -3,38 +3,38 @@
 import pytest
 
 from sparrow.model.topic import Topic
-from sparrow.store.log.commit_log.log_scan import Damage
-from sparrow.store.log.recovery.incomplete_appends import GroupsSeen
-from sparrow.store.log.state.updates import AppendBegun, LedgerSaid, TopicSaid
+from sparrow.store.log.commit_log.log_scan import DamagedRange
+from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends
+from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate, TopicUpdate
 
 END = 1000
 WITHOUT_CHECKPOINT = 1 << 62
 
 
-def seen(*words: tuple[object, int], open_at: int | None = None) -> GroupsSeen:
-    groups = GroupsSeen(open_at)
+def seen(*words: tuple[object, int], open_at: int | None = None) -> IncompleteAppends:
+    groups = IncompleteAppends(open_at)
     for word, at in words:
         groups.hear(word, at)
     return groups
 
 
 def begun(at: int) -> tuple[object, int]:
-    return AppendBegun("s", 1), at
+    return AtomicAppendBegin("s", 1), at
 
 
 def ended(at: int, *, begun: int) -> tuple[object, int]:
-    return LedgerSaid("s", 1, 0, begun), at
+    return LedgerUpdate("s", 1, 0, begun), at
 
 
 def other(at: int) -> tuple[object, int]:
-    return TopicSaid("t", Topic(name="t")), at
+    return TopicUpdate("t", Topic(name="t")), at
 
 
 @pytest.mark.parametrize("checkpoint", [0, 100, 500, WITHOUT_CHECKPOINT])
 def test_a_log_of_whole_groups_ends_where_it_ends(checkpoint):
     groups = seen(other(10), begun(100), ended(200, begun=100), other(250), begun(300), ended(900, begun=300))
     assert groups.end_of_log(END, [], checkpoint) == END
-    assert seen().end_of_log(END, [Damage(5, 9)], checkpoint) == END
+    assert seen().end_of_log(END, [DamagedRange(5, 9)], checkpoint) == END
 
 
 @pytest.mark.parametrize("checkpoint", [0, 300, 500, WITHOUT_CHECKPOINT])
@@ -48,10 +48,12 @@ def test_a_group_that_was_open_before_the_reading_began_may_end():
 
 
 def test_the_ledger_said_again_ends_no_group():
-    assert seen(begun(100), (LedgerSaid("s", 1, 0), 150)).end_of_log(END, [], 0) == 100
+    assert seen(begun(100), (LedgerUpdate("s", 1, 0), 150)).end_of_log(END, [], 0) == 100
 
 
-@pytest.mark.parametrize("damage", [Damage(100, 110), Damage(150, 160), Damage(90, 105), Damage(195, 220)])
+@pytest.mark.parametrize(
+    "damage", [DamagedRange(100, 110), DamagedRange(150, 160), DamagedRange(90, 105), DamagedRange(195, 220)]
+)
 def test_behind_the_checkpoint_a_group_with_damage_in_it_never_was(damage):
     groups = seen(begun(100), ended(200, begun=100), other(300))
     assert groups.end_of_log(END, [damage], 100) == 100
@@ -59,17 +61,17 @@ def test_behind_the_checkpoint_a_group_with_damage_in_it_never_was(damage):
     assert groups.end_of_log(END, [damage], WITHOUT_CHECKPOINT) == END, "nobody knows when it was damaged"
 
 
-@pytest.mark.parametrize("damage", [Damage(20, 100), Damage(240, 260), Damage(150, 150)])
+@pytest.mark.parametrize("damage", [DamagedRange(20, 100), DamagedRange(240, 260), DamagedRange(150, 150)])
 def test_damage_beside_a_group_is_none_of_its_business(damage):
     assert seen(begun(100), ended(200, begun=100), other(300)).end_of_log(END, [damage], 0) == END
 
 
 def test_a_lost_end_with_other_words_behind_it_counts_only_behind_the_checkpoint():
     groups = seen(begun(100), other(300))
-    assert groups.end_of_log(END, [Damage(180, 220)], 100) == 100
-    assert groups.end_of_log(END, [Damage(180, 220)], 101) == END
+    assert groups.end_of_log(END, [DamagedRange(180, 220)], 100) == 100
+    assert groups.end_of_log(END, [DamagedRange(180, 220)], 101) == END
 
 
 def test_of_several_that_are_not_whole_the_first_counts():
     groups = seen(begun(100), ended(200, begun=100), begun(300), ended(400, begun=300), begun(500))
-    assert groups.end_of_log(END, [Damage(350, 360)], 0) == 300
+    assert groups.end_of_log(END, [DamagedRange(350, 360)], 0) == 300

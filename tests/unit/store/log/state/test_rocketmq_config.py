@@ -3,8 +3,8 @@
 import pytest
 
 from sparrow.model.topic import Group, Topic
-from sparrow.store.log.state.rocketmq_config import words_in
-from sparrow.store.log.state.updates import GroupSaid, MarkSaid, OffsetsSaid, TopicSaid
+from sparrow.store.log.state.rocketmq_config import read_rocketmq_config
+from sparrow.store.log.state.updates import GroupUpdate, MarkUpdate, OffsetsUpdate, TopicUpdate
 
 TOPICS = b"""{
 	"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1700000000000},
@@ -38,17 +38,17 @@ def test_topics_groups_and_offsets_are_taken_over(config):
         sys_flag=1,
         attributes={"+message.type": "FIFO"},
     )
-    assert words_in(config) == [
-        TopicSaid("Orders", orders),
-        TopicSaid("%RETRY%g", Topic(name="%RETRY%g", read_queues=1, write_queues=1)),
-        GroupSaid("g", Group(name="g", may_consume=False, is_ordered=True, retry_queues=2, retries_max=5)),
-        OffsetsSaid("Orders", "g", {0: 12, 1: 3}),
-        OffsetsSaid("%RETRY%g", "g", {0: 0}),
+    assert read_rocketmq_config(config) == [
+        TopicUpdate("Orders", orders),
+        TopicUpdate("%RETRY%g", Topic(name="%RETRY%g", read_queues=1, write_queues=1)),
+        GroupUpdate("g", Group(name="g", may_consume=False, is_ordered=True, retry_queues=2, retries_max=5)),
+        OffsetsUpdate("Orders", "g", {0: 12, 1: 3}),
+        OffsetsUpdate("%RETRY%g", "g", {0: 0}),
     ]
 
 
 def test_an_empty_folder_says_nothing(tmp_path):
-    assert words_in(tmp_path) == []
+    assert read_rocketmq_config(tmp_path) == []
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b'{"offsetTable":', b"[]", b"\xff\xfe", b'{"offsetTable":7}'])
@@ -59,7 +59,7 @@ def test_a_lost_or_damaged_file_is_replaced_by_its_backup(config, damaged):
         path.unlink()
     else:
         path.write_bytes(damaged)
-    assert OffsetsSaid("Orders", "g", {0: 12, 1: 3}) in words_in(config)
+    assert OffsetsUpdate("Orders", "g", {0: 12, 1: 3}) in read_rocketmq_config(config)
 
 
 @pytest.mark.parametrize(
@@ -68,25 +68,25 @@ def test_a_lost_or_damaged_file_is_replaced_by_its_backup(config, damaged):
 )
 def test_one_odd_entry_does_not_keep_the_store_from_opening(config, entry):
     (config / "topics.json").write_bytes(b'{"topicConfigTable":' + entry + b"}")
-    assert OffsetsSaid("Orders", "g", {0: 12, 1: 3}) in words_in(config)
+    assert OffsetsUpdate("Orders", "g", {0: 12, 1: 3}) in read_rocketmq_config(config)
 
 
 def test_names_that_could_be_no_folder_are_passed_over(config):
     (config / "topics.json").write_bytes(b'{"topicConfigTable":{"../up":{},"a b":{},"ok":{}}}')
-    assert [word.name for word in words_in(config) if isinstance(word, TopicSaid)] == ["ok"]
+    assert [word.name for word in read_rocketmq_config(config) if isinstance(word, TopicUpdate)] == ["ok"]
 
 
 def test_what_was_delivered_of_delayed_messages_becomes_marks(tmp_path):
     (tmp_path / "delayOffset.json").write_bytes(b'{"dataVersion":{},"offsetTable":{1:10,18:7,0:3,"x":1,2:"y"}}')
     (tmp_path / "timercheck").write_bytes((1_700_000_000_000).to_bytes(8, "big") + bytes(4088))
-    assert words_in(tmp_path) == [
-        MarkSaid("timers.from.0", 10),
-        MarkSaid("timers.from.17", 7),
-        MarkSaid("timers.wheel_ms", 1_700_000_000_000),
+    assert read_rocketmq_config(tmp_path) == [
+        MarkUpdate("timers.from.0", 10),
+        MarkUpdate("timers.from.17", 7),
+        MarkUpdate("timers.wheel_ms", 1_700_000_000_000),
     ]
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096)])
 def test_a_wheel_that_never_turned_says_nothing(tmp_path, content):
     (tmp_path / "timercheck").write_bytes(content)
-    assert words_in(tmp_path) == []
+    assert read_rocketmq_config(tmp_path) == []

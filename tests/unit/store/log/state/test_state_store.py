@@ -12,12 +12,19 @@ from sparrow.model.errors import IllegalName, Refused, StoreFull, UnknownTopic
 from sparrow.model.message import LOOPBACK
 from sparrow.model.queue import Bounds, Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.store.log.append.writer import Writer
-from sparrow.store.log.reader import Reader
+from sparrow.store.log.append.writer import LogWriter
+from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.recovery import recover
-from sparrow.store.log.state.state_store import Memory
-from sparrow.store.log.state.updates import STATE, GroupSaid, OffsetsSaid, QueuesSaid, Snapshot, TopicSaid
+from sparrow.store.log.state.state_store import StateStore
+from sparrow.store.log.state.updates import (
+    STATE_QUEUE,
+    GroupUpdate,
+    OffsetsUpdate,
+    QueueEndsUpdate,
+    StateSnapshot,
+    TopicUpdate,
+)
 from sparrow.wire import record
 
 TOPICS = {name: Topic(name=name, read_queues=n) for n, name in enumerate("ABC", 1)}
@@ -31,7 +38,7 @@ class Parts:
         self.path = path
         found = recover(path, SMALL)
         self.log, self.queues = found.log, found.queues
-        self.writer = Writer(
+        self.writer = LogWriter(
             found.log,
             store_host=record.pack_host(LOOPBACK),
             message_bytes_max=SMALL.message_bytes_max,
@@ -39,8 +46,8 @@ class Parts:
             now_ms=lambda: 1,
             on_growth=None,
         )
-        reader = Reader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
-        self.memory = Memory(path, found.queues, self.writer, reader, lambda: 1)
+        reader = LogReader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
+        self.memory = StateStore(path, found.queues, self.writer, reader, lambda: 1)
         self.state = self.memory.state
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
@@ -50,10 +57,10 @@ class Parts:
     def say(self, *words) -> int:
         """Where the record starts that says them."""
         self.memory.say(list(words))
-        return self.queues.get(STATE).physical_offset_at(self.queues.get(STATE).end - 1)
+        return self.queues.get(STATE_QUEUE).physical_offset_at(self.queues.get(STATE_QUEUE).end - 1)
 
     def say_topic(self, name: str) -> int:
-        return self.say(TopicSaid(name, TOPICS[name]))
+        return self.say(TopicUpdate(name, TOPICS[name]))
 
 
 @contextmanager
@@ -84,9 +91,9 @@ def test_a_new_store_knows_nothing_and_says_nothing(tmp_path):
 def test_everything_comes_back_from_words_alone(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.say(TopicSaid("B", TOPICS["B"]), GroupSaid("g", Group(name="g", retries_max=3)))
-        parts.say(OffsetsSaid("A", "g", {0: 5, 1: 7}), TopicSaid("B", None))
-    assert not (tmp_path / files.SNAPSHOT).exists()
+        parts.say(TopicUpdate("B", TOPICS["B"]), GroupUpdate("g", Group(name="g", retries_max=3)))
+        parts.say(OffsetsUpdate("A", "g", {0: 5, 1: 7}), TopicUpdate("B", None))
+    assert not (tmp_path / files.STATE_SNAPSHOT_FILE).exists()
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"]}
         assert parts.state.groups == {"g": Group(name="g", retries_max=3)}
@@ -102,12 +109,12 @@ def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_pa
         at = parts.say_topic("A")
         parts.memory.snapshot()
         parts.say_topic("B")
-        parts.say(OffsetsSaid("A", "g", {0: 5}))
+        parts.say(OffsetsUpdate("A", "g", {0: 5}))
     damage(tmp_path, at + record.FIXED_BYTES, SMALL.segment_bytes)
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"], "B": TOPICS["B"]}
         assert parts.memory.committed("g", A0) == 5
-    (tmp_path / files.SNAPSHOT).unlink()
+    (tmp_path / files.STATE_SNAPSHOT_FILE).unlink()
     assert known(tmp_path) == {"B"}
 
 
@@ -116,7 +123,7 @@ def test_words_behind_a_snapshot_overrule_it(tmp_path):
         parts.say_topic("A")
         parts.say_topic("B")
         parts.memory.snapshot()
-        parts.say(TopicSaid("A", None), TopicSaid("B", Topic(name="B", permission=4)))
+        parts.say(TopicUpdate("A", None), TopicUpdate("B", Topic(name="B", permission=4)))
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"B": Topic(name="B", permission=4)}
 
@@ -126,10 +133,10 @@ def test_a_snapshot_of_a_longer_log_is_not_believed(tmp_path, too_far):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         here = {"next_offset": 1, "log_end": int(parts.log.written)}
-    words = [(0, TopicSaid("C", TOPICS["C"]))]
-    files.save(tmp_path / files.SNAPSHOT, Snapshot(**here, words=words))
+    words = [(0, TopicUpdate("C", TOPICS["C"]))]
+    files.save(tmp_path / files.STATE_SNAPSHOT_FILE, StateSnapshot(**here, words=words))
     assert known(tmp_path) == {"C"}
-    files.save(tmp_path / files.SNAPSHOT, Snapshot(**{**here, too_far: here[too_far] + 1}, words=words))
+    files.save(tmp_path / files.STATE_SNAPSHOT_FILE, StateSnapshot(**{**here, too_far: here[too_far] + 1}, words=words))
     assert known(tmp_path) == {"A"}
 
 
@@ -137,7 +144,7 @@ def test_a_damaged_snapshot_is_left_aside(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         parts.memory.snapshot()
-    snapshot = tmp_path / files.SNAPSHOT
+    snapshot = tmp_path / files.STATE_SNAPSHOT_FILE
     snapshot.write_bytes(snapshot.read_bytes().replace(b'"A"', b'"Z"'))
     assert known(tmp_path) == {"A"}
 
@@ -145,12 +152,12 @@ def test_a_damaged_snapshot_is_left_aside(tmp_path):
 def test_a_snapshot_is_made_only_if_something_was_said(tmp_path):
     with opened(tmp_path) as parts:
         parts.memory.snapshot()
-        assert not (tmp_path / files.SNAPSHOT).exists()
+        assert not (tmp_path / files.STATE_SNAPSHOT_FILE).exists()
         parts.say_topic("A")
         parts.memory.snapshot()
-        made = (tmp_path / files.SNAPSHOT).stat().st_ino
+        made = (tmp_path / files.STATE_SNAPSHOT_FILE).stat().st_ino
         parts.memory.snapshot()
-        assert (tmp_path / files.SNAPSHOT).stat().st_ino == made
+        assert (tmp_path / files.STATE_SNAPSHOT_FILE).stat().st_ino == made
 
 
 def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp_path):
@@ -168,7 +175,7 @@ def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp
 def test_a_state_record_that_cannot_be_read_is_left_out_and_logged(tmp_path, caplog, body):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.append(STATE, body)
+        parts.append(STATE_QUEUE, body)
         parts.say_topic("B")
     caplog.clear()
     assert known(tmp_path) == {"A", "B"}
@@ -214,7 +221,7 @@ def test_a_queue_that_has_neither_topic_nor_messages_is_dropped(tmp_path):
         parts.queues.of(A0)
         parts.queues.of(Queue("Nobodys", 0))
         parts.memory.recall()
-        assert [queue.queue for queue in parts.queues] == [STATE, A0]
+        assert [queue.queue for queue in parts.queues] == [STATE_QUEUE, A0]
         assert set(parts.state.topics) == {"A"}
 
 
@@ -262,7 +269,7 @@ def test_emptied_queues_are_remembered_beside_those_emptied_before(emptied):
 
 def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
     with opened(emptied) as parts:
-        parts.say(TopicSaid("A", None), QueuesSaid("A", None))
+        parts.say(TopicUpdate("A", None), QueueEndsUpdate("A", None))
         parts.queues.drop_topic("A")
         parts.say_topic("A")
     with opened(emptied) as parts:
@@ -277,8 +284,8 @@ def test_only_a_deletion_behind_the_place_counts(tmp_path):
     with opened(tmp_path) as parts:
         assert not parts.memory.deletes_behind(0)
         parts.say_topic("A")
-        at = parts.say(TopicSaid("A", None))
-        parts.say(TopicSaid("B", TOPICS["B"]), GroupSaid("g", None), OffsetsSaid("A", "g", None))
+        at = parts.say(TopicUpdate("A", None))
+        parts.say(TopicUpdate("B", TOPICS["B"]), GroupUpdate("g", None), OffsetsUpdate("A", "g", None))
         assert parts.memory.deletes_behind(0)
         assert parts.memory.deletes_behind(at)
         assert not parts.memory.deletes_behind(at + 1)
@@ -302,12 +309,12 @@ def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
         for n in range(10):
             parts.memory.commit("g", A0, n)
             parts.memory.commit("g", A1, n)
-        said = parts.queues.get(STATE).end
+        said = parts.queues.get(STATE_QUEUE).end
         parts.memory.say_offsets()
-        assert parts.queues.get(STATE).end == said + 1
+        assert parts.queues.get(STATE_QUEUE).end == said + 1
         parts.memory.commit("g", A0, 9)
         parts.memory.say_offsets()
-        assert parts.queues.get(STATE).end == said + 1
+        assert parts.queues.get(STATE_QUEUE).end == said + 1
     with opened(tmp_path) as parts:
         assert parts.state.offsets == {("A", "g"): {0: 9, 1: 9}}
 

@@ -10,7 +10,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.token import Token
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
-from sparrow.store.log.state.updates import State, TokenSaid, in_records, words_of
+from sparrow.store.log.state.updates import StateTables, TokenUpdate, decode_updates, encode_updates
 
 P = Token(id=1, name="appid-340101;sid-p0912", kind="p", secret=bytes(range(32)), created_ms=5)
 C = Token(id=2, name="billing", kind="c", secret=bytes(32), created_ms=6)
@@ -18,18 +18,18 @@ GONE = msgspec.structs.replace(C, revoked_ms=9)
 
 
 def test_the_newest_word_on_a_token_counts():
-    state = State()
-    state.hear([TokenSaid(P), TokenSaid(C)], 100)
-    state.hear([TokenSaid(GONE)], 200)
+    state = StateTables()
+    state.hear([TokenUpdate(P), TokenUpdate(C)], 100)
+    state.hear([TokenUpdate(GONE)], 200)
     assert state.tokens == {P.name: P, C.name: GONE}
-    assert state.say_before(150) == [TokenSaid(P)]
+    assert state.say_before(150) == [TokenUpdate(P)]
 
 
 def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
-    ((_, body),) = in_records([TokenSaid(P), TokenSaid(GONE)])
-    assert words_of(body, 0) == [TokenSaid(P), TokenSaid(GONE)]
-    state, again = State(), State()
-    state.hear([TokenSaid(P), TokenSaid(GONE)], 100)
+    ((_, body),) = encode_updates([TokenUpdate(P), TokenUpdate(GONE)])
+    assert decode_updates(body, 0) == [TokenUpdate(P), TokenUpdate(GONE)]
+    state, again = StateTables(), StateTables()
+    state.hear([TokenUpdate(P), TokenUpdate(GONE)], 100)
     again.restore(state.snapshot(7, 400))
     assert again.tokens == state.tokens
     assert again.say_before(1000) == state.say_before(1000)

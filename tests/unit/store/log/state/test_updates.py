@@ -5,15 +5,15 @@ import pytest
 from sparrow.model.errors import CorruptRecord
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log.state.updates import (
-    AppendBegun,
-    GroupSaid,
-    LedgerSaid,
-    MarkSaid,
-    OffsetsSaid,
-    State,
-    TopicSaid,
-    in_records,
-    words_of,
+    AtomicAppendBegin,
+    GroupUpdate,
+    LedgerUpdate,
+    MarkUpdate,
+    OffsetsUpdate,
+    StateTables,
+    TopicUpdate,
+    decode_updates,
+    encode_updates,
 )
 
 A, B = Topic(name="A"), Topic(name="B", read_queues=2)
@@ -21,9 +21,9 @@ A, B = Topic(name="A"), Topic(name="B", read_queues=2)
 
 @pytest.fixture
 def state():
-    state = State()
-    state.hear([TopicSaid("A", A), GroupSaid("g", Group(name="g"))], 100)
-    state.hear([TopicSaid("B", B), OffsetsSaid("A", "g", {0: 5, 1: 6})], 200)
+    state = StateTables()
+    state.hear([TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))], 100)
+    state.hear([TopicUpdate("B", B), OffsetsUpdate("A", "g", {0: 5, 1: 6})], 200)
     return state
 
 
@@ -35,61 +35,63 @@ def test_words_add_up_to_state(state):
 
 def test_the_newest_word_on_a_thing_counts(state):
     changed = Topic(name="A", permission=4)
-    state.hear([TopicSaid("A", changed), OffsetsSaid("A", "g", {0: 1})], 300)
+    state.hear([TopicUpdate("A", changed), OffsetsUpdate("A", "g", {0: 1})], 300)
     assert state.topics["A"] == changed
     assert state.offsets["A", "g"] == {0: 1}
 
 
 def test_a_thing_that_is_gone_is_gone(state):
-    state.hear([TopicSaid("A", None), OffsetsSaid("A", "g", None), GroupSaid("g", None), GroupSaid("h", None)], 300)
+    state.hear(
+        [TopicUpdate("A", None), OffsetsUpdate("A", "g", None), GroupUpdate("g", None), GroupUpdate("h", None)], 300
+    )
     assert (state.topics, state.groups, state.offsets) == ({"B": B}, {}, {})
-    assert state.say_before(1000) == [TopicSaid("B", B)]
+    assert state.say_before(1000) == [TopicUpdate("B", B)]
 
 
 def test_words_come_back_from_their_record():
-    words = [TopicSaid("A", A), TopicSaid("B", None), GroupSaid("g", None), OffsetsSaid("A", "g", {7: 1 << 40})]
-    ((portion, body),) = in_records(words)
-    assert list(portion) == words == words_of(body, 0)
+    words = [TopicUpdate("A", A), TopicUpdate("B", None), GroupUpdate("g", None), OffsetsUpdate("A", "g", {7: 1 << 40})]
+    ((portion, body),) = encode_updates(words)
+    assert list(portion) == words == decode_updates(body, 0)
 
 
 def test_many_words_are_said_in_records_of_moderate_size():
-    words = [TopicSaid(f"T{n}", A) for n in range(2500)]
-    portions = list(in_records(words))
+    words = [TopicUpdate(f"T{n}", A) for n in range(2500)]
+    portions = list(encode_updates(words))
     assert [len(portion) for portion, _ in portions] == [1000, 1000, 500]
-    assert [word for _, body in portions for word in words_of(body, 0)] == words
+    assert [word for _, body in portions for word in decode_updates(body, 0)] == words
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[{"type":"other"}]', b"\xff"])
 def test_a_record_that_says_nothing_we_know_is_damage_at_its_place(body):
     with pytest.raises(CorruptRecord) as caught:
-        words_of(body, 4711)
+        decode_updates(body, 4711)
     assert caught.value.physical_offset == 4711
 
 
 def test_only_what_was_last_said_before_a_place_is_said_again(state):
     assert state.say_before(100) == []
-    assert state.say_before(101) == [TopicSaid("A", A), GroupSaid("g", Group(name="g"))]
+    assert state.say_before(101) == [TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))]
     assert len(state.say_before(201)) == 4
-    state.hear([TopicSaid("A", A)], 300)
-    assert state.say_before(101) == [GroupSaid("g", Group(name="g"))]
+    state.hear([TopicUpdate("A", A)], 300)
+    assert state.say_before(101) == [GroupUpdate("g", Group(name="g"))]
 
 
 def test_offsets_are_said_once_for_many_commits(state):
     state.offsets["A", "g"][0] = 9
     state.unsaid |= {("A", "g"), ("A", "forgotten")}
-    assert state.say_offsets() == [OffsetsSaid("A", "g", {0: 9, 1: 6})]
+    assert state.say_offsets() == [OffsetsUpdate("A", "g", {0: 9, 1: 6})]
     assert state.say_offsets() == []
 
 
 def test_a_word_does_not_change_with_the_state(state):
-    (word,) = [word for word in state.say_before(1000) if isinstance(word, OffsetsSaid)]
+    (word,) = [word for word in state.say_before(1000) if isinstance(word, OffsetsUpdate)]
     state.offsets["A", "g"][0] = 99
     assert word.offsets == {0: 5, 1: 6}
 
 
 def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
-    state.hear([TopicSaid("B", None)], 300)
-    again = State()
+    state.hear([TopicUpdate("B", None)], 300)
+    again = StateTables()
     again.restore(state.snapshot(7, 400))
     assert (again.topics, again.groups, again.offsets) == (state.topics, state.groups, state.offsets)
     for place in (100, 101, 201, 301):
@@ -97,23 +99,23 @@ def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
 
 
 def test_a_mark_is_the_newest_word_on_it(state):
-    state.hear([MarkSaid("timers", 5), MarkSaid("others", 1)], 300)
-    state.hear([MarkSaid("timers", 3)], 400)  # backwards is allowed: a clock may have been set
+    state.hear([MarkUpdate("timers", 5), MarkUpdate("others", 1)], 300)
+    state.hear([MarkUpdate("timers", 3)], 400)  # backwards is allowed: a clock may have been set
     assert state.marks == {"timers": 3, "others": 1}
     assert state.say_before(400) == [
-        TopicSaid("A", A),
-        GroupSaid("g", Group(name="g")),
-        TopicSaid("B", B),
-        OffsetsSaid("A", "g", {0: 5, 1: 6}),
-        MarkSaid("others", 1),
+        TopicUpdate("A", A),
+        GroupUpdate("g", Group(name="g")),
+        TopicUpdate("B", B),
+        OffsetsUpdate("A", "g", {0: 5, 1: 6}),
+        MarkUpdate("others", 1),
     ]
 
 
 def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
-    ((_, body),) = in_records([MarkSaid("timers", 1 << 40)])
-    assert words_of(body, 0) == [MarkSaid("timers", 1 << 40)]
-    state.hear([MarkSaid("timers", 1 << 40)], 300)
-    again = State()
+    ((_, body),) = encode_updates([MarkUpdate("timers", 1 << 40)])
+    assert decode_updates(body, 0) == [MarkUpdate("timers", 1 << 40)]
+    state.hear([MarkUpdate("timers", 1 << 40)], 300)
+    again = StateTables()
     again.restore(state.snapshot(next_offset=9, log_end=400))
     assert again.marks == {"timers": 1 << 40}
     assert again.say_before(1000) == state.say_before(1000)
@@ -126,25 +128,25 @@ def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
 
 def test_a_word_that_only_a_newer_sparrow_knows_takes_no_other_with_it():
     body = b'[{"type":"mark","name":"a","value":1},{"type":"of tomorrow","x":[1]},{"type":"mark","name":"b","value":2}]'
-    assert words_of(body, 0) == [MarkSaid("a", 1), MarkSaid("b", 2)]
+    assert decode_updates(body, 0) == [MarkUpdate("a", 1), MarkUpdate("b", 2)]
 
 
 def test_the_ledger_keeps_the_newest_word_on_a_scope_and_forgets_where_its_group_began(state):
-    state.hear([AppendBegun("s", 1)], 300)
+    state.hear([AtomicAppendBegin("s", 1)], 300)
     assert state.ledger == {}
-    state.hear([LedgerSaid("s", 1, 50, 300)], 400)
-    state.hear([LedgerSaid("s", 2, 60, 450)], 500)
-    assert state.ledger == {"s": LedgerSaid("s", 2, 60)}
+    state.hear([LedgerUpdate("s", 1, 50, 300)], 400)
+    state.hear([LedgerUpdate("s", 2, 60, 450)], 500)
+    assert state.ledger == {"s": LedgerUpdate("s", 2, 60)}
     assert (state.ledger_said_at("s"), state.ledger_said_at("t")) == (500, -1)
-    assert LedgerSaid("s", 2, 60) in state.say_before(501)
-    assert LedgerSaid("s", 2, 60) not in state.say_before(500)
+    assert LedgerUpdate("s", 2, 60) in state.say_before(501)
+    assert LedgerUpdate("s", 2, 60) not in state.say_before(500)
 
 
 def test_a_snapshot_holds_the_ledger(state):
-    state.hear([LedgerSaid("s", 2, 60, 450)], 500)
-    again = State()
+    state.hear([LedgerUpdate("s", 2, 60, 450)], 500)
+    again = StateTables()
     again.restore(state.snapshot(3, 600))
-    assert (again.ledger, again.ledger_said_at("s")) == ({"s": LedgerSaid("s", 2, 60)}, 500)
+    assert (again.ledger, again.ledger_said_at("s")) == ({"s": LedgerUpdate("s", 2, 60)}, 500)
     again.forget()
     assert again.ledger == {}
     assert again.say_before(1000) == []
@@ -152,7 +154,7 @@ def test_a_snapshot_holds_the_ledger(state):
 
 def test_scopes_are_forgotten_that_are_old_and_would_have_to_be_said_again(state):
     for at, scope, ms in ((300, "old", 10), (400, "young", 99), (900, "old, but far", 10)):
-        state.hear([LedgerSaid(scope, 1, ms)], at)
+        state.hear([LedgerUpdate(scope, 1, ms)], at)
     state.forget_scopes(500, older_than_ms=50)
     assert state.ledger.keys() == {"young", "old, but far"}
-    assert LedgerSaid("old", 1, 10) not in state.say_before(1000)
+    assert LedgerUpdate("old", 1, 10) not in state.say_before(1000)
