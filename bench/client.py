@@ -16,7 +16,7 @@ import uvloop
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker, cpu_of
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import Busy
 from sparrow.model.message import Message
@@ -52,7 +52,7 @@ async def produce(name_servers: str, topic: str, count: int) -> float:
 
 async def consume(name_servers: str, topic: str, count: int) -> float:
     """Messages a second to a handler of batches."""
-    appetite = Appetite(count_max=20_000, span_max=100_000, pull_count_max=1024, pull_bytes_max=1 << 20)
+    appetite = Prefetch(count_max=20_000, span_max=100_000, pull_count_max=1024, pull_bytes_max=1 << 20)
     async with Consumer("bench-consumer", name_servers, appetite=appetite) as consumer:
         await consumer.subscribe(topic)
         seen, done = 0, asyncio.Event()

@@ -3,7 +3,7 @@
 import threading
 
 import sparrow.testing
-from sparrow.client import Admin, Bury, Consumer, Later, Message, Producer
+from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer, RetryLater
 from sparrow.model import StoredMessage
 
 is_repaired = threading.Event()
@@ -14,9 +14,9 @@ handled: list[str] = []
 def handle(message: StoredMessage) -> None:
     text = message.body.decode()
     if text == "too early" and message.reconsume_times == 0:
-        raise Later(1)  # in a second
+        raise RetryLater(1)  # in a second
     if text == "broken" and not is_repaired.is_set():
-        raise Bury  # no use in trying again
+        raise DeadLetter  # no use in trying again
     handled.append(text)
     if len(handled) == 3:
         all_handled.set()

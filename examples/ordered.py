@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model import StoredMessage
 
 STEPS = ("created", "paid", "shipped")
@@ -14,7 +14,7 @@ all_seen = threading.Event()
 
 
 def handle(message: StoredMessage) -> None:
-    steps[message.properties[SHARDING_KEY]].append(message.body.decode())
+    steps[message.properties[PROPERTY_SHARDING_KEY]].append(message.body.decode())
     if sum(map(len, steps.values())) == 30:
         all_seen.set()
 
@@ -24,7 +24,7 @@ with sparrow.testing.running() as platform:
         for step in STEPS:
             for number in range(10):
                 # What has the same sharding key goes to the same queue.
-                producer.send(Message.of("orders", step, **{SHARDING_KEY: f"order-{number}"}))
+                producer.send(Message.of("orders", step, **{PROPERTY_SHARDING_KEY: f"order-{number}"}))
 
     with Consumer("billing", platform.name_servers) as consumer:
         consumer.subscribe("orders")

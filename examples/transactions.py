@@ -3,17 +3,17 @@
 import sqlite3
 
 import sparrow.testing
-from sparrow.client import Consumer, Message, Outcome, Producer
+from sparrow.client import Consumer, Message, Producer, TransactionState
 from sparrow.model import StoredMessage
 
 database = sqlite3.connect("file::memory:?cache=shared", uri=True, check_same_thread=False)
 database.execute("create table orders (id text primary key)")
 
 
-def is_there(message: StoredMessage) -> Outcome:
+def is_there(message: StoredMessage) -> TransactionState:
     """What the broker asks if it never heard how a transaction ended, because we crashed, say."""
     found = database.execute("select 1 from orders where id = ?", message.keys).fetchone()
-    return Outcome.COMMIT if found else Outcome.ROLLBACK
+    return TransactionState.COMMIT if found else TransactionState.ROLLBACK
 
 
 with (

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Sequence
 
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.allocation import averagely
 from sparrow.model.message import StoredMessage
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 GROUP, TOPIC = "readers", "T"
-APPETITE = Appetite(count_max=200, pull_count_max=32)
+APPETITE = Prefetch(count_max=200, pull_count_max=32)
 WORKERS = 10
 HANDLING_S = 0.001
 COMMIT_INTERVAL_MS = 500
@@ -31,9 +31,7 @@ async def main(name_servers: str, path: str) -> None:
     def tell(*words: object) -> None:
         os.write(file, (" ".join(map(str, words)) + "\n").encode())
 
-    def strategy(
-        group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
-    ) -> list[BrokerQueue]:
+    def strategy(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
         mine = averagely(group, client_id, queues, client_ids)
         if queues and queues[0].topic == TOPIC:
             tell("shares", *(queue.queue_id for queue in mine))

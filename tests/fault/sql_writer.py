@@ -26,7 +26,7 @@ import traceback
 from hashlib import blake2b
 
 from sparrow.model.errors import SparrowError
-from sparrow.model.message import PRODUCER_ID, SEQUENCE, Draft
+from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, Draft
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue
 from sparrow.store.sql.append.insert import insert_with_ids
@@ -51,7 +51,7 @@ def drafts_of(seed: int, count: int) -> list[Draft]:
     return [
         Draft(
             body=blake2b(f"{seed}.{n}".encode()).digest() * rng.randrange(1, 6),
-            properties=f"KEYS\x01{seed}\x02{PRODUCER_ID}\x01{seed}\x02{SEQUENCE}\x01{n}\x02".encode(),
+            properties=f"KEYS\x01{seed}\x02{PROPERTY_PRODUCER_ID}\x01{seed}\x02{PROPERTY_SEQUENCE}\x01{n}\x02".encode(),
         )
         for n in range(count)
     ]

@@ -21,7 +21,7 @@ from tests.support.drafts import draft
 from tests.support.log_stores import crashed_copy, damage, overwrite, segment_path, small
 
 from sparrow.model.errors import StoreFailed, StoreFull
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.commit_log.commit_log import CommitLog
@@ -437,7 +437,7 @@ async def assert_whole(path: Path, told: int) -> int:
         for queue in group_writer.QUEUES:
             in_groups = [body for body in found[queue] if not body.startswith(b"single")]
             assert in_groups == wanted[queue]
-            assert await store.bounds(queue) == Bounds(0, len(found[queue]))
+            assert await store.bounds(queue) == QueueBounds(0, len(found[queue]))
         assert store.bounds_now(STATE_QUEUE).end > 0
     finally:
         store.close_now()

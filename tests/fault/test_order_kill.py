@@ -17,7 +17,7 @@ from tests.support.processes import BrokerProcess, broker_process
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model import Message, StoredMessage
 from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
@@ -112,7 +112,7 @@ async def sends(producer: Producer, key: str, told: dict[str, int]) -> None:
     number = 0
     while True:
         number += 1
-        result = await producer.send(Message.of(TOPIC, f"{key} {number}", **{SHARDING_KEY: key}))
+        result = await producer.send(Message.of(TOPIC, f"{key} {number}", **{PROPERTY_SHARDING_KEY: key}))
         assert result.is_ok
         told[key] = number
         await asyncio.sleep(PAUSE_S)

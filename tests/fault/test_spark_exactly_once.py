@@ -28,13 +28,13 @@ from tests.support.databases import mariadb_server
 from tests.support.processes import BrokerProcess
 from tests.support.waiting import eventually
 
-from sparrow.client.aio import Admin, Consumer, Producer, Session
+from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
 from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 LOG, SQL = "log", "sql"
 """Brokers, by what they keep messages in."""
@@ -105,7 +105,7 @@ class Stage:
     brokers: dict[str, Broker]
     plans: list[Plan]
     driver: Driver
-    session: Session
+    session: ClientSession
     rng: random.Random
     is_fed: bool = True
     blows: Counter[Blow] = field(default_factory=Counter)
@@ -149,7 +149,7 @@ class Stage:
         if query_id is None or plan.delivery != "exactlyOnce":
             return -1
         scope = f"{query_id}/{plan.target}"
-        found = await staging.ledger(self.session, self.brokers[plan.broker].address, scope, timeout_ms=10_000)
+        found = await staging.query_ledger(self.session, self.brokers[plan.broker].address, scope, timeout_ms=10_000)
         return -1 if found is None else found
 
 
@@ -180,7 +180,7 @@ async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[
         driver = Driver(folder, orders)
         stack.push_async_callback(driver.stop)
         # It asks brokers by their address alone: tended, it would hang up where no route leads.
-        session = await stack.enter_async_context(Session(name_servers, tend_interval_ms=3_600_000))
+        session = await stack.enter_async_context(ClientSession(name_servers, tend_interval_ms=3_600_000))
         yield Stage(name_servers, brokers, plans, driver, session, rng)
 
 
@@ -206,7 +206,7 @@ async def feed(stage: Stage, topic: str, broker: str) -> None:
             number += 1
             messages = [Message.of(topic, b"", keys=key)] * FEED_ROWS
             try:
-                await producer.send_batch(messages, queue=BrokerQueue(topic, broker, queue_id))
+                await producer.send_batch(messages, queue=QueueRef(topic, broker, queue_id))
             except SparrowError:  # its broker is away
                 pass
             await asyncio.sleep(FEED_S)  # so that there are many batches, not for anything to happen

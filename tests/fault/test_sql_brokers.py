@@ -32,7 +32,7 @@ from tests.support.waiting import eventually
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.priority import LANES
+from sparrow.model.priority import LANE_COUNT
 from sparrow.nameserver.server import NameServer
 from sparrow.net import Address, Channel
 from sparrow.settings import NamingSettings
@@ -42,7 +42,7 @@ from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
 
 TOPIC, GROUP = "orders", "billing"
 PARTS = 2
-QUEUES = PARTS * LANES
+QUEUES = PARTS * LANE_COUNT
 BROKERS = 3
 LEASE_MS = 1_000
 GAP_S = LEASE_MS / 1000 + 1
@@ -120,7 +120,7 @@ async def produce_by_name_server(history: History, name: str, name_servers: str)
             body = f"{name} {number}".encode()
             number += 1
             try:
-                result = await producer.send(Message.of(TOPIC, body, priority=WORDS[number % LANES]))
+                result = await producer.send(Message.of(TOPIC, body, priority=WORDS[number % LANE_COUNT]))
             except SparrowError:  # perhaps it is there, perhaps not
                 await asyncio.sleep(0.01)
                 continue
@@ -136,7 +136,9 @@ async def produce_at(history: History, name: str, broker: Broker) -> None:
             async with channel_to(broker.address) as channel:
                 while not history.is_over:
                     body = f"{name} {number}".encode()
-                    words = named(__PID=name, __SEQ=str(number), UNIQ_KEY=body.hex(), PRIORITY=WORDS[number % LANES])
+                    words = named(
+                        __PID=name, __SEQ=str(number), UNIQ_KEY=body.hex(), PRIORITY=WORDS[number % LANE_COUNT]
+                    )
                     header = send_header(TOPIC, number % PARTS, words)
                     answer = await channel.request(Code.SEND_MESSAGE_V2, header, body, timeout_ms=3_000)
                     if answer.code != Response.SUCCESS:

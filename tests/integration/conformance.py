@@ -16,8 +16,8 @@ from tests.support.waiting import eventually
 from sparrow import clock
 from sparrow.model.errors import IllegalName, Refused, TooLarge, UnknownTopic
 from sparrow.model.message import Draft
-from sparrow.model.priority import HAS_LANES, LANES
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import AppendResult, AtEnd, Moved, QueueRecords, Slice, Store
 from sparrow.wire import columns, record
@@ -31,7 +31,7 @@ LATEST_MS = 1 << 62
 
 def topic(name: str, *, parts: int = 1, **more: object) -> Topic:
     """With lanes: which every engine has, and some have on every topic."""
-    return Topic(name=name, write_queues=parts, read_queues=parts * LANES, sys_flag=HAS_LANES, **more)
+    return Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG, **more)
 
 
 def portion(queue: Queue, *sent: str | bytes, tags: str = "", keys: str = "") -> QueueRecords:
@@ -130,7 +130,7 @@ class StoreConformance:
         for n in range(5):
             assert (await send(store, Q0, draft(f"a{n}"))).offset == n
             assert (await send(store, Q1, draft(f"b{n}"))).offset == n
-        assert await store.bounds(Q0) == await store.bounds(Q1) == Bounds(0, 5)
+        assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 5)
         assert await read_all(store, Q0) == [b"a0", b"a1", b"a2", b"a3", b"a4"]
 
     async def test_a_batch_has_consecutive_offsets_and_its_place_is_told(self, store):
@@ -180,7 +180,7 @@ class StoreConformance:
     async def test_an_unknown_topic_takes_no_messages(self, store):
         with pytest.raises(UnknownTopic):
             await store.append(Queue("nowhere", 0), [draft("x")])
-        assert await store.bounds(Queue("nowhere", 0)) == Bounds(0, 0)
+        assert await store.bounds(Queue("nowhere", 0)) == QueueBounds(0, 0)
 
     @pytest.mark.parametrize("queue_id", [-1, 1 << 31])
     async def test_a_queue_id_is_a_small_number_from_0(self, store, queue_id):
@@ -197,7 +197,7 @@ class StoreConformance:
             await store.append(Q0, [draft("good"), draft(bytes(17 << 20)), draft("good")])
         with pytest.raises(TooLarge):
             await store.append(Q0, [draft("good"), Draft(body=b"", properties=b"a\x01" + b"x" * 32767)])
-        assert await store.bounds(Q0) == Bounds(0, 0)
+        assert await store.bounds(Q0) == QueueBounds(0, 0)
         assert (await send(store, Q0, draft("next"))).offset == 0
         assert await read_all(store, Q0) == [b"next"]
 
@@ -210,23 +210,23 @@ class StoreConformance:
 
     async def test_a_queue_that_never_had_a_message_is_at_its_end_at_0(self, store):
         for queue in (Q0, Queue("nowhere", 3)):
-            assert await store.read(queue, 0) == AtEnd(Bounds(0, 0))
-            assert await store.read(queue, 1) == Moved(0, Bounds(0, 0))
-            assert await store.read(queue, -1) == Moved(0, Bounds(0, 0))
+            assert await store.read(queue, 0) == AtEnd(QueueBounds(0, 0))
+            assert await store.read(queue, 1) == Moved(0, QueueBounds(0, 0))
+            assert await store.read(queue, -1) == Moved(0, QueueBounds(0, 0))
 
     async def test_the_end_of_a_queue_is_a_place_to_wait(self, store):
         await send(store, Q0, draft("0"), draft("1"))
-        assert await store.read(Q0, 2) == AtEnd(Bounds(0, 2))
+        assert await store.read(Q0, 2) == AtEnd(QueueBounds(0, 2))
 
     @pytest.mark.parametrize(("asked", "to"), [(-1, 0), (-(1 << 40), 0), (3, 2), (1 << 60, 2)])
     async def test_an_offset_outside_the_queue_is_moved_to_its_nearer_end(self, store, asked, to):
         await send(store, Q0, draft("0"), draft("1"))
-        assert await store.read(Q0, asked) == Moved(to, Bounds(0, 2))
+        assert await store.read(Q0, asked) == Moved(to, QueueBounds(0, 2))
 
     async def test_a_slice_says_where_to_go_on_and_what_there_is(self, store):
         await send(store, Q0, *(draft(f"{n}") for n in range(10)))
         found = await store.read(Q0, 3, count_max=4)
-        assert (bodies(found), found.next_offset, found.bounds) == ([b"3", b"4", b"5", b"6"], 7, Bounds(0, 10))
+        assert (bodies(found), found.next_offset, found.bounds) == ([b"3", b"4", b"5", b"6"], 7, QueueBounds(0, 10))
         assert bodies(await store.read(Q0, 9)) == [b"9"]
 
     @pytest.mark.parametrize("count_max", [1, 3, 7, 100, 1000])
@@ -282,7 +282,7 @@ class StoreConformance:
         await send(store, Q0, *(draft(f"{n}", tags="A") for n in range(9)))
         found = await store.read(Q0, 2, tags_codes=frozenset({tags_code("B")}))
         assert isinstance(found, Slice)
-        assert (bodies(found), found.next_offset, found.bounds) == ([], 9, Bounds(0, 9))
+        assert (bodies(found), found.next_offset, found.bounds) == ([], 9, QueueBounds(0, 9))
 
     async def test_a_message_read_once_is_read_the_same_ever_after(self, store, reopen):
         await send(store, Q0, *(draft(f"{n}", keys="k", tags="t") for n in range(10)))
@@ -424,9 +424,9 @@ class StoreConformance:
         await store.delete_topic("orders")
         async for found in now_and_reopened(store, reopen):
             assert set(await found.topics()) == {"other"}
-            assert await found.bounds(Q0) == Bounds(0, 0)
-            assert await found.read(Q0, 0) == AtEnd(Bounds(0, 0))
-            assert await found.read(Q0, 2) == Moved(0, Bounds(0, 0))
+            assert await found.bounds(Q0) == QueueBounds(0, 0)
+            assert await found.read(Q0, 0) == AtEnd(QueueBounds(0, 0))
+            assert await found.read(Q0, 2) == Moved(0, QueueBounds(0, 0))
             assert await found.committed("g", Q0) is None
             assert await found.offset_at(Q0, appended.store_ms) == 0
             with pytest.raises(UnknownTopic):
@@ -452,7 +452,7 @@ class StoreConformance:
         assert (await send(store, Q0, draft("new 0"))).offset == 0
         await send(store, Q0, draft("new 1"))
         async for found in now_and_reopened(store, reopen):
-            assert await found.bounds(Q0) == Bounds(0, 2)
+            assert await found.bounds(Q0) == QueueBounds(0, 2)
             assert await read_all(found, Q0) == [b"new 0", b"new 1"]
             assert (await found.topics())["orders"].write_queues == 2
             assert await found.committed("g", Q0) is None
@@ -586,8 +586,8 @@ class StoreConformance:
             for number in (3, 2, 0):
                 assert await found.append_group("query", number, [portion(Q0, "again"), portion(Q1, "again")]) is False
             assert await found.ledger("query") == 3
-            assert await found.bounds(Q0) == Bounds(0, 1)
-            assert await found.bounds(Q1) == Bounds(0, 0)
+            assert await found.bounds(Q0) == QueueBounds(0, 1)
+            assert await found.bounds(Q1) == QueueBounds(0, 0)
         store = found
         assert await store.append_group("query", 7, [portion(Q0, "seven")]) is True
         assert await store.append_group("other", 3, [portion(Q0, "other's")]) is True
@@ -601,7 +601,7 @@ class StoreConformance:
         async for found in now_and_reopened(store, reopen):
             assert await found.append_group("query", 1, []) is False
             assert await found.ledger("query") == 1
-            assert await found.bounds(Q0) == Bounds(0, 0)
+            assert await found.bounds(Q0) == QueueBounds(0, 0)
 
     async def test_a_group_that_is_refused_leaves_nothing_behind(self, store):
         good = portion(Q0, "good")
@@ -621,7 +621,7 @@ class StoreConformance:
             with pytest.raises(Refused):
                 await store.append_group(scope, number, [good])
         assert await store.ledger("query") is None
-        assert await store.bounds(Q0) == await store.bounds(Q1) == Bounds(0, 0)
+        assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 0)
         assert await store.append_group("query", 0, [good]) is True
         await visible(store, Q0, 1)
 
@@ -644,8 +644,8 @@ class StoreConformance:
         assert sorted(done) == [False] * 7 + [True]
         for queue, end in ((Q0, 2), (OTHER, 1)):
             await visible(store, queue, end)
-        assert await store.bounds(Q0) == Bounds(0, 2)
-        assert await store.bounds(OTHER) == Bounds(0, 1)
+        assert await store.bounds(Q0) == QueueBounds(0, 2)
+        assert await store.bounds(OTHER) == QueueBounds(0, 1)
 
     async def test_groups_and_ordinary_appends_do_not_mix_nor_get_in_each_others_way(self, store, reopen):
         async def ordinary(queue: Queue) -> None:
@@ -703,8 +703,8 @@ class StoreConformance:
         await send(store, Q1, draft("one"))
         await store.commit("g", Q0, 4)
         store = await reopen()
-        assert await store.bounds(Q0) == Bounds(0, 9)
-        assert await store.bounds(Q1) == Bounds(0, 1)
+        assert await store.bounds(Q0) == QueueBounds(0, 9)
+        assert await store.bounds(Q1) == QueueBounds(0, 1)
         assert await read_all(store, Q0) == [f"{n}".encode() for n in range(9)]
         assert await read_all(store, Q0, tags_codes=frozenset({tags_code("B")})) == [b"1", b"3", b"5", b"7"]
         assert await self.found(store, "k1") == [b"1", b"4", b"7"]

@@ -12,11 +12,11 @@ from sparrow.client.aio.admin.admin import NEWEST_MS, Admin
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import IllegalName, Refused, Unavailable, UnknownTopic
 from sparrow.model.message import Message
-from sparrow.model.queue import Bounds, Queue
-from sparrow.model.topic import READ, Group
+from sparrow.model.queue import Queue, QueueBounds
+from sparrow.model.topic import PERM_READ, Group
 from sparrow.nameserver.server import NameServer
 from sparrow.settings import NamingSettings
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.frame import Command
 
@@ -39,8 +39,8 @@ async def producer(platform: Platform) -> AsyncIterator[Producer]:
         yield opened
 
 
-def queue(number: int) -> BrokerQueue:
-    return BrokerQueue("orders", "sparrow", number)
+def queue(number: int) -> QueueRef:
+    return QueueRef("orders", "sparrow", number)
 
 
 async def commit(platform: Platform, group: str, queue_id: int, offset: int) -> None:
@@ -64,7 +64,7 @@ async def test_a_created_topic_is_in_its_route_at_once(platform: Platform, admin
 
 async def test_creating_again_changes_a_topic(admin: Admin) -> None:
     await admin.create_topic("orders", 3)
-    await admin.create_topic("orders", 5, permission=READ)
+    await admin.create_topic("orders", 5, permission=PERM_READ)
     route = await admin.route("orders")
     assert (len(route.read_queues), len(route.write_queues)) == (5, 0)
 
@@ -77,7 +77,7 @@ async def test_a_deleted_topic_is_gone_with_its_messages(admin: Admin, producer:
     with pytest.raises(UnknownTopic):
         await admin.route("orders")
     await admin.create_topic("orders", 1)
-    assert await admin.topic_bounds("orders") == {queue(0): Bounds(0, 0)}
+    assert await admin.topic_bounds("orders") == {queue(0): QueueBounds(0, 0)}
     await admin.delete_topic("never_there")
 
 
@@ -118,9 +118,9 @@ async def test_bounds_name_every_queue_also_empty_ones(admin: Admin, producer: P
     await admin.create_topic("orders", 3)
     await producer.send_batch([Message.of("orders", b"x")] * 5, queue=queue(1))
     assert await admin.topic_bounds("orders") == {
-        queue(0): Bounds(0, 0),
-        queue(1): Bounds(0, 5),
-        queue(2): Bounds(0, 0),
+        queue(0): QueueBounds(0, 0),
+        queue(1): QueueBounds(0, 5),
+        queue(2): QueueBounds(0, 0),
     }
     with pytest.raises(UnknownTopic):
         await admin.topic_bounds("unknown")
@@ -136,7 +136,7 @@ async def test_offsets_are_found_by_time(platform: Platform, admin: Admin, produ
     assert await admin.offset_at(queue(0), last.store_ms + 1) == 3
     assert await admin.offset_at(queue(0), NEWEST_MS) == 3
     with pytest.raises(Refused, match="not on broker 'other'"):
-        await admin.offset_at(BrokerQueue("orders", "other", 0), 0)
+        await admin.offset_at(QueueRef("orders", "other", 0), 0)
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ async def test_messages_are_found_by_key_on_every_broker(
     async with running_broker(tmp_path / "b", name="second", name_servers=platform.name_servers):
         await admin.create_topic("orders", 1)
         for name in ("sparrow", "second", "sparrow"):
-            await producer.send(Message.of("orders", name, keys="k1 k2"), queue=BrokerQueue("orders", name, 0))
+            await producer.send(Message.of("orders", name, keys="k1 k2"), queue=QueueRef("orders", name, 0))
         await producer.send(Message.of("orders", b"another", keys="k3"))
         found = await admin.find_by_key("orders", "k1")
         assert sorted(message.body for message in found) == [b"second", b"sparrow", b"sparrow"]

@@ -15,7 +15,7 @@ from tests.support.wires import wire_to
 from sparrow.broker import dispatch
 from sparrow.model.topic import Topic
 from sparrow.wire import batch, bodies, headers
-from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, LockQueues, SubscriptionData
+from sparrow.wire.bodies import ConsumerData, HeartbeatData, LockQueues, QueueRef, SubscriptionData
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_RESPONSE, Command, Serialization, encode
 
@@ -317,7 +317,7 @@ async def test_garbage_costs_its_connections_only(server, channel):
 def frames() -> dict[str, bytes]:
     """One good frame of each kind that matters, in both spellings of the header."""
     beat = HeartbeatData("c@1", [], [ConsumerData("g", subscription_data_set=[SubscriptionData("T", sub_version=1)])])
-    lock = LockQueues("g", "c@1", mq_set=[BrokerQueue("T", "sparrow", 0)])
+    lock = LockQueues("g", "c@1", mq_set=[QueueRef("T", "sparrow", 0)])
     said = named(TAGS="a", KEYS="k", UNIQ_KEY="AB12", DELAY="0", WAIT="true")
     kinds: dict[str, tuple[int, headers.Header, bytes]] = {
         "send": (310, send_header("T", 0, said), b"hello"),

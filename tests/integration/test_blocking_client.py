@@ -23,7 +23,7 @@ from sparrow.client.blocking import fetch_buffer
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Closed, Refused, UnknownTopic
 from sparrow.testing import RunningPlatform, running
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 TOPIC = "orders"
 
@@ -35,7 +35,7 @@ def producer(platform: RunningPlatform) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def queue(platform: RunningPlatform) -> BrokerQueue:
+def queue(platform: RunningPlatform) -> QueueRef:
     """The one queue of the topic."""
     with Admin(platform.name_servers) as admin:
         (queue,) = admin.create_topic(TOPIC, queues=1).read_queues
@@ -80,7 +80,7 @@ def test_what_was_sent_is_received(platform: RunningPlatform, producer: Producer
 
 
 def test_messages_sent_soon_keep_their_order_and_their_futures_say_where_they_lie(
-    platform: RunningPlatform, queue: BrokerQueue
+    platform: RunningPlatform, queue: QueueRef
 ) -> None:
     with Producer(platform.name_servers, linger_ms=1) as producer:
         futures = [producer.send_soon(Message.of(TOPIC, str(number)), queue=queue) for number in range(500)]
@@ -90,7 +90,7 @@ def test_messages_sent_soon_keep_their_order_and_their_futures_say_where_they_li
 
 
 def test_a_sender_faster_than_the_broker_waits_and_is_never_told_busy(
-    platform: RunningPlatform, queue: BrokerQueue
+    platform: RunningPlatform, queue: QueueRef
 ) -> None:
     with Producer(platform.name_servers, linger_ms=1, unsent_bytes_max=20_000) as producer:
         futures = [producer.send_soon(Message.of(TOPIC, bytes(5_000)), queue=queue) for _ in range(100)]
@@ -115,7 +115,7 @@ def _send_without_pause(name_servers: str) -> bool:
         return first.result().is_ok
 
 
-def test_closing_a_producer_sends_what_it_took(platform: RunningPlatform, queue: BrokerQueue) -> None:
+def test_closing_a_producer_sends_what_it_took(platform: RunningPlatform, queue: QueueRef) -> None:
     with Producer(platform.name_servers, linger_ms=60_000) as producer:
         futures = [producer.send_soon(Message.of(TOPIC, b"x")) for _ in range(10)]
     assert sorted(future.result(0).queue_offset for future in futures) == list(range(10))
@@ -136,7 +136,7 @@ def test_a_callback_may_send_more_soon_but_must_not_wait(producer: Producer) -> 
     assert second.result(10).is_ok
 
 
-def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: BrokerQueue) -> None:
+def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: QueueRef) -> None:
     with producer._has_room:  # whoever passes messages on waits for this
         producer._is_passing_on = True
     cancelled = producer.send_soon(Message.of(TOPIC, b"no"), queue=queue)
@@ -159,7 +159,7 @@ def test_an_error_is_raised_where_the_call_was_made_and_shows_its_road() -> None
 
 
 def test_a_message_counts_as_dealt_with_when_the_next_is_asked_for(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
@@ -168,7 +168,7 @@ def test_a_message_counts_as_dealt_with_when_the_next_is_asked_for(
 
 
 def test_commit_counts_the_message_in_hand_and_none_that_only_wait_here(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
@@ -179,9 +179,7 @@ def test_commit_counts_the_message_in_hand_and_none_that_only_wait_here(
             assert admin.progress("billing", TOPIC).queues[queue].committed == 4
 
 
-def test_the_polls_before_count_as_dealt_with(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
-) -> None:
+def test_the_polls_before_count_as_dealt_with(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
         assert polled(consumer, 4) == [0, 1, 2, 3]
@@ -189,9 +187,7 @@ def test_the_polls_before_count_as_dealt_with(
     assert first_number(platform) == 4
 
 
-def test_iterating_and_polling_may_take_turns(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
-) -> None:
+def test_iterating_and_polling_may_take_turns(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
         assert int(next(consumer).body) == 0
@@ -199,15 +195,15 @@ def test_iterating_and_polling_may_take_turns(
         assert int(next(consumer).body) == 4
 
 
-def test_a_poll_comes_back_with_nothing_when_its_time_is_up(platform: RunningPlatform, queue: BrokerQueue) -> None:
+def test_a_poll_comes_back_with_nothing_when_its_time_is_up(platform: RunningPlatform, queue: QueueRef) -> None:
     with consuming(platform) as consumer:
         assert consumer.poll(timeout_ms=1) == []
 
 
 def test_slow_messages_are_settled_without_another_fetch(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue, monkeypatch: pytest.MonkeyPatch
+    platform: RunningPlatform, producer: Producer, queue: QueueRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_buffer, "SETTLE_S", -1)
+    monkeypatch.setattr(fetch_buffer, "SETTLE_INTERVAL_S", -1)
     numbered(producer, 10)
     with consuming(platform) as consumer:
         for _ in range(4):
@@ -216,7 +212,7 @@ def test_slow_messages_are_settled_without_another_fetch(
 
 
 def test_after_a_seek_nothing_of_the_old_place_is_handed_out(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 10)
     with consuming(platform) as consumer:
@@ -226,7 +222,7 @@ def test_after_a_seek_nothing_of_the_old_place_is_handed_out(
 
 
 def test_queues_can_be_assigned_paused_and_pulled_by_hand(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 3)
     with Consumer("billing", platform.name_servers) as consumer:
@@ -241,7 +237,7 @@ def test_queues_can_be_assigned_paused_and_pulled_by_hand(
 
 
 def test_a_handler_runs_in_as_many_threads_as_asked_for(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 4)
     all_here = threading.Barrier(4, timeout=10)
@@ -258,7 +254,7 @@ def test_a_handler_runs_in_as_many_threads_as_asked_for(
 
 
 def test_a_handler_in_order_gets_a_queue_in_order_and_in_batches(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     numbered(producer, 100)
     seen: list[int] = []
@@ -277,7 +273,7 @@ def test_a_handler_in_order_gets_a_queue_in_order_and_in_batches(
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
 def test_whatever_a_handler_raises_the_others_go_on(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue, error: type[BaseException]
+    platform: RunningPlatform, producer: Producer, queue: QueueRef, error: type[BaseException]
 ) -> None:
     numbered(producer, 5)
     handled: set[int] = set()
@@ -293,7 +289,7 @@ def test_whatever_a_handler_raises_the_others_go_on(
         assert producer.send(Message.of(TOPIC, b"5")).is_ok
 
 
-def test_a_handler_may_send(platform: RunningPlatform, producer: Producer, queue: BrokerQueue) -> None:
+def test_a_handler_may_send(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     numbered(producer, 3)
     results: list[SendResult] = []
     with consuming(platform) as consumer:
@@ -314,7 +310,7 @@ def minds_ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("minds_ctrl_c")
 def test_ctrl_c_ends_the_wait_and_loses_no_message(
-    platform: RunningPlatform, producer: Producer, queue: BrokerQueue
+    platform: RunningPlatform, producer: Producer, queue: QueueRef
 ) -> None:
     main = threading.main_thread().ident
     assert main is not None
@@ -334,7 +330,7 @@ def test_ctrl_c_ends_the_wait_and_loses_no_message(
         assert [int(next(consumer).body) for _ in range(3)] == [0, 1, 2]
 
 
-def test_closing_from_another_thread_ends_the_iteration(platform: RunningPlatform, queue: BrokerQueue) -> None:
+def test_closing_from_another_thread_ends_the_iteration(platform: RunningPlatform, queue: QueueRef) -> None:
     consumer = consuming(platform)
     bodies: list[bytes] = []
     reader = threading.Thread(target=lambda: bodies.extend(message.body for message in consumer))
@@ -448,7 +444,7 @@ def test_whoever_waits_when_a_loop_stops_is_told() -> None:
 # -- the rest of it ---------------------------------------------------------------------------------------------------
 
 
-def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: BrokerQueue) -> None:
+def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     sent = producer.send(Message.of(TOPIC, b"x", keys="order-7"))
     with Admin(platform.name_servers) as admin:
         assert TOPIC in admin.topics()
@@ -461,7 +457,7 @@ def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: 
             admin.route(TOPIC)
 
 
-def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Producer, queue: BrokerQueue) -> None:
+def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Producer, queue: QueueRef) -> None:
     pa = pytest.importorskip("pyarrow")
     table = pa.table({"body": [b"1", b"2", b"3"], "tags": ["a", "b", "a"]})
     assert producer.send_table(TOPIC, table) == 3

@@ -5,7 +5,7 @@ from tests.support.asking import LOG, Asking, Clock, asking
 
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.bodies import BrokerQueue, GroupConfig, TopicConfig
+from sparrow.wire.bodies import GroupConfig, QueueRef, TopicConfig
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskGroup, AskTopic, DeleteGroup, DeleteTopic, UpdateTopic
 
@@ -53,8 +53,8 @@ async def all_groups(desk: Asking) -> bodies.GroupTable:
     return await desk.told(bodies.GroupTable, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 
 
-def queue(topic: str, number: int) -> BrokerQueue:
-    return BrokerQueue(topic, "sparrow", number)
+def queue(topic: str, number: int) -> QueueRef:
+    return QueueRef(topic, "sparrow", number)
 
 
 class TestTopics:

@@ -18,7 +18,7 @@ from sparrow.model.topic import Group, Topic
 from sparrow.net import Channel, connect
 from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, LockQueues, ProducerData, SubscriptionData
+from sparrow.wire.bodies import ConsumerData, HeartbeatData, LockQueues, ProducerData, QueueRef, SubscriptionData
 from sparrow.wire.codes import OUR_VERSION, Code, Language, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode
 from sparrow.wire.message_ids import format_offset_id
@@ -276,9 +276,9 @@ async def test_tags_pass_the_check(client):
 
 async def test_one_client_of_a_group_holds_a_queue(client):
     one, two = await client("one"), await client("two")
-    queues = [BrokerQueue("T", "sparrow", number) for number in range(2)]
+    queues = [QueueRef("T", "sparrow", number) for number in range(2)]
 
-    async def lock(who: Client) -> list[BrokerQueue]:
+    async def lock(who: Client) -> list[QueueRef]:
         held = await who.ask(Code.LOCK_BATCH_MQ, None, bodies.write(LockQueues("g", who.client_id, queues)))
         return bodies.read(bodies.QueuesLocked, held.body).locked
 
@@ -436,7 +436,7 @@ async def test_one_member_too_old_and_nobody_is_told(client, server):
 
 def at(offset: int) -> Callable[[Command], Command]:
     """Answers 221."""
-    status = bodies.ConsumerStatus(message_queue_table={BrokerQueue("T", "sparrow", 0): offset})
+    status = bodies.ConsumerStatus(message_queue_table={QueueRef("T", "sparrow", 0): offset})
     return lambda command: answer(command, Response.SUCCESS, None, bodies.write(status), None)
 
 

@@ -815,7 +815,7 @@ async def test_queues_are_assigned_to_pull_unless_the_mode_is_pop(tmp_path):
         assert [(each.message_queue.queue_id, each.mode) for each in found] == [(0, "PULL"), (1, "PULL"), (2, "PULL")]
         assert (await set_mode(channel, "POP")).code == 0
         (popped,) = (await assignments(channel, "T", client)).message_queue_assignments
-        assert (popped.message_queue, popped.mode) == (bodies.BrokerQueue("T", "sparrow", -1), "POP")
+        assert (popped.message_queue, popped.mode) == (bodies.QueueRef("T", "sparrow", -1), "POP")
         assert (await set_mode(channel, "PULL")).code == 0
         assert (
             len((await assignments(channel, "T", client, strategy_name="AVG_BY_CIRCLE")).message_queue_assignments) == 3
@@ -845,8 +845,8 @@ async def test_queues_of_other_brokers_are_assigned_too(tmp_path):
             await set_mode(channel, "POP")
             popped = (await assignments(channel, "T", client)).message_queue_assignments
             assert [each.message_queue for each in popped] == [
-                bodies.BrokerQueue("T", "other", -1),
-                bodies.BrokerQueue("T", "sparrow", -1),
+                bodies.QueueRef("T", "other", -1),
+                bodies.QueueRef("T", "sparrow", -1),
             ]
             channel.close()
 

@@ -13,12 +13,12 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.model.message import StoredMessage
-from sparrow.model.priority import HAS_LANES, Priority
+from sparrow.model.priority import LANES_SYS_FLAG, Priority
 from sparrow.model.queue import Queue
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import batch, bodies, headers, record
-from sparrow.wire.bodies import BrokerQueue, RouteData, TopicConfig
+from sparrow.wire.bodies import QueueRef, RouteData, TopicConfig
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskTopic, EndTransaction, GetRoute, PeekMessage, PopMessage, Sent, UpdateTopic
 
@@ -38,7 +38,7 @@ def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
         "permission": 6,
         "filter_type": "SINGLE_TAG",
         "is_ordered": False,
-        "sys_flag": HAS_LANES,
+        "sys_flag": LANES_SYS_FLAG,
     }
     return UpdateTopic(**(fields | changes))
 
@@ -98,7 +98,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
     config = await desk.make()
-    assert (config.write_queue_nums, config.read_queue_nums, config.topic_sys_flag) == (2, 6, HAS_LANES)
+    assert (config.write_queue_nums, config.read_queue_nums, config.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
     config = await desk.make(write_queues=4, read_queues=12, permission=4)
     assert (config.write_queue_nums, config.read_queue_nums, config.perm) == (4, 12, 4)
 
@@ -111,7 +111,7 @@ async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
         ({"write_queues": 1, "read_queues": 3}, "nobody could read what lies in the others"),
         ({"name": "%RETRY%G"}, "those have no lanes"),
         ({"name": "new", "write_queues": 30_000, "read_queues": 30_000}, "cannot have 90000 queues in lanes"),
-        ({"sys_flag": HAS_LANES | 8}, "24 is no topic flag"),
+        ({"sys_flag": LANES_SYS_FLAG | 8}, "24 is no topic flag"),
         ({"sys_flag": -1}, "-1 is no topic flag"),
     ],
 )
@@ -144,7 +144,7 @@ async def test_the_bounds_of_every_lane_can_be_seen(desk):
     name = desk.client.broker.name
     ends = {queue.queue_id: bounds.max_offset for queue, bounds in stats.offset_table.items()}
     assert ends == {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
-    assert BrokerQueue("T", name, 5) in stats.offset_table
+    assert QueueRef("T", name, 5) in stats.offset_table
 
 
 async def test_a_group_is_rewound_in_every_lane(desk):
@@ -171,7 +171,7 @@ async def test_routes_say_that_there_are_lanes_and_which_queues_are_for_whom(tmp
         async with channel_to(platform.name_server.address) as naming:
             answer = await naming.request(Code.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"), timeout_ms=10_000)
         (queues,) = bodies.read(RouteData, answer.body).queue_datas
-        assert (queues.write_queue_nums, queues.read_queue_nums, queues.topic_sys_flag) == (2, 6, HAS_LANES)
+        assert (queues.write_queue_nums, queues.read_queue_nums, queues.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
         assert b'"topicSysFlag":16' in bytes(answer.body)
 
 

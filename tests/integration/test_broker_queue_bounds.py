@@ -15,9 +15,9 @@ from tests.support.sql_brokers import standing_on
 from tests.support.waiting import eventually
 
 from sparrow.broker import dispatch
-from sparrow.client.aio.admin.queue_bounds import Head, heads
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.pull import PullAnswer, Status, pull
+from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, UnknownTopic
 from sparrow.wire import bodies, columns, record
@@ -50,15 +50,15 @@ async def stand(store: str, tmp_path: Path) -> AsyncIterator[Stand]:
 
 
 @pytest.fixture
-async def session(stand: Stand) -> AsyncIterator[Session]:
-    async with Session(stand.name_servers) as session:
+async def session(stand: Stand) -> AsyncIterator[ClientSession]:
+    async with ClientSession(stand.name_servers) as session:
         yield session
 
 
 # -- heads ------------------------------------------------------------------------------------------------------------
 
 
-def ends(found: dict[bodies.BrokerQueue, Head]) -> dict[tuple[str, int], tuple[int, int]]:
+def ends(found: dict[bodies.QueueRef, SizedQueueBounds]) -> dict[tuple[str, int], tuple[int, int]]:
     return {(queue.topic, queue.queue_id): (head.first, head.end) for queue, head in found.items()}
 
 
@@ -67,40 +67,40 @@ async def test_heads_are_where_the_queues_of_all_topics_begin_and_end(stand, ses
     await stand.topic("u", queues=1)
     await stand.put("t", ["a", "b", "c"])
     queues, written = ([0], 0) if store == "log" else ([0, 1, 2], MIDDLE)
-    found = await heads(session, ["t", "u"])
+    found = await fetch_queue_bounds(session, ["t", "u"])
     expected = {(topic, queue_id): (0, 0) for topic in "tu" for queue_id in queues}
     assert ends(found) == expected | {("t", written): (0, 3)}
     assert list(found) == sorted(found)
     await stand.put("u", ["d"])
-    assert ends(await heads(session, ["u"]))["u", written] == (0, 1), "what was sent just now counts"
-    assert await heads(session, []) == {}
+    assert ends(await fetch_queue_bounds(session, ["u"]))["u", written] == (0, 1), "what was sent just now counts"
+    assert await fetch_queue_bounds(session, []) == {}
 
 
 async def test_the_mean_size_follows_the_newest_records(stand, session, store):
     await stand.topic("t", queues=1)
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
     await stand.put("t", ["x" * 100] * 200)
-    small = (await heads(session, ["t"]))[queue].mean_bytes
+    small = (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes
     answer = await pull(session, queue, 0, group="g", subscription=EVERYTHING, count_max=1, tells_subscription=True)
     assert small == len(answer.records), "all records are alike"
     await stand.put("t", ["x" * 1100] * 64)
-    assert (await heads(session, ["t"]))[queue].mean_bytes == small + 1000
+    assert (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes == small + 1000
 
 
 async def test_the_mean_size_is_known_after_a_restart(store, tmp_path):
-    async with stand_on(store, tmp_path) as stand, Session(stand.name_servers) as session:
+    async with stand_on(store, tmp_path) as stand, ClientSession(stand.name_servers) as session:
         await stand.topic("t")
         await stand.put("t", ["x" * 100] * 100)
-        before = await heads(session, ["t"])
-    async with stand_on(store, tmp_path) as stand, Session(stand.name_servers) as session:
-        assert await heads(session, ["t"]) == before
+        before = await fetch_queue_bounds(session, ["t"])
+    async with stand_on(store, tmp_path) as stand, ClientSession(stand.name_servers) as session:
+        assert await fetch_queue_bounds(session, ["t"]) == before
         assert max(head.mean_bytes for head in before.values()) > 100
 
 
 async def test_heads_of_a_topic_that_is_not_there_are_refused(stand, session):
     await stand.topic("t")
     with pytest.raises(UnknownTopic) as refusal:
-        await heads(session, ["t", "nowhere"])
+        await fetch_queue_bounds(session, ["t", "nowhere"])
     assert refusal.value.topic == "nowhere"
     asked = bodies.write(["t", "nowhere"])
     answer = await stand.channel.request(Code.QUERY_HEADS, None, asked)
@@ -118,22 +118,22 @@ async def test_a_broker_that_does_not_know_the_request_is_asked_topic_by_topic(s
     await stand.topic("t", queues=1)
     await stand.topic("u", queues=1)
     await stand.put("t", ["a", "b", "c"])
-    knowing = await heads(session, ["t", "u"])
+    knowing = await fetch_queue_bounds(session, ["t", "u"])
     monkeypatch.delitem(dispatch.HANDLERS, Code.QUERY_HEADS)
-    found = await heads(session, ["t", "u"])
+    found = await fetch_queue_bounds(session, ["t", "u"])
     assert ends(found) == ends(knowing)
     assert {head.mean_bytes for head in found.values()} == {0}
     with pytest.raises(UnknownTopic):
-        await heads(session, ["nowhere"])
+        await fetch_queue_bounds(session, ["nowhere"])
 
 
 async def test_all_brokers_are_asked(tmp_path):
     async with standing(tmp_path / "a") as stand:
         servers = stand.name_servers
-        async with running_broker(tmp_path / "b", name="b", name_servers=servers), Session(servers) as session:
+        async with running_broker(tmp_path / "b", name="b", name_servers=servers), ClientSession(servers) as session:
             await stand.topic("t", queues=2)
             await stand.put("t", ["1", "2"], 1)
-            found = await heads(session, ["t"])
+            found = await fetch_queue_bounds(session, ["t"])
             assert [(queue.broker_name, queue.queue_id, head.end) for queue, head in found.items()] == [
                 ("b", 0, 0),
                 ("b", 1, 0),
@@ -145,7 +145,7 @@ async def test_all_brokers_are_asked(tmp_path):
 # -- sizes ------------------------------------------------------------------------------------------------------------
 
 
-async def taken(session: Session, queue: bodies.BrokerQueue, offset: int = 0, **how: object) -> PullAnswer:
+async def taken(session: ClientSession, queue: bodies.QueueRef, offset: int = 0, **how: object) -> PullResult:
     return await pull(
         session,
         queue,
@@ -157,7 +157,7 @@ async def taken(session: Session, queue: bodies.BrokerQueue, offset: int = 0, **
     )
 
 
-def sized(answer: PullAnswer) -> list[bytes]:
+def sized(answer: PullResult) -> list[bytes]:
     """The bodies, found by the sizes alone."""
     assert answer.sizes is not None
     sizes = np.frombuffer(answer.sizes, ">i4")
@@ -201,7 +201,7 @@ async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
 async def test_a_pull_that_finds_nothing_has_no_sizes(stand, session, store):
     await stand.topic("t")
     nothing = await taken(session, queue_of("t", 0 if store == "log" else MIDDLE), with_sizes=True)
-    assert (nothing.status, nothing.sizes, len(nothing.records)) == (Status.NOTHING_NEW, None, 0)
+    assert (nothing.status, nothing.sizes, len(nothing.records)) == (PullStatus.NOTHING_NEW, None, 0)
 
 
 async def test_sizes_that_cannot_be_are_a_broken_protocol():

@@ -23,7 +23,7 @@ from tests.support.wires import wire_to
 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.net import Answer
+from sparrow.net import HandlerResponse
 from sparrow.wire import batch, bodies, headers
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
@@ -444,7 +444,7 @@ async def test_a_stopping_broker_finishes_what_it_has_and_refuses_what_is_new(tm
 
     async def slow(request, broker, call):
         await gate.wait()
-        return Answer(body=b"finished")
+        return HandlerResponse(body=b"finished")
 
     server = broker_server(tmp_path)
     await server.start()

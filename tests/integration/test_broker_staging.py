@@ -16,13 +16,21 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.server import BrokerServer
 from sparrow.client.aio import Admin
-from sparrow.client.aio.admin.queue_bounds import heads
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.produce.staging import Sealed, append_once, commit_stages, drop_stages, ledger, seal, stage
+from sparrow.client.aio.admin.queue_bounds import fetch_queue_bounds
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.produce.staging import (
+    SealedStage,
+    append_once,
+    commit_stages,
+    drop_stages,
+    query_ledger,
+    seal_stage,
+    stage_records,
+)
 from sparrow.model.errors import Busy, Refused, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.model.token import Credentials
-from sparrow.model.topic import READ, Topic
+from sparrow.model.topic import PERM_READ, Topic
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import CommitStages, StageRecords
@@ -46,7 +54,7 @@ async def stand_on(store: str, folder: Path, **settings: object) -> AsyncIterato
 class Desk:
     """One who stages, and looks at what became of it."""
 
-    def __init__(self, stand: Stand, session: Session, store: str) -> None:
+    def __init__(self, stand: Stand, session: ClientSession, store: str) -> None:
         self.stand, self.session, self.store = stand, session, store
         self.address = str(stand.platform.address)
         self.server: BrokerServer = stand.platform.broker
@@ -67,21 +75,21 @@ class Desk:
             )
             found += answer.bodies
 
-    async def stage(self, name: str, *blobs: bytes, fills: bool = False) -> Sealed:
+    async def stage(self, name: str, *blobs: bytes, fills: bool = False) -> SealedStage:
         for seq, each in enumerate(blobs):
-            await stage(self.session, self.address, name, seq, each, fills_checksum=fills)
-        return await seal(self.session, self.address, name, len(blobs))
+            await stage_records(self.session, self.address, name, seq, each, fills_checksum=fills)
+        return await seal_stage(self.session, self.address, name, len(blobs))
 
     async def commit(self, number: int, *names: str, scope: str = SCOPE) -> bool:
         return await commit_stages(self.session, self.address, scope, number, names)
 
     async def ledger(self, scope: str = SCOPE) -> int | None:
-        return await ledger(self.session, self.address, scope)
+        return await query_ledger(self.session, self.address, scope)
 
 
 @asynccontextmanager
 async def desk_on(store: str, folder: Path, **settings: object) -> AsyncIterator[Desk]:
-    async with stand_on(store, folder, **settings) as stand, Session(stand.name_servers) as session:
+    async with stand_on(store, folder, **settings) as stand, ClientSession(stand.name_servers) as session:
         yield Desk(stand, session, store)
 
 
@@ -214,12 +222,12 @@ async def test_many_rows_in_many_bodies_and_stages_all_come_once(desk):
 
 async def test_a_body_can_be_sent_again_and_bodies_need_not_be_waited_for(desk):
     sends = [
-        stage(desk.session, desk.address, "a", seq, blob("t", {0: [b"%d" % seq]}), fills_checksum=False)
+        stage_records(desk.session, desk.address, "a", seq, blob("t", {0: [b"%d" % seq]}), fills_checksum=False)
         for seq in (0, 1, 1, 2, 0, 3)
     ]
     await asyncio.gather(*sends)
     for _ in range(2):
-        assert (await seal(desk.session, desk.address, "a", 4)).rows == 4
+        assert (await seal_stage(desk.session, desk.address, "a", 4)).rows == 4
     await desk.commit(0, "a")
     assert await desk.read() == [b"0", b"1", b"2", b"3"]
 
@@ -248,7 +256,7 @@ async def test_a_name_that_is_no_name_is_refused_everywhere(desk, name, tmp_path
     files = sorted(path for path in tmp_path.rglob("*") if "stage" in path.name or "escape" in path.name)
     for attempt in (
         desk.stage(name, blob("t", {0: [b"a"]})),
-        seal(desk.session, desk.address, name, 0),
+        seal_stage(desk.session, desk.address, name, 0),
         desk.commit(0, name),
         drop_stages(desk.session, desk.address, [name]),
     ):
@@ -311,7 +319,7 @@ async def test_a_topic_taken_away_before_the_commit_refuses_all_of_it(desk):
 async def test_a_topic_that_may_not_be_written_refuses_when_staged_and_when_committed(desk):
     await desk.stage("a", blob("t", {0: [b"a"]}))
     async with Admin(desk.stand.name_servers) as admin:
-        await admin.create_topic("t", 2, permission=READ)
+        await admin.create_topic("t", 2, permission=PERM_READ)
     with pytest.raises(Refused, match="no write permission"):
         await desk.stage("b", blob("t", {0: [b"b"]}))
     with pytest.raises(Refused, match="no write permission"):
@@ -343,11 +351,11 @@ async def test_stages_nobody_commits_go_in_their_time(store, tmp_path):
 async def test_a_sealed_stage_is_committed_after_a_restart(tmp_path):
     async with desk_on("log", tmp_path) as desk:
         sealed = await desk.stage("a", blob("t", {0: [b"a", b"b"]}))
-        await stage(desk.session, desk.address, "half", 0, blob("t", {0: [b"x"]}), fills_checksum=False)
+        await stage_records(desk.session, desk.address, "half", 0, blob("t", {0: [b"x"]}), fills_checksum=False)
     async with desk_on("log", tmp_path) as desk:
-        assert await seal(desk.session, desk.address, "a", 1) == sealed
+        assert await seal_stage(desk.session, desk.address, "a", 1) == sealed
         with pytest.raises(Refused, match="is not here"):
-            await seal(desk.session, desk.address, "half", 1)
+            await seal_stage(desk.session, desk.address, "half", 1)
         assert await desk.commit(0, "a")
         assert await desk.read() == [b"a", b"b"]
 
@@ -389,17 +397,20 @@ async def test_the_same_append_asked_twice_at_once_is_done_once(desk):
 
 async def test_a_broker_that_does_not_lead_serves_the_same(tmp_path):
     """As with sends: the database is the same. A stage is where it was staged."""
-    async with crew(tmp_path, f"sqlite:///{tmp_path}/sparrow.db") as brokers, Session(brokers.name_servers) as session:
+    async with (
+        crew(tmp_path, f"sqlite:///{tmp_path}/sparrow.db") as brokers,
+        ClientSession(brokers.name_servers) as session,
+    ):
         await brokers.brokers[0].broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
         first, second = (str(server.address) for server in brokers.brokers)
         await eventually(lambda: "t" in brokers.brokers[1].broker.topics)
-        await stage(session, second, "a", 0, blob("t", {0: [b"a"]}), fills_checksum=False)
-        await seal(session, second, "a", 1)
+        await stage_records(session, second, "a", 0, blob("t", {0: [b"a"]}), fills_checksum=False)
+        await seal_stage(session, second, "a", 1)
         with pytest.raises(Refused, match="is not here"):
             await commit_stages(session, first, SCOPE, 0, ["a"])
         assert await commit_stages(session, second, SCOPE, 0, ["a"])
         assert not await commit_stages(session, first, SCOPE, 0, ["a"])
-        assert (await ledger(session, first, SCOPE), await ledger(session, second, SCOPE)) == (0, 0)
+        assert (await query_ledger(session, first, SCOPE), await query_ledger(session, second, SCOPE)) == (0, 0)
         found = await pull(brokers.channels[0], "t", 1, hold_ms=10_000)
         assert found.bodies == [b"a"]
 
@@ -413,33 +424,33 @@ async def test_producers_and_admins_stage_and_consumers_do_not(tmp_path):
             sender, reader = await admin.issue_token("sender", "p"), await admin.issue_token("reader", "c")
         address, one = str(platform.address), blob("t", {0: [b"a"]})
         for who in (boss, sender):
-            async with Session(platform.name_servers, credentials=who) as session:
+            async with ClientSession(platform.name_servers, credentials=who) as session:
                 name = who.access_key
-                await stage(session, address, name, 0, one, fills_checksum=False)
-                await seal(session, address, name, 1)
+                await stage_records(session, address, name, 0, one, fills_checksum=False)
+                await seal_stage(session, address, name, 1)
                 assert await commit_stages(session, address, name, 0, [name])
-                assert await ledger(session, address, name) == 0
+                assert await query_ledger(session, address, name) == 0
                 assert await append_once(session, address, name, 1, one, fills_checksum=False)
                 await drop_stages(session, address, ["none"])
                 with pytest.raises(Refused, match="portions"):
-                    await stage(session, address, name, 0, b"", fills_checksum=False)
-        async with Session(platform.name_servers, credentials=reader) as session:
+                    await stage_records(session, address, name, 0, b"", fills_checksum=False)
+        async with ClientSession(platform.name_servers, credentials=reader) as session:
             for attempt in (
-                stage(session, address, "x", 0, one, fills_checksum=False),
-                seal(session, address, "x", 0),
+                stage_records(session, address, "x", 0, one, fills_checksum=False),
+                seal_stage(session, address, "x", 0),
                 commit_stages(session, address, "x", 0, []),
                 drop_stages(session, address, ["x"]),
-                ledger(session, address, "x"),
+                query_ledger(session, address, "x"),
                 append_once(session, address, "x", 1, one, fills_checksum=False),
             ):
                 with pytest.raises(Refused, match="a producer's token"):
                     await attempt
-            found = await heads(session, ["t"])
+            found = await fetch_queue_bounds(session, ["t"])
             assert [head.end for head in found.values()] == [4], "where queues end is for both to know"
-        async with Session(platform.name_servers, credentials=sender) as session:
+        async with ClientSession(platform.name_servers, credentials=sender) as session:
             with pytest.raises(Refused, match="only consumers send to retry topics"):
                 mixed = queue_batches.encode([portion("t", 0, [b"a"]), portion("%RETRY%g", 0, [b"b"])])
-                await stage(session, address, "x", 0, mixed, fills_checksum=False)
+                await stage_records(session, address, "x", 0, mixed, fills_checksum=False)
 
 
 async def test_the_queue_a_record_names_is_the_one_senders_know(desk):

@@ -14,10 +14,10 @@ from tests.support.log_stores import damage
 from tests.support.platforms import SMALL_LOG
 from tests.support.waiting import eventually
 
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume import handler_delivery
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import Closed, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
@@ -92,7 +92,7 @@ async def test_batches_are_lists_of_at_most_so_many(stand):
 async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_when_one_fails(
     stand, monkeypatch, batch
 ):
-    monkeypatch.setattr(handler_delivery, "SUSPEND_S", 0.05)
+    monkeypatch.setattr(handler_delivery, "ORDERLY_SUSPEND_S", 0.05)
     await stand.topic("T", queues=3)
     await stand.spread("T", queues=3, each=20)
     handled: dict[int, list[str]] = defaultdict(list)
@@ -125,7 +125,7 @@ async def test_in_order_one_message_of_a_queue_is_handled_after_the_other_also_w
 
 async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_commit_until_then(stand, monkeypatch):
     """In broadcast mode no broker keeps it, so it is the consumer that tries again."""
-    monkeypatch.setattr(handler_delivery, "TRY_AGAIN_S", 0.2)
+    monkeypatch.setattr(handler_delivery, "LOCAL_RETRY_S", 0.2)
     await stand.topic("T")
     await stand.put("T", TEN)
     tried: list[str] = []
@@ -146,7 +146,7 @@ async def test_a_message_whose_handler_raised_comes_again_and_holds_back_the_com
 
 
 async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch):
-    monkeypatch.setattr(handler_delivery, "TRY_AGAIN_S", 0.05)
+    monkeypatch.setattr(handler_delivery, "LOCAL_RETRY_S", 0.05)
     await stand.topic("T")
     await stand.put("T", TEN)
     handled: list[str] = []
@@ -168,8 +168,8 @@ async def test_a_batch_whose_handler_raised_comes_again_whole(stand, monkeypatch
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_handler_whose_own_task_was_cancelled_has_failed_like_any_other(stand, monkeypatch, orderly):
-    monkeypatch.setattr(handler_delivery, "TRY_AGAIN_S", 0.01)
-    monkeypatch.setattr(handler_delivery, "SUSPEND_S", 0.01)
+    monkeypatch.setattr(handler_delivery, "LOCAL_RETRY_S", 0.01)
+    monkeypatch.setattr(handler_delivery, "ORDERLY_SUSPEND_S", 0.01)
     await stand.topic("T")
     await stand.put("T", TEN)
     handled: set[str] = set()
@@ -413,7 +413,7 @@ async def test_a_topic_subscribed_to_before_it_exists_is_read_soon_after_its_cre
 
 
 async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_message_makes(stand):
-    async with Session(stand.name_servers) as session:
+    async with ClientSession(stand.name_servers) as session:
         async with Producer(session=session) as producer, Consumer("readers", session=session) as consumer:
             await producer.send(Message.of("other", "x"))  # the broker is connected to, and knows of no consumer
             await consumer.subscribe("made")
@@ -425,7 +425,7 @@ async def test_a_session_shared_with_a_producer_finds_the_topic_that_its_first_m
 
 
 async def test_a_first_message_is_sent_while_somebody_asks_for_its_topic_in_vain(stand):
-    async with Session(stand.name_servers) as session, Producer(session=session) as producer:
+    async with ClientSession(stand.name_servers) as session, Producer(session=session) as producer:
         asking = asyncio.create_task(session.route("new"))
         await asyncio.sleep(0)  # the question is on its way
         sent = await producer.send(Message.of("new", "first"))
@@ -436,7 +436,7 @@ async def test_a_first_message_is_sent_while_somebody_asks_for_its_topic_in_vain
 
 async def test_a_session_takes_one_consumer_of_a_group(stand):
     await stand.topic("T")
-    async with Session(stand.name_servers) as session:
+    async with ClientSession(stand.name_servers) as session:
         async with Consumer("readers", session=session) as one, Consumer("readers", session=session) as two:
             await one.subscribe("T")
             await two.subscribe("T")
@@ -450,7 +450,7 @@ async def test_a_session_takes_one_consumer_of_a_group(stand):
 
 
 @pytest.mark.parametrize(
-    "appetite", [Appetite(count_max=50), Appetite(bytes_max=50_000, pull_bytes_max=20_000)], ids=["count", "bytes"]
+    "appetite", [Prefetch(count_max=50), Prefetch(bytes_max=50_000, pull_bytes_max=20_000)], ids=["count", "bytes"]
 )
 async def test_never_more_is_in_hand_than_the_appetite_allows(stand, appetite):
     await stand.topic("T")
@@ -471,7 +471,7 @@ async def test_never_more_is_in_hand_than_the_appetite_allows(stand, appetite):
 async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(stand):
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(20)])
-    appetite = Appetite(count_max=3, bytes_max=10, pull_bytes_max=5)
+    appetite = Prefetch(count_max=3, bytes_max=10, pull_bytes_max=5)
     async with Consumer("readers", stand.name_servers, appetite=appetite) as consumer:
         await consumer.subscribe("T")
         inbox = Inbox()

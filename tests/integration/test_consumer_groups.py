@@ -148,8 +148,8 @@ async def test_in_order_a_queue_that_moves_to_another_member_is_never_in_two_han
 
 
 async def test_in_order_a_queue_is_not_handed_over_before_its_slow_handler_is_done(stand, monkeypatch):
-    monkeypatch.setattr(handler_delivery, "LET_GO_S", 0.02)
-    monkeypatch.setattr(consumer_module, "SEEK_TOPIC_S", 0.05)
+    monkeypatch.setattr(handler_delivery, "RELEASE_WAIT_S", 0.02)
+    monkeypatch.setattr(consumer_module, "MISSING_TOPIC_INTERVAL_S", 0.05)
     await stand.topic("T", QUEUES)
     handler = Overlaps()
     handler.step_s = 0.5  # longer than anybody waits before sharing goes on

@@ -15,7 +15,7 @@ from tests.support.processes import BrokerProcess, broker_process
 from tests.support.waiting import eventually
 
 from sparrow.client.aio.admin.admin import Admin
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import SparrowError
@@ -207,7 +207,7 @@ async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledge
         producer = await stack.enter_async_context(Producer(pair.names))
         inboxes = []
         for _ in range(2):
-            session = await stack.enter_async_context(Session(pair.names, tend_interval_ms=tend_interval_ms))
+            session = await stack.enter_async_context(ClientSession(pair.names, tend_interval_ms=tend_interval_ms))
             inboxes.append(await reading(stack, Consumer("readers", session=session)))
 
         def received() -> set[str]:

@@ -14,17 +14,17 @@ from tests.support.waiting import eventually, wait_until
 
 from sparrow import clock
 from sparrow.client import Consumer as BlockingConsumer
-from sparrow.client.aio import Admin, Consumer, Producer, Session
+from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
 from sparrow.client.aio.consume import queue_fetcher
-from sparrow.client.aio.consume.pull import PullAnswer, pull
-from sparrow.client.aio.consume.queue_fetcher import Appetite
-from sparrow.client.retry import Later
+from sparrow.client.aio.consume.pull import PullResult, pull
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
+from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue
 from sparrow.testing import running
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 HIGH, MIDDLE, LOW = (queue_of("T", lane) for lane in Priority)
 WAITING = {"low": 9, "middle": 4, "high": 3}
@@ -106,7 +106,7 @@ async def test_what_is_urgent_comes_first_although_its_lane_answers_last(stand, 
     await put_waiting(stand)
     others_answered = asyncio.Event()
 
-    async def slow(session: Session, queue: BrokerQueue, *place: Any, **how: Any) -> PullAnswer:
+    async def slow(session: ClientSession, queue: QueueRef, *place: Any, **how: Any) -> PullResult:
         if queue == HIGH:
             await others_answered.wait()
         answer = await pull(session, queue, *place, **how)
@@ -124,13 +124,13 @@ async def test_lanes_do_not_wait_for_long_for_one_that_does_not_answer(stand, mo
     await put_waiting(stand)
     never = asyncio.Event()
 
-    async def silent(session: Session, queue: BrokerQueue, *place: Any, **how: Any) -> PullAnswer:
+    async def silent(session: ClientSession, queue: QueueRef, *place: Any, **how: Any) -> PullResult:
         if queue == HIGH:
             await never.wait()
         return await pull(session, queue, *place, **how)
 
     monkeypatch.setattr(queue_fetcher, "pull", silent)
-    monkeypatch.setattr(queue_fetcher, "FIRST_LOOK_S", 0.05)
+    monkeypatch.setattr(queue_fetcher, "FIRST_PULL_WAIT_S", 0.05)
     async with Consumer("readers", stand.name_servers) as consumer:
         await consumer.subscribe("T")
         assert texts(await consumer.poll(10, timeout_ms=10_000)) == IN_ORDER[3:13]
@@ -155,7 +155,7 @@ async def test_a_message_that_comes_again_has_its_priority_still(stand):
     async def handler(message: StoredMessage) -> None:
         if message.body == b"h0" and not failed:
             failed.append("h0")
-            raise Later(1)
+            raise RetryLater(1)
         await gate(message)
 
     async with Consumer("readers", stand.name_servers) as consumer:
@@ -272,7 +272,7 @@ async def test_without_the_guard_a_low_message_waits_as_long_as_there_are_high_o
 
 async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
     await put(stand, "high", ["h"] * 50)
-    async with Consumer("readers", stand.name_servers, appetite=Appetite(count_max=10)) as consumer:
+    async with Consumer("readers", stand.name_servers, appetite=Prefetch(count_max=10)) as consumer:
         await consumer.subscribe("T")
         gate = Gate()
         await consumer.start(gate, workers=1)

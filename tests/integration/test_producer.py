@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 from sparrow.cli.server.platform import Platform
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.produce.producer import Producer
-from sparrow.client.aio.produce.table_sender import PartlySent
+from sparrow.client.aio.produce.table_sender import PartialSend
 from sparrow.model.errors import (
     Busy,
     Closed,
@@ -35,7 +35,7 @@ from sparrow.net.listener import Listener
 from sparrow.settings import NetSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import batch, bodies, headers, record
-from sparrow.wire.bodies import BrokerQueue, TopicConfig, TopicTable
+from sparrow.wire.bodies import QueueRef, TopicConfig, TopicTable
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.compression import COMPRESSED
 from sparrow.wire.frame import Command, answer, encode
@@ -133,7 +133,7 @@ async def test_sends_take_the_queues_in_turn(platform: Platform) -> None:
 
 async def test_a_given_queue_a_selector_and_a_sharding_key_say_where_to(platform: Platform) -> None:
     async with Producer(platform.name_servers, selector=lambda queues, _: queues[1]) as producer:
-        given = await producer.send(Message.of("orders", b"x"), queue=BrokerQueue("orders", "sparrow", 2))
+        given = await producer.send(Message.of("orders", b"x"), queue=QueueRef("orders", "sparrow", 2))
         own = await producer.send(Message.of("orders", b"x"), selector=lambda queues, _: queues[3])
         usual = await producer.send(Message.of("orders", b"x"))
     assert (given.queue_id, own.queue_id, usual.queue_id) == (2, 3, 1)
@@ -156,7 +156,7 @@ async def test_a_long_body_travels_compressed(platform: Platform) -> None:
 async def test_a_one_way_message_arrives(platform: Platform) -> None:
     async with Producer(platform.name_servers) as producer:
         await producer.send(Message.of("orders", b"makes the topic"))
-        await producer.send_one_way(Message.of("orders", b"one way"), queue=BrokerQueue("orders", "sparrow", 0))
+        await producer.send_one_way(Message.of("orders", b"one way"), queue=QueueRef("orders", "sparrow", 0))
         await eventually(lambda: platform.broker.broker.store.bounds_now(Queue("orders", 0)).end > 0)
     assert b"one way" in [message.body for message in await stored(platform, "orders", 0)]
 
@@ -242,7 +242,7 @@ async def test_send_lingers_too_and_together_with_others(platform: Platform) -> 
 
 
 async def test_lots_for_one_queue_keep_the_order_of_their_messages(platform: Platform) -> None:
-    queue = BrokerQueue("orders", "sparrow", 2)
+    queue = QueueRef("orders", "sparrow", 2)
     async with Producer(platform.name_servers, linger_ms=1, batch_count_max=7, compress_above_bytes=100) as producer:
         for number in range(200):
             # Every ninth is compressed and every tenth does not wait for the disk: those travel alone.
@@ -272,7 +272,7 @@ async def test_a_sharding_key_keeps_its_order_from_before_the_route_is_known(pla
 async def test_a_queue_of_another_topic_is_refused(platform: Platform, linger_ms: int | None) -> None:
     async with Producer(platform.name_servers, linger_ms=linger_ms) as producer:
         with pytest.raises(Refused, match="'orders' cannot go to a queue of 'payments'"):
-            await producer.send(Message.of("orders", b"x"), queue=BrokerQueue("payments", "sparrow", 0))
+            await producer.send(Message.of("orders", b"x"), queue=QueueRef("payments", "sparrow", 0))
 
 
 async def test_closing_sends_what_still_lingers(platform: Platform) -> None:
@@ -283,7 +283,7 @@ async def test_closing_sends_what_still_lingers(platform: Platform) -> None:
 
 
 async def test_a_selector_that_raises_harms_only_its_own_message(platform: Platform) -> None:
-    def broken(*_: object) -> BrokerQueue:
+    def broken(*_: object) -> QueueRef:
         raise LookupError("no queue pleases me")
 
     async with Producer(platform.name_servers, linger_ms=1, unsent_bytes_max=10_000) as producer:
@@ -368,7 +368,7 @@ async def test_a_message_for_one_queue_is_tried_only_there(platform: Platform) -
         async with scripted_broker(platform, "orders", saying(Response.SYSTEM_BUSY)) as asked:
             await producer.session.route("orders", is_fresh=True)
             with pytest.raises(Busy, match="as told"):
-                await producer.send(Message.of("orders", b"x"), queue=BrokerQueue("orders", "scripted", 0))
+                await producer.send(Message.of("orders", b"x"), queue=QueueRef("orders", "scripted", 0))
             with pytest.raises(Busy, match="as told"):
                 await producer.send(Message.of("orders", b"x"), selector=lambda queues, _: queues[0])
     assert len(asked) == 6
@@ -422,7 +422,7 @@ async def test_a_lot_that_fails_fails_each_of_its_messages_and_the_next_goes_on(
         say = saying(Response.NO_MESSAGE) if b"refuse" in command.body else stored_saying(0)
         return say(header, command)
 
-    queue = BrokerQueue("orders", "scripted", 0)
+    queue = QueueRef("orders", "scripted", 0)
     async with scripted_broker(platform, "orders", refuse_first):
         async with Producer(platform.name_servers, linger_ms=1, batch_count_max=2) as producer:
             bodies_ = (b"refuse", b"neighbour", b"good", b"good")
@@ -441,7 +441,7 @@ async def test_a_lot_that_is_tried_again_is_not_overtaken_by_the_next(platform: 
         stored_bodies.extend(member.body for member in batch.decode(command.body))
         return stored_saying(0)(header, command)
 
-    queue = BrokerQueue("orders", "scripted", 0)
+    queue = QueueRef("orders", "scripted", 0)
     async with scripted_broker(platform, "orders", busy_every_second_time):
         async with Producer(platform.name_servers, linger_ms=1, batch_count_max=5) as producer:
             futures = [producer.send_soon(Message.of("orders", b"%d" % number), queue=queue) for number in range(20)]
@@ -475,7 +475,7 @@ async def test_a_record_batch_goes_to_one_queue_in_order_if_one_is_given(platfor
     texts = [f"row {number}, and enough text for several batches" for number in range(40_000)]
     async with Producer(platform.name_servers) as producer:
         rows = pa.record_batch({"text": texts, "keys": texts})
-        queue = BrokerQueue("orders", "sparrow", 1)
+        queue = QueueRef("orders", "sparrow", 1)
         assert await producer.send_table("orders", rows, body="text", queue=queue) == 40_000
     messages = await stored(platform, "orders", 1)
     assert [message.body.decode() for message in messages] == texts
@@ -503,7 +503,7 @@ async def test_a_table_cut_short_says_how_many_rows_were_stored(platform: Platfo
     taken: list[Command] = []
     table = pa.table({"body": [b"x" * 10_000] * 1_000})
     async with scripted_broker(platform, "orders", take_two), Producer(platform.name_servers) as producer:
-        with pytest.raises(PartlySent) as caught:
+        with pytest.raises(PartialSend) as caught:
             await producer.send_table("orders", table, in_flight=1)
     each = len(taken[0].body) // 10_022
     assert (caught.value.acknowledged, caught.value.total) == (2 * each, 1_000)
@@ -523,7 +523,7 @@ async def test_a_send_that_is_tried_again_is_stored_once(platform: Platform) -> 
     async with Producer(platform.name_servers, idempotent=True, timeout_ms=10_000) as producer:
         first = await producer.send(Message.of("orders", b"first"))
         broker = platform.broker.broker
-        queue = BrokerQueue("orders", first.broker_name, first.queue_id)
+        queue = QueueRef("orders", first.broker_name, first.queue_id)
         sending = asyncio.create_task(producer.send(Message.of("orders", b"second"), queue=queue))
         before = broker.store.bounds_now(Queue("orders", first.queue_id)).end
         await eventually(lambda: broker.store.bounds_now(Queue("orders", first.queue_id)).end > before)

@@ -15,7 +15,7 @@ from sparrow.client.aio import Consumer, Producer
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.net import Address, Channel, connect
-from sparrow.net.dispatcher import Answer, Call, Serving
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestDispatcher
 from sparrow.testing import RunningPlatform
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import HeartbeatData, ProducerData
@@ -136,11 +136,11 @@ async def asker(address: Address, say: Response = Response.SUCCESS) -> AsyncIter
     """A client known to the broker as a producer, which takes replies, or says it does not."""
     pushed: list[tuple[PushReply, bytes]] = []
 
-    async def take(header: PushReply, _: None, call: Call) -> Answer:
+    async def take(header: PushReply, _: None, call: RequestContext) -> HandlerResponse:
         pushed.append((header, bytes(call.command.body)))
-        return Answer(code=say, remark=None if say is Response.SUCCESS else "no, thanks")
+        return HandlerResponse(code=say, remark=None if say is Response.SUCCESS else "no, thanks")
 
-    serving = Serving(None, {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
+    serving = RequestDispatcher(None, {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
     channel = await connect(address, serving)
     beat = bodies.write(HeartbeatData("me@1", [ProducerData("askers")]))
     assert (await channel.request(Code.HEART_BEAT, Heartbeat(), beat)).code == Response.SUCCESS

@@ -14,12 +14,12 @@ from tests.support.platforms import channel_to, running_broker, sent, try_send
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer
-from sparrow.client.aio.admin.resend import Resent
-from sparrow.client.retry import Later
+from sparrow.client.aio.admin.resend import ResendResult
+from sparrow.client.retry import RetryLater
 from sparrow.model import Message
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
-from sparrow.model.priority import HAS_LANES, Priority, queue_id_of
+from sparrow.model.priority import LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import Slice
@@ -155,10 +155,10 @@ async def test_messages_are_found_by_their_keys_each_once(desk):
 
 
 async def test_the_queues_of_a_priority_are_resent_and_no_others(desk):
-    await desk.broker.topics.put(Topic(name="T", read_queues=6, write_queues=2, sys_flag=HAS_LANES))
+    await desk.broker.topics.put(Topic(name="T", read_queues=6, write_queues=2, sys_flag=LANES_SYS_FLAG))
     for part in (0, 1):
         for priority in Priority:
-            queue = Queue("T", queue_id_of(part, priority))
+            queue = Queue("T", read_queue_id(part, priority))
             bodies = [f"{part} {priority.word} {number}".encode() for number in range(3)]
             await desk.broker.store.append(queue, [Draft(body=body) for body in bodies])
             await desk.commit("g", queue, desk.broker.store.bounds_now(queue).end)
@@ -362,7 +362,7 @@ async def test_a_consumer_that_is_online_gets_them_again(stand):
         await consumer.subscribe("T")
         await consumer.start(inbox)
         await handled(stand, inbox, 3)
-        assert await admin.resend("T", group="readers", begin=1, end=2) == Resent(2, 0, ("readers",))
+        assert await admin.resend("T", group="readers", begin=1, end=2) == ResendResult(2, 0, ("readers",))
         await eventually(lambda: len(inbox.messages) == 5)
         assert sorted(inbox.texts[3:]) == ["b", "c"]
         assert {message.topic for message in inbox.messages} == {"T"}
@@ -375,7 +375,7 @@ async def test_a_consumer_may_fail_on_a_resent_message_as_on_any_other(stand):
         async def __call__(self, message: StoredMessage) -> None:
             await super().__call__(message)
             if "RESENT" in message.properties and not message.reconsume_times:
-                raise Later(1)
+                raise RetryLater(1)
 
     async with (
         Admin(stand.name_servers) as admin,
@@ -425,7 +425,7 @@ async def test_who_pops_gets_them_where_it_pops_and_again_until_acknowledged(sta
             receipts = await consumer.receive("T")
             seen += [receipt.message.body.decode() for receipt in receipts]
             await consumer.ack(receipts)
-        assert await admin.resend("T", group="poppers", begin=1, end=2) == Resent(2, 0, ("poppers",))
+        assert await admin.resend("T", group="poppers", begin=1, end=2) == ResendResult(2, 0, ("poppers",))
         again = await consumer.receive("T", wait_ms=10_000)
         assert [receipt.message.body for receipt in again] == [b"m1", b"m2"]
         assert {receipt.message.topic for receipt in again} == {"T"}
@@ -486,11 +486,11 @@ async def test_several_brokers_resend_what_they_have_or_none_does(tmp_path):
         assert [store.bounds_now(RETRY).end for store in stores] == [0, 0], "the one that could have, has not"
         with pytest.raises(Refused, match="on other, sparrow"):
             await admin.resend("T", group="g", begin=0, end=0)
-        assert await admin.resend("T", group="g", begin=0, end=0, broker="sparrow") == Resent(1, 0, ("g",))
+        assert await admin.resend("T", group="g", begin=0, end=0, broker="sparrow") == ResendResult(1, 0, ("g",))
 
         await admin.reset_offsets("g", "T", "last")
-        assert await admin.resend("T", from_ms=0, dry_run=True) == Resent(3, 0, ("g",))
-        assert await admin.resend("T", from_ms=0) == Resent(3, 0, ("g",))
+        assert await admin.resend("T", from_ms=0, dry_run=True) == ResendResult(3, 0, ("g",))
+        assert await admin.resend("T", from_ms=0) == ResendResult(3, 0, ("g",))
         assert [store.bounds_now(RETRY).end for store in stores] == [3, 1]
 
 

@@ -10,8 +10,8 @@ from tests.support.waiting import eventually, wait_until
 
 from sparrow import client, clock
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.aio.consume.send_back import GivingBack
-from sparrow.client.retry import TO_THE_DEAD, Bury, Later
+from sparrow.client.aio.consume.send_back import RetrySender
+from sparrow.client.retry import DELAY_LEVEL_DEAD_LETTER, DeadLetter, RetryLater
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.queue import PhysicalOffset
@@ -47,12 +47,12 @@ class Choosy(Inbox):
 
 
 def burying(message: StoredMessage) -> None:
-    raise Bury
+    raise DeadLetter
 
 
 def later_once(message: StoredMessage) -> None:
     if not message.reconsume_times:
-        raise Later(1)
+        raise RetryLater(1)
 
 
 async def buried(stand: Stand, admin: Admin, *bodies: str, group: str = "readers") -> list[StoredMessage]:
@@ -94,7 +94,7 @@ async def test_a_buried_message_is_a_dead_letter_at_once(stand: Stand, admin: Ad
 
 async def test_a_message_that_failed_too_often_is_a_dead_letter(stand: Stand, admin: Admin) -> None:
     def always_later(message: StoredMessage) -> None:
-        raise Later(1)
+        raise RetryLater(1)
 
     async with Consumer("readers", stand.name_servers, retries_max=1, commit_interval_ms=QUICK_MS) as consumer:
         inbox = Choosy(always_later)
@@ -137,11 +137,11 @@ async def test_a_message_whose_record_is_gone_is_sent_again_from_here(stand: Sta
         (message,) = await consumer.poll(1, timeout_ms=10_000)
         await eventually(lambda: consumer.session.route_now("%RETRY%readers") or consumer.members_changed())
         message.physical_offset = PhysicalOffset(1 << 40)
-        giving_back = GivingBack(consumer.session, "readers", retries_max=3)
+        giving_back = RetrySender(consumer.session, "readers", retries_max=3)
         assert await giving_back.give_back(queue_of("T"), message, level=1)
         (again,) = await consumer.poll(1, timeout_ms=10_000)
         assert (again.topic, again.body, again.reconsume_times) == ("T", b"old", 1)
-        assert await giving_back.give_back(queue_of("T"), message, TO_THE_DEAD)
+        assert await giving_back.give_back(queue_of("T"), message, DELAY_LEVEL_DEAD_LETTER)
     (letter,) = await admin.dead_letters("readers")
     assert (letter.topic, letter.body, letter.reconsume_times) == ("T", b"old", 4)
 
@@ -165,7 +165,7 @@ async def test_in_order_a_message_is_buried_when_its_retries_are_used_up_and_the
 ) -> None:
     def bad_fails(message: StoredMessage) -> None:
         if message.body == b"bad":
-            raise Later(1)
+            raise RetryLater(1)
 
     await stand.put("T", ["good", "bad", "also good"])
     async with Consumer("readers", stand.name_servers, retries_max=1, commit_interval_ms=QUICK_MS) as consumer:
@@ -185,7 +185,7 @@ async def test_in_order_a_handler_may_bury_at_once_also_in_a_batch(stand: Stand,
     async def handle(messages: list[StoredMessage]) -> None:
         seen.append(texts(messages))
         if messages[0].body == b"0":
-            raise Bury
+            raise DeadLetter
 
     await stand.put("T", [str(number) for number in range(6)])
     async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
@@ -198,7 +198,7 @@ async def test_in_order_a_handler_may_bury_at_once_also_in_a_batch(stand: Stand,
 
 async def test_in_order_a_queue_that_waits_is_let_go_of_at_once(stand: Stand) -> None:
     def much_later(message: StoredMessage) -> None:
-        raise Later(18)
+        raise RetryLater(18)
 
     await stand.put("T", ["one"])
     async with Consumer("readers", stand.name_servers, commit_interval_ms=QUICK_MS) as consumer:
@@ -280,7 +280,7 @@ async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin)
         sent = await producer.send(Message.of("T", "again"))
         with pytest.raises(Refused, match="no consumer of group 'readers'"):
             await admin.consume_directly("readers", sent.offset_id)
-        refusals: list[Exception] = [Later(3), ValueError("oh")]
+        refusals: list[Exception] = [RetryLater(3), ValueError("oh")]
 
         def refuse(message: StoredMessage) -> None:
             if refusals:
@@ -327,9 +327,9 @@ def test_the_blocking_flavour_buries_and_redrives_too(platform: RunningPlatform)
     def handle(message: StoredMessage) -> None:
         seen.append(message.body)
         if len(seen) == 1:
-            raise client.Later(1)
+            raise client.RetryLater(1)
         if len(seen) == 2:
-            raise client.Bury
+            raise client.DeadLetter
 
     with (
         client.Producer(platform.name_servers) as producer,

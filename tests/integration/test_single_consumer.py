@@ -12,10 +12,10 @@ from tests.support.consuming import Inbox, Stand, queue_of, standing, texts
 from tests.support.platforms import running_broker
 from tests.support.waiting import eventually, wait_until
 
-from sparrow.client import Bury, Later, Message
 from sparrow.client import Consumer as BlockingConsumer
-from sparrow.client.aio import Admin, Consumer, Producer, Session
-from sparrow.client.aio.consume.consumer import NOBODY
+from sparrow.client import DeadLetter, Message, RetryLater
+from sparrow.client.aio import Admin, ClientSession, Consumer, Producer
+from sparrow.client.aio.consume.consumer import ANONYMOUS_GROUP
 from sparrow.model.errors import GroupRequired
 from sparrow.model.message import StoredMessage
 from sparrow.nameserver.server import NameServer
@@ -142,14 +142,14 @@ async def test_it_leaves_nothing_at_the_broker(stand):
         await consumer.commit()
         assert len(inbox.texts) == 5
         assert consumer.group is None
-        assert await admin.members(NOBODY) == []
+        assert await admin.members(ANONYMOUS_GROUP) == []
     assert set(await broker.store.groups()) == groups
     assert {topic.name for topic in broker.topics} == topics
-    assert [await stand.committed(NOBODY, "T", number) for number in range(3)] == [None] * 3
+    assert [await stand.committed(ANONYMOUS_GROUP, "T", number) for number in range(3)] == [None] * 3
 
 
 async def test_two_of_them_and_a_group_do_not_concern_each_other_also_in_one_session(stand):
-    async with Session(stand.name_servers) as session:
+    async with ClientSession(stand.name_servers) as session:
         one, other = Consumer(None, session=session), Consumer(None, session=session)
         member = Consumer("readers", session=session)
         async with one, other, member:
@@ -169,7 +169,7 @@ async def test_two_of_them_and_a_group_do_not_concern_each_other_also_in_one_ses
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-@pytest.mark.parametrize("failure", [ValueError("no"), Later(1), Bury()])
+@pytest.mark.parametrize("failure", [ValueError("no"), RetryLater(1), DeadLetter()])
 async def test_what_a_handler_does_not_take_is_logged_and_does_not_come_again(stand, caplog, failure, orderly):
     seen: list[str] = []
 

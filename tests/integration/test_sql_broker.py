@@ -22,12 +22,12 @@ from tests.support.waiting import eventually
 
 from sparrow import clock
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.retry import Bury, Later
+from sparrow.client.retry import DeadLetter, RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.priority import Priority, queue_id_of
+from sparrow.model.priority import Priority, read_queue_id
 from sparrow.model.queue import Queue
-from sparrow.model.send_result import Outcome
+from sparrow.model.send_result import TransactionState
 from sparrow.net import Channel
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
@@ -158,7 +158,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
         for priority in Priority:
             body = f"{priority.word} of {part}".encode()
             result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.word))
-            assert (result.queue_id, result.queue_offset) == (queue_id_of(part, priority), 0)
+            assert (result.queue_id, result.queue_offset) == (read_queue_id(part, priority), 0)
             (message,) = (await pull(stand.channel, "jobs", result.queue_id)).messages
             assert (message.queue_id, message.body) == (result.queue_id, body)
             table = f"msg_{priority.word}_jobs" + (f"${part}" if part else "")
@@ -253,9 +253,9 @@ async def test_a_message_comes_again_and_is_buried_when_nobody_wants_it(stand: S
     async def handle(message: StoredMessage) -> None:
         tried.append((message.body, message.reconsume_times))
         if message.body == b"later" and not message.reconsume_times:
-            raise Later(1)
+            raise RetryLater(1)
         if message.body == b"never":
-            raise Bury
+            raise DeadLetter
 
     async with reading(stand, handle), Admin(stand.name_servers) as admin:  # type: ignore[arg-type]
         begun = time.monotonic()
@@ -369,11 +369,11 @@ IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transactio
 async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_url: str) -> None:
     asked: list[bytes] = []
 
-    async def check(message: StoredMessage) -> Outcome:
+    async def check(message: StoredMessage) -> TransactionState:
         asked.append(message.body)
         if message.body == b"undone":
-            return Outcome.ROLLBACK
-        return Outcome.UNKNOWN if asked.count(message.body) == 1 else Outcome.COMMIT
+            return TransactionState.ROLLBACK
+        return TransactionState.UNKNOWN if asked.count(message.body) == 1 else TransactionState.COMMIT
 
     async with standing_on(tmp_path, database_url, **IMPATIENT) as stand:
         inbox = Inbox()
@@ -382,7 +382,7 @@ async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_ur
             Producer(stand.name_servers, group="shop", transaction_listener=check) as producer,
         ):
             for message in (Message.of("t", "done", priority="low"), Message.of("t", "undone")):
-                await producer.send_in_transaction(message, lambda _: Outcome.UNKNOWN)
+                await producer.send_in_transaction(message, lambda _: TransactionState.UNKNOWN)
             await eventually(lambda: inbox.texts == ["done"])
             assert inbox.messages[0].queue_id == 2
             await eventually(lambda: b"undone" in asked and b"done" in asked)
@@ -396,8 +396,8 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp
         async with Producer(stand.name_servers, group="shop") as gone:
             await gone.begin_transaction(Message.of("t", "orphan"))
 
-        async def check(_: StoredMessage) -> Outcome:
-            return Outcome.COMMIT
+        async def check(_: StoredMessage) -> TransactionState:
+            return TransactionState.COMMIT
 
         async with Producer(stand.name_servers, group="shop", transaction_listener=check) as heir:
             await heir.send(Message.of("t", "hello"))
@@ -491,11 +491,11 @@ async def test_a_restart_keeps_everything(tmp_path: Path, database_url: str) -> 
         assert sorted(await admin.groups()) == groups
         kept = await rows(stand, "SELECT topic, part, kind, priority, next_id FROM hermes_lane ORDER BY lane")
         assert kept == tables
-        assert await everything(stand.channel, "wide", queue_id_of(2, Priority.MIDDLE)) == [b"x"]
+        assert await everything(stand.channel, "wide", read_queue_id(2, Priority.MIDDLE)) == [b"x"]
         assert await stand.committed("readers", "t", MIDDLE) == 3
         inbox = Inbox()
         async with reading(stand, inbox), Producer(stand.name_servers, group="shop") as producer:
-            await producer.end_transaction(half, Outcome.COMMIT)
+            await producer.end_transaction(half, TransactionState.COMMIT)
             await eventually(lambda: sorted(inbox.texts) == ["delayed", "half"])
         assert sorted(await everything(stand.channel)) == [b"a", b"b", b"c", b"delayed", b"half"]
 
@@ -597,7 +597,7 @@ async def test_a_topic_can_be_made_again_by_somebody_who_knows_nothing_of_lanes(
         await admin.create_topic("t", 2)
     assert await everything(stand.channel) == [b"a"]
     await send(stand.channel, "t", b"b", 1)
-    assert await everything(stand.channel, "t", queue_id_of(1, Priority.MIDDLE)) == [b"b"]
+    assert await everything(stand.channel, "t", read_queue_id(1, Priority.MIDDLE)) == [b"b"]
 
 
 # -- the database goes away -------------------------------------------------------------------------------------------

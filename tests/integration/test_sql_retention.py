@@ -7,8 +7,8 @@ import pytest
 from tests.support.drafts import draft, messages
 
 from sparrow import clock
-from sparrow.model.priority import HAS_LANES, LANES, Priority
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Moved, Slice
@@ -33,7 +33,7 @@ HIGH = Queue("orders", Priority.HIGH)
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[SqlStore]:
     async with await SqlStore.open(database_url, SETTINGS) as opened:
-        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANES, sys_flag=HAS_LANES))
+        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG))
         yield opened
 
 
@@ -61,7 +61,7 @@ async def count(store: SqlStore, table: str, where: str = "1 = 1") -> int:
 async def test_what_is_young_stays(store: SqlStore) -> None:
     await fill(store, MIDDLE, 250)
     assert (await trimmed(store, later_ms=0)).messages == 0
-    assert await store.bounds(MIDDLE) == Bounds(0, 250)
+    assert await store.bounds(MIDDLE) == QueueBounds(0, 250)
 
 
 async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_before(store: SqlStore) -> None:
@@ -70,9 +70,9 @@ async def test_what_is_old_goes_by_whole_partitions_and_the_rest_is_read_as_befo
     first = 250 if store.database.kind == "sqlite" else 200  # the partition in use stays
     assert went.messages == first
     assert went.partitions_dropped == (0 if store.database.kind == "sqlite" else 2)
-    assert await store.bounds(MIDDLE) == Bounds(first, 250)
+    assert await store.bounds(MIDDLE) == QueueBounds(first, 250)
     assert await count(store, lane_of(store, MIDDLE).table) == 250 - first
-    assert await store.read(MIDDLE, 0) == Moved(first, Bounds(first, 250))
+    assert await store.read(MIDDLE, 0) == Moved(first, QueueBounds(first, 250))
     appended = await store.append(MIDDLE, [draft("next")])
     assert appended.offset == 250
     found = await store.read(MIDDLE, first, count_max=100)
@@ -101,7 +101,7 @@ async def test_another_partition_size_takes_effect_from_the_next_partition_on(st
     assert [each.end for each in await list_partitions(store.database, lane.table)] == [101, 201, 301, 1001, 2001, 3001]
     await fill(store, MIDDLE, 350)
     assert (await trimmed(store)).messages == 300
-    assert await store.bounds(MIDDLE) == Bounds(300, 350)
+    assert await store.bounds(MIDDLE) == QueueBounds(300, 350)
 
 
 async def test_several_may_make_room_at_a_time(store: SqlStore) -> None:
@@ -123,7 +123,7 @@ async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
     await store.commit("slow", HIGH, 0)
     await trimmed(store)
     first = 150 if store.database.kind == "sqlite" else 100
-    assert await store.bounds(MIDDLE) == Bounds(first, 350)
+    assert await store.bounds(MIDDLE) == QueueBounds(first, 350)
     await trimmed(store, SETTINGS.model_copy(update={"waits_for_groups": False}))
     assert (await store.bounds(MIDDLE)).first >= 300
 
@@ -145,7 +145,7 @@ async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
     await store.resends.ask(lane, "g", 130, 140)
     await trimmed(store)
     first = 129 if store.database.kind == "sqlite" else 100
-    assert await store.bounds(MIDDLE) == Bounds(first, 350)
+    assert await store.bounds(MIDDLE) == QueueBounds(first, 350)
     async with store.database.transaction() as session:
         assert await store.resends.done(session, "g", lane, 1)
     await trimmed(store)
@@ -201,7 +201,7 @@ async def test_what_one_who_was_killed_left_is_done_by_the_next(store: SqlStore)
     assert went.messages == 0
     assert await count(store, lane.table) == 50
     assert await count(store, "key_orders") == 50
-    assert await store.bounds(MIDDLE) == Bounds(200, 250)
+    assert await store.bounds(MIDDLE) == QueueBounds(200, 250)
 
 
 async def test_a_detached_partition_that_was_left_is_dropped(store: SqlStore) -> None:

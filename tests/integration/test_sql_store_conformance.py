@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft, portion, read_all, topic
 
-from sparrow.model.queue import Bounds
+from sparrow.model.queue import QueueBounds
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.append import bulk_insert
 from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable, open_database
@@ -46,7 +46,7 @@ class TestSqlStore(StoreConformance):
             done = await asyncio.gather(*(each.append_group("query", number, group) for each in everybody))
             assert sorted(done) == [False, False, False, True]
         for each in everybody:
-            assert (await each.bounds(Q0), await each.bounds(OTHER)) == (Bounds(0, 4200), Bounds(0, 6))
+            assert (await each.bounds(Q0), await each.bounds(OTHER)) == (QueueBounds(0, 4200), QueueBounds(0, 6))
             assert await each.ledger("query") == 5
 
     async def test_groups_of_several_brokers_do_not_wait_for_each_other_in_a_circle(self, store, open_store, opened):
@@ -87,7 +87,7 @@ class TestSqlStore(StoreConformance):
         sent = [f"{n}" for n in range(1500)]
         assert await store.append_group("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
         assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]
-        assert await store.bounds(OTHER) == Bounds(0, 1500)
+        assert await store.bounds(OTHER) == QueueBounds(0, 1500)
 
     async def test_a_group_that_fails_half_way_leaves_nothing_behind(self, store, monkeypatch):
         insert, calls = bulk_insert._insert_keys, []
@@ -101,7 +101,7 @@ class TestSqlStore(StoreConformance):
         monkeypatch.setattr(bulk_insert, "_insert_keys", fails_the_second_time)
         with pytest.raises(RuntimeError):
             await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
-        assert (await store.bounds(Q0), await store.ledger("query")) == (Bounds(0, 0), None)
+        assert (await store.bounds(Q0), await store.ledger("query")) == (QueueBounds(0, 0), None)
         assert await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
         assert await read_all(store, Q0) == [b"a"]
 

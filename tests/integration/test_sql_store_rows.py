@@ -16,8 +16,8 @@ from sparrow import clock
 from sparrow.broker.auth import ALLOWED_CODES, may_send
 from sparrow.model.errors import GroupRequired, IllegalName, Refused, StorageError, TooLarge
 from sparrow.model.message import Draft, StoredMessage
-from sparrow.model.priority import Priority, lane_of
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.priority import Priority, priority_of_queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.token import SECRET_BYTES, Token
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
@@ -269,7 +269,7 @@ async def test_t11_every_legal_name_works_with_parts_and_partitions(open_store, 
     last = Queue(name, 3 * parts - 1)
     for at in range(0, 450, 50):
         assert (await store.append(last, numbers(50, at))).offset == at
-    assert (await store.bounds(last)) == Bounds(0, 450)
+    assert (await store.bounds(last)) == QueueBounds(0, 450)
     await store.commit("g", last, 7)
     await store.resends.ask(lane(store, last), "g", 1, 1)
     reopened = await open_store()
@@ -353,7 +353,7 @@ async def test_c04_a_message_names_its_producers_token_by_number(store):
 
 async def test_c05_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{lane_of(queue.id).word}", unique="order-4423")])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word}", unique="order-4423")])
     longest = "k" * 255
     others = ["Order-4423", "order-4423 ", "ORDER-4423", "order-442", "örder", longest, longest[1:]]
     await store.append(LOW, [draft(f"{key}", unique=key) for key in others])
@@ -465,7 +465,7 @@ async def test_c10_a_range_that_ends_before_it_starts_is_refused_by_the_store_an
 async def test_c11_a_resend_has_the_priority_of_its_table(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.resends.ask(lane(store, queue), "g", 1, 2 * IDS_PER_ROW)
-        word = lane_of(queue.id).word
+        word = priority_of_queue(queue.id).word
         assert await column(store, "priority", f"resend_{word}_testtopic") == [word, word]
     with pytest.raises(DatabaseRefused):
         await insert_resend(store, id=3, priority="urgent")
@@ -656,7 +656,7 @@ async def test_s01_readers_that_ask_for_new_messages_at_the_same_time_all_get_th
         # The reader has no mark yet, or retention has deleted it: all of these readers insert it.
         await store.database.change("DELETE FROM hermes_mark WHERE name LIKE 'seen:%'")
         found = await asyncio.gather(*map(reader.bounds, queues))
-        assert found == [Bounds(0, count)] * len(queues)
+        assert found == [QueueBounds(0, count)] * len(queues)
 
 
 async def test_s01_rows_that_several_brokers_write_first_at_the_same_time_hold_what_one_of_them_wrote(
@@ -699,7 +699,9 @@ async def test_s04_a_batch_is_filled_with_high_then_middle_then_low(store, open_
         await store.append(queue, numbers(count))
     for each in (store, await open_store()):
         found = await (await open_for_group(each, TOPIC, "g")).read(10)
-        assert [lane_of(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + ["low"] * 3
+        assert [priority_of_queue(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + [
+            "low"
+        ] * 3
         assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
     reader = await open_for_group(store, TOPIC, "g")
     await reader.read(10)
@@ -715,7 +717,9 @@ async def test_s04_with_several_parts_every_part_of_a_priority_comes_before_the_
         await store.append(Queue(TOPIC, queue_id), numbers(5))
     reader = await open_for_group(store, TOPIC, "g")
     found = [message for _ in range(10) for message in await reader.read(3)]
-    assert [lane_of(message.queue_id) for message in found] == sorted(lane_of(message.queue_id) for message in found)
+    assert [priority_of_queue(message.queue_id) for message in found] == sorted(
+        priority_of_queue(message.queue_id) for message in found
+    )
     for queue_id in range(6):
         assert ids([message for message in found if message.queue_id == queue_id]) == [1, 2, 3, 4, 5]
     assert {message.queue_id for message in found[:6]} == {0, 3}, "neither part waits until the other is empty"
@@ -730,7 +734,7 @@ async def test_s05_a_group_goes_on_after_what_it_committed_in_each_priority(stor
     assert len(await reader.read(4)) == 4, "read, and not committed"
     await store.close()
     found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
-    assert [(lane_of(message.queue_id).word, message.queue_offset + 1) for message in found] == [
+    assert [(priority_of_queue(message.queue_id).word, message.queue_offset + 1) for message in found] == [
         *(("middle", number) for number in (3, 4, 5)),
         *(("low", number) for number in (1, 2, 3, 4, 5)),
     ]
@@ -804,7 +808,7 @@ async def test_s09_a_resend_is_a_groups_only(store):
 
 async def test_s09_a_low_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{lane_of(queue.id).word} {number}") for number in range(1, 4)])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word} {number}") for number in range(1, 4)])
     await store.resends.open_group("g", lane(store, LOW))
     await store.resends.ask(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resends.next("g", lane(store, LOW)))[0]
@@ -852,7 +856,7 @@ async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_
             waiting = asyncio.ensure_future(other.append(HIGH, [draft("second")]))
             _, pending = await asyncio.wait({waiting}, timeout=0.3)
             assert pending, "the lane's row is locked"
-            assert await reader.read(HIGH, 0) == AtEnd(Bounds(0, 0))
+            assert await reader.read(HIGH, 0) == AtEnd(QueueBounds(0, 0))
             if outcome == "rolled back":
                 raise ZeroDivisionError
             await session.change(

@@ -8,8 +8,8 @@ from tests.support.drafts import draft
 
 from sparrow import clock
 from sparrow.model.errors import Refused
-from sparrow.model.priority import HAS_LANES, LANES, Priority
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.drivers.database import open_database
@@ -26,7 +26,7 @@ RETRY = Queue("%RETRY%g", 0)
 async def store(database_url: str) -> AsyncIterator[SqlStore]:
     """Three lanes with messages, a group on each, one range to be sent again; seven ids are looked at in one go."""
     async with await SqlStore.open(database_url, SqlSettings(partition_rows=100)) as opened:
-        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANES, sys_flag=HAS_LANES))
+        await opened.put_topic(Topic(name="orders", write_queues=1, read_queues=LANE_COUNT, sys_flag=LANES_SYS_FLAG))
         await opened.put_topic(Topic(name=RETRY.topic, write_queues=1, read_queues=1))
         for queue in (MIDDLE, LOW, RETRY):
             for start in range(0, 30, 10):
@@ -140,7 +140,7 @@ async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_b
     appended = await store.append(MIDDLE, [draft("after it")])
     assert appended.offset == 250
     assert await findings(store) == []
-    assert await store.bounds(MIDDLE) == Bounds(0, 251)
+    assert await store.bounds(MIDDLE) == QueueBounds(0, 251)
     await store.database.change("DELETE FROM hermes_gap")
     assert "msg_middle_orders: ids 31 to 250 are missing" in await findings(store)
 

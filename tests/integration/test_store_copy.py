@@ -14,10 +14,10 @@ from sparrow.broker.consume.references import make_reference
 from sparrow.cli.main import app
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
-from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.token import Token
-from sparrow.model.topic import INHERIT, READ, WRITE, Group, Topic, checked_topic
+from sparrow.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, Group, Topic, validate_topic_name
 from sparrow.settings import SqlSettings
 from sparrow.store.copy.copier import CopyReport, copy_store
 from sparrow.store.log import LogStore
@@ -33,7 +33,7 @@ DATABASE = SqlSettings(partition_rows=1000)
 ORDERS, OTHERS, URGENT, RETRY = (
     Queue("orders", 0),
     Queue("orders", 1),
-    Queue("urgent", queue_id_of(1, Priority.HIGH)),
+    Queue("urgent", read_queue_id(1, Priority.HIGH)),
     Queue("%RETRY%g", 0),
 )
 TOKENS = [
@@ -45,11 +45,11 @@ TOKENS = [
 async def fill(store: Store) -> None:
     """Two topics of users', one of the platform's, three of the broker's own; groups, offsets, tokens."""
     await store.put_topic(Topic(name="orders", read_queues=2, write_queues=2, attributes={"kind": "test"}))
-    await store.put_topic(Topic(name="urgent", write_queues=2, read_queues=2 * LANES, sys_flag=HAS_LANES))
+    await store.put_topic(Topic(name="urgent", write_queues=2, read_queues=2 * LANE_COUNT, sys_flag=LANES_SYS_FLAG))
     await store.put_topic(Topic(name="%RETRY%g", read_queues=1, write_queues=1))
     if isinstance(store, LogStore):
         await store.put_topic(Topic(name="SCHEDULE_TOPIC_XXXX"))
-        await store.put_topic(Topic(name="DefaultCluster", permission=READ | WRITE | INHERIT))
+        await store.put_topic(Topic(name="DefaultCluster", permission=PERM_READ | PERM_WRITE | PERM_INHERIT))
     await append(store, ORDERS, 1203)
     await append(store, OTHERS, 30)
     await append(store, URGENT, 40)
@@ -122,10 +122,10 @@ async def into_database(source: Store, target: Store, **more: object) -> CopyRep
 
 
 async def into_log(source: Store, target: Store, **more: object) -> CopyReport:
-    return await copy_store(source, target, source_name="the source", checked=checked_topic, **more)  # type: ignore[arg-type]
+    return await copy_store(source, target, source_name="the source", checked=validate_topic_name, **more)  # type: ignore[arg-type]
 
 
-MIDDLE_ORDERS, MIDDLE_OTHERS = (Queue("orders", queue_id_of(part, Priority.MIDDLE)) for part in (0, 1))
+MIDDLE_ORDERS, MIDDLE_OTHERS = (Queue("orders", read_queue_id(part, Priority.MIDDLE)) for part in (0, 1))
 
 
 async def test_a_log_goes_into_a_database_and_back(
@@ -158,7 +158,7 @@ async def test_a_log_goes_into_a_database_and_back(
     assert await other_log.groups() == await log.groups()
     assert tokens_in(await other_log.tokens()) == tokens_in(await log.tokens())
     topic = (await other_log.topics())["orders"]
-    assert topic.sys_flag & HAS_LANES
+    assert topic.sys_flag & LANES_SYS_FLAG
     assert (topic.write_queues, topic.read_queues) == (2, 6)
     assert "SCHEDULE_TOPIC_XXXX" not in await other_log.topics()
 
@@ -247,7 +247,7 @@ async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
     await database_store.commit("behind", ORDERS, 3)
     await database_store.committing.flush()
     done = await into_log(database_store, other_log, chosen=["orders"])
-    assert await other_log.bounds(ORDERS) == Bounds(0, end - first)
+    assert await other_log.bounds(ORDERS) == QueueBounds(0, end - first)
     assert await other_log.committed("slow", ORDERS) == 1002 - first
     assert await other_log.committed("behind", ORDERS) == 0
     assert any(f"orders/0 began at {first:,}" in note for note in done.notes)

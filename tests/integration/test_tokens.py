@@ -18,12 +18,12 @@ from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
 from sparrow.cli.server.up import settings_of
 from sparrow.client import Credentials, Message
-from sparrow.client.aio import Admin, Consumer, PopConsumer, Producer, Session
+from sparrow.client.aio import Admin, ClientSession, Consumer, PopConsumer, Producer
 from sparrow.model.errors import Refused, SettingsError
 from sparrow.model.queue import Queue
-from sparrow.model.send_result import Outcome
+from sparrow.model.send_result import TransactionState
 from sparrow.model.topic import Group
-from sparrow.net.dispatcher import GuardedServing, Serving
+from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
@@ -183,13 +183,13 @@ async def test_a_producer_and_a_consumer_with_their_tokens_work(
 
 
 async def test_transactions_end_with_a_token(platform: Platform, sender: Credentials, reader: Credentials) -> None:
-    def listener(_message: object) -> Outcome:
-        return Outcome.COMMIT
+    def listener(_message: object) -> TransactionState:
+        return TransactionState.COMMIT
 
     async with Producer(
         platform.name_servers, group="tx", transaction_listener=listener, credentials=sender
     ) as producer:
-        await producer.send_in_transaction(Message.of("orders", "tx"), lambda _: Outcome.COMMIT)
+        await producer.send_in_transaction(Message.of("orders", "tx"), lambda _: TransactionState.COMMIT)
     async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"tx"
@@ -203,12 +203,12 @@ async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_p
         Producer(
             platform.name_servers,
             group="tx",
-            transaction_listener=lambda _: Outcome.COMMIT,
+            transaction_listener=lambda _: TransactionState.COMMIT,
             credentials=await admin.issue_token("sender", "p"),
         ) as producer,
         Consumer("group", platform.name_servers, credentials=await admin.issue_token("reader", "c")) as consumer,
     ):
-        await producer.send_in_transaction(Message.of("orders", "asked after"), lambda _: Outcome.UNKNOWN)
+        await producer.send_in_transaction(Message.of("orders", "asked after"), lambda _: TransactionState.UNKNOWN)
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"asked after"
 
@@ -246,7 +246,7 @@ async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, s
     async with Producer(platform.name_servers, credentials=sender) as producer:
         sent = await producer.send(Message.of("orders", b"1", keys="k"))
     address = str(platform.address)
-    async with Session(platform.name_servers, credentials=sender) as session:
+    async with ClientSession(platform.name_servers, credentials=sender) as session:
         for code, header in {
             Code.PULL_MESSAGE: headers.PullMessage("g", "orders", sent.queue_id, 0, 32, 4, 0, 0, 0, subscription="*"),
             Code.QUERY_MESSAGE: headers.QueryMessage("orders", "k", 1, 0, 1 << 60),
@@ -286,7 +286,7 @@ async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: 
         Code.VIEW_MESSAGE_BY_ID: headers.ViewMessage(word.physical_offset),
         Code.CONSUMER_SEND_MSG_BACK: headers.SendBack(word.physical_offset, "g", 0),
     }
-    async with Session(platform.name_servers, credentials=reader) as session:
+    async with ClientSession(platform.name_servers, credentials=reader) as session:
         for code, header in wishes.items():
             answer = await session.ask_any(str(platform.address), code, header)
             assert (answer.code == Response.SUCCESS, bytes(answer.body)) == (False, b""), code
@@ -343,13 +343,13 @@ async def test_a_request_changed_on_its_way_is_refused(platform: Platform, admin
 
 async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path: Path) -> None:
     async with running_platform(tmp_path) as platform:
-        assert type(platform.broker._serving) is Serving
+        assert type(platform.broker._serving) is RequestDispatcher
         async with Producer(platform.name_servers, credentials=Credentials("nobody", "any")) as producer:
             await producer.send(Message.of("orders", b"signed all the same"))
         async with Admin(platform.name_servers) as admin:
             issued = await admin.issue_token("billing", "c")
     async with running_platform(tmp_path, **AUTH) as platform:
-        assert type(platform.broker._serving) is GuardedServing
+        assert type(platform.broker._serving) is GuardedRequestDispatcher
         async with Consumer("group", platform.name_servers, credentials=issued) as consumer:
             await consumer.subscribe("orders")
             assert (await anext(aiter(consumer))).body == b"signed all the same"

@@ -10,11 +10,19 @@ from tests.support.waiting import eventually, wait_until
 from sparrow import client
 from sparrow.client import trace_records
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.retry import Later
-from sparrow.client.trace_records import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
+from sparrow.client.retry import RetryLater
+from sparrow.client.trace_records import (
+    ConsumeEndTrace,
+    ConsumeReturnType,
+    ConsumeStartTrace,
+    PublishTrace,
+    TracedMessageType,
+    TraceRecord,
+    TransactionEndTrace,
+)
 from sparrow.model.errors import UnknownTopic
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.topic import READ
+from sparrow.model.topic import PERM_READ
 from sparrow.testing import RunningPlatform
 
 QUICK_MS = 10
@@ -28,7 +36,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
         yield running
 
 
-async def traces(stand: Stand, key: str) -> list[Trace]:
+async def traces(stand: Stand, key: str) -> list[TraceRecord]:
     """What `queryMsgTraceById` would find."""
     async with Admin(stand.name_servers) as admin:
         found = await admin.find_by_key(trace_records.TRACE_TOPIC, key)
@@ -40,14 +48,19 @@ async def test_a_send_leaves_a_trace_that_is_found_by_id_and_by_key(stand: Stand
         sent = await producer.send(Message.of("T", "a book", tags="paid", keys="order-7"))
         late = await producer.send(Message.of("T", "later"), delay_level=1)
     (found,) = [each for each in await traces(stand, sent.message_id) if each.message_id == sent.message_id]
-    assert isinstance(found, Published)
+    assert isinstance(found, PublishTrace)
     assert (found.group, found.topic, found.tags, found.keys) == ("shop", "T", "paid", "order-7")
-    assert (found.body_bytes, found.offset_id, found.is_success, found.kind) == (6, sent.offset_id, True, Kind.NORMAL)
+    assert (found.body_bytes, found.offset_id, found.is_success, found.kind) == (
+        6,
+        sent.offset_id,
+        True,
+        TracedMessageType.NORMAL,
+    )
     assert found.store_host == str(stand.platform.address)
     assert found in await traces(stand, "order-7")
     (delayed,) = [each for each in await traces(stand, late.message_id) if each.message_id == late.message_id]
-    assert isinstance(delayed, Published)
-    assert delayed.kind is Kind.DELAYED
+    assert isinstance(delayed, PublishTrace)
+    assert delayed.kind is TracedMessageType.DELAYED
 
 
 async def test_every_way_to_send_leaves_traces(stand: Stand) -> None:
@@ -61,14 +74,14 @@ async def test_every_way_to_send_leaves_traces(stand: Stand) -> None:
 
 async def test_a_send_that_failed_leaves_a_trace_too(stand: Stand) -> None:
     async with Admin(stand.name_servers) as admin:
-        await admin.create_topic("closed", 1, permission=READ)
+        await admin.create_topic("closed", 1, permission=PERM_READ)
         (queue,) = (await admin.route("closed")).read_queues
     async with Producer(stand.name_servers, group="shop", trace=True, retries=0) as producer:
         message = Message.of("closed", "no", keys="order-8")
         with pytest.raises(Exception, match="closed"):
             await producer.send(message, queue=queue)
     (found,) = await traces(stand, "order-8")
-    assert isinstance(found, Published)
+    assert isinstance(found, PublishTrace)
     assert not found.is_success
 
 
@@ -77,9 +90,9 @@ async def test_a_transaction_leaves_two_traces(stand: Stand) -> None:
         async with producer.transaction(Message.of("T", "paid", keys="order-9")) as sent:
             pass
     half, ended = await traces(stand, "order-9")
-    assert isinstance(half, Published)
-    assert half.kind is Kind.HALF
-    assert isinstance(ended, TransactionEnded)
+    assert isinstance(half, PublishTrace)
+    assert half.kind is TracedMessageType.HALF
+    assert isinstance(ended, TransactionEndTrace)
     assert (ended.transaction_id, ended.state, ended.from_check) == (sent.message_id, "COMMIT_MESSAGE", False)
 
 
@@ -91,7 +104,7 @@ async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
         if message.body == b"bad":
             raise ValueError("oh")
         if message.body == b"later":
-            raise Later(1)
+            raise RetryLater(1)
 
     async with Producer(stand.name_servers) as producer:
         sent = [await producer.send(Message.of("T", body, keys="k")) for body in ("good", "bad", "later")]
@@ -100,14 +113,16 @@ async def test_a_consumer_traces_what_its_handler_does(stand: Stand) -> None:
         await consumer.start(handle, workers=1)
         await eventually(lambda: len(inbox.messages) >= 3)
         await stand.commits(3, "readers", "T")
-    for result, code in zip(sent, (Consumed.SUCCESS, Consumed.RAISED, Consumed.FAILED), strict=True):
+    for result, code in zip(
+        sent, (ConsumeReturnType.SUCCESS, ConsumeReturnType.RAISED, ConsumeReturnType.FAILED), strict=True
+    ):
         found = [each for each in await traces(stand, result.message_id) if each.message_id == result.message_id]
         begun, ended = found[:2]
-        assert isinstance(begun, ConsumeBegun)
-        assert isinstance(ended, ConsumeEnded)
+        assert isinstance(begun, ConsumeStartTrace)
+        assert isinstance(ended, ConsumeEndTrace)
         assert begun.request_id == ended.request_id
         assert (begun.group, ended.group) == ("readers", "readers")
-        assert (ended.code, ended.is_success, ended.keys) == (code, code is Consumed.SUCCESS, "k")
+        assert (ended.code, ended.is_success, ended.keys) == (code, code is ConsumeReturnType.SUCCESS, "k")
 
 
 async def test_traces_that_cannot_be_sent_do_no_harm(tmp_path: Path) -> None:
@@ -139,4 +154,4 @@ def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> No
     with client.Admin(platform.name_servers) as admin:
         found = admin.find_by_key(trace_records.TRACE_TOPIC, sent.message_id)
     kinds = [type(each) for message in found for each in trace_records.decode(message.body)]
-    assert kinds == [Published, ConsumeBegun, ConsumeEnded]
+    assert kinds == [PublishTrace, ConsumeStartTrace, ConsumeEndTrace]

@@ -10,11 +10,11 @@ from tests.support.consuming import Inbox, Stand, standing
 from tests.support.waiting import eventually, wait_until
 
 from sparrow import client
-from sparrow.client.aio import Consumer, Producer, Session
+from sparrow.client.aio import ClientSession, Consumer, Producer
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.send_result import Outcome
-from sparrow.net.dispatcher import Call, Said
+from sparrow.model.send_result import TransactionState
+from sparrow.net.dispatcher import HandlerResult, RequestContext
 from sparrow.testing import running
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import CheckTransaction
@@ -102,8 +102,8 @@ async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
             raise Oops
 
         await producer.send_in_transaction(Message.of("T", "by nothing"), nothing)
-        await producer.send_in_transaction(Message.of("T", "by its word"), lambda _: Outcome.COMMIT)
-        await producer.send_in_transaction(Message.of("T", "taken back"), lambda _: Outcome.ROLLBACK)
+        await producer.send_in_transaction(Message.of("T", "by its word"), lambda _: TransactionState.COMMIT)
+        await producer.send_in_transaction(Message.of("T", "taken back"), lambda _: TransactionState.ROLLBACK)
         with pytest.raises(Oops):
             await producer.send_in_transaction(Message.of("T", "failed"), raising)
         with pytest.raises(TypeError, match="Outcome"):
@@ -115,15 +115,15 @@ async def test_work_says_how_its_transaction_ends(stand: Stand) -> None:
 async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stand) -> None:
     asked: list[StoredMessage] = []
 
-    async def check(message: StoredMessage) -> Outcome:
+    async def check(message: StoredMessage) -> TransactionState:
         asked.append(message)
-        return Outcome.UNKNOWN if len(asked) == 1 else Outcome.COMMIT
+        return TransactionState.UNKNOWN if len(asked) == 1 else TransactionState.COMMIT
 
     async with (
         Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer,
         reading(impatient) as inbox,
     ):
-        await producer.send_in_transaction(Message.of("T", "paid", tags="t"), lambda _: Outcome.UNKNOWN)
+        await producer.send_in_transaction(Message.of("T", "paid", tags="t"), lambda _: TransactionState.UNKNOWN)
         await eventually(lambda: inbox.texts == ["paid"])
         assert len(asked) >= 2  # more if it was slow to hear the answer
         assert {(message.topic, message.body, message.tags) for message in asked} == {("T", b"paid", "t")}
@@ -135,8 +135,8 @@ async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> 
         await first.begin_transaction(Message.of("T", "paid"))
         await first.begin_transaction(Message.of("T", "not paid"))
 
-    def check(message: StoredMessage) -> Outcome:
-        return Outcome.COMMIT if message.body == b"paid" else Outcome.ROLLBACK
+    def check(message: StoredMessage) -> TransactionState:
+        return TransactionState.COMMIT if message.body == b"paid" else TransactionState.ROLLBACK
 
     async with (
         Producer(impatient.name_servers, group="shop", transaction_listener=check) as second,
@@ -150,15 +150,15 @@ async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> 
 async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) -> None:
     asked: list[StoredMessage] = []
 
-    def check(message: StoredMessage) -> Outcome:
+    def check(message: StoredMessage) -> TransactionState:
         asked.append(message)
-        return Outcome.ROLLBACK
+        return TransactionState.ROLLBACK
 
     async with Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer:
         handlers = producer.session.handlers
         answer, questions = handlers[Code.CHECK_TRANSACTION_STATE], []
 
-        async def counted(request: CheckTransaction, session: Session, call: Call) -> Said:
+        async def counted(request: CheckTransaction, session: ClientSession, call: RequestContext) -> HandlerResult:
             said = await answer(request, session, call)
             questions.append(request)
             return said
@@ -176,19 +176,19 @@ async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) 
 async def test_a_listener_that_fails_is_asked_again(impatient: Stand) -> None:
     calls = 0
 
-    def check(message: StoredMessage) -> Outcome:
+    def check(message: StoredMessage) -> TransactionState:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise Oops
-        return Outcome.COMMIT
+        return TransactionState.COMMIT
 
     async with (
         Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer,
         reading(impatient) as inbox,
     ):
         sent = await producer.begin_transaction(Message.of("T", "paid"))
-        await producer.end_transaction(sent, Outcome.UNKNOWN)
+        await producer.end_transaction(sent, TransactionState.UNKNOWN)
         await eventually(lambda: inbox.texts == ["paid"])
 
 
@@ -215,21 +215,21 @@ async def test_an_end_that_the_broker_refuses_is_raised(stand: Stand) -> None:
         sent = await producer.begin_transaction(Message.of("T", "paid"))
         await stranger.send(Message.of("T", "to know the way"))
         with pytest.raises(Refused, match="stranger"):
-            await stranger.end_transaction(sent, Outcome.COMMIT)
+            await stranger.end_transaction(sent, TransactionState.COMMIT)
         assert unfinished(stand) == 1
-        await producer.end_transaction(sent, Outcome.ROLLBACK)
+        await producer.end_transaction(sent, TransactionState.ROLLBACK)
         assert unfinished(stand) == 0
 
 
 async def test_producers_of_one_session_answer_each_for_their_own(impatient: Stand) -> None:
     async with (
-        Producer(impatient.name_servers, group="yes", transaction_listener=lambda _: Outcome.COMMIT) as yes,
-        Producer(session=yes.session, group="no", transaction_listener=lambda _: Outcome.ROLLBACK) as no,
+        Producer(impatient.name_servers, group="yes", transaction_listener=lambda _: TransactionState.COMMIT) as yes,
+        Producer(session=yes.session, group="no", transaction_listener=lambda _: TransactionState.ROLLBACK) as no,
         reading(impatient) as inbox,
     ):
         for producer, text in ((no, "no"), (yes, "yes")):
             sent = await producer.begin_transaction(Message.of("T", text))
-            await producer.end_transaction(sent, Outcome.UNKNOWN)
+            await producer.end_transaction(sent, TransactionState.UNKNOWN)
         await eventually(lambda: unfinished(impatient) == 0)
         await eventually(lambda: inbox.texts == ["yes"])
 
@@ -237,9 +237,9 @@ async def test_producers_of_one_session_answer_each_for_their_own(impatient: Sta
 def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
     asked: list[bytes] = []
 
-    def check(message: StoredMessage) -> Outcome:
+    def check(message: StoredMessage) -> TransactionState:
         asked.append(message.body)
-        return Outcome.COMMIT
+        return TransactionState.COMMIT
 
     with (
         running(tmp_path, broker=IMPATIENT) as platform,
@@ -250,7 +250,7 @@ def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
         with pytest.raises(Oops), producer.transaction(Message.of("T", "not paid")):
             raise Oops
         producer.send_in_transaction(Message.of("T", "by word"), lambda _: None)
-        producer.send_in_transaction(Message.of("T", "asked after"), lambda _: Outcome.UNKNOWN)
+        producer.send_in_transaction(Message.of("T", "asked after"), lambda _: TransactionState.UNKNOWN)
         wait_until(lambda: asked == [b"asked after"])
         with client.Consumer("readers", platform.name_servers) as consumer:
             consumer.subscribe("T")

@@ -11,7 +11,7 @@ from tests.support.waiting import eventually
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.send_result import SendResult
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 QUEUES = 4
 PATIENCE_S = 30.0
@@ -39,11 +39,11 @@ class Stage(NamedTuple):
     def message(self, body: str, **said: Any) -> Message:
         return Message.of(self.topic, body, **said)
 
-    def queue(self, number: int) -> BrokerQueue:
-        return BrokerQueue(self.topic, self.platform.broker_name, number)
+    def queue(self, number: int) -> QueueRef:
+        return QueueRef(self.topic, self.platform.broker_name, number)
 
     @property
-    def queues(self) -> list[BrokerQueue]:
+    def queues(self) -> list[QueueRef]:
         return [self.queue(number) for number in range(QUEUES)]
 
     async def put(self, bodies: Iterable[str], queue_id: int | None = None, **said: Any) -> list[SendResult]:
@@ -123,7 +123,7 @@ async def _clock_moves_on() -> None:
 async def settled(members: Sequence[Consumer], topic: str, counts: Sequence[int]) -> None:
     """Waits until the members have these numbers of queues, and no queue twice."""
 
-    def parts() -> list[set[BrokerQueue]]:
+    def parts() -> list[set[QueueRef]]:
         return [{queue for queue in member.queues if queue.topic == topic} for member in members]
 
     await eventually(lambda: [len(part) for part in parts()] == list(counts), within_s=PATIENCE_S)

@@ -12,7 +12,7 @@ from tests.interop.platforms import Platform
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin, trace_records
-from sparrow.client.trace_records import ConsumeBegun, ConsumeEnded, Published, Trace
+from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace, TraceRecord
 from sparrow.model.errors import UnknownTopic
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -261,7 +261,7 @@ def test_traces_tell_who_sent_a_message(java: JavaClient, platform: Platform, to
     with java.producer(senders, trace=True) as producer:
         [sent] = producer.send(topic, [{"body": "a book", "tags": "TagA", "keys": "k"}])
         [published] = traces(platform, sent.msg_id, 1)
-    assert isinstance(published, Published)
+    assert isinstance(published, PublishTrace)
     assert (published.group, published.topic, published.tags, published.keys) == (senders, topic, "TagA", "k")
     assert (published.body_bytes, published.offset_id, published.is_success) == (6, sent.offset_msg_id, True)
 
@@ -274,15 +274,15 @@ def test_traces_tell_who_consumed_a_message(
         [sent] = producer.send(topic, [{"body": "a book", "keys": "k"}])
         consumer.receive(1)
         begun, ended = sorted(traces(platform, sent.msg_id, 2), key=lambda each: type(each).__name__)
-    assert isinstance(begun, ConsumeBegun)
-    assert isinstance(ended, ConsumeEnded)
+    assert isinstance(begun, ConsumeStartTrace)
+    assert isinstance(ended, ConsumeEndTrace)
     assert (begun.group, begun.keys, begun.retries) == (group, "k", 0)
     assert (ended.request_id, ended.is_success) == (begun.request_id, True)
 
 
-def traces(platform: Platform, message_id: str, count: int) -> list[Trace]:
+def traces(platform: Platform, message_id: str, count: int) -> list[TraceRecord]:
     """What is told of a message, once it is so much: clients keep their traces for some seconds."""
-    found: list[Trace] = []
+    found: list[TraceRecord] = []
 
     def are_there() -> bool:
         try:

@@ -10,7 +10,7 @@ from tests.interop.mqadmin import Mqadmin
 from tests.interop.official import Kit
 from tests.interop.platforms import Platform
 
-from sparrow.model.priority import HAS_LANES, LANES, Priority
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ def knows_lanes(platform: Platform) -> None:
 def lanes(request: pytest.FixtureRequest, producer: Producer, kit: Kit) -> str:
     """A new topic with lanes, made by the official client."""
     name = re.sub(r"\W+", "_", f"{request.node.originalname}_{producer.java.name(kit.version)}")
-    producer.create_topic(name, like=TEMPLATE_TOPIC, queues=PARTS, flags=HAS_LANES)
+    producer.create_topic(name, like=TEMPLATE_TOPIC, queues=PARTS, flags=LANES_SYS_FLAG)
     return name
 
 
@@ -39,23 +39,23 @@ def test_a_consumer_reads_every_lane_and_a_producer_writes_every_part(
         {"body": f"{word} {number}", "properties": {"PRIORITY": word}} for number in range(20) for word in PRIORITIES
     ]
     with java.push_consumer(f"{lanes}_group", lanes) as consumer:
-        assert consumer.queues(PARTS * LANES) == set(range(PARTS * LANES))
+        assert consumer.queues(PARTS * LANE_COUNT) == set(range(PARTS * LANE_COUNT))
         sent = producer.send(lanes, [*messages, "of no priority"])
         seen = consumer.receive(len(sent))
     bodies = [*(str(message["body"]) for message in messages), "of no priority"]
     assert Counter(message.body for message in seen) == Counter(bodies)
-    assert {one.queue_id for one in sent} == set(range(PARTS * LANES)), "senders are told where it lies"
+    assert {one.queue_id for one in sent} == set(range(PARTS * LANE_COUNT)), "senders are told where it lies"
     for message in seen:
-        assert PRIORITIES[message.queue_id % LANES] == message.properties.get("PRIORITY", "middle")
+        assert PRIORITIES[message.queue_id % LANE_COUNT] == message.properties.get("PRIORITY", "middle")
     ends = {row["QID"]: row["Max Offset"] for row in mqadmin.table("topicStatus", "-t", lanes)}
-    assert len(ends) == PARTS * LANES
+    assert len(ends) == PARTS * LANE_COUNT
     assert sum(map(int, ends.values())) == len(sent)
 
 
 def test_a_batch_goes_to_the_lane_of_its_messages(java: JavaClient, producer: Producer, lanes: str) -> None:
     messages = [{"body": str(number), "properties": {"PRIORITY": "high"}} for number in range(10)]
     [sent] = producer.send(lanes, messages, mode="batch")
-    assert sent.queue_id % LANES == Priority.HIGH
+    assert sent.queue_id % LANE_COUNT == Priority.HIGH
     with java.push_consumer(f"{lanes}_group", lanes) as consumer:
         seen = consumer.receive(len(messages))
     assert {message.queue_id for message in seen} == {sent.queue_id}

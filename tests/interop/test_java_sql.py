@@ -28,8 +28,8 @@ from tests.support.processes import broker_process
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin
-from sparrow.client.trace_records import ConsumeBegun, ConsumeEnded, Published
-from sparrow.model.priority import LANES, Priority
+from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace
+from sparrow.model.priority import LANE_COUNT, Priority
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -37,7 +37,7 @@ NOT_ASKED_S = 3
 """Longer than the broker waits before it asks again."""
 INVISIBLE_MS = 60_000
 PARTS = 2
-QUEUES = PARTS * LANES
+QUEUES = PARTS * LANE_COUNT
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_what_is_sent_in_any_way_arrives_once_and_whole(java: JavaClient, produc
         for n, message in enumerate(mine):
             assert (message.topic, message.tags, message.keys) == (topic, "TagA", f"{topic}-{n} {mode}")
             assert message.properties["城"] == "北京"
-            assert message.queue_id % LANES == Priority.MIDDLE
+            assert message.queue_id % LANE_COUNT == Priority.MIDDLE
         if mode in ("sync", "async"):
             assert [one.msg_id for one in sent[mode]] == [message.msg_id for message in mine]
             assert [one.offset_msg_id for one in sent[mode]] == [message.offset_msg_id for message in mine]
@@ -142,7 +142,7 @@ def test_an_unknown_topic_is_made_by_its_first_message_and_refused_in_capitals(
     topic = short_name(java, "unheard_of")
     producer.send(topic, numbered(8))
     [queues] = route(mqadmin, topic)["queueDatas"]
-    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (LANES, 1, 6)
+    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (LANE_COUNT, 1, 6)
     with java.push_consumer(f"{topic}_group", topic) as consumer:
         assert Counter(bodies(consumer.receive(8))) == Counter(numbered(8))
     for name, why in (("Orders", "lower-case letters"), ("x" * 41, "41 characters, 40 are allowed")):
@@ -161,7 +161,7 @@ def test_broadcast_tags_and_sql_choose_who_gets_what(java: JavaClient, producer:
         java.push_consumer(f"{topic}_group", topic) as first,
         java.push_consumer(f"{topic}_group", topic) as second,
     ):
-        settle([first, second], [PARTS * LANES // 2] * 2)
+        settle([first, second], [PARTS * LANE_COUNT // 2] * 2)
         # "Aa" and "BB" hash alike, which only the client can sort out.
         tags = ["TagA", "TagB", "Aa", "BB", None]
         messages = [
@@ -327,9 +327,9 @@ def test_traces_tell_who_sent_and_consumed_a_message(java: JavaClient, on_mysql:
         consumer.receive(1)
         found = traces(on_mysql, sent.msg_id, 3)
     begun, ended, published = sorted(found, key=lambda each: type(each).__name__)
-    assert isinstance(published, Published)
-    assert isinstance(begun, ConsumeBegun)
-    assert isinstance(ended, ConsumeEnded)
+    assert isinstance(published, PublishTrace)
+    assert isinstance(begun, ConsumeStartTrace)
+    assert isinstance(ended, ConsumeEndTrace)
     assert (published.group, published.topic, published.tags, published.keys) == (senders, topic, "TagA", "k")
     assert (published.body_bytes, published.offset_id, published.is_success) == (6, sent.offset_msg_id, True)
     assert (begun.group, begun.keys, begun.retries) == (group, "k", 0)
@@ -448,7 +448,7 @@ def test_mqadmin_makes_and_deletes_a_topic(mqadmin: Mqadmin, java: JavaClient, o
     printed = mqadmin.run("updateTopic", "-c", on_mysql.cluster, "-t", topic, "-r", "1", "-w", "1")
     assert f"create topic to {on_mysql.broker} success." in printed, printed
     [queues] = route(mqadmin, topic)["queueDatas"]
-    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (LANES, 1, 6)
+    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (LANE_COUNT, 1, 6)
     printed = mqadmin.run("deleteTopic", "-c", on_mysql.cluster, "-t", topic)
     assert f"delete topic [{topic}] from cluster [{on_mysql.cluster}] success." in printed, printed
     printed = mqadmin.run("updateTopic", "-b", on_mysql.broker, "-t", "Made", "-r", "1", "-w", "1")
@@ -461,7 +461,7 @@ def test_mqadmin_changes_a_topic(mqadmin: Mqadmin, on_mysql: Platform, topic: st
     assert f"create topic to {on_mysql.broker} success." in printed, printed
     [queues] = route(mqadmin, topic)["queueDatas"]
     found = (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"])
-    assert found == ((PARTS + 1) * LANES, PARTS + 1, 4)
+    assert found == ((PARTS + 1) * LANE_COUNT, PARTS + 1, 4)
 
 
 # -- pop --------------------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from tests.support.consuming import Gate, Inbox, texts
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin
-from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.model.errors import Refused
 from sparrow.model.topic import Group
 
-QUICK = Appetite(hold_ms=1_000)
+QUICK = Prefetch(hold_ms=1_000)
 """RocketMQ 5 says that a group was reset only at the end of a hold."""
 
 

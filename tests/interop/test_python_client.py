@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 from sparrow import client as blocking
 from sparrow.client.aio import Admin
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.message import Message, StoredMessage
 
 # -- sending ----------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ async def test_a_sharding_key_leads_to_the_queue_that_java_hashes_it_to(stage: S
         theirs = await asyncio.to_thread(java.send, stage.topic, [{"body": key, "hash": key} for key in keys])
     async with stage.producer() as producer, stage.producer(linger_ms=1) as lingering:
         for key, their in zip(keys, theirs, strict=True):
-            message = Message(topic=stage.topic, body=key.encode(), properties={SHARDING_KEY: key})
+            message = Message(topic=stage.topic, body=key.encode(), properties={PROPERTY_SHARDING_KEY: key})
             assert (await producer.send(message)).queue_id == their.queue_id
             assert (await lingering.send(message)).queue_id == their.queue_id
 
@@ -160,7 +160,7 @@ async def test_in_order_every_queue_has_one_reader_who_sees_one_message_after_th
         await settled([one, other], stage.topic, [2, 2])
         async with stage.producer() as producer:
             for step, order in itertools.product(range(10), orders):
-                properties = {SHARDING_KEY: order}
+                properties = {PROPERTY_SHARDING_KEY: order}
                 await producer.send(Message(topic=stage.topic, body=f"{order} {step}".encode(), properties=properties))
         await eventually(lambda: sum(map(len, handled.values())) >= 60, within_s=PATIENCE_S)
     assert handled == {order: [str(step) for step in range(10)] for order in orders}

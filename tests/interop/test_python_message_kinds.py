@@ -10,11 +10,17 @@ from tests.support.waiting import eventually
 
 from sparrow.client import trace_records
 from sparrow.client.aio import Admin
-from sparrow.client.retry import Bury, Later
-from sparrow.client.trace_records import ConsumeBegun, ConsumeEnded, Published, Trace, TransactionEnded
+from sparrow.client.retry import DeadLetter, RetryLater
+from sparrow.client.trace_records import (
+    ConsumeEndTrace,
+    ConsumeStartTrace,
+    PublishTrace,
+    TraceRecord,
+    TransactionEndTrace,
+)
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
-from sparrow.model.send_result import Outcome
+from sparrow.model.send_result import TransactionState
 from sparrow.model.topic import Group
 from sparrow.wire.codes import Code
 
@@ -60,12 +66,14 @@ async def test_a_transaction_is_committed_or_rolled_back(stage: Stage) -> None:
         with pytest.raises(ValueError, match="oh"):
             async with producer.transaction(stage.message("not paid")):
                 raise ValueError("oh")
-        await producer.send_in_transaction(stage.message("by word"), lambda _: Outcome.COMMIT)
+        await producer.send_in_transaction(stage.message("by word"), lambda _: TransactionState.COMMIT)
         with pytest.raises(SparrowError):
             stranger = stage.producer(group="strangers")
             async with stranger:
                 await stranger.send(stage.message("after them"))
-                await stranger.end_transaction(await producer.begin_transaction(stage.message("no")), Outcome.COMMIT)
+                await stranger.end_transaction(
+                    await producer.begin_transaction(stage.message("no")), TransactionState.COMMIT
+                )
     messages = await stage.all(3)
     assert sorted(texts(messages)) == ["after them", "by word", "paid"]
     (paid,) = [message for message in messages if message.body == b"paid"]
@@ -77,13 +85,13 @@ async def test_a_broker_that_heard_nothing_asks_the_listener(stage: Stage, scale
         pytest.skip("brokers ask once a minute")
     asked: list[StoredMessage] = []
 
-    def check(message: StoredMessage) -> Outcome:
+    def check(message: StoredMessage) -> TransactionState:
         asked.append(message)
-        return Outcome.COMMIT if message.body == b"paid" else Outcome.ROLLBACK
+        return TransactionState.COMMIT if message.body == b"paid" else TransactionState.ROLLBACK
 
     async with stage.producer(group=stage.group, transaction_listener=check) as producer:
         for body in ("paid", "not paid"):
-            await producer.send_in_transaction(stage.message(body), lambda _: Outcome.UNKNOWN)
+            await producer.send_in_transaction(stage.message(body), lambda _: TransactionState.UNKNOWN)
         await eventually(lambda: len({message.body for message in asked}) == 2, within_s=CHECK_S)
         assert {message.topic for message in asked} == {stage.topic}
         assert texts(await stage.all(1)) == ["paid"]
@@ -118,9 +126,9 @@ async def test_a_message_comes_again_is_buried_and_sent_again(stage: Stage) -> N
     async def handle(message: StoredMessage) -> None:
         await inbox(message)
         if len(inbox.messages) == 1:
-            raise Later(1)
+            raise RetryLater(1)
         if len(inbox.messages) == 2:
-            raise Bury
+            raise DeadLetter
 
     async with Admin(stage.name_servers) as admin, stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
@@ -147,7 +155,7 @@ async def test_in_order_a_worn_out_message_is_buried(stage: Stage) -> None:
     async def handle(message: StoredMessage) -> None:
         await inbox(message)
         if message.body == b"bad":
-            raise Later(1)
+            raise RetryLater(1)
 
     await stage.put(["good", "bad", "also good"], queue_id=0)
     async with Admin(stage.name_servers) as admin, stage.consumer(retries_max=1) as consumer:
@@ -183,8 +191,8 @@ async def test_traces_are_found_by_the_ids_of_their_messages(stage: Stage) -> No
             pass
         await eventually(lambda: len(inbox.messages) == 2, within_s=PATIENCE_S)
 
-    async def kinds(message_id: str, count: int) -> set[type[Trace]]:
-        found: list[Trace] = []
+    async def kinds(message_id: str, count: int) -> set[type[TraceRecord]]:
+        found: list[TraceRecord] = []
         deadline = time.monotonic() + PATIENCE_S
         while len(found) < count:
             assert time.monotonic() < deadline, found
@@ -194,5 +202,5 @@ async def test_traces_are_found_by_the_ids_of_their_messages(stage: Stage) -> No
             found = [each for each in every if each.message_id == message_id]
         return {type(each) for each in found}
 
-    assert await kinds(sent.message_id, 3) == {Published, ConsumeBegun, ConsumeEnded}
-    assert await kinds(half.message_id, 4) == {Published, TransactionEnded, ConsumeBegun, ConsumeEnded}
+    assert await kinds(sent.message_id, 3) == {PublishTrace, ConsumeStartTrace, ConsumeEndTrace}
+    assert await kinds(half.message_id, 4) == {PublishTrace, TransactionEndTrace, ConsumeStartTrace, ConsumeEndTrace}

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrow.client.allocation import averagely, averagely_by_circle, by_config, by_machine_room, consistent_hash
-from sparrow.client.latency_fault import Avoidance
-from sparrow.client.offset_window import Window
+from sparrow.client.latency_fault import LatencyFaultTolerance
+from sparrow.client.offset_window import OffsetWindow
 from sparrow.client.queue_selection import by_hash, by_sharding_key, random_choice, round_robin
 from sparrow.model.message import Message
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 broker_names = st.sampled_from(["broker-a", "broker-b", "room@c", "other@d", "room@e"])
-queue_values = st.builds(BrokerQueue, st.just("T"), broker_names, st.integers(0, 15))
+queue_values = st.builds(QueueRef, st.just("T"), broker_names, st.integers(0, 15))
 some_queues = st.lists(queue_values, unique=True, max_size=40).map(sorted)
 queues_to_choose = some_queues.filter(bool)
 some_clients = st.lists(st.text("0123456789.@#", min_size=1, max_size=20), unique=True, min_size=1, max_size=12).map(
@@ -126,7 +126,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=30))
 def test_a_window_agrees_with_a_naive_one_whatever_is_asked(history):
-    window, naive = Window(), Naive()
+    window, naive = OffsetWindow(), Naive()
     for name, *arguments in history:
         getattr(window, name)(*arguments)
         getattr(naive, name)(*arguments)
@@ -139,7 +139,7 @@ def test_a_window_agrees_with_a_naive_one_whatever_is_asked(history):
 )
 def test_a_window_agrees_with_a_naive_one_in_ordinary_use(pulls, data):
     """Offsets rise with gaps, and what is done comes back in any order, in any portions."""
-    window, naive = Window(), Naive()
+    window, naive = OffsetWindow(), Naive()
     offset = 0
     for pull in pulls:
         batch = []
@@ -171,7 +171,7 @@ notes = st.lists(
 
 @given(notes, queues_to_choose, st.integers(0, 2**40), st.none() | broker_names, st.integers(0, 200_000))
 def test_a_choice_is_always_made_and_a_usable_other_broker_is_preferred(history, queues, index, last, now_ms):
-    avoidance = Avoidance(brokers_max=3)
+    avoidance = LatencyFaultTolerance(brokers_max=3)
     for broker, latency_ms, at_ms, failed in history:
         avoidance.note(broker, latency_ms, at_ms, failed=failed)
     chosen = avoidance.choose(queues, index, now_ms, last)

@@ -21,7 +21,7 @@ from tests.support.drafts import draft, messages
 from tests.support.log_stores import crashed_copy, overwrite, small
 
 from sparrow.model.errors import UnknownTopic
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.state.updates import STATE_QUEUE
@@ -100,9 +100,9 @@ class Model:
     def kept(self, queue: Queue) -> list[Written]:
         return [written for written in self.queues()[queue] if written.start >= self.first]
 
-    def bounds(self, queue: Queue) -> Bounds:
+    def bounds(self, queue: Queue) -> QueueBounds:
         end = len(self.queues()[queue])
-        return Bounds(end - len(self.kept(queue)), end)
+        return QueueBounds(end - len(self.kept(queue)), end)
 
 
 class LogStoreMachine(RuleBasedStateMachine):

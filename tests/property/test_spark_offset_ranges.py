@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from sparrow.spark.source.offset_ranges import Range, shared, tasks
 from sparrow.spark.source.offsets import Offsets
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-QUEUES = st.builds(BrokerQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 20))
+QUEUES = st.builds(QueueRef, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 20))
 BACKLOGS = st.dictionaries(QUEUES, st.integers(1, 10_000), max_size=12)
 RANGES = st.dictionaries(QUEUES, st.tuples(st.integers(0, 1000), st.integers(0, 5000)), max_size=8).map(
     lambda some: [Range(queue, start, start + rows) for queue, (start, rows) in some.items()]
@@ -17,14 +17,14 @@ RANGES = st.dictionaries(QUEUES, st.tuples(st.integers(0, 1000), st.integers(0, 
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
-def test_a_share_never_passes_its_backlog_and_no_queue_starves(backlogs: dict[BrokerQueue, int], limit: int) -> None:
+def test_a_share_never_passes_its_backlog_and_no_queue_starves(backlogs: dict[QueueRef, int], limit: int) -> None:
     shares = shared(backlogs, limit)
     assert set(shares) == set(backlogs)
     assert all(1 <= shares[queue] <= backlogs[queue] for queue in backlogs)
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
-def test_the_whole_keeps_the_limit_but_for_one_row_of_each_queue(backlogs: dict[BrokerQueue, int], limit: int) -> None:
+def test_the_whole_keeps_the_limit_but_for_one_row_of_each_queue(backlogs: dict[QueueRef, int], limit: int) -> None:
     total = sum(shared(backlogs, limit).values())
     assert total <= limit + len(backlogs)
     if limit >= len(backlogs):
@@ -33,7 +33,7 @@ def test_the_whole_keeps_the_limit_but_for_one_row_of_each_queue(backlogs: dict[
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
-def test_repeated_batches_reach_the_end(backlogs: dict[BrokerQueue, int], limit: int) -> None:
+def test_repeated_batches_reach_the_end(backlogs: dict[QueueRef, int], limit: int) -> None:
     left = dict(backlogs)
     for _ in range(sum(backlogs.values()) + 1):
         if not left:
@@ -51,7 +51,7 @@ def test_tasks_cover_every_offset_once_and_in_order(
     pieces = [piece for task in planned for piece in task]
     assert pieces == sorted(pieces)
     assert all(piece.rows > 0 for piece in pieces)
-    joined: dict[BrokerQueue, list[int]] = {}
+    joined: dict[QueueRef, list[int]] = {}
     for piece in pieces:
         seen = joined.setdefault(piece.queue, [piece.start, piece.start])
         assert seen[1] == piece.start, "a hole or an overlap"
@@ -73,7 +73,7 @@ def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[Range]
 
 @given(st.dictionaries(QUEUES, st.integers(0, 1 << 50)), st.dictionaries(QUEUES, st.integers(0, 1 << 50)))
 def test_offsets_read_back_as_written_and_keys_are_sorted(
-    positions: dict[BrokerQueue, int], begun: dict[BrokerQueue, int]
+    positions: dict[QueueRef, int], begun: dict[QueueRef, int]
 ) -> None:
     offsets = Offsets(positions, begun)
     said = offsets.to_json()

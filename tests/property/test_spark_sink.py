@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.queue_selection import SHARDING_KEY, by_hash
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
 from sparrow.model.message import Message
 from sparrow.spark.sink import record_encoder
 from sparrow.spark.sink.message_columns import Rows, with_entry
@@ -16,7 +16,7 @@ from sparrow.spark.sink.partition_writer import chunks
 from sparrow.spark.sink.queue_selection import ANY, places_of, sorted_by_place
 from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, pieces
 from sparrow.wire import queue_batches
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import decode
 from sparrow.wire.message_ids import UniqueIds
 
@@ -50,9 +50,9 @@ def some_rows(draw: st.DrawFn) -> tuple[Rows, int]:
     ), queues
 
 
-def queues_of(count: int) -> tuple[BrokerQueue, ...]:
+def queues_of(count: int) -> tuple[QueueRef, ...]:
     """On two brokers, of which the second has one more if they are odd."""
-    return tuple(BrokerQueue("t", "a" if i < count // 2 else "b", i) for i in range(count))
+    return tuple(QueueRef("t", "a" if i < count // 2 else "b", i) for i in range(count))
 
 
 @given(some_rows(), st.integers(150, 2000), st.booleans())
@@ -72,13 +72,13 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[Rows, int], bl
         blobs += [(broker, each.take()) for broker, each in gathered.items()]
     finally:
         record_encoder.BLOB_BYTES = before
-    arrived: dict[BrokerQueue, list[dict[str, object]]] = {queue: [] for queue in queues}
+    arrived: dict[QueueRef, list[dict[str, object]]] = {queue: [] for queue in queues}
     for broker, blob in blobs:
         for portion in queue_batches.decode(blob) if blob is not None else ():
             columns = ("body", "keys", "tags", "msg_id", "queue_id", "properties")
             found = decode(portion.data, sizes=portion.sizes, columns=columns, verify_crc=by_client).to_pylist()
             assert {row["queue_id"] for row in found} == {portion.queue.id}
-            arrived[BrokerQueue("t", broker, portion.queue.id)] += found
+            arrived[QueueRef("t", broker, portion.queue.id)] += found
     for place, queue in enumerate(queues):
         mine = rows.take(np.flatnonzero(places == place))
         assert [row["body"] for row in arrived[queue]] == mine.body.to_pylist()
@@ -90,7 +90,7 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[Rows, int], bl
             for row, each in zip(arrived[queue], wanted, strict=True)
         )
         keys = texts(mine.sharding_key, len(mine))
-        assert [dict(row["properties"]).get(SHARDING_KEY) for row in arrived[queue]] == keys  # type: ignore[call-overload]
+        assert [dict(row["properties"]).get(PROPERTY_SHARDING_KEY) for row in arrived[queue]] == keys  # type: ignore[call-overload]
 
 
 def texts(column: pa.Array | None, count: int) -> list[str | None]:

@@ -358,7 +358,7 @@ def test_batches_round_trip(sent):
     assert batch.decode(batch.encode(sent)) == sent
 
 
-@given(st.dictionaries(st.builds(bodies.BrokerQueue, text, text, int32), int64, max_size=5))
+@given(st.dictionaries(st.builds(bodies.QueueRef, text, text, int32), int64, max_size=5))
 def test_tables_keyed_by_queues_round_trip(table):
     offsets = bodies.ResetOffsets(table)
     assert bodies.read(bodies.ResetOffsets, bodies.write(offsets)) == offsets

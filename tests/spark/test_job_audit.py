@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from sparrow import client, clock
 from sparrow.cli.main import app
 from sparrow.client import trace_records
-from sparrow.client.retry import Later
-from sparrow.client.trace_records import ConsumeEnded, Published
+from sparrow.client.retry import RetryLater
+from sparrow.client.trace_records import ConsumeEndTrace, PublishTrace
 from sparrow.model.errors import Refused
-from sparrow.model.message import UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.message import PROPERTY_UNIQUE_KEY, Message, StoredMessage
 from sparrow.spark.jobs.audit.job import Audit, Audited, run
 from sparrow.spark.jobs.time_span import Span
 from sparrow.testing import RunningPlatform
@@ -55,7 +55,7 @@ def handle(
         wait_until(lambda: len(calls) >= count, within_s=30)
 
 
-def note(platform: RunningPlatform, *traces: trace_records.Trace) -> None:
+def note(platform: RunningPlatform, *traces: trace_records.TraceRecord) -> None:
     """Traces that clients might have left."""
     with client.Producer(platform.name_servers) as producer:
         producer.send(Message.of(trace_records.TRACE_TOPIC, trace_records.encode(traces)))
@@ -84,7 +84,7 @@ def test_a_platform_that_lost_nothing_is_clean(spark: SparkSession, platform: Ru
     def handler(message: StoredMessage) -> None:
         if message.body == b"7" and not failed:
             failed.add("7")
-            raise Later(1)  # to be handled again, which is once
+            raise RetryLater(1)  # to be handled again, which is once
 
     handle(platform, "T", "readers", 41, handler)
     audited = run(spark, Audit(name_servers=platform.name_servers, topics=("T",), groups=("readers",)))
@@ -100,15 +100,15 @@ def test_planted_losses_and_doubles_are_found_with_their_ids(
     now = clock.now_ms()
     good = send(platform, "T", [f"{number}" for number in range(30)])
     (doubled,) = send(platform, "T", ["twice"])
-    send(platform, "T", ["twice"], traced=False, **{UNIQUE_KEY: doubled})
+    send(platform, "T", ["twice"], traced=False, **{PROPERTY_UNIQUE_KEY: doubled})
     (stranger,) = send(platform, "T", ["from nowhere"], traced=False)
     handle(platform, "T", "readers", 33, lambda message: None)
     unread = send(platform, "T", ["too late 1", "too late 2"])
     send(platform, "other", ["of another topic"])
-    again = ConsumeEnded(
+    again = ConsumeEndTrace(
         request_id="R", message_id=good[3], cost_ms=1, is_success=True, time_ms=now + 1, group="readers"
     )
-    lost = [Published(time_ms=now, group="shop", topic="T", message_id=f"LOST{number}") for number in range(3)]
+    lost = [PublishTrace(time_ms=now, group="shop", topic="T", message_id=f"LOST{number}") for number in range(3)]
     refused = msgspec.structs.replace(lost[0], message_id="REFUSED", is_success=False)
     note(platform, *lost, refused, again, msgspec.structs.replace(again, message_id="OTHER"))
 

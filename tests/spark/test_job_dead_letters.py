@@ -11,8 +11,8 @@ from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from sparrow.cli.main import app
-from sparrow.client import Admin, Bury, Consumer, Message, Producer
-from sparrow.client.retry import redriven as redriven_by_client
+from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer
+from sparrow.client.retry import make_redriven_message as redriven_by_client
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.spark.jobs.dead_letters import DeadLetters, Redriven, redrive, run
@@ -25,7 +25,7 @@ def bury(platform: RunningPlatform, group: str, *messages: Message) -> None:
     """Have a group give up these messages of topic `orders`."""
 
     def refuse(message: StoredMessage) -> None:
-        raise Bury
+        raise DeadLetter
 
     with Producer(platform.name_servers) as producer, Admin(platform.name_servers) as admin:
         before = len(admin.dead_letters(group))

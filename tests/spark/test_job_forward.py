@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
-from sparrow.client.queue_selection import SHARDING_KEY, by_hash
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.jobs.forward import Forward, mentioned, run
 from sparrow.testing.platform import RunningPlatform
@@ -28,7 +28,7 @@ def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
     with Producer(platform.name_servers) as producer:
         for number in numbers:
             key = KEYS[number % len(KEYS)]
-            said = {SHARDING_KEY: key} if number % 2 else {"KEYS": key}
+            said = {PROPERTY_SHARDING_KEY: key} if number % 2 else {"KEYS": key}
             message = Message.of("orders", f"{number}", tags="odd" if number % 2 else "even", city="Oslo", **said)
             message.flag = number
             producer.send(message, selector=by_hash(key))

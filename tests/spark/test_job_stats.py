@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from sparrow import client, clock
 from sparrow.cli.main import app
-from sparrow.client.retry import Later
+from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
 from sparrow.spark.jobs.stats.job import TOPIC, Stats, run
@@ -44,7 +44,7 @@ def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> Non
     def handler(message: StoredMessage) -> None:
         seen.append(message.body)
         if len(seen) % 4 == 0:
-            raise Later(18)
+            raise RetryLater(18)
 
     with client.Consumer(group, platform.name_servers, trace=True, start="first") as consumer:
         consumer.subscribe(topic)

@@ -18,7 +18,7 @@ from sparrow.client.aio.consume.table_reader import read_table
 from sparrow.client.aio.produce import staging
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Refused, Unavailable, UnknownTopic
-from sparrow.model.priority import Priority, lane_of
+from sparrow.model.priority import Priority, priority_of_queue
 from sparrow.settings import NamingSettings
 from sparrow.spark.client_pool import Link
 from sparrow.spark.options import ClientOptions
@@ -286,7 +286,7 @@ def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
     lanes = {Priority.HIGH: {"high"}, Priority.MIDDLE: {"middle", "none"}, Priority.LOW: {"low"}}
     found = job.table("t", "body", "queue_id").to_pylist()
     assert len(found) == 20
-    assert all(row["body"].decode() in lanes[lane_of(row["queue_id"])] for row in found)
+    assert all(row["body"].decode() in lanes[priority_of_queue(row["queue_id"])] for row in found)
     job.link.close()
 
 

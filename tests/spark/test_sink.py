@@ -21,7 +21,7 @@ from sparrow.client.blocking import Admin, Consumer
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.message import Message
 from sparrow.testing import RunningPlatform
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 COLUMNS = ("body", "keys", "tags", "msg_id", "topic", "queue_id", "born_timestamp", "sys_flag", "properties")
 
@@ -131,7 +131,7 @@ def test_a_frame_for_kafka_is_understood(spark: SparkSession, sink: Sink):
 @pytest.mark.thorough
 def test_rows_of_one_key_are_where_a_producer_would_send_them(spark: SparkSession, sink: Sink):
     sink.write(numbers(spark, 200).withColumn("sharding_key", F.expr("concat('key-', body)")))
-    queues = [BrokerQueue(sink.topic, "sparrow", number) for number in range(4)]
+    queues = [QueueRef(sink.topic, "sparrow", number) for number in range(4)]
     for row in sink.rows():
         wanted = by_hash("key-" + row["body"].decode())(queues, Message(topic=sink.topic))
         assert row["queue_id"] == wanted.queue_id

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparrow import clock
 from sparrow.client import Admin, Message, Producer
 from sparrow.testing.platform import RunningPlatform, running
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -128,7 +128,7 @@ def test_times_bound_a_range(spark: SparkSession, platform: RunningPlatform) -> 
         admin.create_topic("timed", queues=1)
     fill(platform, "timed", 500)
     with Producer(platform.name_servers) as producer:
-        queue = BrokerQueue("timed", "sparrow", 0)
+        queue = QueueRef("timed", "sparrow", 0)
         before_ms = clock.now_ms()
         while (sent := producer.send(Message.of("timed", b"late"))) and clock.now_ms() <= before_ms + 2:
             pass
@@ -346,7 +346,7 @@ def test_a_query_starts_where_a_group_is(spark: SparkSession, platform: RunningP
     with Admin(platform.name_servers) as admin:
         admin.create_topic("shared", queues=1)
         fill(platform, "shared", 500)
-        queue = BrokerQueue("shared", "sparrow", 0)
+        queue = QueueRef("shared", "sparrow", 0)
         admin.reset_queue("readers", queue, 123)
     stream = Stream(spark, platform, tmp_path, subscribe="shared", startingOffsets="group:readers").run()
     assert stream.places == [("shared", 0, offset) for offset in range(123, 500)]

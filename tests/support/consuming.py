@@ -14,7 +14,7 @@ from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.net import Channel, connect
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 BATCH = 500
 LOOK_S = 0.001
@@ -72,8 +72,8 @@ async def standing(folder: Path, **settings: object) -> AsyncIterator[Stand]:
             channel.close()
 
 
-def queue_of(topic: str, queue_id: int = 0, broker: str = BROKER) -> BrokerQueue:
-    return BrokerQueue(topic, broker, queue_id)
+def queue_of(topic: str, queue_id: int = 0, broker: str = BROKER) -> QueueRef:
+    return QueueRef(topic, broker, queue_id)
 
 
 def texts(messages: Sequence[StoredMessage]) -> list[str]:

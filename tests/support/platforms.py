@@ -9,7 +9,7 @@ from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
 from sparrow.model.message import StoredMessage
 from sparrow.net import Address, Channel, connect
-from sparrow.net.channel import Serve
+from sparrow.net.channel import RequestReceiver
 from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
 from sparrow.wire import batch, bodies, headers, properties, record
 from sparrow.wire.codes import Code, Response
@@ -58,7 +58,7 @@ async def running_broker(
 
 
 @asynccontextmanager
-async def channel_to(address: Address, serve: Serve | None = None) -> AsyncIterator[Channel]:
+async def channel_to(address: Address, serve: RequestReceiver | None = None) -> AsyncIterator[Channel]:
     channel = await connect(address, serve)
     try:
         yield channel

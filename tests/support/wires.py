@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sparrow.net import Address, Listener
-from sparrow.net.channel import Channel, Serve
+from sparrow.net.channel import Channel, RequestReceiver
 from sparrow.settings import NetSettings
 from sparrow.wire.connection import Connection
 from sparrow.wire.frame import Command, encode
@@ -28,7 +28,7 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(serve: Serve, **settings: int) -> AsyncIterator[Listening]:
+async def listening(serve: RequestReceiver, **settings: int) -> AsyncIterator[Listening]:
     """`settings` are those of `NetSettings`."""
     listener = Listener(serve, NetSettings(**settings))
     listener.bind(LOOPBACK, 0)

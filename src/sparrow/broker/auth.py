@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import NotPermitted, ProtocolError
-from sparrow.model.token import NAME_CHARS_MAX, WHOSE, Token, TokenKind
+from sparrow.model.token import TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token, TokenKind
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.bodies import HeartbeatData
 from sparrow.wire.codes import Code
@@ -120,7 +120,7 @@ class RequestAuthorizer:
         if secret_key is None:
             token = self._tokens.get(name)
             if token is None:
-                raise _refusal(command, f"there is no token {name[:NAME_CHARS_MAX]!r} here")
+                raise _refusal(command, f"there is no token {name[:TOKEN_NAME_CHARS_MAX]!r} here")
             secret_key = token.secret_key
         if not is_signed(fields, command.body, secret_key):
             raise _refusal(command, f"the signature is not the one that the secret key of token {name!r} makes")
@@ -135,10 +135,13 @@ def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> N
     if topic_field is not None:
         topic = fields.get(topic_field, "")
         if not may_send(token.kind, topic, command.code):
-            raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and {_who_sends(topic)}")
+            raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and {_who_sends(topic)}")
     elif command.code not in ALLOWED_CODES[token.kind]:
-        who = next((f"{WHOSE[kind]} token" for kind, codes in ALLOWED_CODES.items() if command.code in codes), _ADMINS)
-        raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and this takes {who}")
+        who = next(
+            (f"{TOKEN_KIND_LABELS[kind]} token" for kind, codes in ALLOWED_CODES.items() if command.code in codes),
+            _ADMINS,
+        )
+        raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and this takes {who}")
     elif command.code in ENCODED_RECORD_CODES:
         _check_records(token, command)
     elif command.code == Code.HEART_BEAT:
@@ -152,7 +155,7 @@ def _check_records(token: Token, command: Command) -> None:
         return  # whoever serves it says what is wrong with them
     for topic in topics:
         if not may_send(token.kind, topic):
-            raise _refusal(command, f"token {token.name!r} is {WHOSE[token.kind]}, and {_who_sends(topic)}")
+            raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and {_who_sends(topic)}")
 
 
 def _check_heartbeat(token: Token, command: Command) -> None:

@@ -16,7 +16,7 @@ from sparrow.broker.produce import reply, staging
 from sparrow.broker.produce.send import SendHandler
 from sparrow.broker.query import messages
 from sparrow.broker.transactions import end_transaction
-from sparrow.net.dispatcher import GuardedServing, Handler, Serving
+from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher, RequestHandler
 
 _CAPABILITIES = (
     heartbeats,
@@ -35,16 +35,16 @@ _CAPABILITIES = (
 )
 _ADMINISTRATION = (topics, groups, consumer_progress, connections, runtime, consumer_control, tokens)
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     code: handler for part in (*_CAPABILITIES, *_ADMINISTRATION) for code, handler in part.HANDLERS.items()
 }
 
 
-def make_dispatcher(broker: Broker) -> Serving[Broker]:
+def make_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
     """Serves this broker. Sends, pulls, pops and acks are plain functions; they are what a broker does all day."""
     parts = (SendHandler(broker), PullHandler(broker), PopHandler(broker), AckHandler(broker))
     plain = {code: handler for part in parts for code, handler in part.handlers().items()}
     if not broker.settings.auth:
-        return Serving(broker, HANDLERS, plain)
+        return RequestDispatcher(broker, HANDLERS, plain)
     guard = RequestAuthorizer(broker.store.tokens_now(), broker.settings.admin_tokens)
-    return GuardedServing(broker, HANDLERS, plain, check=guard.check)
+    return GuardedRequestDispatcher(broker, HANDLERS, plain, check=guard.check)

@@ -12,10 +12,10 @@ from sparrow.broker.clients import heartbeats
 from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.context import Broker
 from sparrow.broker.registration import NameServerRegistration
-from sparrow.net.address import Address, parse_list
+from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Serving
-from sparrow.net.listener import Listener, reachable_address
+from sparrow.net.dispatcher import RequestDispatcher
+from sparrow.net.listener import Listener, advertised_address
 from sparrow.settings import BrokerSettings, LogSettings, SqlSettings
 
 
@@ -40,16 +40,16 @@ class BrokerServer:
 
     async def start(self) -> None:
         """Serving when this returns, and known to the name servers that could be reached."""
-        name_servers = parse_list(self.settings.name_servers)
+        name_servers = parse_addresses(self.settings.name_servers)
         self._listener = Listener(None, self.settings.net, on_close=self._closed)
         port = self._listener.bind(self.settings.host, self.settings.port)
-        self.address = reachable_address(self.settings.host, port, self.settings.advertised_host)
+        self.address = advertised_address(self.settings.host, port, self.settings.advertised_host)
         try:
             self.broker = await self._open()
         except BaseException:
             self._listener.stop_accepting()
             raise
-        self._serving: Serving[Broker] = dispatch.make_dispatcher(self.broker)
+        self._serving: RequestDispatcher[Broker] = dispatch.make_dispatcher(self.broker)
         self._registration = NameServerRegistration(self.broker, name_servers)
         self.broker.topics.on_change = self._registration.changed
         self._listener.serve = self._serving

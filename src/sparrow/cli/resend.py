@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sparrow.client.aio.admin.resend import Resent
+from sparrow.client.aio.admin.resend import ResendResult
 from sparrow.client.blocking import Admin
 
 EXAMPLES = """
@@ -55,7 +55,7 @@ def resend(
     from_ms, to_ms = map(_ms, time) if time else (None, None)
     with Admin(name_servers) as admin:
 
-        def ask(*, is_dry: bool) -> Resent:
+        def ask(*, is_dry: bool) -> ResendResult:
             return admin.resend(
                 topic,
                 group=group,
@@ -76,7 +76,7 @@ def resend(
         typer.echo(_told(ask(is_dry=dry_run), "would be resent" if dry_run else "resent"))
 
 
-def _told(resent: Resent, what: str) -> str:
+def _told(resent: ResendResult, what: str) -> str:
     gone = f" {resent.missing:,} are no longer there." if resent.missing else ""
     return f"{resent.count:,} messages {what} to {', '.join(resent.groups)}.{gone}"
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparrow.client import Admin
-from sparrow.model.token import Credentials, checked_kind
+from sparrow.model.token import Credentials, parse_token_kind
 
 app = typer.Typer(help="Issue, list and revoke tokens.", no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def issue(
 
     Example: [bold]sparrow token issue billing --type c[/bold]
     """
-    known = checked_kind(kind)
+    known = parse_token_kind(kind)
     with _admin(name_servers, access_key, secret_key) as admin:
         issued = admin.issue_token(name, known)
     typer.echo(f"access key {issued.access_key}")

@@ -3,23 +3,23 @@
 What stands here is the blocking flavour; `sparrow.client.aio` has the same names for asyncio.
 """
 
-from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.blocking import Admin, Consumer, PopConsumer, Producer
-from sparrow.client.retry import Bury, Later
+from sparrow.client.retry import DeadLetter, RetryLater
 from sparrow.model.message import Message
 from sparrow.model.priority import Priority
-from sparrow.model.send_result import Outcome, SendResult, SendStatus
+from sparrow.model.send_result import SendResult, SendStatus, TransactionState
 from sparrow.model.token import Credentials
 
 __all__ = [
     "Admin",
-    "Appetite",
-    "Bury",
+    "Prefetch",
+    "DeadLetter",
     "Consumer",
     "Credentials",
-    "Later",
+    "RetryLater",
     "Message",
-    "Outcome",
+    "TransactionState",
     "PopConsumer",
     "Priority",
     "Producer",

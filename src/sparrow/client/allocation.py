@@ -12,15 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import md5
 from types import MappingProxyType
 
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-Strategy = Callable[[str, str, Sequence[BrokerQueue], Sequence[str]], list[BrokerQueue]]
+AllocationStrategy = Callable[[str, str, Sequence[QueueRef], Sequence[str]], list[QueueRef]]
 """(group, own client id, sorted queues, sorted client ids) to own queues."""
 
 
-def averagely(
-    group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
-) -> list[BrokerQueue]:
+def averagely(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
     """A run of neighbouring queues each; the first clients get one more when it does not come out even."""
     if client_id not in client_ids:
         return []
@@ -31,24 +29,22 @@ def averagely(
 
 
 def averagely_by_circle(
-    group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
-) -> list[BrokerQueue]:
+    group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]
+) -> list[QueueRef]:
     """Dealt out one by one, like cards."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
-def consistent_hash(virtual_nodes: int = 10) -> Strategy:
+def consistent_hash(virtual_nodes: int = 10) -> AllocationStrategy:
     """Each client has places on a ring, and a queue goes to the next one: who leaves moves no queues but its own.
 
     All members must have the same `virtual_nodes`.
     """
     assert virtual_nodes > 0
 
-    def allocate(
-        group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
-    ) -> list[BrokerQueue]:
+    def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
         if client_id not in client_ids:
             return []
         # On a place that two clients hash to, the later one stays, as in Java's map.
@@ -63,25 +59,21 @@ def consistent_hash(virtual_nodes: int = 10) -> Strategy:
     return allocate
 
 
-def by_config(mine: Collection[BrokerQueue]) -> Strategy:
+def by_config(mine: Collection[QueueRef]) -> AllocationStrategy:
     """The queues written in the configuration, as far as they exist. The operator sees to it that all are read once."""
     chosen = frozenset(mine)
 
-    def allocate(
-        group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
-    ) -> list[BrokerQueue]:
+    def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
         return [queue for queue in queues if queue in chosen] if client_id in client_ids else []
 
     return allocate
 
 
-def by_machine_room(rooms: Collection[str]) -> Strategy:
+def by_machine_room(rooms: Collection[str]) -> AllocationStrategy:
     """Only queues of brokers named `room@name` in one of these rooms. What is left over goes round once more."""
     near = frozenset(rooms)
 
-    def allocate(
-        group: str, client_id: str, queues: Sequence[BrokerQueue], client_ids: Sequence[str]
-    ) -> list[BrokerQueue]:
+    def allocate(group: str, client_id: str, queues: Sequence[QueueRef], client_ids: Sequence[str]) -> list[QueueRef]:
         if client_id not in client_ids:
             return []
         in_rooms = [queue for queue in queues if _room_of(queue.broker_name) in near]
@@ -93,7 +85,7 @@ def by_machine_room(rooms: Collection[str]) -> Strategy:
     return allocate
 
 
-NAMES: Mapping[str, Strategy] = MappingProxyType(
+STRATEGIES_BY_NAME: Mapping[str, AllocationStrategy] = MappingProxyType(
     {"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle, "CONSISTENT_HASH": consistent_hash()}
 )
 """Strategies by RocketMQ's names: those that need nothing but a name."""
@@ -103,7 +95,7 @@ def _place(key: str) -> int:
     return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
-def _text_of(queue: BrokerQueue) -> str:
+def _text_of(queue: QueueRef) -> str:
     """What Java's `MessageQueue.toString` says: the consistent hash is one of this text."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 

@@ -14,13 +14,13 @@ import msgspec
 
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import DELAY, Message
+from sparrow.model.message import PROPERTY_DELAY_LEVEL, Message
 
-DELIVER_AT, DELIVER_AFTER = "TIMER_DELIVER_MS", "TIMER_DELAY_MS"
+PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_MS = "TIMER_DELIVER_MS", "TIMER_DELAY_MS"
 _HANDLE_VERSION = "v1"
 
 
-def put_off(
+def with_delivery_time(
     message: Message,
     *,
     deliver_at: datetime | int | None = None,
@@ -31,18 +31,18 @@ def put_off(
     if (deliver_at is not None) + (deliver_after_ms is not None) + (delay_level is not None) > 1:
         raise Refused("a message arrives at one time: give deliver_at, deliver_after_ms or delay_level")
     if deliver_at is not None:
-        return with_properties(message, {DELIVER_AT: str(_ms_of(deliver_at))})
+        return with_properties(message, {PROPERTY_TIMER_DELIVER_MS: str(_ms_of(deliver_at))})
     if deliver_after_ms is not None:
         if deliver_after_ms < 0:
             raise Refused(f"{deliver_after_ms} ms from now is in the past")
         # Not turned into a moment here: it is the broker's clock that will tell when it has come.
-        return with_properties(message, {DELIVER_AFTER: str(deliver_after_ms)})
+        return with_properties(message, {PROPERTY_TIMER_DELAY_MS: str(deliver_after_ms)})
     if delay_level is not None:
-        return with_properties(message, {DELAY: str(checked_level(delay_level))})
+        return with_properties(message, {PROPERTY_DELAY_LEVEL: str(validate_delay_level(delay_level))})
     return message
 
 
-def checked_level(level: int) -> int:
+def validate_delay_level(level: int) -> int:
     if not 1 <= level <= len(DELAY_LEVELS_MS):
         raise Refused(f"there is no delay level {level}: there are 1 to {len(DELAY_LEVELS_MS)}")
     return level

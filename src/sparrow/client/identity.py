@@ -12,7 +12,7 @@ from sparrow.net.address import Address
 from sparrow.wire.message_ids import UniqueIds
 
 
-def own_ip(towards: Address) -> str:
+def local_ip(towards: Address) -> str:
     """The address this machine has on the way to a peer. Nothing is sent."""
     try:
         family = socket.AF_INET6 if ":" in towards.host else socket.AF_INET
@@ -23,10 +23,10 @@ def own_ip(towards: Address) -> str:
         return "127.0.0.1"
 
 
-def client_id(ip: str, instance: str | None = None) -> str:
+def make_client_id(ip: str, instance: str | None = None) -> str:
     """`ip@instance`; without a name for the instance, one that no other client has."""
     return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
 
 
-def unique_ids(ip: str) -> UniqueIds:
+def make_unique_ids(ip: str) -> UniqueIds:
     return UniqueIds(ip_address(ip).packed, os.getpid(), time.monotonic_ns(), clock.now_ms)

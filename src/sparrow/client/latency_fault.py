@@ -10,24 +10,28 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-Bands = Sequence[tuple[int, int]]
+LatencyBands = Sequence[tuple[int, int]]
 """Pairs of a latency and the rest it earns, both in ms, rising."""
 
-BANDS: Bands = ((550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (15_000, 30_000))
+LATENCY_BANDS_MS: LatencyBands = ((550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (15_000, 30_000))
 """As RocketMQ 5 has them. Its two bands below 550 ms earn no rest and are left out."""
 
-FAILED_REST_MS = 30_000
+ISOLATION_MS = 30_000
 """For a broker that did not answer, or answered with a failure of its own. RocketMQ 5 gives 10 s, 4.9 ten minutes."""
 
 BROKERS_MAX = 1024
 """Brokers that can be avoided at a time."""
 
 
-class Avoidance:
+class LatencyFaultTolerance:
     def __init__(
-        self, *, bands: Bands = BANDS, failed_rest_ms: int = FAILED_REST_MS, brokers_max: int = BROKERS_MAX
+        self,
+        *,
+        bands: LatencyBands = LATENCY_BANDS_MS,
+        failed_rest_ms: int = ISOLATION_MS,
+        brokers_max: int = BROKERS_MAX,
     ) -> None:
         self._latencies = [latency_ms for latency_ms, _ in bands]
         self._rests = [0, *(rest_ms for _, rest_ms in bands)]
@@ -52,8 +56,8 @@ class Avoidance:
         return self._usable_at_ms.get(broker, now_ms) <= now_ms
 
     def choose(
-        self, queues: Sequence[BrokerQueue], start_index: int, now_ms: int, last_broker: str | None = None
-    ) -> BrokerQueue:
+        self, queues: Sequence[QueueRef], start_index: int, now_ms: int, last_broker: str | None = None
+    ) -> QueueRef:
         """The first good queue from `start_index` on, going round. `last_broker` is where the attempt before went.
 
         Best is a usable broker other than the last one, then the last one, then whoever is usable soonest.

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import repeat
 
-STALE_MAX = 1024
+STALE_OFFSETS_MAX = 1024
 """Finished offsets in the middle of the deque that are not worth clearing away."""
 
 
-class Window:
+class OffsetWindow:
     def __init__(self, next_offset: int | None = None) -> None:
         self._next_offset = next_offset
         self._sizes: dict[int, int] = {}
@@ -58,7 +58,7 @@ class Window:
             line.popleft()
         while line[-1] not in sizes:
             line.pop()
-        if len(line) > 2 * len(sizes) + STALE_MAX:
+        if len(line) > 2 * len(sizes) + STALE_OFFSETS_MAX:
             # One message hangs while the others go by: keep the line as short as what is in hand.
             self._offsets = deque(sorted(sizes))
 

@@ -18,14 +18,14 @@ from sparrow.model.priority import Priority
 
 STARVATION_MS = 30_000
 """How long a lower lane waits before it gets a share of its own, unless a consumer says otherwise."""
-SHARES = (0, 2, 1)
+STARVED_SHARES_OF_TEN = (0, 2, 1)
 """Of ten: what a lane gets that has waited too long, by priority."""
 _TEN = 10
 
 T = TypeVar("T")
 
 
-def filled(waiting: Sequence[int], reserved: Sequence[int], count_max: int) -> list[int]:
+def allot(waiting: Sequence[int], reserved: Sequence[int], count_max: int) -> list[int]:
     """How many to take from each lane. Reserved places are given away first, the rest in the order of priority."""
     taken = []
     room = count_max
@@ -39,24 +39,24 @@ def filled(waiting: Sequence[int], reserved: Sequence[int], count_max: int) -> l
     return taken
 
 
-class Guard:
+class StarvationGuard:
     """Sees to it that no lane starves. With `starvation_ms` 0 it lets them: the order is strict."""
 
     def __init__(self, starvation_ms: int) -> None:
         self._starvation_ms = starvation_ms
         # In tenths of a message, never above zero: how much sooner than its share a lane got something last time.
-        self._credit = [0] * len(SHARES)
+        self._credit = [0] * len(STARVED_SHARES_OF_TEN)
 
     def reserved(self, waited_ms: Sequence[int | None], count_max: int) -> list[int]:
         """Places of the next batch that belong to each lane. `waited_ms` is of its first message, if it has any."""
         return [
             (self._credit[lane] + count_max * share + _TEN - share) // _TEN if self._starves(waited, share) else 0
-            for lane, (waited, share) in enumerate(zip(waited_ms, SHARES, strict=True))
+            for lane, (waited, share) in enumerate(zip(waited_ms, STARVED_SHARES_OF_TEN, strict=True))
         ]
 
     def took(self, taken: Sequence[int]) -> None:
         count = sum(taken)
-        for lane, share in enumerate(SHARES):
+        for lane, share in enumerate(STARVED_SHARES_OF_TEN):
             credit = self._credit[lane] + count * share - taken[lane] * _TEN
             self._credit[lane] = max(share - _TEN, min(0, credit))
 
@@ -64,12 +64,12 @@ class Guard:
         return share > 0 and self._starvation_ms > 0 and waited_ms is not None and waited_ms > self._starvation_ms
 
 
-class Lanes(Generic[T]):
+class PriorityLanes(Generic[T]):
     """What waits of one topic. `stored_ms` says since when something does."""
 
     def __init__(self, stored_ms: Callable[[T], int], *, starvation_ms: int) -> None:
         self._stored_ms = stored_ms
-        self._guard = Guard(starvation_ms)
+        self._guard = StarvationGuard(starvation_ms)
         self._lines: tuple[deque[T], ...] = tuple(deque() for _ in Priority)
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Lanes(Generic[T]):
     def take(self, count_max: int, now_ms: int) -> list[T]:
         """Up to so many, the highest priority first."""
         waited_ms = [now_ms - self._stored_ms(line[0]) if line else None for line in self._lines]
-        counts = filled([len(line) for line in self._lines], self._guard.reserved(waited_ms, count_max), count_max)
+        counts = allot([len(line) for line in self._lines], self._guard.reserved(waited_ms, count_max), count_max)
         self._guard.took(counts)
         return [line.popleft() for line, count in zip(self._lines, counts, strict=True) for _ in range(count)]
 

@@ -6,34 +6,49 @@ from ipaddress import ip_address
 
 from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused
-from sparrow.model.message import LOOPBACK, Host, Message, StoredMessage
+from sparrow.model.message import LOOPBACK_HOST, Host, Message, StoredMessage
 from sparrow.wire import properties
 from sparrow.wire.compression import COMPRESSED, decompress
 from sparrow.wire.headers import PushReply
 
-CORRELATION, ASKER, PATIENCE_MS = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
-CLUSTER, KIND = "CLUSTER", "MSG_TYPE"
+PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_REPLY_TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
+PROPERTY_CLUSTER, PROPERTY_MESSAGE_TYPE = "CLUSTER", "MSG_TYPE"
 
 
-def request_of(message: Message, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
-    return with_properties(message, {CORRELATION: correlation, ASKER: client_id, PATIENCE_MS: str(timeout_ms)})
-
-
-def reply_of(request: Message, body: bytes | str, **words: str) -> Message:
-    """The answer to a request that a consumer got. Text becomes UTF-8."""
-    asked = request.properties
-    missing = [name for name in (CLUSTER, CORRELATION, ASKER) if not asked.get(name)]
-    if missing:
-        raise Refused(f"nobody waits for a reply to this message: it has no {', '.join(missing)}")
-    words |= {KIND: "reply", CORRELATION: asked[CORRELATION], ASKER: asked[ASKER]}
-    if PATIENCE_MS in asked:
-        words[PATIENCE_MS] = asked[PATIENCE_MS]
-    return Message(
-        topic=f"{asked[CLUSTER]}_REPLY_TOPIC", body=body.encode() if isinstance(body, str) else body, properties=words
+def make_request(message: Message, *, correlation: str, client_id: str, timeout_ms: int) -> Message:
+    return with_properties(
+        message,
+        {
+            PROPERTY_CORRELATION_ID: correlation,
+            PROPERTY_REPLY_TO_CLIENT: client_id,
+            PROPERTY_REPLY_TTL: str(timeout_ms),
+        },
     )
 
 
-def pushed(header: PushReply, body: bytes | memoryview) -> StoredMessage:
+def make_reply(request: Message, body: bytes | str, **words: str) -> Message:
+    """The answer to a request that a consumer got. Text becomes UTF-8."""
+    asked = request.properties
+    missing = [
+        name for name in (PROPERTY_CLUSTER, PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT) if not asked.get(name)
+    ]
+    if missing:
+        raise Refused(f"nobody waits for a reply to this message: it has no {', '.join(missing)}")
+    words |= {
+        PROPERTY_MESSAGE_TYPE: "reply",
+        PROPERTY_CORRELATION_ID: asked[PROPERTY_CORRELATION_ID],
+        PROPERTY_REPLY_TO_CLIENT: asked[PROPERTY_REPLY_TO_CLIENT],
+    }
+    if PROPERTY_REPLY_TTL in asked:
+        words[PROPERTY_REPLY_TTL] = asked[PROPERTY_REPLY_TTL]
+    return Message(
+        topic=f"{asked[PROPERTY_CLUSTER]}_REPLY_TOPIC",
+        body=body.encode() if isinstance(body, str) else body,
+        properties=words,
+    )
+
+
+def decode_pushed_reply(header: PushReply, body: bytes | memoryview) -> StoredMessage:
     """The reply as its asker gets it."""
     whole, sys_flag = bytes(body), header.sys_flag
     if sys_flag & COMPRESSED:
@@ -59,4 +74,4 @@ def _host(text: str) -> Host:
     try:
         return Host(ip_address(ip.strip("[]")).packed, int(port))
     except ValueError:
-        return LOOPBACK
+        return LOOPBACK_HOST

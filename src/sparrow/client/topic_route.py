@@ -14,21 +14,21 @@ from collections.abc import Iterator
 import msgspec
 
 from sparrow.model.errors import ProtocolError
-from sparrow.model.priority import HAS_LANES, Priority, lane_of
-from sparrow.model.topic import READ, WRITE
-from sparrow.wire.bodies import BrokerQueue, QueueData, RouteData
+from sparrow.model.priority import LANES_SYS_FLAG, Priority, priority_of_queue
+from sparrow.model.topic import PERM_READ, PERM_WRITE
+from sparrow.wire.bodies import QueueData, QueueRef, RouteData
 
-MASTER = 0
+MASTER_BROKER_ID = 0
 """The number of the member that takes writes."""
 
-QUEUES_MAX = 65_536
+QUEUES_PER_BROKER_MAX = 65_536
 """Queues of one topic on one broker; a route that claims more is not believed."""
 
 
-class Route(msgspec.Struct, frozen=True):
+class TopicRoute(msgspec.Struct, frozen=True):
     topic: str
-    write_queues: tuple[BrokerQueue, ...]
-    read_queues: tuple[BrokerQueue, ...]
+    write_queues: tuple[QueueRef, ...]
+    read_queues: tuple[QueueRef, ...]
     addresses: dict[str, dict[int, str]]
     """Broker name to member number to `host:port`. Member 0 is the master."""
     masters: dict[str, str]
@@ -37,12 +37,14 @@ class Route(msgspec.Struct, frozen=True):
     """Names of the brokers on which the topic has lanes."""
 
     @classmethod
-    def of(cls, topic: str, data: RouteData) -> Route:
+    def of(cls, topic: str, data: RouteData) -> TopicRoute:
         """The route of a topic that exists."""
         addresses: dict[str, dict[int, str]] = {}
         for broker in data.broker_datas:
             addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
-        masters = {name: members[MASTER] for name, members in addresses.items() if MASTER in members}
+        masters = {
+            name: members[MASTER_BROKER_ID] for name, members in addresses.items() if MASTER_BROKER_ID in members
+        }
         if data.order_topic_conf:
             # Exactly these, in this order and whether or not a master is there: an ordered topic would rather
             # fail than send a key to another queue. Consumers take no notice of it.
@@ -51,20 +53,20 @@ class Route(msgspec.Struct, frozen=True):
             writes = sorted(
                 queue
                 for some in data.queue_datas
-                if some.perm & WRITE and some.broker_name in masters
+                if some.perm & PERM_WRITE and some.broker_name in masters
                 for queue in _queues(topic, some.broker_name, some.write_queue_nums)
             )
         reads = sorted(
             queue
             for some in data.queue_datas
-            if some.perm & READ
+            if some.perm & PERM_READ
             for queue in _queues(topic, some.broker_name, some.read_queue_nums)
         )
-        in_lanes = frozenset(some.broker_name for some in data.queue_datas if some.topic_sys_flag & HAS_LANES)
+        in_lanes = frozenset(some.broker_name for some in data.queue_datas if some.topic_sys_flag & LANES_SYS_FLAG)
         return cls(topic, tuple(dict.fromkeys(writes)), tuple(dict.fromkeys(reads)), addresses, masters, in_lanes)
 
     @classmethod
-    def inherited(cls, topic: str, template: RouteData, queues: int) -> Route:
+    def inherited(cls, topic: str, template: RouteData, queues: int) -> TopicRoute:
         """The route of a topic that the first message will create, after the template's (TBW102).
 
         The broker makes the topic with the same number of queues, so whatever is sent now finds its queue.
@@ -72,25 +74,27 @@ class Route(msgspec.Struct, frozen=True):
         fewer = [_narrowed(some, queues) for some in template.queue_datas]
         return cls.of(topic, msgspec.structs.replace(template, queue_datas=fewer, order_topic_conf=None))
 
-    def address_of(self, broker_name: str, broker_id: int = MASTER) -> str | None:
+    def address_of(self, broker_name: str, broker_id: int = MASTER_BROKER_ID) -> str | None:
         """Where to read: that member, or the one with the lowest number if it is gone. None: no such broker."""
         members = self.addresses.get(broker_name)
         if not members:
             return None
         return members.get(broker_id) or members[min(members)]
 
-    def lane_of(self, queue: BrokerQueue) -> Priority | None:
+    def lane_of(self, queue: QueueRef) -> Priority | None:
         """The priority of what lies in a queue for readers. None: no lanes there."""
-        return lane_of(queue.queue_id) if queue.broker_name in self.in_lanes else None
+        return priority_of_queue(queue.queue_id) if queue.broker_name in self.in_lanes else None
 
 
-def _queues(topic: str, broker_name: str, count: int) -> Iterator[BrokerQueue]:
-    if count > QUEUES_MAX:
-        raise ProtocolError(f"a route gives {topic!r} {count} queues on {broker_name!r}; {QUEUES_MAX} are believed")
-    return (BrokerQueue(topic, broker_name, number) for number in range(count))
+def _queues(topic: str, broker_name: str, count: int) -> Iterator[QueueRef]:
+    if count > QUEUES_PER_BROKER_MAX:
+        raise ProtocolError(
+            f"a route gives {topic!r} {count} queues on {broker_name!r}; {QUEUES_PER_BROKER_MAX} are believed"
+        )
+    return (QueueRef(topic, broker_name, number) for number in range(count))
 
 
-def _ordered(topic: str, conf: str) -> Iterator[BrokerQueue]:
+def _ordered(topic: str, conf: str) -> Iterator[QueueRef]:
     """`broker-a:4;broker-b:4`"""
     for part in filter(None, conf.split(";")):
         broker_name, colon, count = part.partition(":")

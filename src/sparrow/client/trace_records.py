@@ -25,19 +25,19 @@ _FIELD_END, _RECORD_END = "\x01", "\x02"
 _BLANKS = {ord(_FIELD_END): " ", ord(_RECORD_END): " "}
 
 
-class Kind(IntEnum):
+class TracedMessageType(IntEnum):
     """Of a message that was sent."""
 
     NORMAL, HALF, COMMIT, DELAYED, ORDERED = range(5)
 
 
-class Consumed(IntEnum):
+class ConsumeReturnType(IntEnum):
     """How a handler ended."""
 
     SUCCESS, TIME_OUT, RAISED, RETURNED_NULL, FAILED = range(5)
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class PublishTrace(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int
     group: str
     topic: str
@@ -47,14 +47,14 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     store_host: str = ""
     body_bytes: int = 0
     cost_ms: int = 0
-    kind: Kind = Kind.NORMAL
+    kind: TracedMessageType = TracedMessageType.NORMAL
     offset_id: str = ""
     is_success: bool = True
     region: str = DEFAULT_REGION
     client_host: str | None = None
 
 
-class ConsumeBegun(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeStartTrace(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int
     group: str
     request_id: str
@@ -65,19 +65,19 @@ class ConsumeBegun(msgspec.Struct, frozen=True, kw_only=True):
     region: str = DEFAULT_REGION
 
 
-class ConsumeEnded(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeEndTrace(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     message_id: str
     cost_ms: int
     is_success: bool
     keys: str = ""
-    code: Consumed = Consumed.SUCCESS
+    code: ConsumeReturnType = ConsumeReturnType.SUCCESS
     time_ms: int = 0
     group: str = ""
     """RocketMQ leaves out time and group for some clouds."""
 
 
-class TransactionEnded(msgspec.Struct, frozen=True, kw_only=True):
+class TransactionEndTrace(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int
     group: str
     topic: str
@@ -89,23 +89,23 @@ class TransactionEnded(msgspec.Struct, frozen=True, kw_only=True):
     tags: str = ""
     keys: str = ""
     store_host: str = ""
-    kind: Kind = Kind.COMMIT
+    kind: TracedMessageType = TracedMessageType.COMMIT
     region: str = DEFAULT_REGION
 
 
-Trace = Published | ConsumeBegun | ConsumeEnded | TransactionEnded
+TraceRecord = PublishTrace | ConsumeStartTrace | ConsumeEndTrace | TransactionEndTrace
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode(traces: Iterable[Trace]) -> bytes:
+def encode(traces: Iterable[TraceRecord]) -> bytes:
     """The body of a trace message."""
     return "".join(_FIELD_END.join(map(_text, _fields(trace))) + _RECORD_END for trace in traces).encode(
         errors="replace"
     )
 
 
-def keys_of(traces: Iterable[Trace]) -> list[str]:
+def trace_keys(traces: Iterable[TraceRecord]) -> list[str]:
     """By what the message is found: the ids of the messages it is about, and their keys. Each once."""
     found: dict[str, None] = {}
     for trace in traces:
@@ -114,15 +114,15 @@ def keys_of(traces: Iterable[Trace]) -> list[str]:
     return [key for key in found if key]
 
 
-def _fields(trace: Trace) -> tuple[object, ...]:
+def _fields(trace: TraceRecord) -> tuple[object, ...]:
     t = trace
-    if isinstance(t, Published):
+    if isinstance(t, PublishTrace):
         about = ("Pub", t.time_ms, t.region, t.group, t.topic, t.message_id, t.tags, t.keys, t.store_host)
         result = (t.body_bytes, t.cost_ms, int(t.kind), t.offset_id, t.is_success)
         return (*about, *result) if t.client_host is None else (*about, *result, t.client_host)
-    if isinstance(t, ConsumeBegun):
+    if isinstance(t, ConsumeStartTrace):
         return "SubBefore", t.time_ms, t.region, t.group, t.request_id, t.message_id, t.retries, t.keys
-    if isinstance(t, ConsumeEnded):
+    if isinstance(t, ConsumeEndTrace):
         ended = ("SubAfter", t.request_id, t.message_id, t.cost_ms, t.is_success, t.keys, int(t.code))
         return (*ended, t.time_ms, t.group)
     about = ("EndTransaction", t.time_ms, t.region, t.group, t.topic, t.message_id, t.tags, t.keys, t.store_host)
@@ -138,12 +138,12 @@ def _text(value: object) -> str:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def decode(body: bytes) -> list[Trace]:
+def decode(body: bytes) -> list[TraceRecord]:
     """The records of a trace message, without those that make no sense."""
     return list(_readable(body.decode(errors="replace")))
 
 
-def _readable(text: str) -> Iterator[Trace]:
+def _readable(text: str) -> Iterator[TraceRecord]:
     for line in filter(None, text.split(_RECORD_END)):
         kind, *fields = line.split(_FIELD_END)
         read = _READERS.get(kind)
@@ -155,10 +155,10 @@ def _readable(text: str) -> Iterator[Trace]:
             continue
 
 
-def _published(f: list[str]) -> Published:
+def _published(f: list[str]) -> PublishTrace:
     # Before 4.3 there was no offset id.
     offset_id, success = ("", f[11]) if len(f) == 12 else (f[11], f[12])
-    return Published(
+    return PublishTrace(
         time_ms=int(f[0]),
         region=f[1],
         group=f[2],
@@ -169,15 +169,15 @@ def _published(f: list[str]) -> Published:
         store_host=f[7],
         body_bytes=int(f[8]),
         cost_ms=int(f[9]),
-        kind=Kind(int(f[10])),
+        kind=TracedMessageType(int(f[10])),
         offset_id=offset_id,
         is_success=success == "true",
         client_host=f[13] if len(f) > 13 else None,
     )
 
 
-def _consume_begun(f: list[str]) -> ConsumeBegun:
-    return ConsumeBegun(
+def _consume_begun(f: list[str]) -> ConsumeStartTrace:
+    return ConsumeStartTrace(
         time_ms=int(f[0]),
         region=f[1],
         group=f[2],
@@ -188,21 +188,21 @@ def _consume_begun(f: list[str]) -> ConsumeBegun:
     )
 
 
-def _consume_ended(f: list[str]) -> ConsumeEnded:
-    return ConsumeEnded(
+def _consume_ended(f: list[str]) -> ConsumeEndTrace:
+    return ConsumeEndTrace(
         request_id=f[0],
         message_id=f[1],
         cost_ms=int(f[2]),
         is_success=f[3] == "true",
         keys=f[4] if len(f) > 4 else "",
-        code=Consumed(int(f[5])) if len(f) > 5 else Consumed.SUCCESS,
+        code=ConsumeReturnType(int(f[5])) if len(f) > 5 else ConsumeReturnType.SUCCESS,
         time_ms=int(f[6]) if len(f) > 6 else 0,
         group=f[7] if len(f) > 7 else "",
     )
 
 
-def _transaction_ended(f: list[str]) -> TransactionEnded:
-    return TransactionEnded(
+def _transaction_ended(f: list[str]) -> TransactionEndTrace:
+    return TransactionEndTrace(
         time_ms=int(f[0]),
         region=f[1],
         group=f[2],
@@ -211,14 +211,14 @@ def _transaction_ended(f: list[str]) -> TransactionEnded:
         tags=f[5],
         keys=f[6],
         store_host=f[7],
-        kind=Kind(int(f[8])),
+        kind=TracedMessageType(int(f[8])),
         transaction_id=f[9],
         state=f[10],
         from_check=f[11] == "true",
     )
 
 
-_READERS: Mapping[str, Callable[[list[str]], Trace]] = {
+_READERS: Mapping[str, Callable[[list[str]], TraceRecord]] = {
     "Pub": _published,
     "SubBefore": _consume_begun,
     "SubAfter": _consume_ended,

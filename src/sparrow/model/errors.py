@@ -97,7 +97,7 @@ class IllegalMessage(Refused):
         return f"the message is refused: {self.why}"
 
 
-class OffsetUnknown(Refused):
+class UnknownOffset(Refused):
     def __init__(self, group: str, queue: object) -> None:
         super().__init__(group, queue)
         self.group, self.queue = group, queue

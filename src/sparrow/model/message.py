@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.model.priority import PRIORITY, Priority, priority_of
+from sparrow.model.priority import PROPERTY_PRIORITY, Priority, parse_priority
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 
 # Names of the properties with a meaning of their own; `docs/compatibility.md` lists the rest.
-KEYS = "KEYS"
-TAGS = "TAGS"
-UNIQUE_KEY = "UNIQ_KEY"
-DELAY = "DELAY"
-REAL_TOPIC = "REAL_TOPIC"
-REAL_QUEUE_ID = "REAL_QID"
-PRODUCER_ID = "__PID"
-SEQUENCE = "__SEQ"
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_UNIQUE_KEY = "UNIQ_KEY"
+PROPERTY_DELAY_LEVEL = "DELAY"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_PRODUCER_ID = "__PID"
+PROPERTY_SEQUENCE = "__SEQ"
 """Of a message that must not be stored twice: who sends it, and which of its sends this is."""
 
 
@@ -32,7 +32,7 @@ class Host(msgspec.Struct, frozen=True):
         return len(self.ip) == 16
 
 
-LOOPBACK = Host()
+LOOPBACK_HOST = Host()
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -59,24 +59,26 @@ class Message(msgspec.Struct, kw_only=True):
         `priority` is high, middle or low; it means something in topics with lanes, where middle is the default.
         """
         if tags:
-            properties[TAGS] = tags
+            properties[PROPERTY_TAGS] = tags
         if keys:
-            properties[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+            properties[PROPERTY_KEYS] = keys if isinstance(keys, str) else " ".join(keys)
         if priority is not None:
-            properties[PRIORITY] = (priority if isinstance(priority, Priority) else priority_of(priority)).word
+            properties[PROPERTY_PRIORITY] = (
+                priority if isinstance(priority, Priority) else parse_priority(priority)
+            ).word
         return Message(topic=topic, body=body.encode() if isinstance(body, str) else body, properties=properties)
 
     @property
     def tags(self) -> str | None:
-        return self.properties.get(TAGS)
+        return self.properties.get(PROPERTY_TAGS)
 
     @property
     def keys(self) -> list[str]:
-        return self.properties.get(KEYS, "").split()
+        return self.properties.get(PROPERTY_KEYS, "").split()
 
     @property
     def unique_key(self) -> str | None:
-        return self.properties.get(UNIQUE_KEY)
+        return self.properties.get(PROPERTY_UNIQUE_KEY)
 
 
 class StoredMessage(Message, kw_only=True):
@@ -87,9 +89,9 @@ class StoredMessage(Message, kw_only=True):
     physical_offset: PhysicalOffset = PhysicalOffset(0)
     sys_flag: int = 0
     born_ms: int = 0
-    born_host: Host = LOOPBACK
+    born_host: Host = LOOPBACK_HOST
     store_ms: int = 0
-    store_host: Host = LOOPBACK
+    store_host: Host = LOOPBACK_HOST
     reconsume_times: int = 0
     prepared_offset: int = 0
     """Physical offset of the half message a committed transaction came from, else 0."""

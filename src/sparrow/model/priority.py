@@ -13,9 +13,9 @@ from enum import IntEnum
 
 from sparrow.model.errors import IllegalMessage
 
-PRIORITY = "PRIORITY"
+PROPERTY_PRIORITY = "PRIORITY"
 """The property in which a sender says it."""
-HAS_LANES = 16
+LANES_SYS_FLAG = 16
 """The bit of a topic's `sys_flag` that says it has lanes; RocketMQ uses 1 and 2."""
 
 
@@ -31,11 +31,11 @@ class Priority(IntEnum):
         return self.name.lower()
 
 
-LANES = len(Priority)
+LANE_COUNT = len(Priority)
 _BY_WORD = {priority.word: priority for priority in Priority}
 
 
-def priority_of(word: str | None) -> Priority:
+def parse_priority(word: str | None) -> Priority:
     """What a message's property says; a message that says nothing is in the middle."""
     if word is None:
         return Priority.MIDDLE
@@ -45,13 +45,13 @@ def priority_of(word: str | None) -> Priority:
     return found
 
 
-def lane_of(queue_id: int) -> Priority:
-    return Priority(queue_id % LANES)
+def priority_of_queue(queue_id: int) -> Priority:
+    return Priority(queue_id % LANE_COUNT)
 
 
-def part_of(queue_id: int) -> int:
-    return queue_id // LANES
+def write_queue_id(queue_id: int) -> int:
+    return queue_id // LANE_COUNT
 
 
-def queue_id_of(part: int, priority: Priority) -> int:
-    return part * LANES + priority
+def read_queue_id(part: int, priority: Priority) -> int:
+    return part * LANE_COUNT + priority

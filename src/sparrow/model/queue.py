@@ -21,7 +21,7 @@ class Queue(NamedTuple):
         return f"{self.topic}/{self.id}"
 
 
-class Bounds(NamedTuple):
+class QueueBounds(NamedTuple):
     """What a queue holds: `first` is the oldest offset still there, `end` the next one to be given out."""
 
     first: QueueOffset

@@ -16,7 +16,7 @@ class SendStatus(Enum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
-class Outcome(Enum):
+class TransactionState(Enum):
     """What became of the work a transactional message waits for."""
 
     COMMIT = "COMMIT_MESSAGE"

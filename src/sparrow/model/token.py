@@ -16,11 +16,11 @@ from sparrow.model.errors import IllegalName, Refused
 TokenKind = Literal["p", "c"]
 """`p` may produce, `c` may consume."""
 
-NAME_CHARS_MAX = 190
+TOKEN_NAME_CHARS_MAX = 190
 """What a key column of every database can hold."""
 SECRET_BYTES = 32
 _KINDS: dict[str, TokenKind] = {"p": "p", "c": "c"}
-WHOSE: dict[TokenKind, str] = {"p": "a producer's", "c": "a consumer's"}
+TOKEN_KIND_LABELS: dict[TokenKind, str] = {"p": "a producer's", "c": "a consumer's"}
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,16 +62,18 @@ class Credentials(msgspec.Struct, frozen=True):
         return f"Credentials(access_key={self.access_key!r})"
 
 
-def checked_token(name: str) -> str:
+def validate_token_name(name: str) -> str:
     """The name itself if a token may have it, else `IllegalName`."""
     if not name or name != name.strip() or not name.isprintable():
         raise IllegalName("token", name, "use at least one character, printable ones only, and no blank at an end")
-    if len(name) > NAME_CHARS_MAX:
-        raise IllegalName("token", name[:NAME_CHARS_MAX], f"it has {len(name)} characters of {NAME_CHARS_MAX} at most")
+    if len(name) > TOKEN_NAME_CHARS_MAX:
+        raise IllegalName(
+            "token", name[:TOKEN_NAME_CHARS_MAX], f"it has {len(name)} characters of {TOKEN_NAME_CHARS_MAX} at most"
+        )
     return name
 
 
-def checked_kind(kind: str) -> TokenKind:
+def parse_token_kind(kind: str) -> TokenKind:
     """The kind itself if there is such a one, else `Refused`."""
     found = _KINDS.get(kind)
     if found is None:
@@ -79,7 +81,7 @@ def checked_kind(kind: str) -> TokenKind:
     return found
 
 
-def checked_secret(secret_key: str | None) -> bytes:
+def parse_secret_key(secret_key: str | None) -> bytes:
     """A secret from its text, so that several brokers can have the same; without one, a new one."""
     if secret_key is None:
         return secrets.token_bytes(SECRET_BYTES)
@@ -93,12 +95,12 @@ def checked_secret(secret_key: str | None) -> bytes:
     return secret
 
 
-def issued_before(token: Token, kind: TokenKind) -> Token:
+def validate_reissue(token: Token, kind: TokenKind) -> Token:
     """The token that a name asked for once more already has; `Refused` if it is of no use to whoever asks."""
     if token.kind != kind:
         raise Refused(
-            f"token {token.name!r} is {WHOSE[token.kind]} (type {token.kind}) already: "
-            f"issue {WHOSE[kind]} (type {kind}) under another name"
+            f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]} (type {token.kind}) already: "
+            f"issue {TOKEN_KIND_LABELS[kind]} (type {kind}) under another name"
         )
     if token.is_revoked:
         raise Refused(f"token {token.name!r} was revoked: issue one under another name")

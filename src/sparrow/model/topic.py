@@ -8,11 +8,11 @@ import msgspec
 
 from sparrow.model.errors import IllegalName
 
-TOPIC_NAME_MAX = 127
+TOPIC_NAME_CHARS_MAX = 127
 """The record keeps a topic's length in one signed byte."""
-GROUP_NAME_MAX = 120
+GROUP_NAME_CHARS_MAX = 120
 
-READ, WRITE, INHERIT, PRIORITY = 4, 2, 1, 8
+PERM_READ, PERM_WRITE, PERM_INHERIT, PERM_PRIORITY = 4, 2, 1, 8
 """Permission bits."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -28,18 +28,18 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     read_queues: int = 8
     write_queues: int = 8
-    permission: int = READ | WRITE
+    permission: int = PERM_READ | PERM_WRITE
     is_ordered: bool = False
     sys_flag: int = 0
     attributes: dict[str, str] = {}
 
     @property
     def is_readable(self) -> bool:
-        return bool(self.permission & READ)
+        return bool(self.permission & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        return bool(self.permission & WRITE)
+        return bool(self.permission & PERM_WRITE)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,19 +59,19 @@ def is_legal_name(name: str) -> bool:
     return _LEGAL.fullmatch(name) is not None
 
 
-def is_of_brokers(name: str) -> bool:
+def is_system_topic(name: str) -> bool:
     """Whether brokers keep the topic for themselves, RocketMQ's or ours. Retry and dead-letter topics are groups'."""
     return _OF_BROKERS.fullmatch(name) is not None
 
 
-def checked_topic(name: str) -> str:
+def validate_topic_name(name: str) -> str:
     """The name itself if a topic may have it, else `IllegalName`."""
-    return _checked("topic", name, TOPIC_NAME_MAX)
+    return _checked("topic", name, TOPIC_NAME_CHARS_MAX)
 
 
-def checked_group(name: str) -> str:
+def validate_group_name(name: str) -> str:
     """The name itself if a group may have it, else `IllegalName`."""
-    return _checked("group", name, GROUP_NAME_MAX)
+    return _checked("group", name, GROUP_NAME_CHARS_MAX)
 
 
 def _checked(kind: str, name: str, length_max: int) -> str:

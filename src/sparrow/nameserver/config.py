@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparrow.model.errors import BadRequest, NotPermitted
 from sparrow.nameserver.context import Naming
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import KvTable
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskKv, Done, KvFound, ListKv, PutKv
@@ -12,35 +12,35 @@ from sparrow.wire.headers import AskKv, Done, KvFound, ListKv, PutKv
 ORDERED_ROUTES = "orderMessageEnable"
 
 
-async def put(request: PutKv, naming: Naming, _: Call) -> Done:
+async def put(request: PutKv, naming: Naming, _: RequestContext) -> Done:
     await naming.kv.put(request.namespace, request.key, request.value)
     return Done()
 
 
-async def get(request: AskKv, naming: Naming, _: Call) -> KvFound | Answer:
+async def get(request: AskKv, naming: Naming, _: RequestContext) -> KvFound | HandlerResponse:
     value = naming.kv.get(request.namespace, request.key)
     if value is not None:
         return KvFound(value)
     return _not_found(f"No config item, Namespace: {request.namespace} Key: {request.key}")
 
 
-async def delete(request: AskKv, naming: Naming, _: Call) -> Done:
+async def delete(request: AskKv, naming: Naming, _: RequestContext) -> Done:
     await naming.kv.delete(request.namespace, request.key)
     return Done()
 
 
-async def list_namespace(request: ListKv, naming: Naming, _: Call) -> Answer:
+async def list_namespace(request: ListKv, naming: Naming, _: RequestContext) -> HandlerResponse:
     table = naming.kv.table(request.namespace)
     if table is not None:
-        return Answer.of(KvTable(dict(table)))
+        return HandlerResponse.of(KvTable(dict(table)))
     return _not_found(f"No config item, Namespace: {request.namespace}")
 
 
-def _not_found(remark: str) -> Answer:
-    return Answer(code=Response.QUERY_NOT_FOUND, remark=remark)
+def _not_found(remark: str) -> HandlerResponse:
+    return HandlerResponse(code=Response.QUERY_NOT_FOUND, remark=remark)
 
 
-async def show_settings(_: Done, naming: Naming, __: Call) -> Answer:
+async def show_settings(_: Done, naming: Naming, __: RequestContext) -> HandlerResponse:
     """As Java properties, under RocketMQ's names where it has one."""
     settings = naming.settings
     shown = {
@@ -50,10 +50,10 @@ async def show_settings(_: Done, naming: Naming, __: Call) -> Answer:
         ORDERED_ROUTES: str(naming.has_ordered_routes).lower(),
         "scanNotActiveBrokerInterval": settings.scan_interval_ms,
     }
-    return Answer(body="".join(f"{name}={value}\n" for name, value in shown.items()).encode())
+    return HandlerResponse(body="".join(f"{name}={value}\n" for name, value in shown.items()).encode())
 
 
-async def change_settings(_: Done, naming: Naming, call: Call) -> Done:
+async def change_settings(_: Done, naming: Naming, call: RequestContext) -> Done:
     """Only what can change while we run: all that was asked for, or nothing."""
     wanted = _properties(call.command.body)
     fixed = wanted.keys() - {ORDERED_ROUTES}
@@ -81,7 +81,7 @@ def _properties(body: bytes | memoryview) -> dict[str, str]:
     return found
 
 
-HANDLERS: dict[int, Handler[Naming]] = {
+HANDLERS: dict[int, RequestHandler[Naming]] = {
     Code.PUT_KV_CONFIG: put,
     Code.GET_KV_CONFIG: get,
     Code.DELETE_KV_CONFIG: delete,

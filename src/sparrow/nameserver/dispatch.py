@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from sparrow.nameserver import config, registration, route_lookup
 from sparrow.nameserver.context import Naming
-from sparrow.net.dispatcher import Handler, Serving
+from sparrow.net.dispatcher import RequestDispatcher, RequestHandler
 from sparrow.wire.codes import Code
 
-HANDLERS: dict[int, Handler[Naming]] = {
+HANDLERS: dict[int, RequestHandler[Naming]] = {
     code: handler for part in (registration, route_lookup, config) for code, handler in part.HANDLERS.items()
 }
 
 
-def serving(naming: Naming) -> Serving[Naming]:
+def serving(naming: Naming) -> RequestDispatcher[Naming]:
     """Serves this name server. Routes are asked for by a plain function; they are most of what it does."""
-    return Serving(naming, HANDLERS, {Code.GET_ROUTEINFO_BY_TOPIC: route_lookup.route_of(naming)})
+    return RequestDispatcher(naming, HANDLERS, {Code.GET_ROUTEINFO_BY_TOPIC: route_lookup.route_of(naming)})

@@ -10,7 +10,7 @@ from sparrow.model.errors import BadRequest, ConnectionLost
 from sparrow.nameserver.context import Naming
 from sparrow.nameserver.kv import ORDER_NAMESPACE
 from sparrow.nameserver.routes import Gone, is_same
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import (
     BrokerMemberGroup,
     BrokerMembers,
@@ -38,7 +38,7 @@ LARGE_BODY_BYTES = 256 << 10
 """From here on a registration is read in a thread, so that routes are still answered meanwhile."""
 
 
-async def register(request: RegisterBroker, naming: Naming, call: Call) -> Answer:
+async def register(request: RegisterBroker, naming: Naming, call: RequestContext) -> HandlerResponse:
     """All topics of a broker. Told in return: where its master is, and the order of ordered topics."""
     for name, value in (
         ("brokerName", request.broker_name),
@@ -69,10 +69,10 @@ async def register(request: RegisterBroker, naming: Naming, call: Call) -> Answe
         log.info("broker registered", extra={"broker": request.broker_name, "address": request.broker_address})
     header = BrokerRegistered(registered.ha_address, registered.master_address)
     orders = naming.kv.table(ORDER_NAMESPACE)
-    return Answer.of(KvTable(dict(orders)), header) if orders is not None else Answer(header)
+    return HandlerResponse.of(KvTable(dict(orders)), header) if orders is not None else HandlerResponse(header)
 
 
-async def _read(request: RegisterBroker, call: Call) -> Registration:
+async def _read(request: RegisterBroker, call: RequestContext) -> Registration:
     body = call.command.body
     if request.body_crc not in (0, body_crc(body)):
         raise BadRequest("Registration", "bodyCrc32", "does not match the body: damaged on its way, send it again")
@@ -81,31 +81,31 @@ async def _read(request: RegisterBroker, call: Call) -> Registration:
     return await asyncio.to_thread(read_registration, body, is_compressed=request.is_compressed)
 
 
-async def unregister(request: UnregisterBroker, naming: Naming, _: Call) -> Done:
+async def unregister(request: UnregisterBroker, naming: Naming, _: RequestContext) -> Done:
     # The number is not looked at: the address says who leaves, and its number may have changed since.
     log_gone(naming.routes.unregister(request.broker_name, request.broker_address), why="it said so")
     return Done()
 
 
-async def compare_version(request: QueryDataVersion, naming: Naming, call: Call) -> Answer:
+async def compare_version(request: QueryDataVersion, naming: Naming, call: RequestContext) -> HandlerResponse:
     """Whether a broker needs to register: its topics changed, or it is not known. Counts as a sign of life."""
     asked = call.body(DataVersion)
     known = naming.routes.heard(
         request.broker_name, request.broker_address, connection=call.channel, now_ms=naming.now_ms()
     )
     if known is None:
-        return Answer(DataVersionCompared(changed=True))
-    return Answer.of(known, DataVersionCompared(changed=not is_same(known, asked)))
+        return HandlerResponse(DataVersionCompared(changed=True))
+    return HandlerResponse.of(known, DataVersionCompared(changed=not is_same(known, asked)))
 
 
-async def heartbeat(request: BrokerHeartbeat, naming: Naming, call: Call) -> Done:
+async def heartbeat(request: BrokerHeartbeat, naming: Naming, call: RequestContext) -> Done:
     naming.routes.heard(request.broker_name, request.broker_address, connection=call.channel, now_ms=naming.now_ms())
     return Done()
 
 
-async def member_group(request: AskBrokerGroup, naming: Naming, _: Call) -> Answer:
+async def member_group(request: AskBrokerGroup, naming: Naming, _: RequestContext) -> HandlerResponse:
     addresses = naming.routes.member_addresses(request.broker_name)
-    return Answer.of(BrokerMemberGroup(BrokerMembers(request.cluster, request.broker_name, addresses)))
+    return HandlerResponse.of(BrokerMemberGroup(BrokerMembers(request.cluster, request.broker_name, addresses)))
 
 
 def log_gone(gone: Iterable[Gone], *, why: str) -> None:
@@ -113,7 +113,7 @@ def log_gone(gone: Iterable[Gone], *, why: str) -> None:
         log.info("broker dropped", extra={"broker": name, "broker_id": number, "address": address, "why": why})
 
 
-HANDLERS: dict[int, Handler[Naming]] = {
+HANDLERS: dict[int, RequestHandler[Naming]] = {
     Code.REGISTER_BROKER: register,
     Code.UNREGISTER_BROKER: unregister,
     Code.QUERY_DATA_VERSION: compare_version,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparrow.nameserver.context import Naming
 from sparrow.nameserver.kv import ORDER_NAMESPACE
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Call, Handler, Plain, reply
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, RequestContext, RequestHandler, encode_response
 from sparrow.wire import headers
 from sparrow.wire.bodies import RouteData, TopicList
 from sparrow.wire.codes import Code, Response
@@ -24,73 +24,75 @@ from sparrow.wire.headers import (
 _TOPIC_CHARS_SHOWN = 255
 
 
-def route_of(naming: Naming) -> Plain:
+def route_of(naming: Naming) -> InlineHandler:
     """What every client asks for every topic every 30 s: a plain function, and the body is mostly made already."""
 
     def route(command: Command, _: Channel) -> bytes | None:
         topic = headers.read(GetRoute, command.ext).topic
         order = naming.kv.get(ORDER_NAMESPACE, topic) if naming.has_ordered_routes else None
         body = naming.routes.encoded_route(topic, order)
-        return reply(command, Answer(body=body) if body is not None else _unknown(topic[:_TOPIC_CHARS_SHOWN]))
+        return encode_response(
+            command, HandlerResponse(body=body) if body is not None else _unknown(topic[:_TOPIC_CHARS_SHOWN])
+        )
 
     return route
 
 
-def _unknown(topic: str) -> Answer:
+def _unknown(topic: str) -> HandlerResponse:
     # Producers rely on the code to try the template topic instead; the first line is RocketMQ's.
     remark = (
         f"No topic route info in name server for the topic: {topic}\n"
         f"No broker has registered {topic!r}: create it, or switch on automatic creation at the brokers"
     )
-    return Answer(code=Response.TOPIC_NOT_EXIST, remark=remark)
+    return HandlerResponse(code=Response.TOPIC_NOT_EXIST, remark=remark)
 
 
-async def clusters(_: Done, naming: Naming, __: Call) -> Answer:
-    return Answer.of(naming.routes.clusters())
+async def clusters(_: Done, naming: Naming, __: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(naming.routes.clusters())
 
 
-async def topics(_: Done, naming: Naming, __: Call) -> Answer:
-    return Answer.of(TopicList(naming.routes.topics()))
+async def topics(_: Done, naming: Naming, __: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(TopicList(naming.routes.topics()))
 
 
-async def topics_of_cluster(request: TopicsOfCluster, naming: Naming, _: Call) -> Answer:
-    return Answer.of(TopicList(naming.routes.topics_of_cluster(request.cluster)))
+async def topics_of_cluster(request: TopicsOfCluster, naming: Naming, _: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(TopicList(naming.routes.topics_of_cluster(request.cluster)))
 
 
-async def system_topics(_: Done, naming: Naming, __: Call) -> Answer:
+async def system_topics(_: Done, naming: Naming, __: RequestContext) -> HandlerResponse:
     """The topics by which tools find all brokers of a cluster, or one broker; and some broker to ask for more."""
     table = naming.routes.clusters()
     names = [name for cluster, brokers in table.cluster_addr_table.items() for name in (cluster, *brokers)]
     some = next(iter(table.broker_addr_table.values()), None)
-    return Answer.of(TopicList(names, next(iter(some.broker_addrs.values())) if some is not None else None))
+    return HandlerResponse.of(TopicList(names, next(iter(some.broker_addrs.values())) if some is not None else None))
 
 
-async def unit_topics(_: Done, __: Naming, ___: Call) -> Answer:
+async def unit_topics(_: Done, __: Naming, ___: RequestContext) -> HandlerResponse:
     """There are none: units are a routing scheme of RocketMQ's that nothing here takes part in."""
-    return Answer.of(TopicList())
+    return HandlerResponse.of(TopicList())
 
 
-async def delete_topic(request: DeleteTopic, naming: Naming, _: Call) -> Done:
+async def delete_topic(request: DeleteTopic, naming: Naming, _: RequestContext) -> Done:
     naming.routes.delete_topic(request.topic, request.cluster or None)
     return Done()
 
 
-async def register_topic(request: AskTopic, naming: Naming, call: Call) -> Done:
+async def register_topic(request: AskTopic, naming: Naming, call: RequestContext) -> Done:
     """A topic of brokers that are not known is passed over, as RocketMQ does: they bring it when they register."""
     if call.command.body:
         naming.routes.register_topic(request.topic, call.body(RouteData).queue_datas)
     return Done()
 
 
-async def forbid_writes(request: BrokerNamed, naming: Naming, _: Call) -> WritesForbidden:
+async def forbid_writes(request: BrokerNamed, naming: Naming, _: RequestContext) -> WritesForbidden:
     return WritesForbidden(naming.routes.forbid_writes(request.broker_name))
 
 
-async def allow_writes(request: BrokerNamed, naming: Naming, _: Call) -> WritesAllowed:
+async def allow_writes(request: BrokerNamed, naming: Naming, _: RequestContext) -> WritesAllowed:
     return WritesAllowed(naming.routes.allow_writes(request.broker_name))
 
 
-HANDLERS: dict[int, Handler[Naming]] = {
+HANDLERS: dict[int, RequestHandler[Naming]] = {
     Code.GET_BROKER_CLUSTER_INFO: clusters,
     Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
     Code.GET_TOPICS_BY_CLUSTER: topics_of_cluster,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from sparrow.model.errors import BadRequest
-from sparrow.model.topic import READ, WRITE
+from sparrow.model.topic import PERM_READ, PERM_WRITE
 from sparrow.nameserver.brokers import MASTER, Brokers, Group, Member
 from sparrow.wire.bodies import ClusterTable, DataVersion, QueueData, RouteData, TopicConfig, TopicTable, write
 
@@ -154,10 +154,10 @@ class Routes:
 
     def forbid_writes(self, broker_name: str) -> int:
         """Until its topics change. How many topics the broker has."""
-        return self._set_permission(broker_name, keep=~WRITE, add=0)
+        return self._set_permission(broker_name, keep=~PERM_WRITE, add=0)
 
     def allow_writes(self, broker_name: str) -> int:
-        return self._set_permission(broker_name, keep=0, add=READ | WRITE)
+        return self._set_permission(broker_name, keep=0, add=PERM_READ | PERM_WRITE)
 
     def _set_permission(self, broker_name: str, *, keep: int, add: int) -> int:
         group = self._brokers.get(broker_name)
@@ -199,7 +199,7 @@ class Routes:
         for name in sorted(by_broker):
             group, some = self._brokers[name], by_broker[name]
             if shows_acting and group.is_led_by_slave:
-                some = msgspec.structs.replace(some, perm=some.perm & ~WRITE)  # a slave can be read from, no more
+                some = msgspec.structs.replace(some, perm=some.perm & ~PERM_WRITE)  # a slave can be read from, no more
             brokers.append(group.data(shows_acting_master=shows_acting))
             queues.append(some)
         return RouteData(broker_datas=brokers, queue_datas=queues, order_topic_conf=order)

@@ -13,8 +13,8 @@ from sparrow.nameserver.kv import Kv
 from sparrow.nameserver.registration import log_gone
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Serving
-from sparrow.net.listener import Listener, reachable_address
+from sparrow.net.dispatcher import RequestDispatcher
+from sparrow.net.listener import Listener, advertised_address
 from sparrow.settings import NamingSettings
 from sparrow.wire.frame import Command
 
@@ -39,9 +39,9 @@ class NameServer:
         kv = await asyncio.to_thread(Kv, self._kv_path)
         self._listener = Listener(self._serve, self.settings.net, on_close=self._closed)
         port = self._listener.bind(self.settings.host, self.settings.port)
-        self.address = reachable_address(self.settings.host, port)
+        self.address = advertised_address(self.settings.host, port)
         self.naming = Naming(settings=self.settings, address=self.address, kv=kv, now_ms=self._now_ms)
-        self._serving: Serving[Naming] = dispatch.serving(self.naming)
+        self._serving: RequestDispatcher[Naming] = dispatch.serving(self.naming)
         await self._listener.start()
         self._scan_later()
 

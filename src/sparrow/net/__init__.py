@@ -2,7 +2,7 @@
 
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, connect
-from sparrow.net.dispatcher import Answer, Call, Serving
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestDispatcher
 from sparrow.net.listener import Listener
 
-__all__ = ["Address", "Answer", "Call", "Channel", "Listener", "Serving", "connect"]
+__all__ = ["Address", "HandlerResponse", "RequestContext", "Channel", "Listener", "RequestDispatcher", "connect"]

@@ -33,6 +33,6 @@ class Address(NamedTuple):
         return Host(ip.packed, self.port)
 
 
-def parse_list(text: str) -> list[Address]:
+def parse_addresses(text: str) -> list[Address]:
     """Several addresses, parted by semicolons as RocketMQ does, or by commas."""
     return [Address.parse(part) for part in text.replace(",", ";").split(";") if part.strip()]

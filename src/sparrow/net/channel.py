@@ -26,14 +26,14 @@ from sparrow.wire.record import pack_host
 
 log = logging.getLogger(__name__)
 
-Serve = Callable[[Command, "Channel"], None]
+RequestReceiver = Callable[[Command, "Channel"], None]
 """Takes a request of the peer's. It must not raise."""
 
-OPEN_REQUESTS_MAX = 65_536
-WRITE_HIGH_BYTES = 4 << 20
+PENDING_REQUESTS_MAX = 65_536
+WRITE_HIGH_WATER_BYTES = 4 << 20
 """More than this waiting to be sent, and a listener stops reading from the peer."""
 _LOOK_AGAIN_S = 0.01
-LINGER_S = 5.0
+CLOSE_LINGER_S = 5.0
 """How long a peer has to read the rest of what we said, once we have hung up."""
 _OPAQUE_MASK = 0x7FFF_FFFF
 
@@ -50,7 +50,7 @@ class Channel(asyncio.Protocol):
 
     def __init__(
         self,
-        serve: Serve | None = None,
+        serve: RequestReceiver | None = None,
         *,
         on_open: Callable[[Channel], None] | None = None,
         on_close: Callable[[Channel], None] | None = None,
@@ -101,7 +101,7 @@ class Channel(asyncio.Protocol):
         if not self.is_open:
             future.set_exception(ConnectionLost(self.address, "it is closed"))
             return future
-        if len(self._open) >= OPEN_REQUESTS_MAX:
+        if len(self._open) >= PENDING_REQUESTS_MAX:
             future.set_exception(Busy(f"{len(self._open)} requests to {self.address} are open already"))
             return future
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
@@ -132,7 +132,7 @@ class Channel(asyncio.Protocol):
 
     async def writable(self) -> None:
         """Wait while more is waiting to be sent than should be."""
-        while self.is_open and self._out_bytes + self._unsent_bytes > WRITE_HIGH_BYTES:
+        while self.is_open and self._out_bytes + self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
             if self._blocked is not None:
                 await asyncio.shield(self._blocked)
             else:  # what is written in this turn has not reached the transport yet
@@ -179,7 +179,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self.address, self.packed_host = _peer_of(transport)
         self.heard = self._loop.time()
         self.is_open = True
@@ -210,9 +210,9 @@ class Channel(asyncio.Protocol):
                     open_request.future.set_result(command)
             elif serve is not None:
                 serve(command, self)
-                if self._out_bytes > WRITE_HIGH_BYTES and not self._reads_while_blocked:
+                if self._out_bytes > WRITE_HIGH_WATER_BYTES and not self._reads_while_blocked:
                     self._flush()
-                    if self._unsent_bytes > WRITE_HIGH_BYTES:
+                    if self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
                         self._not_taken = deque(waiting)
                         self._pause_reading()
                         self._loop.call_soon(self._go_on)
@@ -229,7 +229,7 @@ class Channel(asyncio.Protocol):
         if not self.is_open or self._blocked is not None or self._reads_while_blocked:
             return
         if self._not_taken:
-            if self._unsent_bytes > WRITE_HIGH_BYTES:
+            if self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
                 self._loop.call_later(_LOOK_AGAIN_S, self._go_on)
                 return
             waiting, self._not_taken = self._not_taken, deque()
@@ -271,7 +271,7 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             if self._cutting is None and not self._closed.done():
-                self._cutting = self._loop.call_later(LINGER_S, self._transport.abort)
+                self._cutting = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
 
     def abort(self) -> None:
         """Hang up at once."""
@@ -303,7 +303,7 @@ class Channel(asyncio.Protocol):
 
 async def connect(
     address: Address,
-    serve: Serve | None = None,
+    serve: RequestReceiver | None = None,
     *,
     timeout_ms: int = 3_000,
     on_close: Callable[[Channel], None] | None = None,

@@ -6,7 +6,7 @@ hot path are plain functions, `(command, channel)`, which answer at once, or giv
 1. Every request that wants an answer gets exactly one, whatever its handler does.
 2. One-way requests get none, not even errors.
 3. A peer may have only so many requests in hand; past that it is told to try again later.
-4. What `GuardedServing` refuses reaches no handler.
+4. What `GuardedRequestDispatcher` refuses reaches no handler.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sparrow.wire.headers import Header
 log = logging.getLogger(__name__)
 
 _GIVE_UP_S = 0.5
-IN_HAND_MAX = 4096
+REQUESTS_IN_PROGRESS_MAX = 4096
 """Requests of one peer that may be worked on at a time."""
 
 C = TypeVar("C")
 B = TypeVar("B")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HandlerResponse(msgspec.Struct, frozen=True):
     """What a handler says when it has more to say than a header."""
 
     header: Header | None = None
@@ -46,12 +46,12 @@ class Answer(msgspec.Struct, frozen=True):
     remark: str | None = None
 
     @classmethod
-    def of(cls, body: object, header: Header | None = None) -> Answer:
+    def of(cls, body: object, header: Header | None = None) -> HandlerResponse:
         """With a body struct, as JSON."""
         return cls(header, bodies.write(body))
 
 
-class Call(msgspec.Struct, frozen=True):
+class RequestContext(msgspec.Struct, frozen=True):
     """The frame a request came in, and who sent it."""
 
     command: Command
@@ -61,17 +61,17 @@ class Call(msgspec.Struct, frozen=True):
         return bodies.read(kind, self.command.body)
 
 
-Said = Header | Answer | None
-Handler = Callable[[Any, C, Call], Coroutine[Any, Any, Said]]
-Plain = Callable[[Command, Channel], "bytes | Awaitable[bytes | None] | None"]
+HandlerResult = Header | HandlerResponse | None
+RequestHandler = Callable[[Any, C, RequestContext], Coroutine[Any, Any, HandlerResult]]
+InlineHandler = Callable[[Command, Channel], "bytes | Awaitable[bytes | None] | None"]
 """Gives back the frame of the answer, an awaitable of it, or None when it has parked the request or needs no answer."""
 
 
-class Serving(Generic[C]):
+class RequestDispatcher(Generic[C]):
     """Serves a context (a broker, a name server) to channels, by tables of handlers."""
 
     def __init__(
-        self, context: C, handlers: Mapping[int, Handler[C]], plain: Mapping[int, Plain] | None = None
+        self, context: C, handlers: Mapping[int, RequestHandler[C]], plain: Mapping[int, InlineHandler] | None = None
     ) -> None:
         self._context, self._handlers = context, handlers
         self._plain = {int(code): handler for code, handler in (plain or {}).items()}
@@ -80,13 +80,13 @@ class Serving(Generic[C]):
 
     def __call__(self, command: Command, channel: Channel) -> None:
         plain = self._plain.get(command.code)
-        if plain is None or self.is_stopping or channel.in_hand >= IN_HAND_MAX:
+        if plain is None or self.is_stopping or channel.in_hand >= REQUESTS_IN_PROGRESS_MAX:
             self._start(command, channel, self._handled(command, channel))
             return
         try:
             said = plain(command, channel)
         except Exception as error:
-            said = failure(command, error)
+            said = encode_error(command, error)
         if said is None:
             return
         if isinstance(said, bytes):
@@ -105,9 +105,9 @@ class Serving(Generic[C]):
         channel.in_hand -= 1
         self._unanswered.discard(future)
         if future.cancelled():
-            said = failure(command, Closed("the server"))
+            said = encode_error(command, Closed("the server"))
         elif (error := future.exception()) is not None:
-            said = failure(command, error)
+            said = encode_error(command, error)
         else:
             said = future.result()
         if said is not None:
@@ -116,18 +116,20 @@ class Serving(Generic[C]):
     async def _handled(self, command: Command, channel: Channel) -> bytes | None:
         if self.is_stopping:
             if command.version > GO_AWAY_AFTER:
-                return reply(command, Answer(code=Response.GO_AWAY, remark="the server is stopping: go elsewhere"))
+                return encode_response(
+                    command, HandlerResponse(code=Response.GO_AWAY, remark="the server is stopping: go elsewhere")
+                )
             raise Closed("the server")
-        if channel.in_hand > IN_HAND_MAX:
+        if channel.in_hand > REQUESTS_IN_PROGRESS_MAX:
             raise Busy(f"{channel.in_hand} requests of this connection are in hand")
         handler = self._handlers.get(command.code)
         if handler is None:
             # The leading blank is RocketMQ's; somebody may be matching it.
             remark = f" request type {command.code} not supported"
-            return reply(command, Answer(code=Response.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return encode_response(command, HandlerResponse(code=Response.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
         request = headers.read(headers.request_type(command.code), command.ext)
-        said = await handler(request, self._context, Call(command, channel))
-        return reply(command, said if isinstance(said, Answer) else Answer(said))
+        said = await handler(request, self._context, RequestContext(command, channel))
+        return encode_response(command, said if isinstance(said, HandlerResponse) else HandlerResponse(said))
 
     async def stop(self, grace_s: float) -> None:
         """Refuse what is new, and give what is in hand a while to finish."""
@@ -142,14 +144,14 @@ class Serving(Generic[C]):
             await asyncio.wait(given_up, timeout=_GIVE_UP_S)
 
 
-class GuardedServing(Serving[C]):
+class GuardedRequestDispatcher(RequestDispatcher[C]):
     """The same, but every request is looked at first. Who needs no guard does not pay for one."""
 
     def __init__(
         self,
         context: C,
-        handlers: Mapping[int, Handler[C]],
-        plain: Mapping[int, Plain] | None = None,
+        handlers: Mapping[int, RequestHandler[C]],
+        plain: Mapping[int, InlineHandler] | None = None,
         *,
         check: Callable[[Command], None],
     ) -> None:
@@ -162,14 +164,14 @@ class GuardedServing(Serving[C]):
             self._check(command)
         except Exception as error:
             log.info("a request was refused", extra={"peer": channel.address, "code": command.code, "why": str(error)})
-            said = failure(command, error)
+            said = encode_error(command, error)
             if said is not None:
                 channel.write(said)
             return
         super().__call__(command, channel)
 
 
-def reply(command: Command, said: Answer) -> bytes | None:
+def encode_response(command: Command, said: HandlerResponse) -> bytes | None:
     """The frame that answers a request; None if it wants no answer."""
     if command.flag & IS_ONE_WAY:
         return None
@@ -181,9 +183,9 @@ def reply(command: Command, said: Answer) -> bytes | None:
     return b"".join((start, *said.body))
 
 
-def failure(command: Command, error: BaseException) -> bytes | None:
+def encode_error(command: Command, error: BaseException) -> bytes | None:
     """The frame that tells a peer what went wrong with its request."""
     if not isinstance(error, SparrowError):
         log.error("a handler failed", extra={"code": command.code}, exc_info=error)
     code, remark = response_of(error)
-    return reply(command, Answer(code=code, remark=remark))
+    return encode_response(command, HandlerResponse(code=code, remark=remark))

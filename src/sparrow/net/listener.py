@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sparrow.model.errors import SettingsError
 from sparrow.net.address import Address
-from sparrow.net.channel import Channel, Serve
+from sparrow.net.channel import Channel, RequestReceiver
 
 if TYPE_CHECKING:
     from sparrow.settings import NetSettings
@@ -29,7 +29,7 @@ class Listener:
 
     def __init__(
         self,
-        serve: Serve | None = None,
+        serve: RequestReceiver | None = None,
         settings: NetSettings | None = None,
         *,
         on_open: Callable[[Channel], None] | None = None,
@@ -124,7 +124,7 @@ class Listener:
                 channel.abort()
 
 
-def reachable_address(listen_host: str, port: int, advertised: str | None = None) -> Address:
+def advertised_address(listen_host: str, port: int, advertised: str | None = None) -> Address:
     """What peers are told to connect to."""
     return Address(advertised or ("127.0.0.1" if listen_host in ("", "0.0.0.0") else listen_host), port)
 

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.blocking.loop_thread import SHARED, LoopThread
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.blocking.loop_thread import SHARED_LOOP, LoopThread
 from sparrow.spark.options import ClientOptions
 
 T = TypeVar("T")
@@ -23,11 +23,11 @@ class Link:
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
-        self._loop: LoopThread = SHARED.acquire()
+        self._loop: LoopThread = SHARED_LOOP.acquire()
         try:
-            self.session: Session = self._loop.run(_opened(options))
+            self.session: ClientSession = self._loop.run(_opened(options))
         except BaseException:
-            SHARED.release()
+            SHARED_LOOP.release()
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -38,11 +38,11 @@ class Link:
         try:
             self._loop.run(self.session.close())
         finally:
-            SHARED.release()
+            SHARED_LOOP.release()
 
 
-async def _opened(options: ClientOptions) -> Session:
-    session = Session(options.name_servers, timeout_ms=options.timeout_ms, credentials=options.credentials)
+async def _opened(options: ClientOptions) -> ClientSession:
+    session = ClientSession(options.name_servers, timeout_ms=options.timeout_ms, credentials=options.credentials)
     await session.open()
     return session
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow.model.message import Draft
-from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
+from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 
@@ -43,7 +43,7 @@ class Slice(msgspec.Struct, frozen=True):
     """The size of each record, in order: what a columnar reader needs to skip the walk."""
     next_offset: QueueOffset
     """After the last entry looked at, whether it matched or not."""
-    bounds: Bounds
+    bounds: QueueBounds
 
     def tobytes(self) -> bytes:
         return b"".join(self.runs)
@@ -59,14 +59,14 @@ class Slice(msgspec.Struct, frozen=True):
 class AtEnd(msgspec.Struct, frozen=True):
     """Nothing there yet: wait for the queue to grow."""
 
-    bounds: Bounds
+    bounds: QueueBounds
 
 
 class Moved(msgspec.Struct, frozen=True):
     """The offset is not, or no longer, in the queue; reading may go on at `to`."""
 
     to: QueueOffset
-    bounds: Bounds
+    bounds: QueueBounds
 
 
 ReadResult = Slice | AtEnd | Moved
@@ -118,7 +118,7 @@ class Store(Protocol):
         """Records from `offset` on; at least one if there is one, whatever `bytes_max` says."""
         ...
 
-    async def bounds(self, queue: Queue) -> Bounds:
+    async def bounds(self, queue: Queue) -> QueueBounds:
         """(0, 0) for a queue that never had a message."""
         ...
 
@@ -215,7 +215,7 @@ class BrokerStore(Store, Protocol):
         """What `read` answers, if that needs no waiting; else None."""
         ...
 
-    def bounds_now(self, queue: Queue) -> Bounds:
+    def bounds_now(self, queue: Queue) -> QueueBounds:
         """As far as is known here."""
         ...
 

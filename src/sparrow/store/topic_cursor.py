@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sparrow.model.errors import GroupRequired, UnknownTopic
 from sparrow.model.message import StoredMessage
-from sparrow.model.priority import HAS_LANES, Priority, queue_id_of
+from sparrow.model.priority import LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import Topic
 from sparrow.store.spi import AtEnd, Moved, Slice, Store
@@ -126,10 +126,10 @@ async def _levels(store: Store, name: str) -> list[list[Queue]]:
     topic = (await store.topics()).get(name)
     if topic is None:
         raise UnknownTopic(name)
-    if not topic.sys_flag & HAS_LANES:
+    if not topic.sys_flag & LANES_SYS_FLAG:
         return [[Queue(name, queue_id) for queue_id in range(topic.read_queues)]]
     return [_level(topic, priority) for priority in Priority]
 
 
 def _level(topic: Topic, priority: Priority) -> list[Queue]:
-    return [Queue(topic.name, queue_id_of(part, priority)) for part in range(topic.write_queues)]
+    return [Queue(topic.name, read_queue_id(part, priority)) for part in range(topic.write_queues)]

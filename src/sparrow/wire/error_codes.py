@@ -15,7 +15,6 @@ from sparrow.model.errors import (
     IllegalMessage,
     IllegalName,
     NotPermitted,
-    OffsetUnknown,
     ProtocolError,
     Refused,
     RequestTimeout,
@@ -26,6 +25,7 @@ from sparrow.model.errors import (
     TooLarge,
     Unavailable,
     UnknownGroup,
+    UnknownOffset,
     UnknownTopic,
 )
 from sparrow.wire.codes import Response
@@ -74,7 +74,7 @@ FAULTS = (
     Fault(NotPermitted, Response.NO_PERMISSION),
     Fault(TooLarge, Response.MESSAGE_ILLEGAL),
     Fault(IllegalMessage, Response.MESSAGE_ILLEGAL),
-    Fault(OffsetUnknown, Response.QUERY_NOT_FOUND),
+    Fault(UnknownOffset, Response.QUERY_NOT_FOUND),
     Fault(IllegalName, Response.INVALID_PARAMETER),
     # RocketMQ answers a header it cannot decode with its catch-all, and tools know it as such.
     Fault(BadRequest, Response.SYSTEM_ERROR),

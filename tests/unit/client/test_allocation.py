@@ -2,10 +2,17 @@
 
 import pytest
 
-from sparrow.client.allocation import NAMES, averagely, averagely_by_circle, by_config, by_machine_room, consistent_hash
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.client.allocation import (
+    STRATEGIES_BY_NAME,
+    averagely,
+    averagely_by_circle,
+    by_config,
+    by_machine_room,
+    consistent_hash,
+)
+from sparrow.wire.bodies import QueueRef
 
-QUEUES = [BrokerQueue("orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
+QUEUES = [QueueRef("orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
 CLIENTS = ["10.0.0.1@100", "10.0.0.2@200", "10.0.0.3@300"]
 
 
@@ -27,7 +34,7 @@ def test_queues_are_shared_out_as_java_does_it(strategy, expected):
 
 
 def test_a_machine_room_reads_its_own_brokers_as_java_does_it():
-    rooms = [BrokerQueue("T", name, number) for name in ("east@a", "east@b", "plain", "west@a") for number in range(4)]
+    rooms = [QueueRef("T", name, number) for name in ("east@a", "east@b", "plain", "west@a") for number in range(4)]
     strategy = by_machine_room(["east"])
     expected = ["a0 a1 b2", "a2 a3 b3", "b0 b1"]
     assert [short(strategy("g", client, rooms, CLIENTS)) for client in CLIENTS] == expected
@@ -35,7 +42,7 @@ def test_a_machine_room_reads_its_own_brokers_as_java_does_it():
 
 @pytest.mark.parametrize(("name", "is_read"), [("r@a", True), ("r@a@", True), ("r@a@b", False), ("r@", False)])
 def test_a_room_is_the_first_of_two_parts_of_a_name(name, is_read):
-    queue = BrokerQueue("T", name, 0)
+    queue = QueueRef("T", name, 0)
     assert by_machine_room(["r"])("g", "c", [queue], ["c"]) == [queue] * is_read
 
 
@@ -45,7 +52,7 @@ def test_more_clients_than_queues_leaves_the_last_ones_idle():
 
 
 def test_configured_queues_are_read_as_far_as_they_exist():
-    strategy = by_config([BrokerQueue("orders", "broker-z", 0), QUEUES[5], QUEUES[1]])
+    strategy = by_config([QueueRef("orders", "broker-z", 0), QUEUES[5], QUEUES[1]])
     assert strategy("g", CLIENTS[0], QUEUES, CLIENTS) == [QUEUES[1], QUEUES[5]]
 
 
@@ -59,7 +66,7 @@ def test_a_client_that_is_no_member_gets_nothing(strategy):
 
 
 def test_strategies_have_the_names_that_rocketmq_gave_them():
-    assert NAMES["AVG"] is averagely
-    assert NAMES["AVG_BY_CIRCLE"] is averagely_by_circle
-    ringed = NAMES["CONSISTENT_HASH"]("g", CLIENTS[0], QUEUES, CLIENTS)
+    assert STRATEGIES_BY_NAME["AVG"] is averagely
+    assert STRATEGIES_BY_NAME["AVG_BY_CIRCLE"] is averagely_by_circle
+    ringed = STRATEGIES_BY_NAME["CONSISTENT_HASH"]("g", CLIENTS[0], QUEUES, CLIENTS)
     assert ringed == consistent_hash()("g", CLIENTS[0], QUEUES, CLIENTS)

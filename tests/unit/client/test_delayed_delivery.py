@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sparrow.client.delayed_delivery import RecallHandle, put_off
+from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
 
@@ -15,36 +15,36 @@ MESSAGE = Message.of("orders", b"a book", tags="paid")
 def test_a_moment_may_be_a_datetime_or_milliseconds():
     moment = datetime(2030, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
     ms = 1893553445678
-    assert put_off(MESSAGE, deliver_at=moment).properties["TIMER_DELIVER_MS"] == str(ms)
-    assert put_off(MESSAGE, deliver_at=ms).properties["TIMER_DELIVER_MS"] == str(ms)
+    assert with_delivery_time(MESSAGE, deliver_at=moment).properties["TIMER_DELIVER_MS"] == str(ms)
+    assert with_delivery_time(MESSAGE, deliver_at=ms).properties["TIMER_DELIVER_MS"] == str(ms)
 
 
 def test_a_while_is_left_to_the_brokers_clock():
-    assert put_off(MESSAGE, deliver_after_ms=1500).properties == {"TAGS": "paid", "TIMER_DELAY_MS": "1500"}
+    assert with_delivery_time(MESSAGE, deliver_after_ms=1500).properties == {"TAGS": "paid", "TIMER_DELAY_MS": "1500"}
 
 
 def test_a_level_is_one_of_eighteen():
-    assert put_off(MESSAGE, delay_level=18).properties["DELAY"] == "18"
+    assert with_delivery_time(MESSAGE, delay_level=18).properties["DELAY"] == "18"
     for level in (0, 19, -1):
         with pytest.raises(Refused, match="1 to 18"):
-            put_off(MESSAGE, delay_level=level)
+            with_delivery_time(MESSAGE, delay_level=level)
 
 
 def test_the_callers_message_stays_as_it_is():
-    put_off(MESSAGE, deliver_after_ms=1)
+    with_delivery_time(MESSAGE, deliver_after_ms=1)
     assert MESSAGE.properties == {"TAGS": "paid"}
 
 
 def test_two_times_for_one_message_are_refused():
     with pytest.raises(Refused, match="one time"):
-        put_off(MESSAGE, deliver_after_ms=5, delay_level=1)
+        with_delivery_time(MESSAGE, deliver_after_ms=5, delay_level=1)
 
 
 def test_a_time_before_now_or_before_1970_is_refused():
     with pytest.raises(Refused, match="past"):
-        put_off(MESSAGE, deliver_after_ms=-1)
+        with_delivery_time(MESSAGE, deliver_after_ms=-1)
     with pytest.raises(Refused, match="1970"):
-        put_off(MESSAGE, deliver_at=-1)
+        with_delivery_time(MESSAGE, deliver_at=-1)
 
 
 def test_a_handle_says_whose_message_it_takes_back():

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sparrow.client.latency_fault import Avoidance
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.client.latency_fault import LatencyFaultTolerance
+from sparrow.wire.bodies import QueueRef
 
-QUEUES = [BrokerQueue("T", name, number) for name in "abc" for number in range(2)]
+QUEUES = [QueueRef("T", name, number) for name in "abc" for number in range(2)]
 NOW = 1_700_000_000_000
 
 
@@ -28,55 +28,55 @@ NOW = 1_700_000_000_000
     ],
 )
 def test_the_slower_the_answer_the_longer_the_rest(latency_ms, rest_ms):
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     avoidance.note("a", latency_ms, NOW)
     assert avoidance.is_usable("a", NOW + rest_ms)
     assert not rest_ms or not avoidance.is_usable("a", NOW + rest_ms - 1)
 
 
 def test_a_failure_earns_a_rest_however_quick_it_was():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     avoidance.note("a", 1, NOW, failed=True)
     assert not avoidance.is_usable("a", NOW + 29_999)
     assert avoidance.is_usable("a", NOW + 30_000)
 
 
 def test_a_quick_answer_ends_the_rest():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     avoidance.note("a", 1, NOW, failed=True)
     avoidance.note("a", 5, NOW + 1)
     assert avoidance.is_usable("a", NOW + 1)
 
 
 def test_a_broker_nobody_spoke_of_is_usable():
-    assert Avoidance().is_usable("a", NOW)
+    assert LatencyFaultTolerance().is_usable("a", NOW)
 
 
 def test_without_trouble_the_index_decides():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     assert [avoidance.choose(QUEUES, index, NOW) for index in range(8)] == [*QUEUES, *QUEUES[:2]]
 
 
 def test_a_second_attempt_goes_to_another_broker():
-    assert Avoidance().choose(QUEUES, 2, NOW, "b") == QUEUES[4]
+    assert LatencyFaultTolerance().choose(QUEUES, 2, NOW, "b") == QUEUES[4]
 
 
 def test_a_resting_broker_is_passed_over_until_its_rest_is_over():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     avoidance.note("b", 600, NOW)
     assert avoidance.choose(QUEUES, 2, NOW) == QUEUES[4]
     assert avoidance.choose(QUEUES, 2, NOW + 2_000) == QUEUES[2]
 
 
 def test_the_last_broker_is_taken_again_when_all_others_rest():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     for name in "ac":
         avoidance.note(name, 1, NOW, failed=True)
     assert avoidance.choose(QUEUES, 0, NOW, "b") == QUEUES[2]
 
 
 def test_when_all_rest_the_one_that_is_usable_soonest_is_chosen():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     avoidance.note("a", 1, NOW, failed=True)
     avoidance.note("b", 6_000, NOW)
     avoidance.note("c", 2_000, NOW)
@@ -85,20 +85,20 @@ def test_when_all_rest_the_one_that_is_usable_soonest_is_chosen():
 
 
 def test_of_equally_bad_ones_the_last_is_not_chosen_again():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     for name in "abc":
         avoidance.note(name, 1, NOW, failed=True)
     assert avoidance.choose(QUEUES, 0, NOW, "a") == QUEUES[2]
 
 
 def test_a_single_broker_is_chosen_whatever_happened():
-    avoidance = Avoidance()
+    avoidance = LatencyFaultTolerance()
     avoidance.note("a", 1, NOW, failed=True)
     assert avoidance.choose(QUEUES[:2], 1, NOW, "a") == QUEUES[1]
 
 
 def test_a_full_table_forgets_the_rest_that_is_over_first():
-    avoidance = Avoidance(brokers_max=2)
+    avoidance = LatencyFaultTolerance(brokers_max=2)
     avoidance.note("a", 600, NOW)
     avoidance.note("b", 1, NOW, failed=True)
     avoidance.note("c", 1, NOW + 2_000, failed=True)  # a's rest is over
@@ -110,7 +110,7 @@ def test_a_full_table_forgets_the_rest_that_is_over_first():
 
 
 def test_a_full_table_takes_news_of_a_broker_it_knows():
-    avoidance = Avoidance(brokers_max=2)
+    avoidance = LatencyFaultTolerance(brokers_max=2)
     for name in "abb":
         avoidance.note(name, 1, NOW, failed=True)
     assert not avoidance.is_usable("a", NOW)

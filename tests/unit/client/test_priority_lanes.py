@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.priority_lanes import SHARES, Guard, Lanes, filled
+from sparrow.client.priority_lanes import STARVED_SHARES_OF_TEN, PriorityLanes, StarvationGuard, allot
 from sparrow.model.priority import Priority
 
 HIGH, MIDDLE, LOW = Priority
@@ -17,14 +17,14 @@ counts = st.tuples(*(st.integers(0, 50) for _ in Priority))
 batch_sizes = st.integers(0, 40)
 
 
-def lanes_of(*waiting: int, starvation_ms: int = 30_000, stored_ms: int = 0) -> Lanes[tuple[Priority, int]]:
-    lanes: Lanes[tuple[Priority, int]] = Lanes(lambda _: stored_ms, starvation_ms=starvation_ms)
+def lanes_of(*waiting: int, starvation_ms: int = 30_000, stored_ms: int = 0) -> PriorityLanes[tuple[Priority, int]]:
+    lanes: PriorityLanes[tuple[Priority, int]] = PriorityLanes(lambda _: stored_ms, starvation_ms=starvation_ms)
     for lane, count in zip(Priority, waiting, strict=True):
         lanes.add(lane, [(lane, number) for number in range(count)])
     return lanes
 
 
-def drained(lanes: Lanes[tuple[Priority, int]], batch: int, *, now_ms: int = 0) -> list[tuple[Priority, int]]:
+def drained(lanes: PriorityLanes[tuple[Priority, int]], batch: int, *, now_ms: int = 0) -> list[tuple[Priority, int]]:
     found = []
     while some := lanes.take(batch, now_ms):
         found += some
@@ -73,7 +73,7 @@ def test_without_a_guard_a_lower_lane_gets_only_what_the_higher_ones_leave(waiti
 
 @given(waiting=counts, reserved=counts, count_max=batch_sizes)
 def test_reserved_places_are_given_as_far_as_there_are_some(waiting, reserved, count_max):
-    taken = filled(waiting, reserved, count_max)
+    taken = allot(waiting, reserved, count_max)
     assert sum(taken) == min(count_max, sum(waiting))
     assert all(some <= count for some, count in zip(taken, waiting, strict=True))
     if sum(reserved) <= count_max:
@@ -100,7 +100,7 @@ def test_whatever_the_batches_starving_lanes_get_their_shares_and_no_more(batch)
     while count.total() < 1_000:
         count.update(lane for lane, _ in lanes.take(batch, AGED_MS))
     for lane in (MIDDLE, LOW):
-        fair = count.total() * SHARES[lane] / 10
+        fair = count.total() * STARVED_SHARES_OF_TEN[lane] / 10
         assert fair - 1 <= count[lane] <= fair + 1
 
 
@@ -110,7 +110,7 @@ def test_starving_lanes_have_their_shares_after_every_batch_whatever_their_sizes
     for batch in batches:
         count.update(lane for lane, _ in lanes.take(batch, AGED_MS))
         for lane in (MIDDLE, LOW):
-            assert count[lane] > count.total() * SHARES[lane] / 10 - 1
+            assert count[lane] > count.total() * STARVED_SHARES_OF_TEN[lane] / 10 - 1
 
 
 def test_the_first_message_of_a_starving_lane_comes_with_the_next_batch_also_with_batches_of_one():
@@ -126,11 +126,11 @@ def test_a_lane_that_got_something_of_itself_is_owed_nothing_for_it():
 
 
 def test_a_strict_guard_reserves_nothing_however_long_lanes_wait():
-    assert Guard(0).reserved([10**9, 10**9, 10**9], 100) == [0, 0, 0]
+    assert StarvationGuard(0).reserved([10**9, 10**9, 10**9], 100) == [0, 0, 0]
 
 
 def test_an_empty_lane_gets_no_place():
-    assert Guard(1).reserved([None, None, 2], 10) == [0, 0, 1]
+    assert StarvationGuard(1).reserved([None, None, 2], 10) == [0, 0, 1]
 
 
 def test_what_is_kept_no_more_is_not_handed_out():

@@ -6,10 +6,10 @@ import pytest
 
 from sparrow.client import queue_selection
 from sparrow.model.message import Message
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-QUEUES = [BrokerQueue("T", "broker-a", number) for number in range(4)] + [
-    BrokerQueue("T", "broker-b", number) for number in range(3)
+QUEUES = [QueueRef("T", "broker-a", number) for number in range(4)] + [
+    QueueRef("T", "broker-b", number) for number in range(3)
 ]
 MESSAGE = Message(topic="T")
 
@@ -37,7 +37,7 @@ def test_round_robin_starts_anywhere():
 
 
 def test_round_robin_remembers_a_bounded_number_of_topics(monkeypatch):
-    monkeypatch.setattr(queue_selection, "TOPICS_MAX", 2)
+    monkeypatch.setattr(queue_selection, "REMEMBERED_TOPICS_MAX", 2)
     pick = queue_selection.round_robin(start=0)
     assert [pick(QUEUES, Message(topic=topic)).queue_id for topic in "AABBCA"] == [0, 1, 0, 1, 0, 0]
 
@@ -59,7 +59,7 @@ def test_random_choice_leaves_out_no_queue():
 )
 def test_a_key_finds_the_queue_that_java_finds(key, broker, number):
     # Answers of SelectMessageQueueByHash, RocketMQ 4.9.7.
-    assert queue_selection.by_hash(key)(QUEUES, MESSAGE) == BrokerQueue("T", broker, number)
+    assert queue_selection.by_hash(key)(QUEUES, MESSAGE) == QueueRef("T", broker, number)
 
 
 def test_a_sharding_key_decides_like_a_hash_of_it():

@@ -3,13 +3,13 @@
 import pytest
 
 from sparrow.client.delayed_delivery import with_properties
-from sparrow.client.request_reply import pushed, reply_of, request_of
+from sparrow.client.request_reply import decode_pushed_reply, make_reply, make_request
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import LOOPBACK, Host, Message
+from sparrow.model.message import LOOPBACK_HOST, Host, Message
 from sparrow.wire.compression import compress
 from sparrow.wire.headers import PushReply
 
-ASKED = request_of(Message.of("prices", b"?", tags="fx"), correlation="C1", client_id="me@1", timeout_ms=500)
+ASKED = make_request(Message.of("prices", b"?", tags="fx"), correlation="C1", client_id="me@1", timeout_ms=500)
 
 
 def push(**others: object) -> PushReply:
@@ -35,28 +35,28 @@ def test_a_request_says_who_asks_and_how_long_it_waits():
 
 
 def test_a_reply_goes_to_the_reply_topic_of_the_cluster_the_request_came_through():
-    reply = reply_of(with_properties(ASKED, {"CLUSTER": "north"}), "42")
+    reply = make_reply(with_properties(ASKED, {"CLUSTER": "north"}), "42")
     assert (reply.topic, reply.body) == ("north_REPLY_TOPIC", b"42")
     assert reply.properties == {"MSG_TYPE": "reply", "CORRELATION_ID": "C1", "REPLY_TO_CLIENT": "me@1", "TTL": "500"}
 
 
 def test_a_message_nobody_waits_for_cannot_be_answered():
     with pytest.raises(Refused, match="CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT"):
-        reply_of(Message.of("prices", b"?"), b"42")
+        make_reply(Message.of("prices", b"?"), b"42")
 
 
 def test_a_pushed_reply_is_read_with_its_body_expanded():
     body, bits = compress(b"x" * 5000)
-    reply = pushed(push(sys_flag=bits), body)
+    reply = decode_pushed_reply(push(sys_flag=bits), body)
     assert (reply.body, reply.sys_flag, reply.properties) == (b"x" * 5000, 0, {"CORRELATION_ID": "C1"})
     assert (reply.born_host, reply.store_host) == (Host(b"\x0a\0\0\1", 4711), Host(b"\x0a\0\0\2", 10911))
 
 
 def test_a_host_that_is_a_name_is_not_looked_up():
-    assert pushed(push(born_host="somewhere:1"), b"").born_host == LOOPBACK
-    assert pushed(push(born_host="somewhere/10.0.0.1:4711"), b"").born_host == Host(b"\x0a\0\0\1", 4711)
+    assert decode_pushed_reply(push(born_host="somewhere:1"), b"").born_host == LOOPBACK_HOST
+    assert decode_pushed_reply(push(born_host="somewhere/10.0.0.1:4711"), b"").born_host == Host(b"\x0a\0\0\1", 4711)
 
 
 def test_a_body_that_is_not_what_its_flag_says_is_an_error():
     with pytest.raises(ProtocolError, match="zlib"):
-        pushed(push(sys_flag=1), b"plain")
+        decode_pushed_reply(push(sys_flag=1), b"plain")

@@ -2,7 +2,16 @@
 
 import pytest
 
-from sparrow.client.retry import BROKER_DECIDES, TO_THE_DEAD, Bury, Later, is_a_choice, level_for, redriven, retry_of
+from sparrow.client.retry import (
+    DELAY_LEVEL_BY_BROKER,
+    DELAY_LEVEL_DEAD_LETTER,
+    DeadLetter,
+    RetryLater,
+    delay_level_for,
+    is_handler_decision,
+    make_redriven_message,
+    make_retry_message,
+)
 from sparrow.model.errors import Refused
 from sparrow.model.message import Host, StoredMessage
 
@@ -17,23 +26,23 @@ def message(topic: str = "orders", **properties: str) -> StoredMessage:
 
 
 def test_a_handler_chooses_a_level_the_broker_or_the_end():
-    assert [level_for(each) for each in (Later(5), Later(), ValueError("oh"), Bury())] == [
+    assert [delay_level_for(each) for each in (RetryLater(5), RetryLater(), ValueError("oh"), DeadLetter())] == [
         5,
-        BROKER_DECIDES,
-        BROKER_DECIDES,
-        TO_THE_DEAD,
+        DELAY_LEVEL_BY_BROKER,
+        DELAY_LEVEL_BY_BROKER,
+        DELAY_LEVEL_DEAD_LETTER,
     ]
-    assert [is_a_choice(each) for each in (Later(), Bury(), ValueError())] == [True, True, False]
+    assert [is_handler_decision(each) for each in (RetryLater(), DeadLetter(), ValueError())] == [True, True, False]
 
 
 def test_a_level_knows_its_time_and_must_exist():
-    assert (Later(1).delay_ms, Later(18).delay_ms, Later().delay_ms) == (1_000, 7_200_000, None)
+    assert (RetryLater(1).delay_ms, RetryLater(18).delay_ms, RetryLater().delay_ms) == (1_000, 7_200_000, None)
     with pytest.raises(Refused, match="19"):
-        Later(19)
+        RetryLater(19)
 
 
 def test_a_retry_keeps_its_topic_and_its_first_id_and_is_no_half_message():
-    again = retry_of(message(TAGS="paid", TRAN_MSG="true"), "billing", 4)
+    again = make_retry_message(message(TAGS="paid", TRAN_MSG="true"), "billing", 4)
     assert (again.topic, again.body, again.flag) == ("%RETRY%billing", b"a book", 7)
     assert again.properties == {"TAGS": "paid", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": FIRST_ID, "DELAY": "4"}
 
@@ -41,12 +50,12 @@ def test_a_retry_keeps_its_topic_and_its_first_id_and_is_no_half_message():
 def test_without_a_level_a_retry_waits_longer_each_time_and_a_dead_letter_not_at_all():
     tired = message(DELAY="7")
     tired.reconsume_times = 2
-    assert retry_of(tired, "billing", BROKER_DECIDES).properties["DELAY"] == "5"
-    assert "DELAY" not in retry_of(tired, "billing", TO_THE_DEAD).properties
+    assert make_retry_message(tired, "billing", DELAY_LEVEL_BY_BROKER).properties["DELAY"] == "5"
+    assert "DELAY" not in make_retry_message(tired, "billing", DELAY_LEVEL_DEAD_LETTER).properties
 
 
 def test_a_retry_of_a_retry_keeps_what_the_first_said():
-    again = retry_of(message(RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID"), "billing", 4)
+    again = make_retry_message(message(RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID"), "billing", 4)
     assert (again.properties["RETRY_TOPIC"], again.properties["ORIGIN_MESSAGE_ID"]) == ("first", "ID")
 
 
@@ -66,12 +75,12 @@ def test_a_dead_letter_is_sent_again_as_it_was_when_it_was_young():
         CLUSTER="c",
     )
     young = {"TAGS": "paid", "KEYS": "order-7", "UNIQ_KEY": "A1", "colour": "red"}
-    again = redriven(letter, "billing", to_group_only=False)
+    again = make_redriven_message(letter, "billing", to_group_only=False)
     assert (again.topic, again.body, again.properties, again.flag) == ("orders", b"a book", young, 7)
-    again = redriven(letter, "billing", to_group_only=True)
+    again = make_redriven_message(letter, "billing", to_group_only=True)
     assert (again.topic, again.properties) == ("%RETRY%billing", {**young, "RETRY_TOPIC": "orders"})
 
 
 def test_a_dead_letter_that_does_not_say_its_topic_cannot_be_sent_again():
     with pytest.raises(Refused, match="'A1'"):
-        redriven(message("%DLQ%billing", UNIQ_KEY="A1"), "billing", to_group_only=False)
+        make_redriven_message(message("%DLQ%billing", UNIQ_KEY="A1"), "billing", to_group_only=False)

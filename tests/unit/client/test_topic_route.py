@@ -2,10 +2,10 @@
 
 import pytest
 
-from sparrow.client.topic_route import QUEUES_MAX, Route
+from sparrow.client.topic_route import QUEUES_PER_BROKER_MAX, TopicRoute
 from sparrow.model.errors import ProtocolError
-from sparrow.model.priority import HAS_LANES, Priority
-from sparrow.wire.bodies import BrokerData, BrokerQueue, QueueData, RouteData
+from sparrow.model.priority import LANES_SYS_FLAG, Priority
+from sparrow.wire.bodies import BrokerData, QueueData, QueueRef, RouteData
 
 
 def broker(name, **members):
@@ -27,40 +27,40 @@ TWO_BROKERS = RouteData(
 
 
 def test_writers_and_readers_have_their_own_numbers_of_queues_in_order():
-    route = Route.of("T", TWO_BROKERS)
-    assert route.write_queues == (BrokerQueue("T", "a", 0), BrokerQueue("T", "b", 0), BrokerQueue("T", "b", 1))
+    route = TopicRoute.of("T", TWO_BROKERS)
+    assert route.write_queues == (QueueRef("T", "a", 0), QueueRef("T", "b", 0), QueueRef("T", "b", 1))
     assert names(route.read_queues) == [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
     assert route.masters == {"a": "a0:1", "b": "b0:1"}
     assert route.addresses == {"a": {0: "a0:1"}, "b": {0: "b0:1", 1: "b1:1"}}
 
 
 def test_queues_are_in_the_order_of_their_numbers_not_of_their_texts():
-    route = Route.of("T", RouteData([broker("a", m0="x:1")], [queues("a", reads=11, writes=11)]))
+    route = TopicRoute.of("T", RouteData([broker("a", m0="x:1")], [queues("a", reads=11, writes=11)]))
     assert [queue.queue_id for queue in route.write_queues] == list(range(11))
     assert [queue.queue_id for queue in route.read_queues] == list(range(11))
 
 
 def test_a_broker_without_a_master_is_read_but_not_written():
-    route = Route.of("T", RouteData([broker("a", m1="a1:1", m2="a2:1")], [queues("a")]))
+    route = TopicRoute.of("T", RouteData([broker("a", m1="a1:1", m2="a2:1")], [queues("a")]))
     assert route.write_queues == ()
     assert names(route.read_queues) == [("a", 0), ("a", 1)]
     assert route.masters == {}
 
 
 def test_queues_of_a_broker_the_route_does_not_list_cannot_be_written():
-    route = Route.of("T", RouteData([], [queues("a")]))
+    route = TopicRoute.of("T", RouteData([], [queues("a")]))
     assert route.write_queues == ()
     assert route.address_of("a") is None
 
 
 @pytest.mark.parametrize(("perm", "writes", "reads"), [(6, 2, 2), (4, 0, 2), (2, 2, 0), (1, 0, 0), (7, 2, 2)])
 def test_permission_decides_who_may_use_the_queues(perm, writes, reads):
-    route = Route.of("T", RouteData([broker("a", m0="a0:1")], [queues("a", perm=perm)]))
+    route = TopicRoute.of("T", RouteData([broker("a", m0="a0:1")], [queues("a", perm=perm)]))
     assert (len(route.write_queues), len(route.read_queues)) == (writes, reads)
 
 
 def test_a_broker_listed_twice_counts_once():
-    route = Route.of("T", RouteData([broker("a", m0="a0:1"), broker("a", m1="a1:1")], [queues("a"), queues("a")]))
+    route = TopicRoute.of("T", RouteData([broker("a", m0="a0:1"), broker("a", m1="a1:1")], [queues("a"), queues("a")]))
     assert names(route.write_queues) == names(route.read_queues) == [("a", 0), ("a", 1)]
     assert route.addresses == {"a": {0: "a0:1", 1: "a1:1"}}
 
@@ -68,26 +68,26 @@ def test_a_broker_listed_twice_counts_once():
 def test_the_order_of_a_topic_decides_the_queues_of_writers_only():
     # Java keeps the order of the text, and hashes of keys point into that order.
     ordered = RouteData(TWO_BROKERS.broker_datas, TWO_BROKERS.queue_datas, order_topic_conf="b:1;a:2;gone:1")
-    route = Route.of("T", ordered)
+    route = TopicRoute.of("T", ordered)
     assert names(route.write_queues) == [("b", 0), ("a", 0), ("a", 1), ("gone", 0)]
-    assert route.read_queues == Route.of("T", TWO_BROKERS).read_queues
+    assert route.read_queues == TopicRoute.of("T", TWO_BROKERS).read_queues
 
 
 def test_an_empty_order_is_no_order():
-    assert Route.of("T", RouteData(TWO_BROKERS.broker_datas, TWO_BROKERS.queue_datas, order_topic_conf="")) == Route.of(
-        "T", TWO_BROKERS
-    )
+    assert TopicRoute.of(
+        "T", RouteData(TWO_BROKERS.broker_datas, TWO_BROKERS.queue_datas, order_topic_conf="")
+    ) == TopicRoute.of("T", TWO_BROKERS)
 
 
-@pytest.mark.parametrize("conf", ["a", "a:", "a:x", "a:-1", "a:1:2", "a:²", f"a:{QUEUES_MAX + 1}"])
+@pytest.mark.parametrize("conf", ["a", "a:", "a:x", "a:-1", "a:1:2", "a:²", f"a:{QUEUES_PER_BROKER_MAX + 1}"])
 def test_an_order_that_makes_no_sense_is_a_protocol_error(conf):
     with pytest.raises(ProtocolError):
-        Route.of("T", RouteData(order_topic_conf=conf))
+        TopicRoute.of("T", RouteData(order_topic_conf=conf))
 
 
 def test_a_route_with_an_absurd_number_of_queues_is_not_believed():
     with pytest.raises(ProtocolError, match="2147483647 queues on 'a'"):
-        Route.of("T", RouteData([broker("a", m0="a0:1")], [queues("a", writes=2**31 - 1)]))
+        TopicRoute.of("T", RouteData([broker("a", m0="a0:1")], [queues("a", writes=2**31 - 1)]))
 
 
 def test_a_new_topic_inherits_brokers_and_at_most_so_many_queues():
@@ -96,7 +96,7 @@ def test_a_new_topic_inherits_brokers_and_at_most_so_many_queues():
         [queues("a", reads=8, writes=16, perm=7), queues("b", reads=2, writes=8, perm=7)],
         order_topic_conf="a:9",  # speaks of the template, not of topics made after it
     )
-    route = Route.inherited("new", template, 4)
+    route = TopicRoute.inherited("new", template, 4)
     assert {queue.topic for queue in route.write_queues} == {"new"}
     assert names(route.write_queues) == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)]
     assert route.read_queues == route.write_queues
@@ -104,7 +104,7 @@ def test_a_new_topic_inherits_brokers_and_at_most_so_many_queues():
 
 
 def test_a_reader_finds_another_member_when_the_one_it_wants_is_gone():
-    route = Route.of("T", RouteData([broker("a", m0="a0:1", m2="a2:1"), broker("b", m3="b3:1", m1="b1:1")]))
+    route = TopicRoute.of("T", RouteData([broker("a", m0="a0:1", m2="a2:1"), broker("b", m3="b3:1", m1="b1:1")]))
     assert route.address_of("a") == "a0:1"
     assert route.address_of("a", 2) == "a2:1"
     assert route.address_of("a", 1) == "a0:1"
@@ -114,14 +114,14 @@ def test_a_reader_finds_another_member_when_the_one_it_wants_is_gone():
 
 def test_routes_are_equal_exactly_when_nothing_changed():
     shuffled = RouteData(TWO_BROKERS.broker_datas[::-1], TWO_BROKERS.queue_datas[::-1])
-    assert Route.of("T", shuffled) == Route.of("T", TWO_BROKERS)
+    assert TopicRoute.of("T", shuffled) == TopicRoute.of("T", TWO_BROKERS)
     moved = RouteData([broker("a", m0="elsewhere:1"), TWO_BROKERS.broker_datas[0]], TWO_BROKERS.queue_datas)
-    assert Route.of("T", moved) != Route.of("T", TWO_BROKERS)
+    assert TopicRoute.of("T", moved) != TopicRoute.of("T", TWO_BROKERS)
 
 
 def test_readers_know_the_lanes_of_a_topic_where_it_has_some():
-    with_lanes = QueueData("a", read_queue_nums=6, write_queue_nums=2, perm=6, topic_sys_flag=HAS_LANES | 1)
-    route = Route.of("T", RouteData([broker("a", m0="a:1"), broker("b", m0="b:1")], [with_lanes, queues("b")]))
+    with_lanes = QueueData("a", read_queue_nums=6, write_queue_nums=2, perm=6, topic_sys_flag=LANES_SYS_FLAG | 1)
+    route = TopicRoute.of("T", RouteData([broker("a", m0="a:1"), broker("b", m0="b:1")], [with_lanes, queues("b")]))
     assert names(route.write_queues) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     lanes = [route.lane_of(queue) for queue in route.read_queues]
     assert lanes == [*Priority, *Priority, None, None]
@@ -129,6 +129,7 @@ def test_readers_know_the_lanes_of_a_topic_where_it_has_some():
 
 def test_a_route_whose_topic_has_lanes_now_is_another_route():
     plain, laned = (
-        Route.of("T", RouteData([broker("a", m0="a:1")], [QueueData("a", 3, 3, 6, flag)])) for flag in (0, HAS_LANES)
+        TopicRoute.of("T", RouteData([broker("a", m0="a:1")], [QueueData("a", 3, 3, 6, flag)]))
+        for flag in (0, LANES_SYS_FLAG)
     )
     assert plain != laned

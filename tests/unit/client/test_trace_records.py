@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrow.client.trace_records import (
-    ConsumeBegun,
-    Consumed,
-    ConsumeEnded,
-    Kind,
-    Published,
-    Trace,
-    TransactionEnded,
+    ConsumeEndTrace,
+    ConsumeReturnType,
+    ConsumeStartTrace,
+    PublishTrace,
+    TracedMessageType,
+    TraceRecord,
+    TransactionEndTrace,
     decode,
     encode,
-    keys_of,
+    trace_keys,
 )
 
-PUBLISHED = Published(
+PUBLISHED = PublishTrace(
     time_ms=1700000000000,
     region="DefaultRegion",
     group="producers",
@@ -28,22 +28,22 @@ PUBLISHED = Published(
     store_host="127.0.0.1:10911",
     body_bytes=12,
     cost_ms=3,
-    kind=Kind.DELAYED,
+    kind=TracedMessageType.DELAYED,
     offset_id="7F00000100002A9F0000000000000000",
     is_success=True,
 )
-BEGUN = ConsumeBegun(time_ms=5, group="billing", request_id="R", message_id="A1", retries=2, keys="order-7")
-ENDED = ConsumeEnded(
+BEGUN = ConsumeStartTrace(time_ms=5, group="billing", request_id="R", message_id="A1", retries=2, keys="order-7")
+ENDED = ConsumeEndTrace(
     request_id="R",
     message_id="A1",
     cost_ms=9,
     is_success=False,
     keys="order-7",
-    code=Consumed.RAISED,
+    code=ConsumeReturnType.RAISED,
     time_ms=14,
     group="billing",
 )
-TRANSACTION = TransactionEnded(
+TRANSACTION = TransactionEndTrace(
     time_ms=6,
     group="producers",
     topic="orders",
@@ -73,7 +73,7 @@ texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 times = st.integers(0, 1 << 62)
 traces = st.one_of(
     st.builds(
-        Published,
+        PublishTrace,
         time_ms=times,
         group=texts,
         topic=texts,
@@ -83,25 +83,27 @@ traces = st.one_of(
         store_host=texts,
         body_bytes=times,
         cost_ms=times,
-        kind=st.sampled_from(Kind),
+        kind=st.sampled_from(TracedMessageType),
         offset_id=texts,
         is_success=st.booleans(),
         client_host=st.none() | texts,
     ),
-    st.builds(ConsumeBegun, time_ms=times, group=texts, request_id=texts, message_id=texts, retries=times, keys=texts),
     st.builds(
-        ConsumeEnded,
+        ConsumeStartTrace, time_ms=times, group=texts, request_id=texts, message_id=texts, retries=times, keys=texts
+    ),
+    st.builds(
+        ConsumeEndTrace,
         request_id=texts,
         message_id=texts,
         cost_ms=times,
         is_success=st.booleans(),
         keys=texts,
-        code=st.sampled_from(Consumed),
+        code=st.sampled_from(ConsumeReturnType),
         time_ms=times,
         group=texts,
     ),
     st.builds(
-        TransactionEnded,
+        TransactionEndTrace,
         time_ms=times,
         group=texts,
         topic=texts,
@@ -112,20 +114,20 @@ traces = st.one_of(
         tags=texts,
         keys=texts,
         store_host=texts,
-        kind=st.sampled_from(Kind),
+        kind=st.sampled_from(TracedMessageType),
     ),
 )
 
 
 @given(st.lists(traces, max_size=5))
-def test_what_is_written_is_read_back(some: list[Trace]):
+def test_what_is_written_is_read_back(some: list[TraceRecord]):
     assert decode(encode(some)) == some
 
 
 def test_a_separator_inside_a_field_becomes_a_blank():
-    odd = ConsumeBegun(time_ms=1, group="g", request_id="R", message_id="A", keys="one\x01two\x02three")
+    odd = ConsumeStartTrace(time_ms=1, group="g", request_id="R", message_id="A", keys="one\x01two\x02three")
     (read,) = decode(encode([odd]))
-    assert isinstance(read, ConsumeBegun)
+    assert isinstance(read, ConsumeStartTrace)
     assert read.keys == "one two three"
 
 
@@ -149,14 +151,14 @@ def test_what_cannot_be_read_is_passed_over(damage: bytes):
 def test_an_old_record_without_an_offset_id_is_read():
     old = b"Pub\x011\x01R\x01g\x01t\x01A1\x01null\x01null\x01h:1\x0112\x013\x010\x01true\x02"
     (read,) = decode(old)
-    assert isinstance(read, Published)
+    assert isinstance(read, PublishTrace)
     assert (read.message_id, read.tags, read.keys, read.offset_id, read.is_success) == ("A1", "", "", "", True)
 
 
 def test_a_record_of_a_cloud_without_time_and_group_is_read():
     (read,) = decode(b"SubAfter\x01R\x01A1\x019\x01true\x01k\x010\x02")
-    assert read == ConsumeEnded(request_id="R", message_id="A1", cost_ms=9, is_success=True, keys="k")
+    assert read == ConsumeEndTrace(request_id="R", message_id="A1", cost_ms=9, is_success=True, keys="k")
 
 
 def test_a_trace_message_is_found_by_ids_and_keys_each_once():
-    assert keys_of([PUBLISHED, BEGUN, ENDED]) == [PUBLISHED.message_id, "order-7", "customer-3", "A1"]
+    assert trace_keys([PUBLISHED, BEGUN, ENDED]) == [PUBLISHED.message_id, "order-7", "customer-3", "A1"]

@@ -4,12 +4,12 @@ import pytest
 
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import Message
-from sparrow.model.priority import PRIORITY, Priority
+from sparrow.model.priority import PROPERTY_PRIORITY, Priority
 
 
 @pytest.mark.parametrize("priority", ["high", Priority.HIGH])
 def test_a_priority_is_a_word_or_a_value(priority):
-    assert Message.of("T", "x", priority=priority).properties == {PRIORITY: "high"}
+    assert Message.of("T", "x", priority=priority).properties == {PROPERTY_PRIORITY: "high"}
 
 
 def test_a_message_that_says_no_priority_has_no_such_property():

@@ -3,7 +3,14 @@
 import pytest
 
 from sparrow.model.errors import IllegalName, Refused
-from sparrow.model.token import Credentials, Token, checked_kind, checked_secret, checked_token, issued_before
+from sparrow.model.token import (
+    Credentials,
+    Token,
+    parse_secret_key,
+    parse_token_kind,
+    validate_reissue,
+    validate_token_name,
+)
 
 SECRET = bytes(range(32))
 
@@ -14,49 +21,49 @@ def token(**others):
 
 @pytest.mark.parametrize("name", ["appid-340101;sid-p0912", "billing", "Ünïcode 名", "x" * 190])
 def test_an_identity_of_any_printable_text_is_a_name(name):
-    assert checked_token(name) == name
+    assert validate_token_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", " ", " a", "a ", "a\n", "a\x00b", "a\u2028b", "x" * 191])
 def test_what_cannot_be_told_apart_by_eye_or_does_not_fit_is_no_name(name):
     with pytest.raises(IllegalName):
-        checked_token(name)
+        validate_token_name(name)
 
 
 def test_there_are_two_kinds_and_another_is_refused_with_a_sentence():
-    assert [checked_kind(kind) for kind in "pc"] == ["p", "c"]
+    assert [parse_token_kind(kind) for kind in "pc"] == ["p", "c"]
     for kind in ("", "P", "pc", "admin"):
         with pytest.raises(Refused, match="say p for one that produces, or c for one that consumes"):
-            checked_kind(kind)
+            parse_token_kind(kind)
 
 
 def test_new_secrets_are_long_and_differ():
-    one, other = checked_secret(None), checked_secret(None)
+    one, other = parse_secret_key(None), parse_secret_key(None)
     assert one != other
     assert len(one) == len(other) == 32
 
 
 def test_a_secret_comes_back_from_its_text_as_clients_write_it():
-    assert checked_secret(token().secret_key) == SECRET
+    assert parse_secret_key(token().secret_key) == SECRET
 
 
 @pytest.mark.parametrize("text", ["", "00", SECRET.hex().upper(), SECRET.hex()[:-2], SECRET.hex() + "00", "zz" * 32])
 def test_a_secret_spelled_otherwise_is_refused_and_not_repeated(text):
     with pytest.raises(Refused) as caught:
-        checked_secret(text)
+        parse_secret_key(text)
     assert not text or text not in str(caught.value)
 
 
 def test_a_name_issued_again_is_the_token_it_was():
-    assert issued_before(token(), "c") is not None
-    assert issued_before(token(), "c") == token()
+    assert validate_reissue(token(), "c") is not None
+    assert validate_reissue(token(), "c") == token()
 
 
 def test_a_name_issued_again_for_another_kind_or_after_it_was_revoked_is_refused():
     with pytest.raises(Refused, match=r"'billing' is a consumer's \(type c\) already"):
-        issued_before(token(), "p")
+        validate_reissue(token(), "p")
     with pytest.raises(Refused, match="was revoked"):
-        issued_before(token(revoked_ms=9), "c")
+        validate_reissue(token(revoked_ms=9), "c")
 
 
 def test_secrets_are_not_shown_by_accident():

@@ -4,8 +4,8 @@ import pytest
 
 from sparrow.model.errors import SettingsError
 from sparrow.model.message import Host
-from sparrow.net.address import Address, parse_list
-from sparrow.net.listener import reachable_address
+from sparrow.net.address import Address, parse_addresses
+from sparrow.net.listener import advertised_address
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_what_is_no_address_is_refused_with_a_sentence(text):
 
 
 def test_a_list_is_parted_by_semicolons_or_commas():
-    assert parse_list(" a:1; b:2,[::1]:3;;") == [Address("a", 1), Address("b", 2), Address("::1", 3)]
-    assert parse_list("") == []
+    assert parse_addresses(" a:1; b:2,[::1]:3;;") == [Address("a", 1), Address("b", 2), Address("::1", 3)]
+    assert parse_addresses("") == []
 
 
 def test_one_bad_address_spoils_the_list():
     with pytest.raises(SettingsError):
-        parse_list("a:1;b")
+        parse_addresses("a:1;b")
 
 
 def test_records_keep_the_bytes_of_an_address():
@@ -58,6 +58,6 @@ def test_a_name_is_looked_up_for_a_record():
 
 @pytest.mark.parametrize("everywhere", ["0.0.0.0", ""])
 def test_who_listens_everywhere_is_reached_by_the_advertised_host(everywhere):
-    assert reachable_address(everywhere, 1, "10.0.0.9") == Address("10.0.0.9", 1)
-    assert reachable_address(everywhere, 1) == Address("127.0.0.1", 1)
-    assert reachable_address("10.0.0.3", 1) == Address("10.0.0.3", 1)
+    assert advertised_address(everywhere, 1, "10.0.0.9") == Address("10.0.0.9", 1)
+    assert advertised_address(everywhere, 1) == Address("127.0.0.1", 1)
+    assert advertised_address("10.0.0.3", 1) == Address("10.0.0.3", 1)

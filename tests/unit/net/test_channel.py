@@ -219,7 +219,7 @@ async def test_a_request_given_up_by_its_caller_harms_nobody(echo, channel):
 
 
 async def test_the_table_of_open_requests_is_bounded(echo, channel, monkeypatch):
-    monkeypatch.setattr(channels, "OPEN_REQUESTS_MAX", 3)
+    monkeypatch.setattr(channels, "PENDING_REQUESTS_MAX", 3)
     asked = [channel.request(MUTE) for _ in range(3)]
     with pytest.raises(Busy):
         await channel.request(MUTE)
@@ -306,7 +306,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from(server):
         # What waits for the peer is bounded by the mark and by one read's worth of requests.
         await _until_still(peer)
         assert not peer._transport.is_reading()
-        assert peer._transport.get_write_buffer_size() < channels.WRITE_HIGH_BYTES + (2 << 20)
+        assert peer._transport.get_write_buffer_size() < channels.WRITE_HIGH_WATER_BYTES + (2 << 20)
         assert not peer._out
         # It reads at last, and nothing was lost.
         answers = await wire.read(count)

@@ -8,8 +8,8 @@ from tests.support.waiting import eventually
 from tests.support.wires import listening, wire_to
 
 from sparrow.model.errors import ConnectionLost, NotPermitted, RequestTimeout, UnknownTopic
-from sparrow.net import Answer, Serving
-from sparrow.net.dispatcher import IN_HAND_MAX, reply
+from sparrow.net import HandlerResponse, RequestDispatcher
+from sparrow.net.dispatcher import REQUESTS_IN_PROGRESS_MAX, encode_response
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import OUR_VERSION, Code, Language, Response, Version
 from sparrow.wire.frame import IS_ONE_WAY, IS_RESPONSE, Command, Serialization, answer, encode
@@ -34,7 +34,7 @@ async def quick(request, context, call):
 async def stuck(request, context, call):
     context.calls.append(call.command.code)
     await context.gate.wait()
-    return Answer(body=b"finished")
+    return HandlerResponse(body=b"finished")
 
 
 async def broken(request, context, call):
@@ -48,12 +48,12 @@ async def refusing(request, context, call):
 async def asking(request, context, call):
     """Asks the client before it answers."""
     back = await call.channel.request(QUICK, body=b"and you?")
-    return Answer(body=[b"you said: ", memoryview(back.body)])
+    return HandlerResponse(body=[b"you said: ", memoryview(back.body)])
 
 
 async def listing(request, context, call):
     found = call.body(bodies.TopicList)
-    return Answer.of(bodies.TopicList(sorted(found.topic_list)))
+    return HandlerResponse.of(bodies.TopicList(sorted(found.topic_list)))
 
 
 async def newest(request, context, call):
@@ -73,7 +73,7 @@ HANDLERS = {
 
 
 def plain(command, channel):
-    return reply(command, Answer(body=b"plain"))
+    return encode_response(command, HandlerResponse(body=b"plain"))
 
 
 def plain_broken(command, channel):
@@ -89,7 +89,7 @@ async def context():
 async def serving(context):
     async def later(command):
         await context.gate.wait()
-        return reply(command, Answer(body=b"later"))
+        return encode_response(command, HandlerResponse(body=b"later"))
 
     plains = {
         PLAIN: plain,
@@ -97,7 +97,7 @@ async def serving(context):
         PLAIN_BROKEN: plain_broken,
         PLAIN_PARKED: lambda command, _: None,
     }
-    return Serving(context, HANDLERS, plains)
+    return RequestDispatcher(context, HANDLERS, plains)
 
 
 @pytest.fixture
@@ -244,11 +244,14 @@ async def test_a_held_request_does_not_hold_up_the_next(context, channel):
 
 
 async def test_past_its_share_a_peer_is_told_to_try_again(context, server, channel):
-    held = [channel.request(STUCK, timeout_ms=60_000) for _ in range(IN_HAND_MAX)]
-    await eventually(lambda: len(context.calls) == IN_HAND_MAX)
+    held = [channel.request(STUCK, timeout_ms=60_000) for _ in range(REQUESTS_IN_PROGRESS_MAX)]
+    await eventually(lambda: len(context.calls) == REQUESTS_IN_PROGRESS_MAX)
     for code in (QUICK, PLAIN):
         refused = await channel.request(code)
-        assert (refused.code, str(IN_HAND_MAX) in refused.remark or "in hand" in refused.remark) == (2, True)
+        assert (refused.code, str(REQUESTS_IN_PROGRESS_MAX) in refused.remark or "in hand" in refused.remark) == (
+            2,
+            True,
+        )
     async with channel_to(server.address) as other:
         assert (await other.request(QUICK)).code == 0  # each peer has a share of its own
     context.gate.set()

@@ -4,7 +4,7 @@ import pytest
 from tests.support.wires import listening, wire_to
 
 from sparrow.model.errors import NotPermitted
-from sparrow.net.dispatcher import Answer, GuardedServing, reply
+from sparrow.net.dispatcher import GuardedRequestDispatcher, HandlerResponse, encode_response
 from sparrow.wire.codes import Response
 from sparrow.wire.frame import IS_ONE_WAY, Command
 
@@ -20,11 +20,11 @@ def served():
 async def wire(served):
     async def awaiting(_request, _context, call):
         served.append(call.command.body)
-        return Answer(body=b"awaiting")
+        return HandlerResponse(body=b"awaiting")
 
     def plain(command, _channel):
         served.append(command.body)
-        return reply(command, Answer(body=b"plain"))
+        return encode_response(command, HandlerResponse(body=b"plain"))
 
     def check(command):
         if command.body == b"wrong":
@@ -32,7 +32,7 @@ async def wire(served):
         if command.body == b"broken":
             raise ZeroDivisionError
 
-    async with listening(GuardedServing(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)) as server:
+    async with listening(GuardedRequestDispatcher(None, {AWAITING: awaiting}, {PLAIN: plain}, check=check)) as server:
         async with wire_to(server.address) as wire:
             yield wire
 

@@ -11,7 +11,7 @@ from tests.support.log_stores import small
 
 from sparrow.model.errors import GroupRequired, UnknownTopic
 from sparrow.model.message import StoredMessage
-from sparrow.model.priority import HAS_LANES, LANES
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
@@ -22,7 +22,9 @@ from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 async def store(tmp_path: Path) -> AsyncIterator[LogStore]:
     store = LogStore(tmp_path, small())
     for name, parts in (("lanes", 1), ("parts", 2)):
-        await store.put_topic(Topic(name=name, write_queues=parts, read_queues=parts * LANES, sys_flag=HAS_LANES))
+        await store.put_topic(
+            Topic(name=name, write_queues=parts, read_queues=parts * LANE_COUNT, sys_flag=LANES_SYS_FLAG)
+        )
     await store.put_topic(Topic(name="plain", write_queues=2, read_queues=2))
     yield store
     await store.close()

@@ -7,7 +7,7 @@ import pytest
 from sparrow.model.errors import BadRequest
 from sparrow.model.topic import Group, Topic
 from sparrow.wire import bodies
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 HEARTBEAT = b"""{"clientID":"10.1.1.2@4711#88","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",
  "consumeType":"CONSUME_PASSIVELY","groupName":"g","messageModel":"CLUSTERING","subscriptionDataSet":[
@@ -16,7 +16,7 @@ HEARTBEAT = b"""{"clientID":"10.1.1.2@4711#88","consumerDataSet":[{"consumeFromW
   "subVersion":1700000000001,"tagsSet":[],"topic":"%RETRY%g"}],"unitMode":false}],
  "heartbeatFingerprint":0,"producerDataSet":[{"groupName":"CLIENT_INNER_PRODUCER"}],"withoutSub":false}"""
 
-QUEUE = BrokerQueue("T", "b", 0)
+QUEUE = QueueRef("T", "b", 0)
 
 
 def test_a_java_heartbeat():
@@ -127,7 +127,7 @@ def test_acknowledged_offsets_are_the_set_bits():
 
 
 def test_queues_sort_as_clients_sort_them():
-    queues = [BrokerQueue("T", "b", 1), BrokerQueue("T", "a", 10), BrokerQueue("S", "z", 0), BrokerQueue("T", "a", 9)]
+    queues = [QueueRef("T", "b", 1), QueueRef("T", "a", 10), QueueRef("S", "z", 0), QueueRef("T", "a", 9)]
     assert sorted(queues) == [queues[2], queues[3], queues[1], queues[0]]
 
 

@@ -12,7 +12,7 @@ from sparrow.wire.error_codes import REMARK_CHARS_MAX, AnsweredNo, AnsweredNotNo
     [
         (errors.UnknownTopic("T"), Response.TOPIC_NOT_EXIST),
         (errors.TooLarge("the body", 5, 4), Response.MESSAGE_ILLEGAL),
-        (errors.OffsetUnknown("g", "T/0"), Response.QUERY_NOT_FOUND),
+        (errors.UnknownOffset("g", "T/0"), Response.QUERY_NOT_FOUND),
         (errors.IllegalName("topic", "!", "letters"), Response.INVALID_PARAMETER),
         (errors.BadRequest("SendMessage", "topic", "is missing"), Response.SYSTEM_ERROR),
         (errors.Refused("no"), Response.INVALID_PARAMETER),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from sparrow.broker.clients.registry import OnlineClient
 from sparrow.broker.context import Broker
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import ConsumerConnections, Done, ProducerConnections
 
 
-async def list_consumer_connections(request: ConsumerConnections, broker: Broker, _: Call) -> Answer:
+async def list_consumer_connections(request: ConsumerConnections, broker: Broker, _: RequestContext) -> HandlerResponse:
     group = broker.members.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online"
-        return Answer(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
-    return Answer.of(
+        return HandlerResponse(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
+    return HandlerResponse.of(
         bodies.ConsumerConnections(
             connection_set=[_connection(member) for member in group.members.values()],
             subscription_table={topic: found.data for topic, found in group.subscriptions.items()},
@@ -26,15 +26,15 @@ async def list_consumer_connections(request: ConsumerConnections, broker: Broker
     )
 
 
-async def list_producer_connections(request: ProducerConnections, broker: Broker, _: Call) -> Answer:
+async def list_producer_connections(request: ProducerConnections, broker: Broker, _: RequestContext) -> HandlerResponse:
     members = broker.members.producers(request.group)
     if not members:
-        return Answer(code=Response.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online")
-    return Answer.of(bodies.ProducerConnections([_connection(member) for member in members]))
+        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online")
+    return HandlerResponse.of(bodies.ProducerConnections([_connection(member) for member in members]))
 
 
-async def list_all_producers(_: Done, broker: Broker, __: Call) -> Answer:
-    return Answer.of(
+async def list_all_producers(_: Done, broker: Broker, __: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(
         bodies.ProducerTable(
             {
                 group: [_entry(member) for member in members]
@@ -58,7 +58,7 @@ def _entry(member: OnlineClient) -> bodies.ProducerEntry:
     )
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.GET_CONSUMER_CONNECTION_LIST: list_consumer_connections,
     Code.GET_PRODUCER_CONNECTION_LIST: list_producer_connections,
     Code.GET_ALL_PRODUCER_INFO: list_all_producers,

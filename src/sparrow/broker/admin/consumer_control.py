@@ -18,9 +18,9 @@ from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies, headers, message_ids
-from sparrow.wire.bodies import BrokerQueue, ListedOffsets, ResetOffsets
+from sparrow.wire.bodies import ListedOffsets, QueueRef, ResetOffsets
 from sparrow.wire.codes import Code, Language, Response
 from sparrow.wire.error_codes import AnsweredNo
 from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
@@ -37,7 +37,7 @@ QUEUE_END_MS = -1
 """For a time: the end of the queue."""
 
 
-async def reset_offsets(request: ResetOffset, broker: Broker, _: Call) -> Answer:
+async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext) -> HandlerResponse:
     """Tell every member to go on elsewhere. They commit the new offsets themselves.
 
     With nobody online the tool is told so, and commits the offsets itself (mqadmin's `resetOffsetByTime`).
@@ -46,13 +46,13 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: Call) -> Answer
     group = broker.members.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online: its offsets can be committed without it"
-        return Answer(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
+        return HandlerResponse(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
     _check_versions(group.members.values(), since=RESET_SINCE_VERSION)
     header = ResetOffset(request.topic, request.group, request.time_ms, request.is_forced)
     for member in group.members.values():
         body = ListedOffsets.of(offsets) if member.language == Language.CPP else offsets
         member.channel.tell(Code.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
-    return Answer.of(offsets)
+    return HandlerResponse.of(offsets)
 
 
 async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> ResetOffsets:
@@ -60,13 +60,13 @@ async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> Re
     one = request.queue_id if request.queue_id is not None and request.queue_id >= 0 else None
     if one is not None and one >= topic.read_queues:
         raise AnsweredNo(Response.SYSTEM_ERROR, f"topic {topic.name!r} has {topic.read_queues} queues, and no {one}")
-    table: dict[BrokerQueue, int] = {}
+    table: dict[QueueRef, int] = {}
     for queue_id in range(topic.read_queues) if one is None else (one,):
         queue = Queue(topic.name, queue_id)
         committed = await broker.store.committed(request.group, queue)
         offset = await _wanted(request, queue, broker)
         is_named = request.offset is not None and request.offset >= 0
-        table[BrokerQueue(topic.name, broker.name, queue_id)] = (
+        table[QueueRef(topic.name, broker.name, queue_id)] = (
             offset if request.is_forced or is_named or committed is None else min(offset, committed)
         )
     return ResetOffsets(table)
@@ -86,7 +86,7 @@ async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
     return await broker.store.offset_at(queue, request.time_ms)
 
 
-async def query_consumer_status(request: ConsumerStatus, broker: Broker, _: Call) -> Answer:
+async def query_consumer_status(request: ConsumerStatus, broker: Broker, _: RequestContext) -> HandlerResponse:
     """Where the members themselves think they are: one of them, or all."""
     group = broker.members.consumers(request.group)
     asked = [
@@ -107,7 +107,7 @@ async def query_consumer_status(request: ConsumerStatus, broker: Broker, _: Call
     failures = [status for status in said if isinstance(status, BaseException)]
     if not table and failures:
         raise failures[0]
-    return Answer.of(bodies.ConsumerStatus(consumer_table=table))
+    return HandlerResponse.of(bodies.ConsumerStatus(consumer_table=table))
 
 
 async def _status(member: OnlineClient, request: ConsumerStatus) -> bodies.ConsumerStatus:
@@ -118,13 +118,13 @@ async def _status(member: OnlineClient, request: ConsumerStatus) -> bodies.Consu
     return bodies.read(bodies.ConsumerStatus, answer.body)
 
 
-async def query_consumer_running(request: ConsumerRunning, broker: Broker, _: Call) -> Answer:
+async def query_consumer_running(request: ConsumerRunning, broker: Broker, _: RequestContext) -> HandlerResponse:
     """What a client says of its own state."""
     member = _member(broker, request.group, request.client_id)
     return await _relayed(Code.GET_CONSUMER_RUNNING_INFO, request, b"", member, request.group)
 
 
-async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) -> Answer:
+async def consume_directly(request: ConsumeDirectly, broker: Broker, _: RequestContext) -> HandlerResponse:
     """Have a client consume one message, now, and say what came of it."""
     member = _member(broker, request.group, request.client_id)
     if not request.message_id:
@@ -144,17 +144,23 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: Call) ->
     return await _relayed(Code.CONSUME_MESSAGE_DIRECTLY, header, bytes(whole), member, request.group)
 
 
-async def _relayed(code: Code, header: headers.Header, body: bytes, member: OnlineClient, group: str) -> Answer:
+async def _relayed(
+    code: Code, header: headers.Header, body: bytes, member: OnlineClient, group: str
+) -> HandlerResponse:
     if member.version < RELAY_SINCE_VERSION:
         raise _too_old(member)
     channel: Channel = member.channel
     try:
         answer = await channel.request(code, header, body, timeout_ms=RELAY_TIMEOUT_MS)
     except RequestTimeout as late:
-        return Answer(code=Response.CONSUME_MSG_TIMEOUT, remark=f"consumer {member.client_id!r} of {group!r}: {late}")
+        return HandlerResponse(
+            code=Response.CONSUME_MSG_TIMEOUT, remark=f"consumer {member.client_id!r} of {group!r}: {late}"
+        )
     except SparrowError as failed:
-        return Answer(code=Response.SYSTEM_ERROR, remark=f"consumer {member.client_id!r} of {group!r}: {failed}")
-    return Answer(body=bytes(answer.body), code=answer.code, remark=answer.remark)
+        return HandlerResponse(
+            code=Response.SYSTEM_ERROR, remark=f"consumer {member.client_id!r} of {group!r}: {failed}"
+        )
+    return HandlerResponse(body=bytes(answer.body), code=answer.code, remark=answer.remark)
 
 
 def _member(broker: Broker, group: str, client_id: str | None) -> OnlineClient:
@@ -188,7 +194,7 @@ def _not_online(group: str, client_id: str | None) -> AnsweredNo:
     return AnsweredNo(Response.SYSTEM_ERROR, f"{who} online")
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: query_consumer_status,
     Code.GET_CONSUMER_RUNNING_INFO: query_consumer_running,

@@ -10,13 +10,13 @@ from sparrow.broker.context import Broker
 from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
 from sparrow.wire.bodies import (
     AllOffsets,
-    BrokerQueue,
     ConsumeStatsList,
     QueueProgress,
+    QueueRef,
     TimeSpan,
     TimeSpans,
     TopicList,
@@ -37,18 +37,18 @@ NO_STORE_TIME_MS = -1
 NO_CORRECTION = (1 << 63) - 1
 
 
-async def group_progress(request: ConsumeStats, broker: Broker, _call: Call) -> Answer:
+async def group_progress(request: ConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """How far the group is on the topics asked for, or on all it reads."""
     names = request.topics or await _topics_of(broker, request.group)
-    table: dict[BrokerQueue, QueueProgress] = {}
+    table: dict[QueueRef, QueueProgress] = {}
     rate = 0.0
     for topic in _read_by(broker, request.group, names):
         table |= await _progress(broker, request.group, topic)
         rate += _rate(broker, request.group, topic.name)
-    return Answer.of(bodies.ConsumeStats(table, rate))
+    return HandlerResponse.of(bodies.ConsumeStats(table, rate))
 
 
-async def broker_progress(request: BrokerConsumeStats, broker: Broker, _call: Call) -> Answer:
+async def broker_progress(request: BrokerConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The same for every group that ever committed, on the ordered topics or on the others."""
     topics_of: dict[str, list[str]] = {}
     for name, group in sorted(await broker.store.offsets()):
@@ -63,7 +63,7 @@ async def broker_progress(request: BrokerConsumeStats, broker: Broker, _call: Ca
                 behind += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
                 stats.append(bodies.ConsumeStats(table, _rate(broker, group, topic.name)))
         listed.append({group: stats})
-    return Answer.of(ConsumeStatsList(listed, str(broker.address), behind))
+    return HandlerResponse.of(ConsumeStatsList(listed, str(broker.address), behind))
 
 
 async def _topics_of(broker: Broker, group: str) -> list[str]:
@@ -81,7 +81,7 @@ def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
     ]
 
 
-async def _progress(broker: Broker, group: str, topic: Topic) -> dict[BrokerQueue, QueueProgress]:
+async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, QueueProgress]:
     table = {}
     for queue_id in range(topic.read_queues):
         queue = Queue(topic.name, queue_id)
@@ -90,7 +90,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[BrokerQueu
         read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
         # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
         progress = QueueProgress(end, offset, read_ms or 0, pull_offset=offset)
-        table[BrokerQueue(topic.name, broker.name, queue_id)] = progress
+        table[QueueRef(topic.name, broker.name, queue_id)] = progress
         if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
     return table
@@ -101,13 +101,13 @@ def _rate(broker: Broker, group: str, topic: str) -> float:
     return pulled.messages.minute.rate if pulled is not None else 0.0
 
 
-async def query_time_spans(request: ConsumeTimeSpan, broker: Broker, _call: Call) -> Answer:
+async def query_time_spans(request: ConsumeTimeSpan, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """From when to when messages reach, from when the last consumed one is, and how long the next has been waiting."""
     topic = broker.topics[request.topic]
     spans = [
         await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.read_queues)
     ]
-    return Answer.of(TimeSpans(spans))
+    return HandlerResponse.of(TimeSpans(spans))
 
 
 async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
@@ -121,7 +121,7 @@ async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
     oldest_ms = await stored_ms(first)
     next_ms = await stored_ms(max(offset, first))
     return TimeSpan(
-        message_queue=BrokerQueue(queue.topic, broker.name, queue.id),
+        message_queue=QueueRef(queue.topic, broker.name, queue.id),
         min_time_stamp=oldest_ms,
         max_time_stamp=await stored_ms(end - 1),
         consume_time_stamp=await stored_ms(offset - 1) if offset > first else oldest_ms,
@@ -129,19 +129,19 @@ async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
     )
 
 
-async def list_topics_of_group(request: TopicsOfGroup, broker: Broker, _call: Call) -> Answer:
-    return Answer.of(TopicList(await _topics_of(broker, request.group), str(broker.address)))
+async def list_topics_of_group(request: TopicsOfGroup, broker: Broker, _call: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(TopicList(await _topics_of(broker, request.group), str(broker.address)))
 
 
-async def query_subscription(request: SubscriptionOfGroup, broker: Broker, _call: Call) -> Answer:
+async def query_subscription(request: SubscriptionOfGroup, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the group's consumers want of the topic; nothing, while none is online."""
     topic = request.topic or ""
     wanted = broker.members.filter_of(request.group, topic)
     said = wanted.data if wanted is not None else None
-    return Answer.of(bodies.SubscriptionOfGroup(request.group, topic, said))
+    return HandlerResponse.of(bodies.SubscriptionOfGroup(request.group, topic, said))
 
 
-async def query_corrections(request: CorrectOffsets, broker: Broker, _call: Call) -> Answer:
+async def query_corrections(request: CorrectOffsets, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The smallest offset any group has on each queue, where that is behind the group compared with.
 
     Groups named in the filter do not count, nor do offsets whose messages are gone.
@@ -158,10 +158,10 @@ async def query_corrections(request: CorrectOffsets, broker: Broker, _call: Call
     for queue_id, offset in offsets.get((request.topic, request.compare_group), {}).items():
         if least.get(queue_id, NO_CORRECTION) > offset:
             least[queue_id] = NO_CORRECTION
-    return Answer.of(bodies.CorrectOffsets(least))
+    return HandlerResponse.of(bodies.CorrectOffsets(least))
 
 
-async def clone_offsets(request: CloneOffsets, broker: Broker, _call: Call) -> Done:
+async def clone_offsets(request: CloneOffsets, broker: Broker, _call: RequestContext) -> Done:
     """Let one group go on where another is, on one topic or on all that the other reads."""
     await broker.groups.found_or_created(request.to_group)
     offsets = await broker.store.offsets()
@@ -175,16 +175,16 @@ async def clone_offsets(request: CloneOffsets, broker: Broker, _call: Call) -> D
     return Done()
 
 
-async def list_all_offsets(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def list_all_offsets(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Everything every group committed, as a slave copies it."""
     table = {
         f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
         for (topic, group), committed in (await broker.store.offsets()).items()
     }
-    return Answer.of(AllOffsets(table))
+    return HandlerResponse.of(AllOffsets(table))
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.GET_CONSUME_STATS: group_progress,
     Code.GET_BROKER_CONSUME_STATS: broker_progress,
     Code.QUERY_CONSUME_TIME_SPAN: query_time_spans,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sparrow.broker.catalog.groups import SYSTEM_GROUPS
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
-from sparrow.model.topic import Group, checked_group
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.model.topic import Group, validate_group_name
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import GroupConfig, GroupConfigList, GroupTable
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import AskGroup, DeleteGroup, Done, ForbidGroup, ListGroups
@@ -16,13 +16,13 @@ RETRIES_MAX = 65_536
 UNLIMITED_RETRIES = -1
 
 
-async def put_group(_request: Done, broker: Broker, call: Call) -> Done:
+async def put_group(_request: Done, broker: Broker, call: RequestContext) -> Done:
     """Create a group or change it."""
     await broker.groups.put(_checked(call.body(GroupConfig)))
     return Done()
 
 
-async def put_groups(_request: Done, broker: Broker, call: Call) -> Done:
+async def put_groups(_request: Done, broker: Broker, call: RequestContext) -> Done:
     """The same for a list; nothing is changed unless all of it can be."""
     wanted = call.body(GroupConfigList).group_config_list
     if not wanted:
@@ -34,7 +34,7 @@ async def put_groups(_request: Done, broker: Broker, call: Call) -> Done:
 
 def _checked(config: GroupConfig) -> Group:
     """The group as it is to be, or `Refused`."""
-    name = checked_group(config.group_name)
+    name = validate_group_name(config.group_name)
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
         raise Refused(
             f"group {name!r} cannot have {config.retry_queue_nums} retry queues: 0 to {RETRY_QUEUES_MAX} are possible"
@@ -47,19 +47,19 @@ def _checked(config: GroupConfig) -> Group:
     return config.group()
 
 
-async def get_group(request: AskGroup, broker: Broker, _call: Call) -> Answer:
-    return Answer.of(GroupConfig.of(broker.groups[request.group]))
+async def get_group(request: AskGroup, broker: Broker, _call: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(GroupConfig.of(broker.groups[request.group]))
 
 
-async def list_groups(_request: ListGroups, broker: Broker, _call: Call) -> Answer:
+async def list_groups(_request: ListGroups, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
     table = {group.name: GroupConfig.of(group) for group in broker.groups}
-    return Answer.of(GroupTable(table, broker.groups.version))
+    return HandlerResponse.of(GroupTable(table, broker.groups.version))
 
 
-async def delete_group(request: DeleteGroup, broker: Broker, _call: Call) -> Done:
+async def delete_group(request: DeleteGroup, broker: Broker, _call: RequestContext) -> Done:
     """Offsets stay unless they are to go too: made again, the group goes on where it was, as RocketMQ's do."""
-    name = checked_group(request.group)
+    name = validate_group_name(request.group)
     if name in SYSTEM_GROUPS:
         raise Refused(f"group {name!r} is one of the broker's own: it stays")
     broker.counters.forget_group(name)
@@ -67,9 +67,9 @@ async def delete_group(request: DeleteGroup, broker: Broker, _call: Call) -> Don
     return Done()
 
 
-async def forbid_group(request: ForbidGroup, broker: Broker, _call: Call) -> Answer:
+async def forbid_group(request: ForbidGroup, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Pulls look at the group and at the topic, not at the pair of them: a table of pairs would be a false promise."""
-    return Answer(
+    return HandlerResponse(
         code=Response.REQUEST_CODE_NOT_SUPPORTED,
         remark=(
             f"group {request.group!r} cannot be forbidden to read topic {request.topic!r} alone: "
@@ -78,7 +78,7 @@ async def forbid_group(request: ForbidGroup, broker: Broker, _call: Call) -> Ans
     )
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put_group,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: put_groups,
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: get_group,

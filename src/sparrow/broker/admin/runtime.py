@@ -14,7 +14,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.counters import Rates, Totals, Traffic, TrafficCounters, WindowCount, WindowCounts
 from sparrow.broker.query.messages import store_ms_of
 from sparrow.model.errors import Refused
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.settings import GIB
 from sparrow.store.log import LogStore
 from sparrow.store.log.maintenance import disk_ratio
@@ -42,7 +42,7 @@ _NO_TIMER = {
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-async def runtime_statistics(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def runtime_statistics(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
     table = {
         "brokerActive": "true",
         "brokerVersion": str(OUR_VERSION),
@@ -56,7 +56,7 @@ async def runtime_statistics(_request: Done, broker: Broker, _call: Call) -> Ans
         "pageCacheLockTimeMills": "0",
         "heldPulls": str(broker.hold.count),  # a name of our own; tools show whatever there is
     }
-    return Answer.of(KvTable(dict(sorted(table.items()))))
+    return HandlerResponse.of(KvTable(dict(sorted(table.items()))))
 
 
 def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
@@ -147,17 +147,17 @@ STATISTICS: Mapping[str, TrafficQuery] = {
 }
 
 
-async def view_statistic(request: BrokerStats, broker: Broker, _call: Call) -> Answer:
+async def view_statistic(request: BrokerStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """A topic is asked for by its name, a group as `topic@group`."""
     measured = STATISTICS.get(request.name)
     if measured is None:
         remark = f"there is no statistic {request.name[:80]!r}: {', '.join(STATISTICS)} are"
-        return Answer(code=Response.SYSTEM_ERROR, remark=remark)
+        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=remark)
     found = measured(broker.counters, request.key, broker.now_ms())
     if found is None:
         remark = f"{request.name} of {request.key[:255]!r} is not known: nothing was counted for a day"
-        return Answer(code=Response.SYSTEM_ERROR, remark=remark)
-    return Answer.of(bodies.BrokerStats(*map(_shown, found)))
+        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=remark)
+    return HandlerResponse.of(bodies.BrokerStats(*map(_shown, found)))
 
 
 def _shown(figure: WindowCount) -> bodies.Figures:
@@ -167,12 +167,12 @@ def _shown(figure: WindowCount) -> bodies.Figures:
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-async def get_settings(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def get_settings(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What of RocketMQ's configuration has a meaning here, as Java properties."""
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(_settings(broker).items()))
     # Nothing changes while the broker runs, so the version is that of its start.
     version = bodies.write(DataVersion(0, broker.started_ms)).decode()
-    return Answer(BrokerConfig(version), text.encode())
+    return HandlerResponse(BrokerConfig(version), text.encode())
 
 
 def _settings(broker: Broker) -> dict[str, str]:
@@ -225,25 +225,25 @@ def _escaped(value: str) -> str:
     return "".join(escaped)
 
 
-async def change_settings(_request: Done, broker: Broker, _call: Call) -> Done:
+async def change_settings(_request: Done, broker: Broker, _call: RequestContext) -> Done:
     raise Refused("no setting can be changed while the broker runs: change its configuration and start it again")
 
 
 # -- chores -----------------------------------------------------------------------------------------------------------
 
 
-async def delete_expired(_request: Done, broker: Broker, _call: Call) -> Done:
+async def delete_expired(_request: Done, broker: Broker, _call: RequestContext) -> Done:
     """Delete now what is older than it need be, whatever the hour."""
     await broker.store.trim()
     return Done()
 
 
-async def accept_cleanup(_request: Done, _broker: Broker, _call: Call) -> Done:
+async def accept_cleanup(_request: Done, _broker: Broker, _call: RequestContext) -> Done:
     """Queue files go with the log they point into, and queues with their topic: there is never anything to clean."""
     return Done()
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.GET_BROKER_RUNTIME_INFO: runtime_statistics,
     Code.VIEW_BROKER_STATS_DATA: view_statistic,
     Code.GET_BROKER_CONFIG: get_settings,

@@ -12,16 +12,20 @@ import msgspec
 
 from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
-from sparrow.model.token import Token, checked_kind, checked_secret, checked_token, issued_before
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.model.token import Token, parse_secret_key, parse_token_kind, validate_reissue, validate_token_name
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.headers import Done
 from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
 
 
-async def issue_token(_request: Done, broker: Broker, call: Call) -> Answer:
+async def issue_token(_request: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
     """The token of that name, made if there is none."""
     wanted = call.body(IssueToken)
-    name, kind, secret = checked_token(wanted.name), checked_kind(wanted.type), checked_secret(wanted.secret_key)
+    name, kind, secret = (
+        validate_token_name(wanted.name),
+        parse_token_kind(wanted.type),
+        parse_secret_key(wanted.secret_key),
+    )
     if name in broker.settings.admin_tokens:
         raise Refused(f"{name!r} is one of the broker's admin tokens: issue one under another name")
     tokens = await broker.store.tokens()
@@ -35,17 +39,17 @@ async def issue_token(_request: Done, broker: Broker, call: Call) -> Answer:
         )
         await broker.store.put_token(token)
         tokens = await broker.store.tokens()  # of two brokers on one database, the first to write has issued it
-    token = issued_before(tokens[name], kind)
-    return Answer.of(_shown(token, secret_key=token.secret_key))
+    token = validate_reissue(tokens[name], kind)
+    return HandlerResponse.of(_shown(token, secret_key=token.secret_key))
 
 
-async def list_tokens(_request: Done, broker: Broker, _call: Call) -> Answer:
+async def list_tokens(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """In the order they were issued, the revoked ones too."""
     tokens = sorted((await broker.store.tokens()).values(), key=lambda token: token.id)
-    return Answer.of(TokensShown([_shown(token) for token in tokens]))
+    return HandlerResponse.of(TokensShown([_shown(token) for token in tokens]))
 
 
-async def revoke_token(_request: Done, broker: Broker, call: Call) -> Answer:
+async def revoke_token(_request: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
     """To revoke what was revoked is no error: operators make sure."""
     name = call.body(RevokeToken).name
     token = (await broker.store.tokens()).get(name)
@@ -54,14 +58,14 @@ async def revoke_token(_request: Done, broker: Broker, call: Call) -> Answer:
     if not token.is_revoked:
         token = msgspec.structs.replace(token, revoked_ms=broker.now_ms())
         await broker.store.put_token(token)
-    return Answer.of(_shown(token))
+    return HandlerResponse.of(_shown(token))
 
 
 def _shown(token: Token, *, secret_key: str | None = None) -> TokenShown:
     return TokenShown(token.id, token.name, token.kind, token.created_ms, token.revoked_ms, secret_key)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     TokenCode.ISSUE_TOKEN: issue_token,
     TokenCode.LIST_TOKENS: list_tokens,
     TokenCode.REVOKE_TOKEN: revoke_token,

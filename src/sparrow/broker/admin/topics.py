@@ -12,16 +12,16 @@ from sparrow.broker.context import Broker
 from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
 from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.errors import Refused
-from sparrow.model.priority import HAS_LANES
+from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.queue import Queue
-from sparrow.model.topic import PRIORITY, Topic, checked_topic
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.model.topic import PERM_PRIORITY, Topic, validate_topic_name
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (
-    BrokerQueue,
     DataVersion,
     GroupList,
     QueueBounds,
+    QueueRef,
     TopicConfig,
     TopicConfigList,
     TopicList,
@@ -50,7 +50,7 @@ _Change = tuple[str, str | None]
 """An attribute, and the value it gets; None takes it away."""
 
 
-async def put_topic(request: UpdateTopic, broker: Broker, _call: Call) -> Done:
+async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> Done:
     """Create a topic or change it. Saying the same again changes nothing."""
     config = TopicConfig(
         topic_name=request.topic,
@@ -65,7 +65,7 @@ async def put_topic(request: UpdateTopic, broker: Broker, _call: Call) -> Done:
     return Done()
 
 
-async def put_topics(_request: Done, broker: Broker, call: Call) -> Done:
+async def put_topics(_request: Done, broker: Broker, call: RequestContext) -> Done:
     """The same for a list; nothing is changed unless all of it can be."""
     wanted = call.body(TopicConfigList).topic_config_list
     if not wanted:
@@ -76,8 +76,8 @@ async def put_topics(_request: Done, broker: Broker, call: Call) -> Done:
     return Done()
 
 
-async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: Call) -> Answer:
-    return Answer(
+async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
+    return HandlerResponse(
         code=Response.REQUEST_CODE_NOT_SUPPORTED,
         remark=f"topic {request.topic!r} cannot be a static one: this broker has none, make it an ordinary topic",
     )
@@ -85,18 +85,20 @@ async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: Call)
 
 def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) -> Topic:
     """The topic as it is to be, or `Refused`."""
-    name = checked_topic(config.topic_name)
+    name = validate_topic_name(config.topic_name)
     if broker.topics.is_system(name):
         raise Refused(f"topic {name!r} is one of the broker's own: choose another name")
     for kind, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 1 <= count <= QUEUES_MAX:
             raise Refused(f"topic {name!r} cannot have {count} {kind} queues: 1 to {QUEUES_MAX} are possible")
-    if not 0 <= config.perm < PRIORITY:
+    if not 0 <= config.perm < PERM_PRIORITY:
         raise Refused(f"{config.perm} is no permission: add up 4 to read, 2 to write, 1 to be inherited from")
     if config.topic_filter_type not in FILTER_TYPES:
         raise Refused(f"{config.topic_filter_type[:80]!r} is no filter type: use {' or '.join(FILTER_TYPES)}")
-    if config.topic_sys_flag & ~HAS_LANES not in SYS_FLAGS:
-        raise Refused(f"{config.topic_sys_flag} is no topic flag: 0 to {SYS_FLAGS[-1]} are, and {HAS_LANES} for lanes")
+    if config.topic_sys_flag & ~LANES_SYS_FLAG not in SYS_FLAGS:
+        raise Refused(
+            f"{config.topic_sys_flag} is no topic flag: 0 to {SYS_FLAGS[-1]} are, and {LANES_SYS_FLAG} for lanes"
+        )
     known = broker.topics.get(name)
     attributes = dict(known.attributes) if known is not None else {}
     for key, value in changes:
@@ -112,7 +114,7 @@ def _checked(broker: Broker, config: TopicConfig, changes: Iterable[_Change]) ->
     wanted = msgspec.structs.replace(config.topic(), attributes=attributes)
     if known is not None and has_lanes(known) and not isinstance(broker.store, LogStore):
         # On a database every topic has them, whatever tools say that have never heard of lanes.
-        wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | HAS_LANES)
+        wanted = msgspec.structs.replace(wanted, sys_flag=wanted.sys_flag | LANES_SYS_FLAG)
     topic = topic_with_lanes(wanted, known)
     if has_lanes(topic) and name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
         raise Refused(f"topic {name!r} is a group's own, and those have no lanes")
@@ -142,9 +144,9 @@ def _keyed_changes(attributes: Mapping[str, str]) -> list[_Change]:
     ]
 
 
-async def delete_topic(request: DeleteTopic, broker: Broker, _call: Call) -> Done:
+async def delete_topic(request: DeleteTopic, broker: Broker, _call: RequestContext) -> Done:
     """Messages, queues and offsets go with it. Deleting what is not there is fine: tools repeat themselves."""
-    name = checked_topic(request.topic)
+    name = validate_topic_name(request.topic)
     if broker.topics.is_system(name):
         raise Refused(f"topic {name!r} is one of the broker's own: it stays")
     await broker.topics.delete(name)
@@ -152,14 +154,14 @@ async def delete_topic(request: DeleteTopic, broker: Broker, _call: Call) -> Don
     return Done()
 
 
-async def get_topic(request: AskTopic, broker: Broker, _call: Call) -> Answer:
-    return Answer.of(TopicConfig.of(broker.topics[request.topic]))
+async def get_topic(request: AskTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(TopicConfig.of(broker.topics[request.topic]))
 
 
-async def list_topics(_request: ListTopics, broker: Broker, _call: Call) -> Answer:
+async def list_topics(_request: ListTopics, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Always all of them: without a total in the answer, 5.3's tools do not ask for a second page."""
     table = {topic.name: TopicConfig.of(topic) for topic in broker.topics}
-    return Answer.of(
+    return HandlerResponse.of(
         TopicTable(
             topic_config_table=table,
             data_version=broker.topics.version,
@@ -169,11 +171,11 @@ async def list_topics(_request: ListTopics, broker: Broker, _call: Call) -> Answ
     )
 
 
-async def list_system_topics(_request: Done, broker: Broker, _call: Call) -> Answer:
-    return Answer.of(TopicList(broker.topics.system_names))
+async def list_system_topics(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
+    return HandlerResponse.of(TopicList(broker.topics.system_names))
 
 
-async def topic_statistics(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+async def topic_statistics(request: AskTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Where each queue begins and ends, and how fast the topic grows."""
     topic = broker.topics[request.topic]
     table = {}
@@ -181,21 +183,21 @@ async def topic_statistics(request: AskTopic, broker: Broker, _call: Call) -> An
         queue = Queue(topic.name, queue_id)
         first, end = broker.store.bounds_now(queue)
         newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
-        table[BrokerQueue(topic.name, broker.name, queue_id)] = QueueBounds(first, end, newest_ms or 0)
+        table[QueueRef(topic.name, broker.name, queue_id)] = QueueBounds(first, end, newest_ms or 0)
         if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
     sent = broker.counters.sent_to(topic.name, broker.now_ms())
-    return Answer.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
+    return HandlerResponse.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
 
 
-async def list_groups_of_topic(request: AskTopic, broker: Broker, _call: Call) -> Answer:
+async def list_groups_of_topic(request: AskTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Groups that subscribe to the topic now, or have read it before."""
     groups = set(broker.members.groups_of_topic(request.topic))
     groups.update(group for topic, group in await broker.store.offsets() if topic == request.topic)
-    return Answer.of(GroupList(sorted(groups)))
+    return HandlerResponse.of(GroupList(sorted(groups)))
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.UPDATE_AND_CREATE_TOPIC: put_topic,
     Code.UPDATE_AND_CREATE_TOPIC_LIST: put_topics,
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: refuse_static_topic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from sparrow.model.errors import UnknownGroup
-from sparrow.model.topic import Group, checked_group
+from sparrow.model.topic import Group, validate_group_name
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Store
 from sparrow.wire.bodies import DataVersion
@@ -59,7 +59,7 @@ class GroupCatalog:
         """The group of somebody who consumes: made on the spot unless that is switched off."""
         group = self._known.get(name)
         if group is None:
-            checked_group(name)
+            validate_group_name(name)
             if not self._settings.auto_create_groups:
                 raise UnknownGroup(name)
             group = Group(name=name)
@@ -67,7 +67,7 @@ class GroupCatalog:
         return group
 
     async def put(self, group: Group) -> None:
-        checked_group(group.name)
+        validate_group_name(group.name)
         await self._store.put_group(group)
         self._known[group.name] = group
         self._turn()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparrow.broker.context import Broker
-from sparrow.model.errors import OffsetUnknown, Refused
-from sparrow.net.dispatcher import Call, Handler
+from sparrow.model.errors import Refused, UnknownOffset
+from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import (
@@ -19,7 +19,7 @@ from sparrow.wire.headers import (
 from sparrow.wire.record import decode
 
 
-async def query_offset(request: QueryOffset, broker: Broker, _call: Call) -> OffsetFound:
+async def query_offset(request: QueryOffset, broker: Broker, _call: RequestContext) -> OffsetFound:
     """The offset the group should read next."""
     committed = await broker.store.committed(request.group, request.queue)
     if committed is not None:
@@ -30,10 +30,10 @@ async def query_offset(request: QueryOffset, broker: Broker, _call: Call) -> Off
         first, end = await broker.store.bounds(request.queue)
         if first == 0 and end > 0:
             return OffsetFound(0)
-    raise OffsetUnknown(request.group, request.queue)
+    raise UnknownOffset(request.group, request.queue)
 
 
-async def commit_offset(request: CommitOffset, broker: Broker, _call: Call) -> Done:
+async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestContext) -> Done:
     """Going backwards is allowed: it is how a group is rewound."""
     if request.offset < 0:
         raise Refused(f"{request.offset} is no offset: they start at 0")
@@ -43,20 +43,20 @@ async def commit_offset(request: CommitOffset, broker: Broker, _call: Call) -> D
     return Done()
 
 
-async def max_offset(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
+async def max_offset(request: AskQueue, broker: Broker, _call: RequestContext) -> OffsetFound:
     """The next offset to be given out, as consumers see it."""
     return OffsetFound((await broker.store.bounds(request.queue)).end)
 
 
-async def min_offset(request: AskQueue, broker: Broker, _call: Call) -> OffsetFound:
+async def min_offset(request: AskQueue, broker: Broker, _call: RequestContext) -> OffsetFound:
     return OffsetFound((await broker.store.bounds(request.queue)).first)
 
 
-async def search_offset(request: SearchOffset, broker: Broker, _call: Call) -> OffsetFound:
+async def search_offset(request: SearchOffset, broker: Broker, _call: RequestContext) -> OffsetFound:
     return OffsetFound(await broker.store.offset_at(request.queue, request.time_ms, upper=request.wants_upper))
 
 
-async def earliest_store_time(request: AskQueue, broker: Broker, _call: Call) -> StoreTimeFound:
+async def earliest_store_time(request: AskQueue, broker: Broker, _call: RequestContext) -> StoreTimeFound:
     """When the oldest message of the queue was stored; -1 if it has none."""
     first, _ = await broker.store.bounds(request.queue)
     found = await broker.store.read(request.queue, first, count_max=1)
@@ -65,7 +65,7 @@ async def earliest_store_time(request: AskQueue, broker: Broker, _call: Call) ->
     return StoreTimeFound(decode(found.tobytes(), verify_crc=False, expand=False).store_ms)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.QUERY_CONSUMER_OFFSET: query_offset,
     Code.UPDATE_CONSUMER_OFFSET: commit_offset,
     Code.GET_MAX_OFFSET: max_offset,

@@ -10,8 +10,8 @@ import asyncio
 
 from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
-from sparrow.model.queue import Bounds, Queue
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.model.queue import Queue, QueueBounds
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import Done
@@ -23,7 +23,7 @@ CACHED_MEANS_MAX = 1 << 17
 """Queues whose mean is kept; past it all are forgotten, and taken again when asked for."""
 
 
-async def query_queue_bounds(_request: Done, broker: Broker, call: Call) -> Answer:
+async def query_queue_bounds(_request: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
     """[queue id, first, end, mean size of a record] of every queue that can be read."""
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     topics = [broker.topics[name] for name in dict.fromkeys(call.body(list[str]))]
@@ -37,10 +37,10 @@ async def query_queue_bounds(_request: Done, broker: Broker, call: Call) -> Answ
             looked_at += 1
             if not looked_at % QUEUES_PER_YIELD:
                 await asyncio.sleep(0)
-    return Answer.of(found)
+    return HandlerResponse.of(found)
 
 
-async def _mean_bytes(broker: Broker, queue: Queue, bounds: Bounds) -> int:
+async def _mean_bytes(broker: Broker, queue: Queue, bounds: QueueBounds) -> int:
     """0 if there is nothing to go by."""
     first, end = bounds
     if first == end:
@@ -61,4 +61,4 @@ async def _mean_bytes(broker: Broker, queue: Queue, bounds: Bounds) -> int:
     return mean
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.QUERY_HEADS: query_queue_bounds}
+HANDLERS: dict[int, RequestHandler[Broker]] = {Code.QUERY_HEADS: query_queue_bounds}

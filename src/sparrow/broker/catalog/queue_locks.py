@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparrow.net.dispatcher import Answer, Call, Handler
-from sparrow.wire.bodies import BrokerQueue, LockQueues, QueuesLocked
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
+from sparrow.wire.bodies import LockQueues, QueueRef, QueuesLocked
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import Done
 
@@ -28,24 +28,24 @@ class QueueLocks:
     def __init__(self, lock_ms: int, *, locks_max: int = LOCKS_MAX) -> None:
         self._lock_ms, self._locks_max = lock_ms, locks_max
         # The longest not renewed come first: what has expired is always at the front.
-        self._held: dict[tuple[str, BrokerQueue], _Lock] = {}
+        self._held: dict[tuple[str, QueueRef], _Lock] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def lock(self, group: str, client_id: str, queues: Iterable[BrokerQueue], now_ms: int) -> list[BrokerQueue]:
+    def lock(self, group: str, client_id: str, queues: Iterable[QueueRef], now_ms: int) -> list[QueueRef]:
         """Take or renew; answers which of the queues the client holds now."""
         self._forget_expired(now_ms)
         return [queue for queue in queues if self._take((group, queue), client_id, now_ms)]
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[BrokerQueue]) -> None:
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueRef]) -> None:
         """Give back those it holds; others' stay theirs."""
         for queue in queues:
             found = self._held.get((group, queue))
             if found is not None and found.client_id == client_id:
                 del self._held[group, queue]
 
-    def holder(self, group: str, queue: BrokerQueue, now_ms: int) -> str | None:
+    def holder(self, group: str, queue: QueueRef, now_ms: int) -> str | None:
         found = self._held.get((group, queue))
         return found.client_id if found is not None and not self._is_expired(found, now_ms) else None
 
@@ -53,7 +53,7 @@ class QueueLocks:
         """Whether the group consumes in order. Looks through all locks: for what happens seldom."""
         return any(of == group and not self._is_expired(lock, now_ms) for (of, _), lock in self._held.items())
 
-    def _take(self, key: tuple[str, BrokerQueue], client_id: str, now_ms: int) -> bool:
+    def _take(self, key: tuple[str, QueueRef], client_id: str, now_ms: int) -> bool:
         found = self._held.get(key)
         if found is None:
             if len(self._held) >= self._locks_max:
@@ -75,15 +75,15 @@ class QueueLocks:
             del self._held[oldest]
 
 
-async def lock_queues(_: Done, broker: Broker, call: Call) -> Answer:
+async def lock_queues(_: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
     asked = call.body(LockQueues)
     held = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, broker.now_ms())
-    return Answer.of(QueuesLocked(held))
+    return HandlerResponse.of(QueuesLocked(held))
 
 
-async def unlock_queues(_: Done, broker: Broker, call: Call) -> None:
+async def unlock_queues(_: Done, broker: Broker, call: RequestContext) -> None:
     asked = call.body(LockQueues)
     broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.LOCK_BATCH_MQ: lock_queues, Code.UNLOCK_BATCH_MQ: unlock_queues}
+HANDLERS: dict[int, RequestHandler[Broker]] = {Code.LOCK_BATCH_MQ: lock_queues, Code.UNLOCK_BATCH_MQ: unlock_queues}

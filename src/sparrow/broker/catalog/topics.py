@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import NotPermitted, UnknownTopic
-from sparrow.model.topic import INHERIT, READ, WRITE, Topic, checked_topic
+from sparrow.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, Topic, validate_topic_name
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Store
 from sparrow.wire.bodies import DataVersion
@@ -101,7 +101,7 @@ class TopicCatalog:
 
     async def put(self, topic: Topic) -> None:
         """Create or change a topic."""
-        checked_topic(topic.name)
+        validate_topic_name(topic.name)
         if self._known.get(topic.name) == topic:
             return
         await self._store.put_topic(topic)
@@ -122,7 +122,7 @@ class TopicCatalog:
 
     async def create_for_send(self, name: str, *, template: str, queues: int) -> Topic:
         """The topic a first message is sent to, made after a template topic that may be inherited from."""
-        checked_topic(name)
+        validate_topic_name(name)
         async with self._creating:  # of two first sends, one makes it
             if name not in self._known:
                 await self._create_like(name, template, queues)
@@ -130,10 +130,10 @@ class TopicCatalog:
 
     async def _create_like(self, name: str, template: str, queues: int) -> None:
         pattern = self._known.get(template)
-        if pattern is None or not pattern.permission & INHERIT or not self._settings.auto_create_topics:
+        if pattern is None or not pattern.permission & PERM_INHERIT or not self._settings.auto_create_topics:
             raise UnknownTopic(name)
         count = max(1, min(queues, pattern.write_queues))
-        permission = pattern.permission & ~INHERIT
+        permission = pattern.permission & ~PERM_INHERIT
         await self.put(Topic(name=name, read_queues=count, write_queues=count, permission=permission))
 
     async def create_for_group(self, prefix: str, group: str, queues: int = 1) -> Topic:
@@ -153,9 +153,9 @@ async def _nobody() -> None:
 
 def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     """Topics that tools and clients expect to find in routes."""
-    all_permissions = READ | WRITE | INHERIT
+    all_permissions = PERM_READ | PERM_WRITE | PERM_INHERIT
 
-    def topic(name: str, queues: int, permission: int = READ | WRITE) -> Topic:
+    def topic(name: str, queues: int, permission: int = PERM_READ | PERM_WRITE) -> Topic:
         return Topic(name=name, read_queues=queues, write_queues=queues, permission=permission)
 
     if settings.auto_create_topics:
@@ -169,4 +169,4 @@ def _system_topics(settings: BrokerSettings) -> Iterable[Topic]:
     yield topic(HALF_TOPIC, 1)
     yield topic(OP_TOPIC, 1)
     yield topic(settings.cluster + REPLY_TOPIC_SUFFIX, 1)
-    yield topic(f"rmq_sys_REVIVE_LOG_{settings.cluster}", 1, READ)
+    yield topic(f"rmq_sys_REVIVE_LOG_{settings.cluster}", 1, PERM_READ)

@@ -14,7 +14,7 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import BadRequest, Refused
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import headers
 from sparrow.wire.bodies import ClientConfigCheck, ConsumerList, HeartbeatData
 from sparrow.wire.codes import Code, Response
@@ -24,7 +24,7 @@ from sparrow.wire.headers import ConsumersChanged, Done, Heartbeat, HeartbeatSee
 log = logging.getLogger(__name__)
 
 
-async def heartbeat(_: Heartbeat, broker: Broker, call: Call) -> HeartbeatSeen:
+async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> HeartbeatSeen:
     """A client says who it is. Its consumer groups, and the topics for their retries, are made if they are new."""
     said = call.body(HeartbeatData)
     if not said.client_id:
@@ -58,7 +58,7 @@ async def _group(broker: Broker, name: str) -> Group | None:
         return None
 
 
-async def unregister(request: UnregisterClient, broker: Broker, call: Call) -> None:
+async def unregister(request: UnregisterClient, broker: Broker, call: RequestContext) -> None:
     notify_group_changed(
         broker,
         broker.members.unregister(
@@ -70,15 +70,15 @@ async def unregister(request: UnregisterClient, broker: Broker, call: Call) -> N
     )
 
 
-async def list_consumers(request: ListConsumers, broker: Broker, _: Call) -> Answer:
+async def list_consumers(request: ListConsumers, broker: Broker, _: RequestContext) -> HandlerResponse:
     """The ids every member shares the queues by."""
     found = broker.members.consumers(request.group)
     if found is None:
-        return Answer(code=Response.SYSTEM_ERROR, remark=f"no consumer of group {request.group!r} is online")
-    return Answer.of(ConsumerList(list(found.members)))
+        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=f"no consumer of group {request.group!r} is online")
+    return HandlerResponse.of(ConsumerList(list(found.members)))
 
 
-async def check_config(_: Done, broker: Broker, call: Call) -> None:
+async def check_config(_: Done, broker: Broker, call: RequestContext) -> None:
     """Whether a subscription would do, asked before a consumer starts with it."""
     build_filter(call.body(ClientConfigCheck).subscription_data)
 
@@ -114,7 +114,7 @@ def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
                 channel.write(news)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.HEART_BEAT: heartbeat,
     Code.UNREGISTER_CLIENT: unregister,
     Code.GET_CONSUMER_LIST_BY_GROUP: list_consumers,

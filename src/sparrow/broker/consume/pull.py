@@ -22,7 +22,7 @@ from sparrow.model.errors import NotPermitted, Refused
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Plain, failure, reply
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
 from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
@@ -61,7 +61,7 @@ class PullHandler:
         self._settings = broker.settings
         self._turns: WeakKeyDictionary[Channel, asyncio.Semaphore] = WeakKeyDictionary()
 
-    def handlers(self) -> dict[int, Plain]:
+    def handlers(self) -> dict[int, InlineHandler]:
         return {Code.PULL_MESSAGE: self.pull, Code.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
@@ -71,8 +71,8 @@ class PullHandler:
             return self._in_new_group(request, command, channel)
         self._check(request, group)
         said = self._filter_of(request)
-        if isinstance(said, Answer):
-            return reply(command, said)
+        if isinstance(said, HandlerResponse):
+            return encode_response(command, said)
         queue = Queue(request.topic, request.queue_id)
         if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
             self._store.commit_now(request.group, queue, request.commit_offset)
@@ -128,18 +128,18 @@ class PullHandler:
         if request.messages_max < 1:
             raise Refused(f"a pull of at most {request.messages_max} messages makes no sense: ask for 1 or more")
 
-    def _filter_of(self, request: PullMessage) -> SubscriptionFilter | Answer:
+    def _filter_of(self, request: PullMessage) -> SubscriptionFilter | HandlerResponse:
         if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
             return parse_filter(request.topic, request.subscription or "*", request.expression_type or "TAG")
         found = self._members.filter_of(request.group, request.topic)
         if found is None:
             # A heartbeat may be on its way (the broker restarted, say): clients try again.
-            return Answer(
+            return HandlerResponse(
                 code=Response.SUBSCRIPTION_NOT_EXIST,
                 remark=f"group {request.group!r} has not subscribed to {request.topic!r}: no heartbeat said so yet",
             )
         if found.version < request.sub_version:
-            return Answer(
+            return HandlerResponse(
                 code=Response.SUBSCRIPTION_NOT_LATEST,
                 remark=f"an older subscription of group {request.group!r} to {request.topic!r} is known here",
             )
@@ -218,7 +218,7 @@ class PullHandler:
             try:
                 frame = self._look_again(request, command, held, wanted, is_over)
             except Exception as error:
-                frame = failure(command, error)
+                frame = encode_error(command, error)
             if frame is None:
                 return False
             channel.write(frame)
@@ -251,7 +251,7 @@ class PullHandler:
 
 
 def _said(command: Command, code: int, next_offset: int, first: int, end: int, body: object = b"") -> bytes | None:
-    return reply(command, Answer(Pulled(0, next_offset, first, end), body, code, _REMARKS[code]))  # type: ignore[arg-type]
+    return encode_response(command, HandlerResponse(Pulled(0, next_offset, first, end), body, code, _REMARKS[code]))  # type: ignore[arg-type]
 
 
 def _found(request: PullMessage, command: Command, found: Slice) -> bytes | None:
@@ -260,4 +260,4 @@ def _found(request: PullMessage, command: Command, found: Slice) -> bytes | None
         return _said(command, _FOUND, found.next_offset, first, end, found.runs)
     header = Pulled(0, found.next_offset, first, end, sizes=len(found.sizes))
     body: list[bytes | memoryview] = [*found.runs, np.asarray(found.sizes, ">i4").tobytes()]
-    return reply(command, Answer(header, body, _FOUND, _REMARKS[_FOUND]))
+    return encode_response(command, HandlerResponse(header, body, _FOUND, _REMARKS[_FOUND]))

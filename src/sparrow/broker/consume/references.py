@@ -21,7 +21,7 @@ from typing import NamedTuple
 from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC, RETRY_TOPIC_PREFIX, TIMER_TOPIC
 from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import Refused
-from sparrow.model.message import TAGS, UNIQUE_KEY, Draft, StoredMessage
+from sparrow.model.message import PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, Draft, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import ReadResult, Slice, Store
@@ -54,8 +54,8 @@ def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Dr
         PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.place_of(raw)}",
         PROPERTY_RETRY_TOPIC: topic,
         # So that filters by tag need not look at the original, and it is not mistaken for another.
-        TAGS: value_of(properties, b"TAGS") or "",
-        UNIQUE_KEY: value_of(properties, b"UNIQ_KEY") or "",
+        PROPERTY_TAGS: value_of(properties, b"TAGS") or "",
+        PROPERTY_UNIQUE_KEY: value_of(properties, b"UNIQ_KEY") or "",
     }
     born_ms = int.from_bytes(raw[_AT_BORN : _AT_BORN + 8], "big", signed=True)
     return Draft(body=b"", properties=encode(words), born_ms=born_ms)

@@ -23,10 +23,10 @@ from sparrow.broker.context import Broker
 from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
-from sparrow.model.priority import HAS_LANES, LANES, lane_of, priority_of
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, parse_priority, priority_of_queue
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
-from sparrow.net.dispatcher import Call, Handler
+from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.codes import Code
@@ -63,7 +63,7 @@ class ResendTarget(NamedTuple):
     """None: everything."""
 
 
-async def resend(request: ResendMessages, broker: Broker, _: Call) -> MessagesResent:
+async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> MessagesResent:
     """Deliver the messages asked for once more; how many there are, how many are gone, and to whom they go."""
     topic = _checked_topic(request, broker)
     selection = await _selected(request, topic, broker)
@@ -187,12 +187,12 @@ def _queues(request: ResendMessages, topic: Topic) -> list[Queue]:
             raise Refused(f"topic {topic.name!r} has no queue {request.queue_id}: its queues are 0 to {count - 1}")
         ids = [request.queue_id]
     if request.priority is not None:
-        if not topic.sys_flag & HAS_LANES:
+        if not topic.sys_flag & LANES_SYS_FLAG:
             raise Refused(f"topic {topic.name!r} has no priorities: say a queue")
-        priority = priority_of(request.priority)
-        ids = [each for each in ids if lane_of(each) == priority]
+        priority = parse_priority(request.priority)
+        ids = [each for each in ids if priority_of_queue(each) == priority]
         if not ids:
-            raise Refused(f"queue {request.queue_id} is not of that priority: every {LANES}rd queue is, in turn")
+            raise Refused(f"queue {request.queue_id} is not of that priority: every {LANE_COUNT}rd queue is, in turn")
     return [Queue(topic.name, each) for each in ids]
 
 
@@ -293,4 +293,4 @@ async def _store(
     return count
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.RESEND_MESSAGES: resend}
+HANDLERS: dict[int, RequestHandler[Broker]] = {Code.RESEND_MESSAGES: resend}

@@ -15,7 +15,7 @@ from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import AppendResult, await_append
 from sparrow.wire import record
 from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
@@ -27,7 +27,7 @@ FIRST_RETRY_LEVEL = 3
 """The first retry comes after 10 s, the next after 30 s, and so on through the delay levels."""
 
 
-async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Answer:
+async def send_back(request: SendBack, broker: Broker, call: RequestContext) -> Done | HandlerResponse:
     """A consumer gives a message back: try it later, or bury it."""
     group = broker.groups[request.group]
     if group.retry_queues <= 0:
@@ -39,7 +39,7 @@ async def send_back(request: SendBack, broker: Broker, call: Call) -> Done | Ans
         )  # of a message that was resent: what is stored now is a message by itself
     message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
     if raw is None or message is None or message.topic in HIDDEN_TOPICS:
-        return Answer(
+        return HandlerResponse(
             code=Response.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
         )
     draft = record.redraft(raw)
@@ -94,4 +94,4 @@ def group_of_retry_topic(topic: str) -> str:
     return topic.removeprefix(RETRY_TOPIC_PREFIX)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.CONSUMER_SEND_MSG_BACK: send_back}
+HANDLERS: dict[int, RequestHandler[Broker]] = {Code.CONSUMER_SEND_MSG_BACK: send_back}

@@ -17,7 +17,7 @@ from sparrow.broker.delay.timer_wheel import Ints
 from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage, ProtocolError
 from sparrow.model.message import Draft
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
@@ -79,7 +79,7 @@ def oldest_physical_offsets(references: Ints) -> dict[int, int]:
     return found
 
 
-def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[Bounds]) -> list[int]:
+def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[QueueBounds]) -> list[int]:
     """The offset, in each source, of the oldest of these; the end, where there is none."""
     oldest_of = {
         source: timer_reference(source, place) for source, place in oldest_physical_offsets(references).items()

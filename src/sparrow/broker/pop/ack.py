@@ -11,7 +11,7 @@ from sparrow.broker.pop.state.fifo import FifoBatch
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Call, Handler, Plain, reply
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, RequestContext, RequestHandler, encode_response
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies.pop import Ack, BatchAck
 from sparrow.wire.codes import Code, Response
@@ -25,7 +25,7 @@ class AckHandler:
     def __init__(self, broker: Broker) -> None:
         self._broker, self._pops = broker, broker.pops
 
-    def handlers(self) -> dict[int, Plain]:
+    def handlers(self) -> dict[int, InlineHandler]:
         return {Code.ACK_MESSAGE: self.ack, Code.BATCH_ACK_MESSAGE: self.batch_ack}
 
     def ack(self, command: Command, _: Channel) -> bytes | None:
@@ -42,7 +42,7 @@ class AckHandler:
         return (
             validation.success_frame(command)
             if is_settled
-            else reply(command, _why(self._broker, queue, request.offset))
+            else encode_response(command, _why(self._broker, queue, request.offset))
         )
 
     def batch_ack(self, command: Command, _: Channel) -> bytes | None:
@@ -56,7 +56,7 @@ class AckHandler:
         if settled == asked:
             return validation.success_frame(command)
         why = f"{asked - settled} of {asked} messages are not in flight by these handles; the others are acknowledged"
-        return reply(command, validation.stale_handle(why))
+        return encode_response(command, validation.stale_handle(why))
 
     def _settle(self, ack: Ack, offsets: list[int]) -> int:
         queue = Queue(receipt_handles.popped_topic(ack.group, ack.topic, ack.retry), ack.queue_id)
@@ -97,11 +97,11 @@ def _moved(broker: Broker, run: FifoBatch, before: int) -> None:
         broker.hold.wake(run.queue)
 
 
-def _why(broker: Broker, queue: Queue, offset: int) -> Answer:
+def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
     """Why a handle stands for nothing."""
     topic = broker.topics[queue.topic]
     if not 0 <= queue.id < topic.read_queues:
-        return Answer(code=Response.MESSAGE_ILLEGAL, remark=f"topic {topic.name!r} has no queue {queue.id}")
+        return HandlerResponse(code=Response.MESSAGE_ILLEGAL, remark=f"topic {topic.name!r} has no queue {queue.id}")
     first, end = broker.store.bounds_now(queue)
     if not first <= offset < end:
         return validation.stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
@@ -111,7 +111,9 @@ def _why(broker: Broker, queue: Queue, offset: int) -> Answer:
     )
 
 
-async def change_invisible_time(request: ChangeInvisible, broker: Broker, _call: Call) -> InvisibleChanged | Answer:
+async def change_invisible_time(
+    request: ChangeInvisible, broker: Broker, _call: RequestContext
+) -> InvisibleChanged | HandlerResponse:
     """From now on the message is invisible for so long, by a new handle."""
     broker.pops.check()
     validation.check_invisible_time(request.invisible_ms, least=0)
@@ -126,7 +128,9 @@ async def change_invisible_time(request: ChangeInvisible, broker: Broker, _call:
     return InvisibleChanged(moved.pop_ms, moved.invisible_ms, REVIVE_QUEUE)
 
 
-def _change_in_order(request: ChangeInvisible, broker: Broker, queue: Queue, pop_ms: int) -> InvisibleChanged | Answer:
+def _change_in_order(
+    request: ChangeInvisible, broker: Broker, queue: Queue, pop_ms: int
+) -> InvisibleChanged | HandlerResponse:
     """Its handle keeps the time of the pop: the other messages of the queue have it, too."""
     run = _run(broker, request.group, queue, pop_ms)
     due_ms = broker.now_ms() + request.invisible_ms
@@ -136,4 +140,4 @@ def _change_in_order(request: ChangeInvisible, broker: Broker, queue: Queue, pop
     return InvisibleChanged(pop_ms, due_ms - pop_ms, receipt_handles.FIFO_REVIVE_QUEUE)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.CHANGE_MESSAGE_INVISIBLETIME: change_invisible_time}
+HANDLERS: dict[int, RequestHandler[Broker]] = {Code.CHANGE_MESSAGE_INVISIBLETIME: change_invisible_time}

@@ -12,12 +12,12 @@ from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import BROADCASTING
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused, SparrowError
-from sparrow.model.topic import READ
-from sparrow.net.address import parse_list
+from sparrow.model.topic import PERM_READ
+from sparrow.net.address import parse_addresses
 from sparrow.net.channel import connect
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
-from sparrow.wire.bodies import BrokerQueue, RouteData
+from sparrow.wire.bodies import QueueRef, RouteData
 from sparrow.wire.bodies.pop import Assignment, Assignments, QueryAssignment, SetRequestMode
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import Done, GetRoute
@@ -28,10 +28,10 @@ _PULLS = -(1 << 31)
 """In the mark of a group and topic that was set to pull. Any other number is with how many others each member shares
 its queues."""
 
-QueueAllocator = Callable[[Sequence[BrokerQueue], Sequence[str], str], list[BrokerQueue]]
+QueueAllocator = Callable[[Sequence[QueueRef], Sequence[str], str], list[QueueRef]]
 
 
-async def query_assignment(_: Done, broker: Broker, call: Call) -> Answer:
+async def query_assignment(_: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
     """The queues of one consumer. No list at all says: skip this time, not all is known yet."""
     asked = call.body(QueryAssignment)
     if asked.strategy_name not in ALLOCATION_STRATEGIES:
@@ -39,7 +39,7 @@ async def query_assignment(_: Done, broker: Broker, call: Call) -> Answer:
     queues = await _queues(broker, asked.topic)
     group = broker.members.consumers(asked.consumer_group)
     if queues is None or group is None or asked.client_id not in group.members:
-        return Answer.of(Assignments(None))
+        return HandlerResponse.of(Assignments(None))
     share_with = await _share_with(broker, asked.consumer_group, asked.topic)
     mode = PULL if share_with is None else POP
     if asked.message_model == BROADCASTING:
@@ -50,10 +50,10 @@ async def query_assignment(_: Done, broker: Broker, call: Call) -> Answer:
             mine = share(queues, clients, asked.client_id)
         else:
             mine = allocate_for_pop(queues, clients, asked.client_id, share_with=share_with, share=share)
-    return Answer.of(Assignments([Assignment(queue, mode) for queue in mine]))
+    return HandlerResponse.of(Assignments([Assignment(queue, mode) for queue in mine]))
 
 
-async def set_request_mode(_: Done, broker: Broker, call: Call) -> Done:
+async def set_request_mode(_: Done, broker: Broker, call: RequestContext) -> Done:
     said = call.body(SetRequestMode)
     if said.topic.startswith(RETRY_TOPIC_PREFIX):
         raise NotPermitted(f"setting how {said.topic!r} is read", "retry topics are always pulled")
@@ -81,7 +81,7 @@ def _mark(group: str, topic: str) -> str:
 # -- sharing: pure ----------------------------------------------------------------------------------------------------
 
 
-def allocate_averagely(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
+def allocate_averagely(queues: Sequence[QueueRef], clients: Sequence[str], client: str) -> list[QueueRef]:
     """A run of neighbouring queues each; the first clients get one more when it does not come out even."""
     index = clients.index(client)
     each, left = divmod(len(queues), len(clients))
@@ -89,7 +89,7 @@ def allocate_averagely(queues: Sequence[BrokerQueue], clients: Sequence[str], cl
     return list(queues[start : start + each + (index < left)])
 
 
-def allocate_by_circle(queues: Sequence[BrokerQueue], clients: Sequence[str], client: str) -> list[BrokerQueue]:
+def allocate_by_circle(queues: Sequence[QueueRef], clients: Sequence[str], client: str) -> list[QueueRef]:
     """Dealt out one by one, like cards."""
     return list(queues[clients.index(client) :: len(clients)])
 
@@ -98,14 +98,14 @@ ALLOCATION_STRATEGIES: Mapping[str, QueueAllocator] = {"AVG": allocate_averagely
 
 
 def allocate_for_pop(
-    queues: Sequence[BrokerQueue], clients: Sequence[str], client: str, *, share_with: int, share: QueueAllocator
-) -> list[BrokerQueue]:
+    queues: Sequence[QueueRef], clients: Sequence[str], client: str, *, share_with: int, share: QueueAllocator
+) -> list[QueueRef]:
     """All queues of every broker; or, when a number is set, one's own and those of so many that follow in the list."""
     if not queues:
         return []
     if share_with <= 0 or share_with >= len(clients) - 1:
         brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
-        return [BrokerQueue(topic, broker, ALL_QUEUES) for topic, broker in brokers]
+        return [QueueRef(topic, broker, ALL_QUEUES) for topic, broker in brokers]
     if len(clients) > len(queues):  # fewer queues than members: nobody goes without
         return [queues[clients.index(client) % len(queues)]]
     index = clients.index(client)
@@ -116,14 +116,14 @@ def allocate_for_pop(
 # -- routes -----------------------------------------------------------------------------------------------------------
 
 
-async def _queues(broker: Broker, topic: str) -> list[BrokerQueue] | None:
+async def _queues(broker: Broker, topic: str) -> list[QueueRef] | None:
     """All queues of the topic that can be read, on whatever broker; None when that cannot be found out just now."""
-    name_servers = parse_list(broker.settings.name_servers)
+    name_servers = parse_addresses(broker.settings.name_servers)
     if not name_servers:
         found = broker.topics.get(topic)
         if found is None or not found.is_readable:
             return None
-        return [BrokerQueue(topic, broker.name, number) for number in range(found.read_queues)]
+        return [QueueRef(topic, broker.name, number) for number in range(found.read_queues)]
     timeout_ms = broker.settings.name_server_timeout_ms
     for address in name_servers:
         try:
@@ -139,16 +139,16 @@ async def _queues(broker: Broker, topic: str) -> list[BrokerQueue] | None:
     return None
 
 
-def _queues_in(topic: str, route: RouteData) -> list[BrokerQueue]:
+def _queues_in(topic: str, route: RouteData) -> list[QueueRef]:
     return sorted(
-        BrokerQueue(topic, data.broker_name, number)
+        QueueRef(topic, data.broker_name, number)
         for data in route.queue_datas
-        if data.perm & READ
+        if data.perm & PERM_READ
         for number in range(data.read_queue_nums)
     )
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.QUERY_ASSIGNMENT: query_assignment,
     Code.SET_MESSAGE_REQUEST_MODE: set_request_mode,
 }

@@ -21,7 +21,7 @@ from sparrow.broker.pop.lane_fairness import LaneFairness
 from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.broker.produce.lanes import STRICT_PRIORITY, has_lanes
-from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
+from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import record
@@ -49,11 +49,11 @@ class PopFetcher:
             return [Queue(topic, queue_id)]
         count, in_lanes = self._topics[topic].read_queues, has_lanes(self._topics[topic])
         if in_lanes:
-            count = part_of(count)
+            count = write_queue_id(count)
         first = randrange(count) if count > 1 else 0
         numbers = [(first + number) % count for number in range(count)]
         if in_lanes:
-            return [Queue(topic, queue_id_of(part, lane)) for lane in lanes for part in numbers]
+            return [Queue(topic, read_queue_id(part, lane)) for lane in lanes for part in numbers]
         return [Queue(topic, number) for number in numbers]
 
     def retry_queue(self, group: str, topic: str) -> Queue | None:
@@ -89,7 +89,7 @@ class PopFetcher:
             turn = self._turns.next(request.group, request.topic, places=basket.room, now_ms=basket.now_ms)
         kept = {lane: turn.kept_behind(lane) for lane in Priority} if turn.kept else {}
         queues = [
-            (queue, kept[lane_of(queue.id)] if kept else 0)
+            (queue, kept[priority_of_queue(queue.id)] if kept else 0)
             for queue in self.queues(request.topic, request.queue_id, turn.order)
         ]
         retries = None if request.in_order else self.retry_queue(request.group, request.topic)

@@ -18,7 +18,7 @@ from sparrow.broker.produce.lanes import (
     starvation_candidates,
 )
 from sparrow.broker.query.messages import store_ms_of
-from sparrow.model.priority import Priority, lane_of, part_of, queue_id_of
+from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Slice
 
@@ -67,7 +67,7 @@ class LaneFairness:
     def took(self, group: str, queue: Queue, count: int) -> None:
         reader = self._readers.get((group, queue.topic))
         if reader is not None and reader.owed:
-            reader.owed = repay_deficit(reader.owed, lane_of(queue.id), count=count)
+            reader.owed = repay_deficit(reader.owed, priority_of_queue(queue.id), count=count)
 
     def _starving(self, group: str, topic: str, places: int, now_ms: int) -> list[Priority]:
         waiting = [self._waiting(group, topic, lane) for lane in Priority]
@@ -79,8 +79,8 @@ class LaneFairness:
         ]
 
     def _queues(self, topic: str, lane: Priority) -> list[Queue]:
-        parts = part_of(self._topics[topic].read_queues)
-        return [Queue(topic, queue_id_of(part, lane)) for part in range(parts)]
+        parts = write_queue_id(self._topics[topic].read_queues)
+        return [Queue(topic, read_queue_id(part, lane)) for part in range(parts)]
 
     def _waiting(self, group: str, topic: str, lane: Priority) -> int:
         """How many messages."""

@@ -9,13 +9,13 @@ from sparrow.broker.pop.pop import ParkedPop
 from sparrow.broker.pop.response import ANSWER_BYTES_MAX
 from sparrow.broker.pop.validation import check_may_pop, check_message_count
 from sparrow.model.queue import Queue
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import Slice
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import PeekMessage, PollingAsked, PollingCounted, Popped
 
 
-async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
+async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the group would get next. It stays where it is."""
     broker.pops.check()
     check_message_count(request.messages_max)
@@ -40,11 +40,11 @@ async def peek(request: PeekMessage, broker: Broker, _call: Call) -> Answer:
         rest += max(0, bounds.end - at)
     header = Popped(pop_ms=broker.now_ms(), invisible_ms=0, revive_queue=0, rest=rest)
     if not records:
-        return Answer(header, code=Response.PULL_NOT_FOUND, remark="there is no message for the group")
-    return Answer(header, records, remark="FOUND")
+        return HandlerResponse(header, code=Response.PULL_NOT_FOUND, remark="there is no message for the group")
+    return HandlerResponse(header, records, remark="FOUND")
 
 
-async def count_polling(request: PollingAsked, broker: Broker, _call: Call) -> PollingCounted:
+async def count_polling(request: PollingAsked, broker: Broker, _call: RequestContext) -> PollingCounted:
     """How many pops wait for exactly this: that queue, or all of them."""
     topic = broker.topics[request.topic]
     queue = Queue(topic.name, max(request.queue_id, 0))
@@ -53,4 +53,4 @@ async def count_polling(request: PollingAsked, broker: Broker, _call: Call) -> P
     return PollingCounted(sum((held.group, held.queue_id) == mine for held in waiting))
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.PEEK_MESSAGE: peek, Code.POLLING_INFO: count_polling}
+HANDLERS: dict[int, RequestHandler[Broker]] = {Code.PEEK_MESSAGE: peek, Code.POLLING_INFO: count_polling}

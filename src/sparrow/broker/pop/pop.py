@@ -17,7 +17,7 @@ from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, c
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Plain, failure, reply
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
 from sparrow.store.spi import ReadResult
 from sparrow.wire import headers
 from sparrow.wire.codes import Code, Response
@@ -59,7 +59,7 @@ class PopHandler:
         self._dry: set[tuple[object, ...]] = set()
         """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
 
-    def handlers(self) -> dict[int, Plain]:
+    def handlers(self) -> dict[int, InlineHandler]:
         return {Code.POP_MESSAGE: self.pop, Code.NOTIFICATION: self.notify}
 
     # -- pop ----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class PopHandler:
         request = basket.request
         size = sum(map(len, basket.records))
         self._broker.counters.pulled(request.group, request.topic, basket.count, size)
-        return reply(command, Answer(basket.header(), basket.records, remark="FOUND"))
+        return encode_response(command, HandlerResponse(basket.header(), basket.records, remark="FOUND"))
 
     async def _from_disk(self, basket: PopResponse, cold: Queue, command: Command, channel: Channel) -> bytes | None:
         """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
@@ -196,7 +196,7 @@ class PopHandler:
 
         def look(is_over: bool) -> bytes | None:
             has_message = self._has_message(request)
-            return reply(command, Answer(Notified(has_message))) if has_message or is_over else None
+            return encode_response(command, HandlerResponse(Notified(has_message))) if has_message or is_over else None
 
         said = look(self._is_late(request) or bool(command.flag & IS_ONE_WAY))
         if said is None and not command.flag & IS_ONE_WAY and not self._park(request, command, channel, look):
@@ -232,7 +232,7 @@ class PopHandler:
             try:
                 frame = look(is_over)
             except Exception as error:
-                frame = failure(command, error)
+                frame = encode_error(command, error)
             if frame is None:
                 return False
             channel.write(frame)
@@ -241,8 +241,8 @@ class PopHandler:
         try:
             self._hold.park(ParkedPop(request, queues, resume, channel), hold_ms)
         except Busy as refusal:
-            said = Answer(Notified(False, polling_full=True)) if isinstance(request, Notification) else None
-            full = reply(command, said or Answer(code=Response.POLLING_FULL, remark=str(refusal)))
+            said = HandlerResponse(Notified(False, polling_full=True)) if isinstance(request, Notification) else None
+            full = encode_response(command, said or HandlerResponse(code=Response.POLLING_FULL, remark=str(refusal)))
             if full is not None:
                 channel.write(full)
             return True

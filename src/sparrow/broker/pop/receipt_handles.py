@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import BadRequest
-from sparrow.model.topic import TOPIC_NAME_MAX
+from sparrow.model.topic import TOPIC_NAME_CHARS_MAX
 
 FIFO_REVIVE_QUEUE = 999
 """In place of a revive queue: the message was popped in order."""
@@ -86,11 +86,11 @@ def pop_retry_topic(group: str, topic: str) -> str:
 
 def stored_topic_name(topic: str) -> str:
     """Clients put retry topics together themselves, and may exceed what a topic's name may have: those are cut."""
-    if len(topic) <= TOPIC_NAME_MAX or not topic.startswith(RETRY_TOPIC_PREFIX):
+    if len(topic) <= TOPIC_NAME_CHARS_MAX or not topic.startswith(RETRY_TOPIC_PREFIX):
         return topic
     digest = md5(topic.encode(), usedforsecurity=False).hexdigest()
     assert len(digest) == _DIGEST_CHARS
-    return f"{topic[: TOPIC_NAME_MAX - _DIGEST_CHARS - 1]}_{digest}"
+    return f"{topic[: TOPIC_NAME_CHARS_MAX - _DIGEST_CHARS - 1]}_{digest}"
 
 
 def popped_topic(group: str, topic: str, retry: str) -> str:

@@ -6,7 +6,7 @@ from struct import Struct
 
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused
-from sparrow.net.dispatcher import Answer, reply
+from sparrow.net.dispatcher import HandlerResponse, encode_response
 from sparrow.wire.codes import OUR_VERSION, Response
 from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
 
@@ -22,17 +22,19 @@ _DONE = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":' + str(OUR
 def success_frame(command: Command) -> bytes | None:
     """Success with nothing more to say, filled into a form: acknowledgements come by the ten thousand."""
     if command.serialization is not _JSON or command.flag & IS_ONE_WAY:
-        return reply(command, Answer())
+        return encode_response(command, HandlerResponse())
     header = _DONE % command.opaque
     return b"%b%b" % (_START.pack(len(header) + 4, len(header)), header)
 
 
 def no_message_frame(command: Command) -> bytes | None:
-    return reply(command, Answer(code=Response.POLLING_TIMEOUT, remark="there was no message for the group"))
+    return encode_response(
+        command, HandlerResponse(code=Response.POLLING_TIMEOUT, remark="there was no message for the group")
+    )
 
 
-def stale_handle(why: str) -> Answer:
-    return Answer(code=Response.NO_MESSAGE, remark=why)
+def stale_handle(why: str) -> HandlerResponse:
+    return HandlerResponse(code=Response.NO_MESSAGE, remark=why)
 
 
 def check_may_pop(broker: Broker, group_name: str, topic_name: str, queue_id: int) -> None:

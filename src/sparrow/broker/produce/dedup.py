@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sparrow.broker.catalog.topics import HALF_TOPIC, TIMER_TOPIC
 from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage
-from sparrow.model.message import PRODUCER_ID, SEQUENCE
+from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult, Store
 from sparrow.wire import record
@@ -38,12 +38,12 @@ class ProducerSequence(NamedTuple):
 
 def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
     """None: a message that may be stored as often as it is sent."""
-    producer_id = value_of(properties, PRODUCER_ID.encode())
+    producer_id = value_of(properties, PROPERTY_PRODUCER_ID.encode())
     if producer_id is None:
         return None
-    number = value_of(properties, SEQUENCE.encode())
+    number = value_of(properties, PROPERTY_SEQUENCE.encode())
     if number is None or not number.isascii() or not number.isdigit():
-        raise IllegalMessage(f"it names its producer ({PRODUCER_ID}) but has no number ({SEQUENCE})")
+        raise IllegalMessage(f"it names its producer ({PROPERTY_PRODUCER_ID}) but has no number ({PROPERTY_SEQUENCE})")
     return ProducerSequence(producer_id, int(number))
 
 

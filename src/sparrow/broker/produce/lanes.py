@@ -17,33 +17,44 @@ from typing import NamedTuple
 import msgspec
 
 from sparrow.model.errors import IllegalMessage, Refused
-from sparrow.model.priority import HAS_LANES, LANES, PRIORITY, Priority, lane_of, part_of, priority_of, queue_id_of
+from sparrow.model.priority import (
+    LANE_COUNT,
+    LANES_SYS_FLAG,
+    PROPERTY_PRIORITY,
+    Priority,
+    parse_priority,
+    priority_of_queue,
+    read_queue_id,
+    write_queue_id,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import batch
 from sparrow.wire.properties import value_of
 
-_NAME = PRIORITY.encode()
+_NAME = PROPERTY_PRIORITY.encode()
 
 
 def has_lanes(topic: Topic) -> bool:
-    return bool(topic.sys_flag & HAS_LANES)
+    return bool(topic.sys_flag & LANES_SYS_FLAG)
 
 
 def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
     """A topic as it is to be, with the queues its lanes need; or `Refused`. `known`: as it is so far."""
     name, parts = wanted.name, wanted.write_queues
     if known is not None and has_lanes(known) != has_lanes(wanted):
-        has, flag = ("lanes", f"with {HAS_LANES}") if has_lanes(known) else ("no lanes", f"without {HAS_LANES}")
+        has, flag = (
+            ("lanes", f"with {LANES_SYS_FLAG}") if has_lanes(known) else ("no lanes", f"without {LANES_SYS_FLAG}")
+        )
         raise Refused(
             f"topic {name!r} has {has}, and that stays so, for it says which queue is what: change it {flag} in its "
             f"flags, or make another topic"
         )
     if not has_lanes(wanted):
         return wanted
-    if wanted.read_queues not in (parts, parts * LANES):
+    if wanted.read_queues not in (parts, parts * LANE_COUNT):
         raise Refused(
-            f"topic {name!r} has lanes, so {parts} queues to write make {parts * LANES} to read, "
+            f"topic {name!r} has lanes, so {parts} queues to write make {parts * LANE_COUNT} to read, "
             f"not {wanted.read_queues}"
         )
     if known is not None and parts < known.write_queues:
@@ -52,7 +63,7 @@ def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
             f"lies in the others"
         )
     # Tools say the same number for both unless told otherwise.
-    return msgspec.structs.replace(wanted, read_queues=parts * LANES)
+    return msgspec.structs.replace(wanted, read_queues=parts * LANE_COUNT)
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------
@@ -60,20 +71,20 @@ def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
 
 def lane_queue(part: Queue, properties: str) -> Queue:
     """The queue of a message sent to a part of a topic with lanes."""
-    word = value_of(properties.encode(), _NAME) if PRIORITY in properties else None
-    return Queue(part.topic, queue_id_of(part.id, priority_of(word)))
+    word = value_of(properties.encode(), _NAME) if PROPERTY_PRIORITY in properties else None
+    return Queue(part.topic, read_queue_id(part.id, parse_priority(word)))
 
 
 def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     """The queue of a batch, of which all go to one. `queue`: where those go that say nothing."""
-    otherwise = lane_of(queue.id)
+    otherwise = priority_of_queue(queue.id)
     words = {value_of(member.properties, _NAME) for member in batch.decode(body)}
-    priorities = {otherwise if word is None else priority_of(word) for word in words}
+    priorities = {otherwise if word is None else parse_priority(word) for word in words}
     if len(priorities) > 1:
         found = ", ".join(priority.word for priority in sorted(priorities))
         raise IllegalMessage(f"its messages have priorities {found}: a batch goes to one lane, make one for each")
     priority = priorities.pop() if priorities else otherwise
-    return Queue(queue.topic, queue_id_of(part_of(queue.id), priority))
+    return Queue(queue.topic, read_queue_id(write_queue_id(queue.id), priority))
 
 
 # -- taking -----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from sparrow.broker.consume.references import PROPERTY_REFERENCE
 from sparrow.broker.produce.lanes import has_lanes
 from sparrow.broker.produce.send import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
-from sparrow.model.priority import PRIORITY, Priority, priority_of, queue_id_of
+from sparrow.model.priority import PROPERTY_PRIORITY, Priority, parse_priority, read_queue_id
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import columns
@@ -38,7 +38,7 @@ _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS")
 _DUE = b"TIMER_DELIVER_MS"
 _DELIVERED = b"REAL_TOPIC"
 """What a broker adds to a message that it keeps for later."""
-_REFERENCE, _PRIORITY = PROPERTY_REFERENCE.encode(), PRIORITY.encode()
+_REFERENCE, _PRIORITY = PROPERTY_REFERENCE.encode(), PROPERTY_PRIORITY.encode()
 _WORTH_A_LOOK = (b"DELAY\x01", b"TIMER_DEL", _REFERENCE + b"\x01")
 
 
@@ -137,10 +137,10 @@ def _laned(part: Portion) -> Iterator[Portion]:
     """A portion for a part of a topic, by lanes."""
     topic, number = part.queue
     if _PRIORITY + b"\x01" not in bytes(part.data):
-        yield part._replace(queue=Queue(topic, queue_id_of(number, Priority.MIDDLE)))
+        yield part._replace(queue=Queue(topic, read_queue_id(number, Priority.MIDDLE)))
         return
     words = [value_of(properties, _PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)]
-    lanes = np.array([priority_of(word) for word in words])
+    lanes = np.array([parse_priority(word) for word in words])
     starts = columns.starts_of(part.sizes)
     for lane in Priority:
         rows = np.flatnonzero(lanes == lane)
@@ -148,4 +148,4 @@ def _laned(part: Portion) -> Iterator[Portion]:
             data = b"".join(
                 [part.data[at : at + size] for at, size in zip(starts[rows], part.sizes[rows], strict=True)]
             )
-            yield Portion(Queue(topic, queue_id_of(number, lane)), memoryview(data), part.sizes[rows])
+            yield Portion(Queue(topic, read_queue_id(number, lane)), memoryview(data), part.sizes[rows])

@@ -15,7 +15,7 @@ from sparrow.broker.produce.send import broker_only_topic, choose_queue
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.headers import PushReply, SendMessage, Sent
 from sparrow.wire.message_ids import format_offset_id
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS = 10_000
 
 
-async def handle_reply(request: SendMessage, broker: Broker, call: Call) -> Answer:
+async def handle_reply(request: SendMessage, broker: Broker, call: RequestContext) -> HandlerResponse:
     """Hand a reply on. The answer says where it was stored, and whether it reached whoever asked."""
     if request.topic in BROKER_ONLY_TOPICS:
         raise broker_only_topic(request.topic)
@@ -47,11 +47,11 @@ async def handle_reply(request: SendMessage, broker: Broker, call: Call) -> Answ
     offset_id = format_offset_id(broker.address.as_host(), appended.physical_offsets[0])
     header = Sent(offset_id, queue.id, appended.offset, value_of(draft.properties, b"UNIQ_KEY"))
     if failure is not None:
-        return Answer(header, code=Response.SYSTEM_ERROR, remark=failure)
-    return Answer(header)
+        return HandlerResponse(header, code=Response.SYSTEM_ERROR, remark=failure)
+    return HandlerResponse(header)
 
 
-async def _push(request: SendMessage, properties: bytes, broker: Broker, call: Call) -> str | None:
+async def _push(request: SendMessage, properties: bytes, broker: Broker, call: RequestContext) -> str | None:
     """Why it did not reach its asker; None if it did."""
     client_id = value_of(properties, b"REPLY_TO_CLIENT")
     if client_id is None:
@@ -89,4 +89,7 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: C
     return None
 
 
-HANDLERS: dict[int, Handler[Broker]] = {Code.SEND_REPLY_MESSAGE: handle_reply, Code.SEND_REPLY_MESSAGE_V2: handle_reply}
+HANDLERS: dict[int, RequestHandler[Broker]] = {
+    Code.SEND_REPLY_MESSAGE: handle_reply,
+    Code.SEND_REPLY_MESSAGE_V2: handle_reply,
+}

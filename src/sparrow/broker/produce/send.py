@@ -21,7 +21,7 @@ from sparrow.model.message import Draft
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Answer, Plain, failure, reply
+from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
@@ -70,7 +70,7 @@ class SendHandler:
         self._store_host_bytes = len(pack_host(host))
         self._message_bytes_max = broker.store.message_bytes_max
 
-    def handlers(self) -> dict[int, Plain]:
+    def handlers(self) -> dict[int, InlineHandler]:
         return {
             Code.SEND_MESSAGE: self.send,
             Code.SEND_MESSAGE_V2: self.send_v2,
@@ -304,7 +304,7 @@ class SendHandler:
             elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
                 frame = self._sent(command, queue, appended, properties, Response.FLUSH_DISK_TIMEOUT, str(error))
             else:
-                frame = failure(command, error)
+                frame = encode_error(command, error)
             answered.set_result(frame)
 
         durable.add_done_callback(done)
@@ -347,7 +347,7 @@ class SendHandler:
         if due_ms is not None:
             handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique or "")
         header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
-        return reply(command, Answer(header, code=code, remark=remark))
+        return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 
     def _sent_one(self, command: Command, queue: Queue, appended: AppendResult, properties: bytes) -> bytes | None:
         """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""

@@ -17,7 +17,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
 from sparrow.broker.produce.stage_file import StageChunk
 from sparrow.model.errors import NotPermitted, ProtocolError, Refused
-from sparrow.net.dispatcher import Call, Handler
+from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.log import LogStore
 from sparrow.store.spi import QueueRecords
 from sparrow.wire import queue_batches
@@ -40,7 +40,7 @@ STAGES_PER_COMMIT_MAX = 10_000
 _IPV4_BYTES = 8
 
 
-async def stage_records(request: StageRecords, broker: Broker, call: Call) -> Done:
+async def stage_records(request: StageRecords, broker: Broker, call: RequestContext) -> Done:
     """One more body for a stage."""
     if request.seq < 0:
         raise Refused(f"{request.seq} is no number of a body: they start at 0")
@@ -49,13 +49,13 @@ async def stage_records(request: StageRecords, broker: Broker, call: Call) -> Do
     return Done()
 
 
-async def seal_stage(request: SealStage, broker: Broker, _call: Call) -> StageSealed:
+async def seal_stage(request: SealStage, broker: Broker, _call: RequestContext) -> StageSealed:
     """Nothing more will come. The stage is there until it is committed or dropped, or until its time is up."""
     found = await broker.stages.seal(request.stage, request.chunks)
     return StageSealed(found.rows, found.size_bytes)
 
 
-async def commit_stages(request: CommitStages, broker: Broker, call: Call) -> Committed:
+async def commit_stages(request: CommitStages, broker: Broker, call: RequestContext) -> Committed:
     """All that the stages hold becomes messages, unless the scope has got so far already. Either way they are gone."""
     names = call.body(list[str])
     if len(names) > STAGES_PER_COMMIT_MAX:
@@ -69,17 +69,17 @@ async def commit_stages(request: CommitStages, broker: Broker, call: Call) -> Co
     return outcome
 
 
-async def drop_stages(_request: Done, broker: Broker, call: Call) -> Done:
+async def drop_stages(_request: Done, broker: Broker, call: RequestContext) -> Done:
     """The stages are gone, whether they were there or not."""
     await broker.stages.drop(call.body(list[str]))
     return Done()
 
 
-async def query_ledger(request: QueryLedger, broker: Broker, _call: Call) -> LedgerFound:
+async def query_ledger(request: QueryLedger, broker: Broker, _call: RequestContext) -> LedgerFound:
     return LedgerFound(await broker.store.ledger(request.scope))
 
 
-async def append_once(request: AppendOnce, broker: Broker, call: Call) -> Committed:
+async def append_once(request: AppendOnce, broker: Broker, call: RequestContext) -> Committed:
     """The records in the body become messages, unless the scope has got so far already."""
     with broker.stages.arriving(len(call.command.body)):
         async with broker.stages.turn(request.scope):
@@ -93,7 +93,7 @@ async def append_once(request: AppendOnce, broker: Broker, call: Call) -> Commit
 # -- parts of these ---------------------------------------------------------------------------------------------------
 
 
-def _arriving(broker: Broker, call: Call, *, fills_checksum: bool) -> IncomingRecords:
+def _arriving(broker: Broker, call: RequestContext, *, fills_checksum: bool) -> IncomingRecords:
     """A body as far as it can be checked at once. The records themselves are for a thread."""
     try:
         found = queue_batches.decode(call.command.body)
@@ -144,7 +144,7 @@ async def _appended(broker: Broker, scope: str, number: int, found: Sequence[que
     return Committed("committed", _measured(found)[0])
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.STAGE_RECORDS: stage_records,
     Code.SEAL_STAGE: seal_stage,
     Code.COMMIT_STAGES: commit_stages,

@@ -8,7 +8,7 @@ from sparrow.model.delay_levels import level_delay_ms
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 from sparrow.model.queue import Queue
-from sparrow.net.dispatcher import Answer, Call, Handler
+from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import Slice, Store
 from sparrow.wire import record
@@ -24,7 +24,7 @@ UNIQUE_MATCHES_MAX = 32
 ENTRIES_MAX = 1024
 
 
-async def query_by_key(request: QueryMessage, broker: Broker, _call: Call) -> Answer:
+async def query_by_key(request: QueryMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The newest messages that carry a key, oldest first. Old ones give way to what an answer may hold."""
     limit = UNIQUE_MATCHES_MAX if request.by_unique_key else min(request.messages_max, MATCHES_MAX)
     if limit < 1:
@@ -37,11 +37,11 @@ async def query_by_key(request: QueryMessage, broker: Broker, _call: Call) -> An
     if may_hold_references(request.topic):
         found = [bytes(raw) for each in found if (raw := await resolve_record(broker.store, each)) is not None]
     if not found:
-        return Answer(
+        return HandlerResponse(
             code=Response.QUERY_NOT_FOUND,
             remark=f"no message of topic {request.topic!r} has the key {request.key!r} in that span of time",
         )
-    return Answer(MessagesFound(searched_ms, searched_to), _newest(found, broker.settings.pull_bytes_max))
+    return HandlerResponse(MessagesFound(searched_ms, searched_to), _newest(found, broker.settings.pull_bytes_max))
 
 
 def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
@@ -54,20 +54,20 @@ def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
     return records[kept:]
 
 
-async def view_message(request: ViewMessage, broker: Broker, _call: Call) -> Answer:
+async def view_message(request: ViewMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The message at a physical offset, which is what the second half of its id says."""
     found = await broker.store.record_at(request.physical_offset)
     if found is not None and record.decode(found, verify_crc=False, expand=False).topic == STATE_QUEUE.topic:
         found = None  # the store's own words, among them what signs requests
     whole = await resolve_record(broker.store, found) if found is not None else None
     if whole is None:
-        return Answer(
+        return HandlerResponse(
             code=Response.SYSTEM_ERROR, remark=f"no message starts at physical offset {request.physical_offset}"
         )
-    return Answer(body=bytes(whole))
+    return HandlerResponse(body=bytes(whole))
 
 
-async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call: Call) -> Answer:
+async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the consume queue says of some messages and, given a group, whether the group would get them."""
     broker.topics[request.topic]
     if not 1 <= request.count <= ENTRIES_MAX:
@@ -85,7 +85,7 @@ async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call:
         is_for_group = wanted is None or wanted.tags_codes is None or code in wanted.tags_codes
         entries.append(QueueEntry(message.physical_offset, size, code, eval=is_for_group))
     first, end = found.bounds
-    return Answer.of(QueueEntries(entries, first, end, wanted.data if wanted is not None else None))
+    return HandlerResponse.of(QueueEntries(entries, first, end, wanted.data if wanted is not None else None))
 
 
 def _tags_code(message: StoredMessage) -> int:
@@ -109,7 +109,7 @@ def store_ms_of(head: bytes | memoryview) -> int:
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
-HANDLERS: dict[int, Handler[Broker]] = {
+HANDLERS: dict[int, RequestHandler[Broker]] = {
     Code.QUERY_MESSAGE: query_by_key,
     Code.VIEW_MESSAGE_BY_ID: view_message,
     Code.QUERY_CONSUME_QUEUE: query_consume_queue,

@@ -28,7 +28,7 @@ from sparrow.cli.demo.spark_process import SparkBeside
 from sparrow.cli.server.platform import Platform
 from sparrow.cli.server.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.handler_delivery import Handler
+from sparrow.client.aio.consume.handler_delivery import MessageHandler
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.message import Message, StoredMessage
 from sparrow.settings import Settings
@@ -115,7 +115,7 @@ class Demo:
         body = json.dumps({"cents": random.randrange(100, 100_000)})
         return Message.of(ORDERS, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
 
-    def _handler(self, name: str) -> Handler:
+    def _handler(self, name: str) -> MessageHandler:
         async def handle(message: StoredMessage) -> None:
             self._received[name] += 1
             self._latency_ms += 0.05 * (clock.now_ms() - message.born_ms - self._latency_ms)

@@ -154,18 +154,18 @@ class BulkTransport:
 def _columns(messages: Sequence[Message]) -> Any:
     import pyarrow as pa
 
-    from sparrow.client.queue_selection import SHARDING_KEY
-    from sparrow.model.message import KEYS
+    from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
+    from sparrow.model.message import PROPERTY_KEYS
     from sparrow.spark.jobs.outbox import PROPERTIES
 
     said = [message.properties for message in messages]
-    rest = [[pair for pair in each.items() if pair[0] not in (KEYS, SHARDING_KEY)] for each in said]
+    rest = [[pair for pair in each.items() if pair[0] not in (PROPERTY_KEYS, PROPERTY_SHARDING_KEY)] for each in said]
     return pa.RecordBatch.from_arrays(
         [
             pa.array([message.topic for message in messages], pa.string()),
             pa.array([message.body for message in messages], pa.binary()),
-            pa.array([each.get(KEYS) for each in said], pa.string()),
-            pa.array([each.get(SHARDING_KEY) for each in said], pa.string()),
+            pa.array([each.get(PROPERTY_KEYS) for each in said], pa.string()),
+            pa.array([each.get(PROPERTY_SHARDING_KEY) for each in said], pa.string()),
             pa.array(rest, PROPERTIES),
         ],
         names=["topic", "body", "keys", "sharding_key", "properties"],

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparrow.cli.store.location import identity, opened
-from sparrow.model.topic import checked_topic
+from sparrow.model.topic import validate_topic_name
 from sparrow.store.copy import copier
 from sparrow.store.sql.drivers.database import is_database_url
 from sparrow.store.sql.schema.table_names import table_suffix
@@ -66,7 +66,7 @@ async def _copy(source: str, target: str, topics: list[str], renames: dict[str, 
                 source_name=identity(source),
                 chosen=topics,
                 renames=renames,
-                checked=table_suffix if is_database_url(target) else checked_topic,
+                checked=table_suffix if is_database_url(target) else validate_topic_name,
                 progress=lambda done, total, topic: bar.update(
                     work, completed=done, total=total, description=topic or "copied"
                 ),

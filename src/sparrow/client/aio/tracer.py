@@ -15,35 +15,35 @@ from uuid import uuid4
 
 from sparrow import clock
 from sparrow.client import retry, trace_records
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.trace_records import (
     DEFAULT_REGION,
     TRACE_TOPIC,
-    ConsumeBegun,
-    Consumed,
-    ConsumeEnded,
-    Kind,
-    Published,
-    Trace,
-    TransactionEnded,
+    ConsumeEndTrace,
+    ConsumeReturnType,
+    ConsumeStartTrace,
+    PublishTrace,
+    TracedMessageType,
+    TraceRecord,
+    TransactionEndTrace,
 )
-from sparrow.model.message import KEYS, TAGS, Message, StoredMessage
-from sparrow.model.send_result import Outcome, SendResult
-from sparrow.model.topic import GROUP_NAME_MAX
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, Message, StoredMessage
+from sparrow.model.send_result import SendResult, TransactionState
+from sparrow.model.topic import GROUP_NAME_CHARS_MAX
 
 log = logging.getLogger(__name__)
 
-GATHER_S = 0.2
+TRACE_LINGER_S = 0.2
 """How long a trace waits for others."""
-WAITING_MAX = 10_000
-BATCH_COUNT = 100
-BATCH_KEYS_BYTES = 8 * 1024
+PENDING_TRACES_MAX = 10_000
+BATCH_TRACES_MAX = 100
+BATCH_KEYS_BYTES_MAX = 8 * 1024
 """A message's properties have 32 KB, and keys are the users'."""
-LAST_SEND_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 """What is left when a client is closed gets so long."""
 
 
-class Sends(Protocol):
+class TraceProducer(Protocol):
     """A producer, as far as traces need one."""
 
     async def open(self) -> None: ...
@@ -51,16 +51,18 @@ class Sends(Protocol):
     async def send(self, message: Message) -> SendResult: ...
 
 
-def trace_group(group: str) -> str:
-    return f"_INNER_TRACE_PRODUCER-{group}"[:GROUP_NAME_MAX]
+def trace_producer_group(group: str) -> str:
+    return f"_INNER_TRACE_PRODUCER-{group}"[:GROUP_NAME_CHARS_MAX]
 
 
 class Tracer:
     """Takes notes for one producer or consumer."""
 
-    def __init__(self, session: Session, group: str, producer: Sends, *, topic: str = TRACE_TOPIC) -> None:
+    def __init__(
+        self, session: ClientSession, group: str, producer: TraceProducer, *, topic: str = TRACE_TOPIC
+    ) -> None:
         self._session, self._group, self._producer, self._topic = session, group, producer, topic
-        self._waiting: deque[Trace] = deque()
+        self._waiting: deque[TraceRecord] = deque()
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
@@ -74,7 +76,7 @@ class Tracer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            async with asyncio.timeout(LAST_SEND_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._send_all()
         except TimeoutError:
             self._drop(len(self._waiting), "closed")
@@ -88,14 +90,14 @@ class Tracer:
             return
         cost_ms = int((time.monotonic() - begun) * 1000)
         self._note(
-            Published(
+            PublishTrace(
                 time_ms=clock.now_ms() - cost_ms,
                 region=(result.region if result is not None else None) or DEFAULT_REGION,
                 group=self._group,
                 topic=message.topic,
                 message_id=message_id,
-                tags=message.properties.get(TAGS, ""),
-                keys=message.properties.get(KEYS, ""),
+                tags=message.properties.get(PROPERTY_TAGS, ""),
+                keys=message.properties.get(PROPERTY_KEYS, ""),
                 store_host=self._host_of(message.topic, result.broker_name if result is not None else ""),
                 body_bytes=len(message.body),
                 cost_ms=cost_ms,
@@ -117,16 +119,18 @@ class Tracer:
 
         sending.add_done_callback(over)
 
-    def transaction_ended(self, message: Message, broker_name: str, outcome: Outcome, from_check: bool) -> None:
+    def transaction_ended(
+        self, message: Message, broker_name: str, outcome: TransactionState, from_check: bool
+    ) -> None:
         message_id = message.unique_key or ""
         self._note(
-            TransactionEnded(
+            TransactionEndTrace(
                 time_ms=clock.now_ms(),
                 group=self._group,
                 topic=message.topic,
                 message_id=message_id,
-                tags=message.properties.get(TAGS, ""),
-                keys=message.properties.get(KEYS, ""),
+                tags=message.properties.get(PROPERTY_TAGS, ""),
+                keys=message.properties.get(PROPERTY_KEYS, ""),
                 store_host=self._host_of(message.topic, broker_name),
                 transaction_id=message_id,
                 state=outcome.value,
@@ -146,14 +150,14 @@ class Tracer:
             request_id = uuid4().hex.upper()
             self._consume_begun(request_id, messages)
             begun = time.monotonic()
-            code = Consumed.RAISED
+            code = ConsumeReturnType.RAISED
             try:
                 said = await handler(given)
-                code = Consumed.SUCCESS
+                code = ConsumeReturnType.SUCCESS
                 return said
             except Exception as error:
-                if retry.is_a_choice(error):
-                    code = Consumed.FAILED
+                if retry.is_handler_decision(error):
+                    code = ConsumeReturnType.FAILED
                 raise
             finally:
                 self._consume_ended(request_id, messages, begun, code)
@@ -163,27 +167,29 @@ class Tracer:
     def _consume_begun(self, request_id: str, messages: Iterable[StoredMessage]) -> None:
         for message in messages:
             self._note(
-                ConsumeBegun(
+                ConsumeStartTrace(
                     time_ms=clock.now_ms(),
                     region=message.properties.get("MSG_REGION", DEFAULT_REGION),
                     group=self._group,
                     request_id=request_id,
                     message_id=message.unique_key or "",
                     retries=message.reconsume_times,
-                    keys=message.properties.get(KEYS, ""),
+                    keys=message.properties.get(PROPERTY_KEYS, ""),
                 )
             )
 
-    def _consume_ended(self, request_id: str, messages: list[StoredMessage], begun: float, code: Consumed) -> None:
+    def _consume_ended(
+        self, request_id: str, messages: list[StoredMessage], begun: float, code: ConsumeReturnType
+    ) -> None:
         cost_ms = int((time.monotonic() - begun) * 1000) // max(len(messages), 1)
         for message in messages:
             self._note(
-                ConsumeEnded(
+                ConsumeEndTrace(
                     request_id=request_id,
                     message_id=message.unique_key or "",
                     cost_ms=cost_ms,
-                    is_success=code is Consumed.SUCCESS,
-                    keys=message.properties.get(KEYS, ""),
+                    is_success=code is ConsumeReturnType.SUCCESS,
+                    keys=message.properties.get(PROPERTY_KEYS, ""),
                     code=code,
                     time_ms=clock.now_ms(),
                     group=self._group,
@@ -194,8 +200,8 @@ class Tracer:
         route = self._session.route_now(topic, for_sends=True)
         return route.masters.get(broker_name, "") if route is not None else ""
 
-    def _note(self, note: Trace) -> None:
-        if len(self._waiting) >= WAITING_MAX:
+    def _note(self, note: TraceRecord) -> None:
+        if len(self._waiting) >= PENDING_TRACES_MAX:
             self.dropped += 1
             return
         self._waiting.append(note)
@@ -206,27 +212,27 @@ class Tracer:
     async def _keep_sending(self) -> None:
         while True:
             await self._some.wait()
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(TRACE_LINGER_S)
             self._some.clear()
             await self._send_all()
 
     async def _send_all(self) -> None:
         while self._waiting:
             notes = self._batch()
-            words = " ".join(trace_records.keys_of(notes))
+            words = " ".join(trace_records.trace_keys(notes))
             try:
                 await self._producer.send(Message.of(self._topic, trace_records.encode(notes), keys=words))
             except Exception as error:  # whatever it is, the next ones go on
                 self._drop(len(notes), repr(error))
 
-    def _batch(self) -> list[Trace]:
+    def _batch(self) -> list[TraceRecord]:
         """At least one."""
-        notes: list[Trace] = []
+        notes: list[TraceRecord] = []
         keys_bytes = 0
-        while self._waiting and len(notes) < BATCH_COUNT:
+        while self._waiting and len(notes) < BATCH_TRACES_MAX:
             note = self._waiting[0]
             keys_bytes += len(note.keys.encode()) + len(note.message_id) + 2
-            if notes and keys_bytes > BATCH_KEYS_BYTES:
+            if notes and keys_bytes > BATCH_KEYS_BYTES_MAX:
                 break
             notes.append(self._waiting.popleft())
         return notes
@@ -236,9 +242,9 @@ class Tracer:
         log.info("traces dropped", extra={"group": self._group, "count": count, "why": why})
 
 
-def _kind_of(message: Message) -> Kind:
+def _kind_of(message: Message) -> TracedMessageType:
     words = message.properties
     if words.get("TRAN_MSG") == "true":
-        return Kind.HALF
+        return TracedMessageType.HALF
     is_delayed = any(name in words for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"))
-    return Kind.DELAYED if is_delayed else Kind.NORMAL
+    return TracedMessageType.DELAYED if is_delayed else TracedMessageType.NORMAL

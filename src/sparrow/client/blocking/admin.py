@@ -7,24 +7,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sparrow.client import aio
-from sparrow.client.aio.admin.admin import Cluster, Member, Progress
-from sparrow.client.aio.admin.resend import Resent
-from sparrow.client.aio.consume.rebalance import Start
-from sparrow.client.blocking.blocking_client import Shell
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.admin.admin import Cluster, GroupMember, GroupProgress
+from sparrow.client.aio.admin.resend import ResendResult
+from sparrow.client.aio.consume.rebalance import StartPosition
+from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
-from sparrow.model.queue import Bounds
+from sparrow.model.queue import QueueBounds
 from sparrow.model.token import Credentials, TokenKind
-from sparrow.model.topic import READ, WRITE, Group
-from sparrow.wire.bodies import BrokerQueue, ConsumedDirectly
+from sparrow.model.topic import PERM_READ, PERM_WRITE, Group
+from sparrow.wire.bodies import ConsumedDirectly, QueueRef
 from sparrow.wire.signing import TokenShown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Admin(Shell[aio.Admin]):
+class Admin(BlockingClient[aio.Admin]):
     """Topics, groups, routes, how far groups are, and messages by key or id.
 
     ```python
@@ -46,7 +46,7 @@ class Admin(Shell[aio.Admin]):
         """Every topic any broker has, the brokers' own among them."""
         return self._run(self._client.topics())
 
-    def route(self, topic: str) -> Route:
+    def route(self, topic: str) -> TopicRoute:
         """Where the topic lives, asked now."""
         return self._run(self._client.route(topic))
 
@@ -57,9 +57,9 @@ class Admin(Shell[aio.Admin]):
         *,
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
-        permission: int = READ | WRITE,
+        permission: int = PERM_READ | PERM_WRITE,
         has_lanes: bool = False,
-    ) -> Route:
+    ) -> TopicRoute:
         """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either. With
         lanes, messages have priorities: of each queue that producers know, readers see three."""
         return self._run(
@@ -72,11 +72,11 @@ class Admin(Shell[aio.Admin]):
         """Messages and offsets go with it. Deleting what is not there is fine."""
         self._run(self._client.delete_topic(name, cluster=cluster))
 
-    def topic_bounds(self, topic: str) -> dict[BrokerQueue, Bounds]:
+    def topic_bounds(self, topic: str) -> dict[QueueRef, QueueBounds]:
         """What each queue of the topic holds."""
         return self._run(self._client.topic_bounds(topic))
 
-    def offset_at(self, queue: BrokerQueue, time_ms: int, *, upper: bool = False) -> int:
+    def offset_at(self, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after that time; with `upper` the last one stored at or before it."""
         return self._run(self._client.offset_at(queue, time_ms, upper=upper))
 
@@ -93,20 +93,22 @@ class Admin(Shell[aio.Admin]):
     def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
         self._run(self._client.delete_group(name, clean_offsets=clean_offsets))
 
-    def progress(self, group: str, topic: str | None = None) -> Progress:
+    def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """How far the group is on a topic, or on all it reads."""
         return self._run(self._client.progress(group, topic))
 
-    def members(self, group: str) -> list[Member]:
+    def members(self, group: str) -> list[GroupMember]:
         """Who consumes for the group now, by client id; nobody is an answer too."""
         return self._run(self._client.members(group))
 
-    def reset_offsets(self, group: str, topic: str, to: Start | int, *, force: bool = True) -> dict[BrokerQueue, int]:
+    def reset_offsets(
+        self, group: str, topic: str, to: StartPosition | int, *, force: bool = True
+    ) -> dict[QueueRef, int]:
         """Make the group read on from another place: `"first"`, `"last"`, or a time (a datetime, or ms since 1970; -1
         is the newest message). Where each queue goes on is the answer."""
         return self._run(self._client.reset_offsets(group, topic, to, force=force))
 
-    def reset_queue(self, group: str, queue: BrokerQueue, offset: int) -> None:
+    def reset_queue(self, group: str, queue: QueueRef, offset: int) -> None:
         """The same for one queue, and to an offset in it."""
         self._run(self._client.reset_queue(group, queue, offset))
 
@@ -168,7 +170,7 @@ class Admin(Shell[aio.Admin]):
         to_ms: int | None = None,
         dry_run: bool = False,
         force: bool = False,
-    ) -> Resent:
+    ) -> ResendResult:
         """Deliver messages of a topic once more, to a group or to all that have committed an offset on it.
 
         Which messages: offsets `begin` to `end`, both included, of a queue or of a priority's queues; those with one of

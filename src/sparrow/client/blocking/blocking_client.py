@@ -6,23 +6,23 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from sparrow.client.blocking.loop_thread import SHARED, LoopThread
+from sparrow.client.blocking.loop_thread import SHARED_LOOP, LoopThread
 from sparrow.model.errors import Closed
 
 T = TypeVar("T")
 
 
-class Client(Protocol):
+class AsyncClient(Protocol):
     """One of the asyncio clients."""
 
     async def open(self) -> object: ...
     async def close(self) -> None: ...
 
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=AsyncClient)
 
 
-class Shell(Generic[C]):
+class BlockingClient(Generic[C]):
     """Opened by `with`, by `open`, or by its first use. Any thread may call it."""
 
     def __init__(self, client: C, *, what: str) -> None:
@@ -54,11 +54,11 @@ class Shell(Generic[C]):
             if self._is_closed:
                 raise Closed(self._what)
             if self._loop is None:
-                loop = SHARED.acquire()
+                loop = SHARED_LOOP.acquire()
                 try:
                     loop.run(self._client.open())
                 except BaseException:
-                    SHARED.release()
+                    SHARED_LOOP.release()
                     raise
                 self._loop = loop
             return self._loop
@@ -89,4 +89,4 @@ class Shell(Generic[C]):
         try:
             loop.run(closing)
         finally:
-            SHARED.release()
+            SHARED_LOOP.release()

@@ -9,35 +9,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparrow.client import aio
-from sparrow.client.aio.admin.resend import Resent
-from sparrow.client.aio.consume.consumer import Mode
-from sparrow.client.aio.consume.pull import PullAnswer
-from sparrow.client.aio.consume.queue_fetcher import Appetite
-from sparrow.client.aio.consume.rebalance import Start
-from sparrow.client.allocation import Strategy, averagely
-from sparrow.client.blocking.blocking_client import Shell
-from sparrow.client.blocking.fetch_buffer import Ahead
+from sparrow.client.aio.admin.resend import ResendResult
+from sparrow.client.aio.consume.consumer import ConsumeMode
+from sparrow.client.aio.consume.pull import PullResult
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
+from sparrow.client.aio.consume.rebalance import StartPosition
+from sparrow.client.allocation import AllocationStrategy, averagely
+from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.blocking.fetch_buffer import FetchBuffer
 from sparrow.client.priority_lanes import STARVATION_MS
-from sparrow.client.subscription import ALL, TAG
+from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FETCH_MAX = 256
+FETCH_COUNT_MAX = 256
 """Messages that iteration brings over from the loop at a time, if there are so many."""
-IN_LANES_FETCH_MAX = 10
+LANES_FETCH_COUNT_MAX = 10
 """The same where there are priorities: what has been brought over is not overtaken any more."""
 
-Handler = Callable[[Any], object]
+BlockingMessageHandler = Callable[[Any], object]
 """Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
 
 
-class Consumer(Shell[aio.Consumer]):
+class Consumer(BlockingClient[aio.Consumer]):
     """A member of a consumer group; or, with `group=None`, somebody who looks at what comes from now on. One thread at
     a time takes messages from it.
 
@@ -54,10 +54,10 @@ class Consumer(Shell[aio.Consumer]):
         group: str | None,
         name_servers: str = "127.0.0.1:9876",
         *,
-        mode: Mode = "cluster",
-        start: Start = "first",
-        strategy: Strategy = averagely,
-        appetite: Appetite | None = None,
+        mode: ConsumeMode = "cluster",
+        start: StartPosition = "first",
+        strategy: AllocationStrategy = averagely,
+        appetite: Prefetch | None = None,
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
         retries_max: int | None = None,
@@ -89,7 +89,7 @@ class Consumer(Shell[aio.Consumer]):
         )
         super().__init__(client, what="the consumer")
         self.group, self.mode = client.group, client.mode
-        self._ahead = Ahead()
+        self._ahead = FetchBuffer()
         self._fetching: asyncio.Task[Any] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -99,20 +99,22 @@ class Consumer(Shell[aio.Consumer]):
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+    def subscribe(self, topic: str, expression: str = SUBSCRIBE_ALL, *, expression_type: str = EXPRESSION_TAG) -> None:
         """Read a topic: all of it, or messages with some tags (`"a || b"`). Without a group: what comes from now on."""
         self._run(self._client.subscribe(topic, expression, expression_type=expression_type))
 
     def unsubscribe(self, topic: str) -> None:
         self._run(self._client.unsubscribe(topic))
 
-    def assign(self, queues: Iterable[BrokerQueue], expression: str = ALL) -> None:
+    def assign(self, queues: Iterable[QueueRef], expression: str = SUBSCRIBE_ALL) -> None:
         """Read exactly these queues, whoever else is in the group. Progress is committed as usual."""
         self._run(self._client.assign(queues, expression))
 
     # -- taking messages ----------------------------------------------------------------------------------------------
 
-    def start(self, handler: Handler, *, workers: int = 20, batch: int | None = None, orderly: bool = False) -> None:
+    def start(
+        self, handler: BlockingMessageHandler, *, workers: int = 20, batch: int | None = None, orderly: bool = False
+    ) -> None:
         """Hand messages to a function as they come, in threads of their own; returns at once.
 
         With `batch` the handler gets lists of up to so many. `orderly`: the messages of a queue one after the other.
@@ -158,7 +160,7 @@ class Consumer(Shell[aio.Consumer]):
         taken = self._ahead.take(1)
         while not taken:
             try:
-                self._run(self._fetch(FETCH_MAX, None, in_lanes_max=IN_LANES_FETCH_MAX))
+                self._run(self._fetch(FETCH_COUNT_MAX, None, in_lanes_max=LANES_FETCH_COUNT_MAX))
             except Closed:
                 if self._is_closed:
                     raise StopIteration from None
@@ -175,7 +177,7 @@ class Consumer(Shell[aio.Consumer]):
     # -- positions ----------------------------------------------------------------------------------------------------
 
     @property
-    def queues(self) -> list[BrokerQueue]:
+    def queues(self) -> list[QueueRef]:
         """The queues this consumer reads just now."""
         return self._call(lambda: self._client.queues)
 
@@ -183,27 +185,27 @@ class Consumer(Shell[aio.Consumer]):
         """Returns once the queues have been shared out for the first time."""
         self._run(self._client.shared())
 
-    def seek(self, queue: BrokerQueue, offset: int) -> None:
+    def seek(self, queue: QueueRef, offset: int) -> None:
         """Go on from another place."""
         self._run(self._client.seek(queue, offset))
 
-    def seek_to_time(self, queue: BrokerQueue, time_ms: int) -> None:
+    def seek_to_time(self, queue: QueueRef, time_ms: int) -> None:
         self._run(self._client.seek_to_time(queue, time_ms))
 
-    def pause(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+    def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
         """Pull no more, until `resume`. What is here already is still delivered."""
         self._call(lambda: self._client.pause(queues))
 
-    def resume(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+    def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
         self._call(lambda: self._client.resume(queues))
 
-    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
+    def positions(self, topic: str | None = None) -> dict[QueueRef, int]:
         """How far each queue is dealt with."""
         return self._call(lambda: self._client.positions(topic))
 
     def pull(
-        self, queue: BrokerQueue, offset: int, *, count_max: int = 32, expression: str = ALL, hold_ms: int = 0
-    ) -> PullAnswer:
+        self, queue: QueueRef, offset: int, *, count_max: int = 32, expression: str = SUBSCRIBE_ALL, hold_ms: int = 0
+    ) -> PullResult:
         """One pull, by hand: no group, no progress."""
         return self._run(self._client.pull(queue, offset, count_max=count_max, expression=expression, hold_ms=hold_ms))
 
@@ -218,7 +220,7 @@ class Consumer(Shell[aio.Consumer]):
         keys: str | Iterable[str] | None = None,
         from_ms: int | None = None,
         to_ms: int | None = None,
-    ) -> Resent:
+    ) -> ResendResult:
         """Have messages delivered once more to this group; `Admin.resend` says which. Without one: `GroupRequired`."""
         return self._run(
             self._client.resend(
@@ -236,10 +238,10 @@ class Consumer(Shell[aio.Consumer]):
     def read_table(
         self,
         topic: str,
-        start: Start | int = "first",
-        end: Start | int = "last",
+        start: StartPosition | int = "first",
+        end: StartPosition | int = "last",
         *,
-        expression: str = ALL,
+        expression: str = SUBSCRIBE_ALL,
         columns: Iterable[str] | None = None,
     ) -> pa.Table:
         """The messages of a topic as an Arrow table, from a time (or `"first"`) up to another (or `"last"`)."""
@@ -269,7 +271,7 @@ class Consumer(Shell[aio.Consumer]):
         await self._client.close(grace_s)
 
 
-def _handle(handler: Handler, given: Any) -> None:
+def _handle(handler: BlockingMessageHandler, given: Any) -> None:
     try:
         handler(given)
     except Exception as error:

@@ -13,17 +13,17 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from sparrow.client.aio.consume.queue_fetcher import Item, done
+from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
 from sparrow.model.message import StoredMessage
 
-SETTLE_S = 1.0
+SETTLE_INTERVAL_S = 1.0
 
 
-class Ahead:
+class FetchBuffer:
     def __init__(self) -> None:
-        self._line: deque[Item] = deque()
-        self._in_hand: list[Item] = []
-        self._dealt_with: deque[Item] = deque()
+        self._line: deque[FetchedMessage] = deque()
+        self._in_hand: list[FetchedMessage] = []
+        self._dealt_with: deque[FetchedMessage] = deque()
         self._settled_s = time.monotonic()
 
     # -- in the thread that takes -------------------------------------------------------------------------------------
@@ -46,14 +46,14 @@ class Ahead:
     @property
     def is_due(self) -> bool:
         """Whether the loop should hear of what is dealt with, though nothing else is asked of it."""
-        return bool(self._dealt_with) and time.monotonic() - self._settled_s > SETTLE_S
+        return bool(self._dealt_with) and time.monotonic() - self._settled_s > SETTLE_INTERVAL_S
 
     # -- on the loop --------------------------------------------------------------------------------------------------
 
-    def add(self, items: Iterable[Item]) -> None:
+    def add(self, items: Iterable[FetchedMessage]) -> None:
         self._line.extend(items)
 
     def settle(self) -> None:
         """Tell the feeds what is dealt with."""
         self._settled_s = time.monotonic()
-        done([self._dealt_with.popleft() for _ in range(len(self._dealt_with))])
+        mark_consumed([self._dealt_with.popleft() for _ in range(len(self._dealt_with))])

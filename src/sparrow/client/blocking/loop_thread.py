@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from sparrow.model.errors import Closed, Refused, SparrowError
 
 _LOOK_UP_S = 0.25
-ABANDON_S = 2.0
+CANCEL_WAIT_S = 2.0
 """How long something cancelled may take to wind up before its caller goes on without it."""
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(call.cancel)
         except RuntimeError:
             return  # the loop is gone, and the call with it
-        call.wait(ABANDON_S)
+        call.wait(CANCEL_WAIT_S)
 
     def _serve(self) -> None:
         with self._runner:
@@ -210,6 +210,6 @@ class SharedLoop:
         self._loop, self._users, self._lock = None, 0, threading.Lock()
 
 
-SHARED = SharedLoop()
+SHARED_LOOP = SharedLoop()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=SHARED.forget)
+    os.register_at_fork(after_in_child=SHARED_LOOP.forget)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparrow.client import aio
-from sparrow.client.aio.consume.pop_consumer import POP_MAX, Receipt
-from sparrow.client.blocking.blocking_client import Shell
-from sparrow.client.subscription import ALL, TAG
+from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
+from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.token import Credentials
 
 
-class PopConsumer(Shell[aio.PopConsumer]):
+class PopConsumer(BlockingClient[aio.PopConsumer]):
     """
     ```python
     with PopConsumer("billing") as consumer:
@@ -41,12 +41,12 @@ class PopConsumer(Shell[aio.PopConsumer]):
         self,
         topic: str,
         *,
-        count_max: int = POP_MAX,
+        count_max: int = POP_COUNT_MAX,
         wait_ms: int = 15_000,
-        expression: str = ALL,
-        expression_type: str = TAG,
+        expression: str = SUBSCRIBE_ALL,
+        expression_type: str = EXPRESSION_TAG,
         in_order: bool = False,
-    ) -> list[Receipt]:
+    ) -> list[PopReceipt]:
         """Some messages, or none when the time is up."""
         return self._run(
             self._client.receive(
@@ -59,10 +59,10 @@ class PopConsumer(Shell[aio.PopConsumer]):
             )
         )
 
-    def ack(self, receipts: Receipt | Iterable[Receipt]) -> None:
+    def ack(self, receipts: PopReceipt | Iterable[PopReceipt]) -> None:
         """Dealt with."""
         self._run(self._client.ack(receipts))
 
-    def postpone(self, receipt: Receipt, invisible_ms: int) -> Receipt:
+    def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
         return self._run(self._client.postpone(receipt, invisible_ms))

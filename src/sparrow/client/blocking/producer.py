@@ -14,37 +14,37 @@ from typing import Any, NamedTuple
 
 from sparrow.client import aio
 from sparrow.client.aio.produce.producer import MESSAGE_BYTES_MAX
-from sparrow.client.aio.produce.transactions import checked_outcome
-from sparrow.client.blocking.blocking_client import Shell
-from sparrow.client.delayed_delivery import put_off
-from sparrow.client.queue_selection import Selector
+from sparrow.client.aio.produce.transactions import validate_transaction_state
+from sparrow.client.blocking.blocking_client import BlockingClient
+from sparrow.client.delayed_delivery import with_delivery_time
+from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.send_result import Outcome, SendResult
+from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[StoredMessage], Outcome]
+BlockingTransactionChecker = Callable[[StoredMessage], TransactionState]
 """Finds out what became of the work a half message was sent for."""
 
-SOON_BYTES_MAX = 8 * 1024 * 1024
+HANDOVER_BYTES_MAX = 8 * 1024 * 1024
 """What may wait for the loop to take it: a sender that is faster waits too."""
 _COST_BYTES = 512
-TURN_COUNT = 256
+HANDOVER_COUNT_MAX = 256
 """Messages handed over before the loop may look at its sockets again: senders may never pause."""
 
 
 class _Soon(NamedTuple):
     message: Message
-    queue: BrokerQueue | None
-    selector: Selector | None
+    queue: QueueRef | None
+    selector: QueueSelector | None
     timeout_ms: int | None
     future: Future[SendResult]
 
 
-class Producer(Shell[aio.Producer]):
+class Producer(BlockingClient[aio.Producer]):
     """Sends messages. Any number of threads may share one.
 
     ```python
@@ -68,8 +68,8 @@ class Producer(Shell[aio.Producer]):
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         template_queues: int = 4,
         compress_above_bytes: int | None = 4096,
-        selector: Selector | None = None,
-        transaction_listener: Listener | None = None,
+        selector: QueueSelector | None = None,
+        transaction_listener: BlockingTransactionChecker | None = None,
         trace: bool = False,
         idempotent: bool = False,
         credentials: Credentials | None = None,
@@ -90,7 +90,7 @@ class Producer(Shell[aio.Producer]):
             template_queues=template_queues,
             compress_above_bytes=compress_above_bytes,
             selector=selector,
-            transaction_listener=in_thread(transaction_listener) if transaction_listener is not None else None,
+            transaction_listener=run_in_thread(transaction_listener) if transaction_listener is not None else None,
             trace=trace,
             idempotent=idempotent,
             credentials=credentials,
@@ -107,8 +107,8 @@ class Producer(Shell[aio.Producer]):
         self,
         message: Message,
         *,
-        queue: BrokerQueue | None = None,
-        selector: Selector | None = None,
+        queue: QueueRef | None = None,
+        selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after_ms: int | None = None,
@@ -120,7 +120,7 @@ class Producer(Shell[aio.Producer]):
         the time of a `delay_level`, 1 (1 s) to 18 (2 h), which RocketMQ 4 knows too.
         """
         if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
-            message = put_off(
+            message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         return self._run(self._client.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms))
@@ -129,8 +129,8 @@ class Producer(Shell[aio.Producer]):
         self,
         message: Message,
         *,
-        queue: BrokerQueue | None = None,
-        selector: Selector | None = None,
+        queue: QueueRef | None = None,
+        selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after_ms: int | None = None,
@@ -144,14 +144,14 @@ class Producer(Shell[aio.Producer]):
         ```
         """
         if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
-            message = put_off(
+            message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         loop = self._opened()
         future: Future[SendResult] = Future()
         with self._has_room:
             # A future's callback runs on the loop, which must not wait for itself.
-            while self._soon_bytes > SOON_BYTES_MAX and not loop.is_current:
+            while self._soon_bytes > HANDOVER_BYTES_MAX and not loop.is_current:
                 self._has_room.wait()
             self._soon.append(_Soon(message, queue, selector, timeout_ms, future))
             self._soon_bytes += len(message.body) + _COST_BYTES
@@ -162,13 +162,13 @@ class Producer(Shell[aio.Producer]):
         return future
 
     def send_batch(
-        self, messages: Sequence[Message], *, queue: BrokerQueue | None = None, timeout_ms: int | None = None
+        self, messages: Sequence[Message], *, queue: QueueRef | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
         return self._run(self._client.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
     def send_one_way(
-        self, message: Message, *, queue: BrokerQueue | None = None, selector: Selector | None = None
+        self, message: Message, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Handed to the connection when this returns. Nobody will say whether it arrived."""
         self._run(self._client.send_one_way(message, queue=queue, selector=selector))
@@ -182,7 +182,7 @@ class Producer(Shell[aio.Producer]):
         keys: str | None = "keys",
         tags: str | None = "tags",
         properties: str | None = "properties",
-        queue: BrokerQueue | None = None,
+        queue: QueueRef | None = None,
         in_flight: int = 4,
         timeout_ms: int | None = None,
     ) -> int:
@@ -208,7 +208,7 @@ class Producer(Shell[aio.Producer]):
         return self._run(self._client.recall(sent))
 
     @contextmanager
-    def transaction(self, message: Message, *, queue: BrokerQueue | None = None) -> Iterator[SendResult]:
+    def transaction(self, message: Message, *, queue: QueueRef | None = None) -> Iterator[SendResult]:
         """Delivered when the block ends well, and never when it raises.
 
         ```python
@@ -222,35 +222,35 @@ class Producer(Shell[aio.Producer]):
         except BaseException:
             self._roll_back(sent)
             raise
-        self.end_transaction(sent, Outcome.COMMIT)
+        self.end_transaction(sent, TransactionState.COMMIT)
 
     def send_in_transaction(
-        self, message: Message, work: Callable[[Message], Any], *, queue: BrokerQueue | None = None
+        self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
-        """The same with a function, called here. It returns an `Outcome`, or nothing, which commits; raising rolls
-        back. `Outcome.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
+        """The same with a function, called here. It returns an `TransactionState`, or nothing, which commits; raising rolls
+        back. `TransactionState.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
         sent = self.begin_transaction(message, queue=queue)
         try:
             said = work(message)
-            outcome = Outcome.COMMIT if said is None else checked_outcome(said)
+            outcome = TransactionState.COMMIT if said is None else validate_transaction_state(said)
         except BaseException:
             self._roll_back(sent)
             raise
         self.end_transaction(sent, outcome)
         return sent
 
-    def begin_transaction(self, message: Message, *, queue: BrokerQueue | None = None) -> SendResult:
-        """Store a message out of sight. Whoever begins must end, if only as `Outcome.UNKNOWN`."""
+    def begin_transaction(self, message: Message, *, queue: QueueRef | None = None) -> SendResult:
+        """Store a message out of sight. Whoever begins must end, if only as `TransactionState.UNKNOWN`."""
         return self._run(self._client.begin_transaction(message, queue=queue))
 
-    def end_transaction(self, sent: SendResult, outcome: Outcome) -> None:
+    def end_transaction(self, sent: SendResult, outcome: TransactionState) -> None:
         """Deliver it, or drop it. A broker that cannot be reached asks later, and is told then."""
         self._run(self._client.end_transaction(sent, outcome))
 
     def _roll_back(self, sent: SendResult) -> None:
         """Because something was raised: what goes wrong here must not take its place."""
         try:
-            self.end_transaction(sent, Outcome.ROLLBACK)
+            self.end_transaction(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
             log.warning("a transaction was not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
 
@@ -258,8 +258,8 @@ class Producer(Shell[aio.Producer]):
         self,
         message: Message,
         *,
-        queue: BrokerQueue | None = None,
-        selector: Selector | None = None,
+        queue: QueueRef | None = None,
+        selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> StoredMessage:
         """Send a message and wait for what some consumer replies. `RequestTimeout` when nobody does in time."""
@@ -304,7 +304,7 @@ class Producer(Shell[aio.Producer]):
             for number, soon in enumerate(taken, start=1):
                 if soon.future.set_running_or_notify_cancel():
                     await self._hand_over(soon)
-                if number % TURN_COUNT == 0:
+                if number % HANDOVER_COUNT_MAX == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
 
@@ -324,7 +324,7 @@ class Producer(Shell[aio.Producer]):
         sending.add_done_callback(lambda done: _settle(future, done))
 
 
-def in_thread(listener: Listener) -> Callable[[StoredMessage], Awaitable[Outcome]]:
+def run_in_thread(listener: BlockingTransactionChecker) -> Callable[[StoredMessage], Awaitable[TransactionState]]:
     """It may look into a database: the loop goes on meanwhile."""
     return lambda message: asyncio.to_thread(listener, message)
 

@@ -27,7 +27,7 @@ from sparrow.spark.source.metadata import look, places_of
 from sparrow.spark.source.offset_resolution import name_of
 from sparrow.spark.source.options import SourceOptions
 from sparrow.spark.source.schema import TYPES
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +131,7 @@ def without_empty(rows: DataFrame) -> DataFrame:
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
-Ranges = dict[BrokerQueue, tuple[int, int]]
+Ranges = dict[QueueRef, tuple[int, int]]
 
 
 def _plan(spark: SparkSession, compact: Compact, current: Version) -> tuple[Ranges, Version]:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.queue_selection import SHARDING_KEY
-from sparrow.client.retry import DEAD_PREFIX, OF_THE_JOURNEY, OWN_TOPIC, RETRY_PREFIX
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
+from sparrow.client.retry import DELIVERY_STATE_PROPERTIES, DLQ_TOPIC_PREFIX, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.forward import ddl, mentioned, property_of, read_stream, write_stream, written
 from sparrow.spark.runtime.progress import Told, failing_in_a_sentence, follow, watch_job
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CAUSES = ("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception")
 """Properties that may say why a message died. RocketMQ has none of its own: consumers add what they like."""
-_ORIGINS = (OWN_TOPIC, "DLQ_ORIGIN_TOPIC", "REAL_TOPIC")
+_ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", "REAL_TOPIC")
 """Properties that say which topic a dead letter was sent to; the first that does counts. The second is Apache's."""
 _CAUSE_CHARS = 200
 SAMPLES = 5
@@ -128,11 +128,13 @@ def redrive(
 def _source(arguments: DeadLetters) -> dict[str, str]:
     # By a pattern in any case: the topic is made with a group's first dead letter, and there may be none.
     group = ".*" if arguments.group is None else re.escape(arguments.group)
-    if arguments.group is not None and arguments.group.startswith(DEAD_PREFIX):
-        raise Refused(f"{arguments.group!r} is a topic; say the group, {arguments.group.removeprefix(DEAD_PREFIX)!r}")
+    if arguments.group is not None and arguments.group.startswith(DLQ_TOPIC_PREFIX):
+        raise Refused(
+            f"{arguments.group!r} is a topic; say the group, {arguments.group.removeprefix(DLQ_TOPIC_PREFIX)!r}"
+        )
     return {
         "nameserver": arguments.name_servers,
-        "subscribePattern": re.escape(DEAD_PREFIX) + group,
+        "subscribePattern": re.escape(DLQ_TOPIC_PREFIX) + group,
         **arguments.options,
     }
 
@@ -154,8 +156,8 @@ def letters(dead: DataFrame, causes: Sequence[str] = CAUSES) -> DataFrame:
     origin = f.coalesce(*(f.nullif(said[name], f.lit("")) for name in _ORIGINS))
     cause = f.coalesce(*(f.nullif(said[name], f.lit("")) for name in causes)) if causes else f.lit(None)
     return (
-        dead.withColumn("group", f.substr("topic", f.lit(len(DEAD_PREFIX) + 1)))
-        .withColumn("origin", f.when(~origin.startswith(RETRY_PREFIX), origin))
+        dead.withColumn("group", f.substr("topic", f.lit(len(DLQ_TOPIC_PREFIX) + 1)))
+        .withColumn("origin", f.when(~origin.startswith(RETRY_TOPIC_PREFIX), origin))
         .withColumn("cause", f.substring_index(cause.cast("string"), "\n", 1).substr(1, _CAUSE_CHARS))
         .withColumn("hour", f.date_trunc("hour", "store_timestamp"))
     )
@@ -186,8 +188,8 @@ def redriven(letters: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     known = letters.where("origin IS NOT NULL").withColumn("topic", f.col("origin"))
-    young = known.withColumn("properties_raw", without("properties_raw", sorted(OF_THE_JOURNEY)))
-    return young.select(*YOUNG, "topic", property_of("properties_raw", SHARDING_KEY).alias("sharding_key"))
+    young = known.withColumn("properties_raw", without("properties_raw", sorted(DELIVERY_STATE_PROPERTIES)))
+    return young.select(*YOUNG, "topic", property_of("properties_raw", PROPERTY_SHARDING_KEY).alias("sharding_key"))
 
 
 def without(raw: str, names: Sequence[str]) -> Column:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import FOLDERS, archived
 from sparrow.spark.jobs.forward import (
@@ -150,7 +150,7 @@ def in_order(batch: DataFrame) -> DataFrame:
     """Rows for the sink, those with one key in the order of their queue."""
     from pyspark.sql import functions as f
 
-    keys = (property_of("properties_raw", SHARDING_KEY), f.col("keys"))
+    keys = (property_of("properties_raw", PROPERTY_SHARDING_KEY), f.col("keys"))
     key = f.coalesce(*(f.nullif(each, f.lit("")) for each in keys), f.col("msg_id"))
     return carried(batch.repartition(key).sortWithinPartitions(*_PLACE))
 

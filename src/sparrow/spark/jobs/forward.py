@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.copy.message_copy import COPIED
 from sparrow.spark.runtime.progress import Done, Told, failing_in_a_sentence, follow, in_a_sentence
@@ -106,7 +106,7 @@ def carried(messages: DataFrame, *, by: str | None = None) -> DataFrame:
     """All that a message is, as a sink takes it. `by`: SQL for the key that chooses its queue."""
     from pyspark.sql import functions as f
 
-    key = property_of("properties_raw", SHARDING_KEY) if by is None else f.expr(by).cast("string")
+    key = property_of("properties_raw", PROPERTY_SHARDING_KEY) if by is None else f.expr(by).cast("string")
     return messages.select(*CARRIED, key.alias("sharding_key"))
 
 

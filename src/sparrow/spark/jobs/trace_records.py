@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparrow.client.trace_records import Consumed, Kind
+from sparrow.client.trace_records import ConsumeReturnType, TracedMessageType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -212,7 +212,7 @@ _LAYOUTS: Mapping[str, _Layout] = {
             **_ABOUT,
             "body_bytes": _number(8),
             "cost_ms": _number(9),
-            "kind": _number(10, below=len(Kind)),
+            "kind": _number(10, below=len(TracedMessageType)),
             "is_success": _published_well,
         },
     ),
@@ -226,10 +226,10 @@ _LAYOUTS: Mapping[str, _Layout] = {
             "cost_ms": _number(2),
             "is_success": _truth(3),
             "keys": _word(4),
-            "code": _number(5, below=len(Consumed), unless_there=int(Consumed.SUCCESS)),
+            "code": _number(5, below=len(ConsumeReturnType), unless_there=int(ConsumeReturnType.SUCCESS)),
             "time": _moment(6, is_optional=True),
             "group": _word(7),
         },
     ),
-    TRANSACTION: _Layout(12, {**_ABOUT, "kind": _number(8, below=len(Kind)), "state": _word(10)}),
+    TRANSACTION: _Layout(12, {**_ABOUT, "kind": _number(8, below=len(TracedMessageType)), "state": _word(10)}),
 }

@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparrow.client.aio.produce.producer import Producer
-from sparrow.client.aio.produce.sender import Parcel, Sender
-from sparrow.client.aio.produce.table_sender import BATCH_BYTES
-from sparrow.client.delayed_delivery import DELIVER_AT
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.produce.sender import Sender, SendPayload
+from sparrow.client.aio.produce.table_sender import BATCH_BYTES_MAX
+from sparrow.client.delayed_delivery import PROPERTY_TIMER_DELIVER_MS
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
-from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY, Message
-from sparrow.model.priority import PRIORITY
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, Message
+from sparrow.model.priority import PROPERTY_PRIORITY
 from sparrow.spark.sink.commit_messages import Staged
 from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.ordered_sends import Lanes
 from sparrow.spark.sink.queue_selection import ANY, by_topic, places_of, sorted_by_place
 from sparrow.spark.sink.record_encoder import DELAYS, NOT_AT_ALL, pieces
 from sparrow.spark.sink.write_context import Work
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns.batch import encode_batches
 
 _ANYWHERE_AT_ONCE = 4
@@ -60,7 +60,7 @@ class Sending:
             for piece in pieces(its):
                 self._send(piece, route)
 
-    def _send(self, rows: Rows, route: Route) -> None:
+    def _send(self, rows: Rows, route: TopicRoute) -> None:
         if not len(rows):
             return
         order, shares = sorted_by_place(places_of(rows, len(route.write_queues), may_be_any=True))
@@ -75,17 +75,17 @@ class Sending:
                 tags=part.tags,
                 unique_keys=self._work.ids.fill(part.msg_id, len(part)),
                 properties=part.all_properties(),
-                bytes_max=BATCH_BYTES,
+                bytes_max=BATCH_BYTES_MAX,
             ):
-                parcel = Parcel(batch.data, is_batch=True)
+                parcel = SendPayload(batch.data, is_batch=True)
                 lane = next(self._anywhere) if queue is None else queue
                 self._post(lane, len(batch.data), partial(self._deliver, route.topic, parcel, queue))
 
-    async def _deliver(self, topic: str, parcel: Parcel, queue: BrokerQueue | None) -> object:
+    async def _deliver(self, topic: str, parcel: SendPayload, queue: QueueRef | None) -> object:
         timeout_ms = self._work.options.client.timeout_ms
         return await self._sender.deliver(topic, parcel, queue=queue, timeout_ms=timeout_ms)
 
-    def _send_alone(self, rows: Rows, route: Route) -> None:
+    def _send_alone(self, rows: Rows, route: TopicRoute) -> None:
         if self._producer is None:
             self._producer = Producer(
                 group=self._work.options.group,
@@ -125,7 +125,9 @@ def must_go_alone(rows: Rows, *, in_lanes: bool) -> NDArray[np.bool_]:
     found = np.zeros(len(rows), np.bool_)
     if rows.deliver_ms is not None:
         found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
-    for row, name, value in rows.entries(_TRANSACTION, DELIVER_AT, *DELAYS, *((PRIORITY,) if in_lanes else ())):
+    for row, name, value in rows.entries(
+        _TRANSACTION, PROPERTY_TIMER_DELIVER_MS, *DELAYS, *((PROPERTY_PRIORITY,) if in_lanes else ())
+    ):
         if value not in NOT_AT_ALL:
             if name == _TRANSACTION:
                 raise Refused(
@@ -145,8 +147,8 @@ def messages(rows: Rows, topic: str) -> list[Message]:
     values = [column.to_pylist() if column is not None else [None] * len(rows) for column in columns]
     made = []
     for body, properties, keys, tags, msg_id, deliver_ms in zip(*values, strict=True):
-        said = {KEYS: keys, TAGS: tags, UNIQUE_KEY: msg_id, **dict(properties or ())}
+        said = {PROPERTY_KEYS: keys, PROPERTY_TAGS: tags, PROPERTY_UNIQUE_KEY: msg_id, **dict(properties or ())}
         if deliver_ms is not None:
-            said[DELIVER_AT] = str(deliver_ms)
+            said[PROPERTY_TIMER_DELIVER_MS] = str(deliver_ms)
         made.append(Message(topic=topic, body=body, properties={name: text for name, text in said.items() if text}))
     return made

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sparrow.client.aio.admin.admin import Admin
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import staging
 from sparrow.client.aio.produce.sender import NoMaster
-from sparrow.client.topic_route import Route
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
-from sparrow.model.topic import checked_topic
+from sparrow.model.topic import validate_topic_name
 from sparrow.wire.codes import Response
 from sparrow.wire.error_codes import AnsweredNo
 
@@ -31,21 +31,21 @@ T = TypeVar("T")
 class Brokers:
     """What a session knows of brokers, with a bound for how long one that is away is waited for."""
 
-    def __init__(self, session: Session, *, patience_ms: int, topic_queues: int) -> None:
+    def __init__(self, session: ClientSession, *, patience_ms: int, topic_queues: int) -> None:
         self._session = session
         self._patience_s = patience_ms / 1000
         self._topic_queues = topic_queues
 
-    async def route(self, topic: str, *, may_be_new: bool) -> Route:
+    async def route(self, topic: str, *, may_be_new: bool) -> TopicRoute:
         """Where rows of the topic go. One that may be new gets the brokers it will have, if any makes topics."""
-        checked_topic(topic)
+        validate_topic_name(topic)
         return await self.patiently(lambda: self._route(topic, may_be_new=may_be_new))
 
-    async def known_route(self, topic: str) -> Route:
+    async def known_route(self, topic: str) -> TopicRoute:
         """The same of a topic that must be there: it is waited for."""
         return await self.route(topic, may_be_new=False)
 
-    async def _route(self, topic: str, *, may_be_new: bool, is_fresh: bool = False) -> Route:
+    async def _route(self, topic: str, *, may_be_new: bool, is_fresh: bool = False) -> TopicRoute:
         try:
             queues = self._topic_queues if may_be_new else 0
             route = await self._session.route(topic, is_fresh=is_fresh, template_queues=queues)
@@ -99,7 +99,7 @@ class Brokers:
             await asyncio.sleep(pause_s)
             pause_s, tries = min(2 * pause_s, _PAUSE_MAX_S), tries + 1
 
-    async def made_route(self, topic: str) -> Route:
+    async def made_route(self, topic: str) -> TopicRoute:
         """The route of a topic that is there: where topics are made by the first message, it is made now."""
         route = await self.route(topic, may_be_new=True)
         if self._session.route_now(topic) is not None:
@@ -122,7 +122,7 @@ class Brokers:
                 await self.ask(broker, topic, self._asked_for_ledger, may_be_new=True)
 
     async def _asked_for_ledger(self, address: str) -> None:
-        await staging.ledger(self._session, address, "sparrow")
+        await staging.query_ledger(self._session, address, "sparrow")
         _KNOWN_TO_STAGE.add(address)
 
 

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.sink.brokers import Brokers
@@ -73,7 +73,7 @@ def mark_of(brokers: Iterable[str]) -> int:
     return zlib.crc32("\n".join(sorted(brokers)).encode())
 
 
-async def publish(session: Session, brokers: Brokers, receipts: Sequence[Receipt]) -> bool:
+async def publish(session: ClientSession, brokers: Brokers, receipts: Sequence[Receipt]) -> bool:
     """Make messages of all that was staged. False: they were before, and what is staged now is dropped."""
     stages: dict[str, list[Staged]] = {}
     for receipt in sorted(receipts, key=lambda each: each.partition):
@@ -89,7 +89,7 @@ async def publish(session: Session, brokers: Brokers, receipts: Sequence[Receipt
 
 
 async def _publish_on_one(
-    session: Session, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
+    session: ClientSession, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
 ) -> bool:
     ((broker, topic),) = finding.items()
     tries = 0
@@ -108,7 +108,7 @@ async def _publish_on_one(
 
 
 async def _publish_on_several(
-    session: Session, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
+    session: ClientSession, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
 ) -> bool:
     scope, number = transaction
     mark = mark_of(finding)
@@ -135,9 +135,9 @@ async def _publish_on_several(
     return True
 
 
-async def _noted(session: Session, brokers: Brokers, scope: str, broker: str, topic: str) -> Noted:
+async def _noted(session: ClientSession, brokers: Brokers, scope: str, broker: str, topic: str) -> Noted:
     async def ask(address: str) -> Noted:
-        return Noted(*[await staging.ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)])
+        return Noted(*[await staging.query_ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)])
 
     return await brokers.ask(broker, topic, ask)
 
@@ -149,7 +149,7 @@ async def _all(asked: Iterable[Awaitable[object]]) -> None:
             raise answer
 
 
-async def drop(session: Session, brokers: Brokers, stages: Iterable[Staged]) -> None:
+async def drop(session: ClientSession, brokers: Brokers, stages: Iterable[Staged]) -> None:
     """Let go of what was staged. Where that fails, the broker does it when its time is up."""
     by_broker: dict[str, list[Staged]] = {}
     for each in stages:

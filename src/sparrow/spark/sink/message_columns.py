@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.options import Delivery, SinkOptions
 from sparrow.wire.columns.layout import retyped
@@ -118,7 +118,7 @@ class Rows(msgspec.Struct, frozen=True):
         """The map of each row, with its sharding key."""
         if self.sharding_key is None:
             return self.properties
-        return with_entry(self.properties, SHARDING_KEY, self.sharding_key)
+        return with_entry(self.properties, PROPERTY_SHARDING_KEY, self.sharding_key)
 
     def entries(self, *names: str) -> list[tuple[int, str, str]]:
         """Rows that have one of these properties, and what it says. Meant for properties that are rare."""

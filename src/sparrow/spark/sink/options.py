@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.model.topic import checked_topic
+from sparrow.model.topic import validate_topic_name
 from sparrow.spark import options as kinds
 from sparrow.spark.options import ClientOptions, Option, client_options
 from sparrow.wire.compression import Compression
@@ -139,7 +139,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if name_servers is None:
         raise Refused("the option 'nameserver' is missing: say where the name servers are, such as 127.0.0.1:9876")
     if said["topic"] is not None:
-        checked_topic(said["topic"])
+        validate_topic_name(said["topic"])
     if said["delivery"] is Delivery.AT_LEAST_ONCE:
         if said["compression"] is not None:
             raise Refused("the option 'compress' needs delivery exactlyOnce or idempotent: in batches all or none are")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 
-from sparrow.client.aio.produce.memory_budget import Allowance
+from sparrow.client.aio.produce.memory_budget import MemoryBudget
 
 
 class Lanes:
     """After the first failure nothing more is sent, and everybody is told of it."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._allowance = Allowance(bytes_max)
+        self._allowance = MemoryBudget(bytes_max)
         self._last: dict[Hashable, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
 

@@ -127,7 +127,7 @@ class Staging(Recording):
 
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
         session, fills_checksum = self._work.link.session, self._work.options.fills_checksum
-        return staging.stage(session, address, self._stage(broker), number, blob, fills_checksum=fills_checksum)
+        return staging.stage_records(session, address, self._stage(broker), number, blob, fills_checksum=fills_checksum)
 
     def finish(self) -> tuple[Staged, ...]:
         self._flush()
@@ -140,7 +140,7 @@ class Staging(Recording):
     async def _seal(self, broker: str) -> Staged:
         gathered, name, session = self._gathered[broker], self._stage(broker), self._work.link.session
         sealed = await self._work.brokers.ask(
-            broker, gathered.topic, lambda address: staging.seal(session, address, name, gathered.blobs)
+            broker, gathered.topic, lambda address: staging.seal_stage(session, address, name, gathered.blobs)
         )
         if sealed.rows != gathered.rows:
             raise SparrowError(f"broker {broker!r} has staged {sealed.rows} rows, and {gathered.rows} were sent")

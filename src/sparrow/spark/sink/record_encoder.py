@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.delayed_delivery import DELIVER_AFTER, DELIVER_AT
+from sparrow.client.delayed_delivery import PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import DELAY
+from sparrow.model.message import PROPERTY_DELAY_LEVEL
 from sparrow.model.queue import Queue
 from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.options import SinkOptions
 from sparrow.spark.sink.queue_selection import sorted_by_place
 from sparrow.wire import queue_batches
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import encode
 from sparrow.wire.columns.encoder import LOOPBACK
 from sparrow.wire.columns.layout import as_bytes, window
@@ -87,9 +87,7 @@ class Encoder:
         self._options, self._ids, self._now_ms = options, ids, now_ms
         self._born_host = born_host if len(born_host) == len(LOOPBACK) else LOOPBACK  # columns are for IPv4
 
-    def portions(
-        self, rows: Rows, queues: tuple[BrokerQueue, ...], places: NDArray[Any]
-    ) -> Iterator[tuple[str, Portion]]:
+    def portions(self, rows: Rows, queues: tuple[QueueRef, ...], places: NDArray[Any]) -> Iterator[tuple[str, Portion]]:
         """The records of one topic's rows, queue by queue, each with the name of the broker it is for."""
         refuse_later(rows, self._options, self._now_ms())
         order, shares = sorted_by_place(places)
@@ -176,8 +174,8 @@ class Gathering:
 
 def refuse_later(rows: Rows, options: SinkOptions, now_ms: int) -> None:
     """Only a send can ask a broker to keep a message. What was kept before, and says so still, is a row like others."""
-    for row, name, value in rows.entries(DELIVER_AT, *DELAYS):
-        is_past = name == DELIVER_AT and value.isdecimal() and int(value) <= now_ms
+    for row, name, value in rows.entries(PROPERTY_TIMER_DELIVER_MS, *DELAYS):
+        is_past = name == PROPERTY_TIMER_DELIVER_MS and value.isdecimal() and int(value) <= now_ms
         if value not in NOT_AT_ALL and not is_past:
             raise Refused(
                 f"row {rows.number_of(row)} of its partition has the property {name}, which keeps a message for later: "
@@ -185,7 +183,7 @@ def refuse_later(rows: Rows, options: SinkOptions, now_ms: int) -> None:
             )
 
 
-DELAYS = (DELAY, "TIMER_DELAY_SEC", DELIVER_AFTER)
+DELAYS = (PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", PROPERTY_TIMER_DELAY_MS)
 NOT_AT_ALL = ("", "0", "false")
 """Values by which a property asks for nothing."""
 

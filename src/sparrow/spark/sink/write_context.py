@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple, Protocol
 
 from sparrow import clock
-from sparrow.client.topic_route import Route
+from sparrow.client.topic_route import TopicRoute
 from sparrow.spark.client_pool import Link
 from sparrow.spark.sink.brokers import Brokers
 from sparrow.spark.sink.commit_messages import Staged, Transaction
@@ -37,11 +37,11 @@ class Writing(Protocol):
 class Routes:
     """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
 
-    def __init__(self, link: Link, find: Callable[[str], Coroutine[Any, Any, Route]]) -> None:
+    def __init__(self, link: Link, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
         self._link, self._find = link, find
-        self._known: dict[str, Route] = {}
+        self._known: dict[str, TopicRoute] = {}
 
-    def __getitem__(self, topic: str) -> Route:
+    def __getitem__(self, topic: str) -> TopicRoute:
         found = self._known.get(topic)
         if found is None:
             found = self._known[topic] = self._link.run(self._find(topic))
@@ -62,7 +62,7 @@ class Task(NamedTuple):
     """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
 
 
-def _finder(task: Task, options: SinkOptions, brokers: Brokers) -> Callable[[str], Coroutine[Any, Any, Route]]:
+def _finder(task: Task, options: SinkOptions, brokers: Brokers) -> Callable[[str], Coroutine[Any, Any, TopicRoute]]:
     """How a task finds the route of a topic."""
     if options.delivery is Delivery.AT_LEAST_ONCE:
         return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there

@@ -11,20 +11,20 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from sparrow.client.aio.admin.admin import Admin
-from sparrow.client.aio.admin.queue_bounds import Head, heads
-from sparrow.client.aio.consume.offset_store import BrokerOffsets
-from sparrow.client.retry import RETRY_PREFIX
+from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
+from sparrow.client.aio.consume.offset_store import BrokerOffsetStore
+from sparrow.client.retry import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue
-from sparrow.model.topic import Group, is_of_brokers
+from sparrow.model.topic import Group, is_system_topic
 from sparrow.spark.client_pool import LINKS, Link
 from sparrow.spark.source.options import SourceOptions
 from sparrow.store.log.readonly.store_directory import StoreDirectory
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 FILES_BROKER = "files"
 """The name of the broker in offsets of a store that is read without one."""
-Heads = dict[BrokerQueue, Head]
+Heads = dict[QueueRef, SizedQueueBounds]
 
 
 class Places(Protocol):
@@ -43,15 +43,15 @@ class Places(Protocol):
         """Whether a topic was there when its heads were asked for."""
         ...
 
-    def offset_at(self, queue: BrokerQueue, time_ms: int) -> int:
+    def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         """The first offset stored at or after that time."""
         ...
 
-    def committed(self, group: str, queues: Iterable[BrokerQueue]) -> dict[BrokerQueue, int]:
+    def committed(self, group: str, queues: Iterable[QueueRef]) -> dict[QueueRef, int]:
         """Where the group goes on, of queues that it has read."""
         ...
 
-    def commit(self, group: str, offsets: dict[BrokerQueue, int]) -> None:
+    def commit(self, group: str, offsets: dict[QueueRef, int]) -> None:
         """Show how far a query is."""
         ...
 
@@ -71,7 +71,7 @@ def wanted_topics(options: SourceOptions, places: Places) -> list[str]:
         return list(options.assign)
     assert options.pattern is not None, "one of the three is there"
     pattern = re.compile(options.pattern)
-    return [name for name in places.topics() if pattern.fullmatch(name) and not is_of_brokers(name)]
+    return [name for name in places.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
 
 
 def look(options: SourceOptions, places: Places, *, is_fresh: bool, without_absent: bool = False) -> Heads:
@@ -87,10 +87,8 @@ def look(options: SourceOptions, places: Places, *, is_fresh: bool, without_abse
     return {queue: found[queue] for queue in _assigned(options.assign, found)}
 
 
-def _assigned(assign: dict[str, dict[str, list[int]]], found: Heads) -> list[BrokerQueue]:
-    queues = [
-        BrokerQueue(t, b, number) for t, brokers in assign.items() for b, ids in brokers.items() for number in ids
-    ]
+def _assigned(assign: dict[str, dict[str, list[int]]], found: Heads) -> list[QueueRef]:
+    queues = [QueueRef(t, b, number) for t, brokers in assign.items() for b, ids in brokers.items() for number in ids]
     there = {queue.topic for queue in found}
     for queue in queues:
         if queue not in found and queue.topic in there:
@@ -122,7 +120,7 @@ class BrokerPlaces:
         session = self._link.session
         there = await asyncio.gather(*(self._is_there(name, is_fresh) for name in topics))
         names = [name for name, is_there in zip(topics, there, strict=True) if is_there]
-        return await heads(session, names, without_absent=without_absent)
+        return await fetch_queue_bounds(session, names, without_absent=without_absent)
 
     async def _is_there(self, topic: str, is_fresh: bool) -> bool:
         try:
@@ -131,30 +129,30 @@ class BrokerPlaces:
             return False
         return True
 
-    def offset_at(self, queue: BrokerQueue, time_ms: int) -> int:
+    def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         return self._link.run(self._admin.offset_at(queue, time_ms))
 
-    def committed(self, group: str, queues: Iterable[BrokerQueue]) -> dict[BrokerQueue, int]:
+    def committed(self, group: str, queues: Iterable[QueueRef]) -> dict[QueueRef, int]:
         return self._link.run(self._committed(group, list(queues)))
 
-    async def _committed(self, group: str, queues: list[BrokerQueue]) -> dict[BrokerQueue, int]:
-        kept = BrokerOffsets(self._link.session, group)
+    async def _committed(self, group: str, queues: list[QueueRef]) -> dict[QueueRef, int]:
+        kept = BrokerOffsetStore(self._link.session, group)
         found = {queue: await kept.load(queue) for queue in queues}
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
-    def commit(self, group: str, offsets: dict[BrokerQueue, int]) -> None:
+    def commit(self, group: str, offsets: dict[QueueRef, int]) -> None:
         if group not in self._groups:
             self._link.run(self._make_group(group))
             self._groups.add(group)
-        self._link.run(BrokerOffsets(self._link.session, group).save(offsets))
+        self._link.run(BrokerOffsetStore(self._link.session, group).save(offsets))
 
     async def _make_group(self, group: str) -> None:
         """Brokers make a group, and its retry topic, when a consumer joins it. A query never does, and `mqadmin` shows
         no progress of a group without that topic."""
         if group not in await self._admin.groups():
             await self._admin.put_group(Group(name=group))
-        if not await self._is_there(f"{RETRY_PREFIX}{group}", is_fresh=False):
-            await self._admin.create_topic(f"{RETRY_PREFIX}{group}", queues=1)
+        if not await self._is_there(f"{RETRY_TOPIC_PREFIX}{group}", is_fresh=False):
+            await self._admin.create_topic(f"{RETRY_TOPIC_PREFIX}{group}", queues=1)
 
 
 class FilePlaces:
@@ -173,18 +171,18 @@ class FilePlaces:
     def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> Heads:
         directory = self._directory = StoreDirectory(self._path)  # a directory is as of when it was opened
         return {
-            BrokerQueue(topic, FILES_BROKER, number): Head(
+            QueueRef(topic, FILES_BROKER, number): SizedQueueBounds(
                 bounds.first, bounds.end, directory.mean_bytes(Queue(topic, number))
             )
             for topic in sorted(topics)
             for number, bounds in sorted(directory.bounds(topic).items())
         }
 
-    def offset_at(self, queue: BrokerQueue, time_ms: int) -> int:
+    def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         return self._directory.offset_at(Queue(queue.topic, queue.queue_id), time_ms)
 
-    def committed(self, group: str, queues: Iterable[BrokerQueue]) -> dict[BrokerQueue, int]:
+    def committed(self, group: str, queues: Iterable[QueueRef]) -> dict[QueueRef, int]:
         raise Refused("access=files asks no broker, so it knows no groups: name offsets or a time instead")
 
-    def commit(self, group: str, offsets: dict[BrokerQueue, int]) -> None:
+    def commit(self, group: str, offsets: dict[QueueRef, int]) -> None:
         raise Refused("access=files asks no broker, so it cannot show progress: leave the option 'groupId' out")

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 
 class Range(NamedTuple):
     """Messages of one queue: from `start` up to, not including, `end`."""
 
-    queue: BrokerQueue
+    queue: QueueRef
     start: int
     end: int
 
@@ -25,7 +25,7 @@ Task = tuple[Range, ...]
 """What one task reads, in this order."""
 
 
-def shared(backlogs: Mapping[BrokerQueue, float], limit: float) -> dict[BrokerQueue, int]:
+def shared(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef, int]:
     """How much of each backlog fits the limit: in proportion, and at least 1 of every queue that has any.
 
     So no queue starves; the whole may pass the limit by one for each queue.

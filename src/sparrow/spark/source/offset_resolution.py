@@ -7,9 +7,9 @@ import time
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.spark.source.metadata import Heads, Places, look
 from sparrow.spark.source.options import EARLIEST, GROUP_PREFIX, LATEST, OffsetsByQueue, SourceOptions
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-Found = dict[BrokerQueue, int]
+Found = dict[QueueRef, int]
 
 
 def patient_look(options: SourceOptions, places: Places) -> Heads:
@@ -77,7 +77,7 @@ def _by_offsets(said: str | OffsetsByQueue, places: Places, heads: Heads) -> Fou
     return found
 
 
-def _said(table: OffsetsByQueue, queue: BrokerQueue, heads: Heads) -> int | None:
+def _said(table: OffsetsByQueue, queue: QueueRef, heads: Heads) -> int | None:
     """What JSON says of a queue: by broker and number, or by number where the topic has only one broker."""
     of_topic = table.get(queue.topic, {})
     of_broker = of_topic.get(queue.broker_name)
@@ -97,14 +97,14 @@ def _no_strangers(table: OffsetsByQueue, heads: Heads) -> None:
         raise Refused(f"the offsets name the topic {strangers[0]!r}, which is not read")
 
 
-def name_of(queue: BrokerQueue) -> str:
+def name_of(queue: QueueRef) -> str:
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
 class MessagesGone(SparrowError):
     """Messages that a query should have read are not there any more."""
 
-    def __init__(self, queue: BrokerQueue, asked: int, first: int, end: int) -> None:
+    def __init__(self, queue: QueueRef, asked: int, first: int, end: int) -> None:
         super().__init__(queue, asked, first, end)
         self.queue, self.asked, self.first, self.end = queue, asked, first, end
 

@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 VERSION = 1
-Positions = Mapping[BrokerQueue, int]
+Positions = Mapping[QueueRef, int]
 
 
 class Offsets(msgspec.Struct, frozen=True):
-    next: dict[BrokerQueue, int]
+    next: dict[QueueRef, int]
     """To be read next."""
-    begun: dict[BrokerQueue, int] = {}
+    begun: dict[QueueRef, int] = {}
     """Where queues start that the offset before did not know."""
 
     def to_json(self) -> dict[str, Any]:
@@ -46,13 +46,13 @@ def _written(positions: Positions) -> dict[str, int]:
     return {f"{q.topic}/{q.broker_name}/{q.queue_id}": positions[q] for q in sorted(positions)}
 
 
-def _read(said: Mapping[str, int]) -> dict[BrokerQueue, int]:
+def _read(said: Mapping[str, int]) -> dict[QueueRef, int]:
     return {queue_of(name): offset for name, offset in said.items()}
 
 
-def queue_of(name: str) -> BrokerQueue:
+def queue_of(name: str) -> QueueRef:
     topic, _, rest = name.partition("/")
     broker, _, queue_id = rest.rpartition("/")
     if not (topic and broker and queue_id.isdigit()):
         raise Refused(f"{name!r} in the checkpoint is no queue: topic/broker/number is expected")
-    return BrokerQueue(topic, broker, int(queue_id))
+    return QueueRef(topic, broker, int(queue_id))

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.pull import PullAnswer, Status, pull
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable, UnknownTopic
 from sparrow.model.queue import Queue
@@ -145,16 +145,18 @@ def _within(buf: Any, starts: Any, end: int) -> tuple[Any, Any]:
 class _Pulls:
     """The answers of one range, the next always on its way."""
 
-    def __init__(self, session: Session, wanted: Range, options: SourceOptions, subscription: Subscription) -> None:
+    def __init__(
+        self, session: ClientSession, wanted: Range, options: SourceOptions, subscription: Subscription
+    ) -> None:
         self._session, self._wanted, self._options = session, wanted, options
         self._subscription = subscription
-        self._answers: asyncio.Queue[PullAnswer | BaseException | None] = asyncio.Queue(1)
+        self._answers: asyncio.Queue[PullResult | BaseException | None] = asyncio.Queue(1)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
 
-    async def next(self) -> PullAnswer | None:
+    async def next(self) -> PullResult | None:
         answer = await self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -174,7 +176,7 @@ class _Pulls:
         except Exception as error:
             await self._answers.put(error)
 
-    async def _all(self) -> AsyncGenerator[PullAnswer, None]:
+    async def _all(self) -> AsyncGenerator[PullResult, None]:
         wanted, options = self._wanted, self._options
         offset = wanted.start
         deadline = 0.0
@@ -195,20 +197,20 @@ class _Pulls:
                 await self._look_for_it()
                 continue
             deadline = 0.0
-            if answer.status is Status.MOVED:
+            if answer.status is PullStatus.MOVED:
                 if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fails_on_loss:
                     return  # whoever counts the offsets says what is missing
                 log.warning("%s goes on at %d instead of %d", name_of(wanted.queue), answer.next_offset, offset)
                 offset = answer.next_offset
                 continue
-            if answer.status is Status.NOTHING_NEW:
+            if answer.status is PullStatus.NOTHING_NEW:
                 return
             if answer.next_offset <= offset:
                 raise Unavailable(f"{name_of(wanted.queue)} does not move on from offset {offset}")
             offset = answer.next_offset
             yield answer
 
-    async def _pull(self, offset: int) -> PullAnswer:
+    async def _pull(self, offset: int) -> PullResult:
         return await pull(
             self._session,
             self._wanted.queue,

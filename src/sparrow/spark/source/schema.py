@@ -19,7 +19,7 @@ from sparrow.wire import columns as codec
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from sparrow.wire.bodies import BrokerQueue
+    from sparrow.wire.bodies import QueueRef
 
 DEFAULT = (
     "body",
@@ -97,12 +97,12 @@ class Projection(NamedTuple):
     kafka: bool
     schema: pa.Schema
 
-    def batch(self, decoded: pa.RecordBatch, queue: BrokerQueue) -> pa.RecordBatch:
+    def batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
         """The columns that Spark expects, of records of one queue."""
         arrays = [self._column(name, decoded, queue) for name in self.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _column(self, name: str, decoded: pa.RecordBatch, queue: BrokerQueue) -> pa.Array:
+    def _column(self, name: str, decoded: pa.RecordBatch, queue: QueueRef) -> pa.Array:
         make = (_KAFKA_MADE if self.kafka else _MADE).get(name)
         if make is not None:
             return make(decoded, queue)
@@ -112,7 +112,7 @@ class Projection(NamedTuple):
         return array
 
 
-_Make = Callable[[pa.RecordBatch, "BrokerQueue"], pa.Array]
+_Make = Callable[[pa.RecordBatch, "QueueRef"], pa.Array]
 _MADE: dict[str, _Make] = {
     "topic": lambda batch, queue: pa.repeat(queue.topic, batch.num_rows),
     "broker": lambda batch, queue: pa.repeat(queue.broker_name, batch.num_rows),
@@ -135,7 +135,7 @@ def _headers(properties: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(properties.offsets, pairs, type=kind)
 
 
-def _as_text(array: pa.Array, decoded: pa.RecordBatch, queue: BrokerQueue) -> pa.Array:
+def _as_text(array: pa.Array, decoded: pa.RecordBatch, queue: QueueRef) -> pa.Array:
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:

@@ -29,7 +29,7 @@ from sparrow.spark.source.offsets import Offsets
 from sparrow.spark.source.options import SourceOptions
 from sparrow.spark.source.range_reader import read_task
 from sparrow.spark.source.schema import projection
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Watch:
         self._frozen: Heads | None = None
         self._first: Offsets | None = None
         self._waiting_s: float | None = None
-        self._told: dict[BrokerQueue, int] = {}
+        self._told: dict[QueueRef, int] = {}
         self._complained_s = float("-inf")
 
     def initial(self) -> Offsets:
@@ -182,7 +182,7 @@ class Watch:
                 "give each query a checkpoint of its own"
             )
 
-    def _checked(self, start: Offsets, heads: Heads) -> tuple[dict[BrokerQueue, int], dict[BrokerQueue, int]]:
+    def _checked(self, start: Offsets, heads: Heads) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
         """Where every queue stands, the new ones too; messages that are gone are an error, or skipped aloud."""
         position, begun = {}, {}
         for queue, at in start.next.items():
@@ -215,7 +215,7 @@ class Watch:
         self._waiting_s = None
         return True
 
-    def _admitted(self, backlogs: dict[BrokerQueue, int], heads: Heads, limit: ReadLimit) -> dict[BrokerQueue, int]:
+    def _admitted(self, backlogs: dict[QueueRef, int], heads: Heads, limit: ReadLimit) -> dict[QueueRef, int]:
         """How much of each backlog the batch takes."""
         if isinstance(limit, ReadMaxRows):
             backlogs = shared(backlogs, limit.max_rows)

@@ -16,7 +16,7 @@ from hashlib import sha256
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.model.message import PRODUCER_ID, SEQUENCE, Draft
+from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, Draft
 from sparrow.model.queue import Queue
 from sparrow.store.copy.plan import CopyPlan, TopicCopy, create_target_topic, plan_copy
 from sparrow.store.copy.references import ReferenceResolver
@@ -24,7 +24,7 @@ from sparrow.store.spi import AtEnd, Moved, Slice, Store
 from sparrow.wire import properties, record
 
 BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
-_PRODUCER = PRODUCER_ID.encode() + b"\x01"
+_PRODUCER = PROPERTY_PRODUCER_ID.encode() + b"\x01"
 
 
 class CopyReport(msgspec.Struct, frozen=True):
@@ -180,7 +180,9 @@ class _Copier:
         if len(drafts) == 1 and _PRODUCER in drafts[0].properties:
             # The store takes it for a repeat of what the same producer sent before: of a retry, that is the original.
             words = properties.decode(drafts[0].properties)
-            words = {name: value for name, value in words.items() if name not in (PRODUCER_ID, SEQUENCE)}
+            words = {
+                name: value for name, value in words.items() if name not in (PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
+            }
             plain = msgspec.structs.replace(drafts[0], properties=properties.encode(words))
             appended = await self._target.append(lap.target, [plain])
         if (appended.queue, appended.offset) != (lap.target, lap.at):

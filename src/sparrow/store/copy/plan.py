@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from sparrow.model.errors import IllegalName, Refused, UnknownTopic
-from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
-from sparrow.model.topic import INHERIT, Topic, is_of_brokers
+from sparrow.model.topic import PERM_INHERIT, Topic, is_system_topic
 from sparrow.store.spi import Store
 
 _MADE_BY_ROCKETMQ = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})
@@ -63,10 +63,10 @@ async def plan_copy(
 
 
 async def _is_system(source: Store, topic: Topic) -> bool:
-    if is_of_brokers(topic.name):
+    if is_system_topic(topic.name):
         return True
     # A broker's name and its cluster's are topics, too: others inherit from them, and nobody sends there.
-    if not topic.permission & INHERIT and topic.name not in _MADE_BY_ROCKETMQ:
+    if not topic.permission & PERM_INHERIT and topic.name not in _MADE_BY_ROCKETMQ:
         return False
     return not any([(await source.bounds(queue)).end for queue in TopicCopy(topic, topic.name).queues])
 
@@ -94,28 +94,28 @@ def _suggested(name: str) -> str:
 async def create_target_topic(target: Store, move: TopicCopy) -> Callable[[int], Queue]:
     """Create the topic where it goes, with room for all its queues; which queue goes into which."""
     wanted = msgspec.structs.replace(move.topic, name=move.to)
-    had_lanes = bool(wanted.sys_flag & HAS_LANES)
+    had_lanes = bool(wanted.sys_flag & LANES_SYS_FLAG)
     known = (await target.topics()).get(move.to)
     if known is None:
         await target.put_topic(wanted)
         known = (await target.topics())[move.to]
-    has_lanes = bool(known.sys_flag & HAS_LANES)
+    has_lanes = bool(known.sys_flag & LANES_SYS_FLAG)
     if had_lanes and not has_lanes:
         raise Refused(f"topic {move.to!r} is there already, without the three priorities that this one has")
 
     def place(queue_id: int) -> Queue:
         # Without priorities everything was equal: that is what the middle is.
-        return Queue(move.to, queue_id_of(queue_id, Priority.MIDDLE) if has_lanes and not had_lanes else queue_id)
+        return Queue(move.to, read_queue_id(queue_id, Priority.MIDDLE) if has_lanes and not had_lanes else queue_id)
 
     count = len(move.queues)
-    parts = -(-count // LANES) if had_lanes else count
-    room = known.read_queues // LANES if has_lanes else known.read_queues
+    parts = -(-count // LANE_COUNT) if had_lanes else count
+    room = known.read_queues // LANE_COUNT if has_lanes else known.read_queues
     if room < (parts if has_lanes else count):
         await target.put_topic(
             msgspec.structs.replace(
                 known,
                 write_queues=max(parts, known.write_queues),
-                read_queues=parts * LANES if has_lanes else max(count, known.read_queues),
+                read_queues=parts * LANE_COUNT if has_lanes else max(count, known.read_queues),
             )
         )
     return place

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparrow.model.errors import Refused
-from sparrow.model.message import UNIQUE_KEY, Draft
+from sparrow.model.message import PROPERTY_UNIQUE_KEY, Draft
 from sparrow.store.spi import Store
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
@@ -48,7 +48,7 @@ class ReferenceResolver:
             original is None
             or message is None
             or message.topic != value_of(reference.properties, _OWN_TOPIC.encode())
-            or message.unique_key != value_of(reference.properties, UNIQUE_KEY.encode())
+            or message.unique_key != value_of(reference.properties, PROPERTY_UNIQUE_KEY.encode())
         ):
             # It keeps its place in the queue; readers pass over it as they did before.
             self._gone += 1

@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from sparrow import clock
 from sparrow.model.errors import Closed, Refused, SparrowError, StoreFailed, UnknownTopic
-from sparrow.model.message import LOOPBACK, Draft, Host
-from sparrow.model.queue import Bounds, Queue, QueueOffset
-from sparrow.model.token import Token, checked_token
-from sparrow.model.topic import Group, Topic, checked_group, checked_topic
+from sparrow.model.message import LOOPBACK_HOST, Draft, Host
+from sparrow.model.queue import Queue, QueueBounds, QueueOffset
+from sparrow.model.token import Token, validate_token_name
+from sparrow.model.topic import Group, Topic, validate_group_name, validate_topic_name
 from sparrow.settings import LogSettings, Watermark
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.log import search
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _COLD_READERS = 4
-_NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
+_NOTHING = QueueBounds(QueueOffset(0), QueueOffset(0))
 _UNFILED_BYTES = 64 << 20
 """Runs that may wait for the key index; past it, whoever appends helps it to catch up."""
 
@@ -72,7 +72,7 @@ class LogStore:
         path: Path | str,
         settings: LogSettings | None = None,
         *,
-        store_host: Host = LOOPBACK,
+        store_host: Host = LOOPBACK_HOST,
         on_growth: GrowthListener | None = None,
         archived_to: Callable[[], int | None] = lambda: None,
         now_ms: Callable[[], int] = clock.now_ms,
@@ -293,10 +293,10 @@ class LogStore:
         assert result is not None, "only a hot read may decline"
         return result
 
-    async def bounds(self, queue: Queue) -> Bounds:
+    async def bounds(self, queue: Queue) -> QueueBounds:
         return self.bounds_now(queue)
 
-    def bounds_now(self, queue: Queue) -> Bounds:
+    def bounds_now(self, queue: Queue) -> QueueBounds:
         found = self._queues.get(queue)
         return found.bounds if found is not None else _NOTHING
 
@@ -336,7 +336,7 @@ class LogStore:
         return dict(self._memory.state.topics)
 
     async def put_topic(self, topic: Topic) -> None:
-        if checked_topic(topic.name) == STATE_QUEUE.topic:
+        if validate_topic_name(topic.name) == STATE_QUEUE.topic:
             raise Refused(f"topic {topic.name!r} is the store's own")
         await self._say([TopicUpdate(topic.name, topic)])
 
@@ -361,7 +361,7 @@ class LogStore:
         return dict(self._memory.state.groups)
 
     async def put_group(self, group: Group) -> None:
-        checked_group(group.name)
+        validate_group_name(group.name)
         await self._say([GroupUpdate(group.name, group)])
 
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
@@ -378,7 +378,7 @@ class LogStore:
         return MappingProxyType(self._memory.state.tokens)
 
     async def put_token(self, token: Token) -> None:
-        checked_token(token.name)
+        validate_token_name(token.name)
         await self._say([TokenUpdate(token)])
 
     async def _say(self, words: list[StateUpdate]) -> None:

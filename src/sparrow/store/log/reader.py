@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
@@ -21,7 +21,7 @@ from sparrow.wire.record import AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET
 
 log = logging.getLogger(__name__)
 
-_EMPTY = Bounds(QueueOffset(0), QueueOffset(0))
+_EMPTY = QueueBounds(QueueOffset(0), QueueOffset(0))
 Ints = npt.NDArray[np.int64]
 
 _FEW_ENTRIES = 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.model.message import KEYS, UNIQUE_KEY, StoredMessage
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, StoredMessage
 from sparrow.model.queue import QueueOffset
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
@@ -70,7 +70,7 @@ def find_by_key(
             continue
         message = record.decode(data, expand=False)
         names = message.properties
-        has_key = names.get(UNIQUE_KEY) == key or key in names.get(KEYS, "").split(" ")
+        has_key = names.get(PROPERTY_UNIQUE_KEY) == key or key in names.get(PROPERTY_KEYS, "").split(" ")
         is_wanted = has_key and message.topic == topic and begin_ms <= message.store_ms <= end_ms
         if is_wanted and _is_visible(queues, message):
             found[at] = data

@@ -15,10 +15,10 @@ from typing import Unpack
 
 from sparrow import clock
 from sparrow.model.errors import Busy, Closed, Refused, SparrowError, TooLarge, UnknownTopic
-from sparrow.model.message import LOOPBACK, Draft, Host
-from sparrow.model.queue import Bounds, PhysicalOffset, Queue, QueueOffset
+from sparrow.model.message import LOOPBACK_HOST, Draft, Host
+from sparrow.model.queue import PhysicalOffset, Queue, QueueBounds, QueueOffset
 from sparrow.model.token import Token
-from sparrow.model.topic import Group, Topic, checked_group
+from sparrow.model.topic import Group, Topic, validate_group_name
 from sparrow.settings import SqlSettings
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.spi import AppendResult, AtEnd, BrokerStore, Moved, QueueRecords, ReadLimits, ReadResult
@@ -50,7 +50,7 @@ from sparrow.store.sql.state.resend_ranges import ResendRanges
 from sparrow.wire import record
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
-_NOTHING = Bounds(QueueOffset(0), QueueOffset(0))
+_NOTHING = QueueBounds(QueueOffset(0), QueueOffset(0))
 _TRIES_MAX = 20
 
 
@@ -106,7 +106,7 @@ class SqlStore:
         settings: SqlSettings | None = None,
         *,
         owner: str | None = None,
-        store_host: Host = LOOPBACK,
+        store_host: Host = LOOPBACK_HOST,
         on_growth: Callable[[Queue, QueueOffset], None] = lambda queue, end: None,
         waited_for: Callable[[], Collection[Queue]] = tuple,
         now_ms: Callable[[], int] = clock.now_ms,
@@ -356,12 +356,12 @@ class SqlStore:
             return Moved(view.bounds.first, view.bounds)
         return await view.read_rows(self.database, offset, **limits)
 
-    def bounds_now(self, queue: Queue) -> Bounds:
+    def bounds_now(self, queue: Queue) -> QueueBounds:
         """As far as is known here: what others append is seen within a second."""
         lane = self.catalogue.lanes.get(queue)
         return self._view_of(lane, queue).bounds if lane is not None else _NOTHING
 
-    async def bounds(self, queue: Queue) -> Bounds:
+    async def bounds(self, queue: Queue) -> QueueBounds:
         lane = self.catalogue.lanes.get(queue)
         if lane is None:
             return _NOTHING
@@ -420,7 +420,7 @@ class SqlStore:
         return dict(self.catalogue.groups)
 
     async def put_group(self, group: Group) -> None:
-        checked_group(group.name)
+        validate_group_name(group.name)
         await self.catalogue.put_group(group)
 
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sparrow.model.errors import CorruptRecord
-from sparrow.model.message import KEYS, UNIQUE_KEY, Draft
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Draft
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in
@@ -34,7 +34,7 @@ _LENGTHS = Struct(">HI")
 _pack_lengths, _read_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
 _BORN, _FLAG, _SYS_FLAG = b"sys.born", b"sys.flag", b"sys.sysflag"
 _TIMES, _PREPARED, _PORT, _SOURCE = b"sys.times", b"sys.prepared", b"sys.port", b"sys.src"
-_KEYS, _UNIQUE_KEY = KEYS.encode(), UNIQUE_KEY.encode()
+_KEYS, _UNIQUE_KEY = PROPERTY_KEYS.encode(), PROPERTY_UNIQUE_KEY.encode()
 
 
 class NewRow(msgspec.Struct, frozen=True, gc=False):

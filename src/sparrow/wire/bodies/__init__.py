@@ -19,7 +19,7 @@ from sparrow.wire.bodies.clients import (
     SubscriptionData,
     SubscriptionOfGroup,
 )
-from sparrow.wire.bodies.codec import Body, BrokerQueue, DataVersion, read, write
+from sparrow.wire.bodies.codec import Body, DataVersion, QueueRef, read, write
 from sparrow.wire.bodies.pop import (
     Ack,
     Assignment,
@@ -82,7 +82,7 @@ __all__ = [
     "BrokerData",
     "BrokerMemberGroup",
     "BrokerMembers",
-    "BrokerQueue",
+    "QueueRef",
     "BrokerStats",
     "ClientConfigCheck",
     "ClusterTable",

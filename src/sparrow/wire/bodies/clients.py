@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.bodies.codec import Body, BrokerQueue
+from sparrow.wire.bodies.codec import Body, QueueRef
 
 
 class SubscriptionData(Body, frozen=True):
@@ -57,12 +57,12 @@ class LockQueues(Body, frozen=True):
 
     consumer_group: str
     client_id: str
-    mq_set: list[BrokerQueue] = []
+    mq_set: list[QueueRef] = []
     only_this_broker: bool = False
 
 
 class QueuesLocked(Body, frozen=True):
-    locked: list[BrokerQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")
+    locked: list[QueueRef] = msgspec.field(default_factory=list, name="lockOKMQSet")
 
 
 class Connection(Body, frozen=True):

@@ -15,7 +15,7 @@ class Body(msgspec.Struct, frozen=True, rename="camel"):
     """What one kind of body says. Members it does not know are passed over, members that are None not written."""
 
 
-class BrokerQueue(Body, frozen=True, order=True):
+class QueueRef(Body, frozen=True, order=True):
     """One queue of one broker. Sorted by topic, then broker, then number, as every client allocates them."""
 
     topic: str
@@ -63,10 +63,10 @@ def _reader(kind: Any) -> Any:
         return None
 
 
-def _queue_key(members: dict[str, Any]) -> BrokerQueue:
+def _queue_key(members: dict[str, Any]) -> QueueRef:
     """The only objects RocketMQ uses as keys are queues."""
     try:
-        return msgspec.convert(members, BrokerQueue, strict=False)
+        return msgspec.convert(members, QueueRef, strict=False)
     except ValueError as cause:
         raise ProtocolError(f"an object stands for a key and is no queue: {cause}") from cause
 

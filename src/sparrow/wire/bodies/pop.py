@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sparrow.model.errors import BadRequest
-from sparrow.wire.bodies.codec import Body, BrokerQueue
+from sparrow.wire.bodies.codec import Body, QueueRef
 
 BITS_MAX = 1024
 """A checkpoint covers at most some dozens of messages."""
@@ -25,7 +25,7 @@ class QueryAssignment(Body, frozen=True):
 
 
 class Assignment(Body, frozen=True):
-    message_queue: BrokerQueue
+    message_queue: QueueRef
     """Queue -1 stands for all queues of the broker."""
     mode: str = "PULL"
 

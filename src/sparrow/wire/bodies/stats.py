@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sparrow.wire.bodies.clients import SubscriptionData
-from sparrow.wire.bodies.codec import Body, BrokerQueue
+from sparrow.wire.bodies.codec import Body, QueueRef
 
 
 class QueueBounds(Body, frozen=True):
@@ -20,7 +20,7 @@ class QueueBounds(Body, frozen=True):
 class TopicStats(Body, frozen=True):
     """One entry a queue, also for empty ones: tools take an empty table for a failure."""
 
-    offset_table: dict[BrokerQueue, QueueBounds] = {}
+    offset_table: dict[QueueRef, QueueBounds] = {}
     topic_put_tps: float = 0.0
 
 
@@ -32,7 +32,7 @@ class QueueProgress(Body, frozen=True):
 
 
 class ConsumeStats(Body, frozen=True):
-    offset_table: dict[BrokerQueue, QueueProgress] = {}
+    offset_table: dict[QueueRef, QueueProgress] = {}
     consume_tps: float = 0.0
 
 
@@ -46,7 +46,7 @@ class ConsumeStatsList(Body, frozen=True):
 class ResetOffsets(Body, frozen=True):
     """Where each queue of a group goes on: to tools (222) and to members (220)."""
 
-    offset_table: dict[BrokerQueue, int] = {}
+    offset_table: dict[QueueRef, int] = {}
 
 
 class ListedOffset(Body, frozen=True):
@@ -74,12 +74,12 @@ class ListedOffsets(Body, frozen=True):
 class ConsumerStatus(Body, frozen=True):
     """A client's own view (221: `message_queue_table`), and all clients' views (223: `consumer_table`)."""
 
-    message_queue_table: dict[BrokerQueue, int] = {}
-    consumer_table: dict[str, dict[BrokerQueue, int]] = {}
+    message_queue_table: dict[QueueRef, int] = {}
+    consumer_table: dict[str, dict[QueueRef, int]] = {}
 
 
 class TimeSpan(Body, frozen=True):
-    message_queue: BrokerQueue
+    message_queue: QueueRef
     min_time_stamp: int
     max_time_stamp: int
     consume_time_stamp: int

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sparrow.model.topic import READ, WRITE, Group, Topic
+from sparrow.model.topic import PERM_READ, PERM_WRITE, Group, Topic
 from sparrow.wire.bodies.codec import Body, DataVersion
 
 
@@ -15,7 +15,7 @@ class TopicConfig(Body, frozen=True):
     topic_name: str
     read_queue_nums: int = 8
     write_queue_nums: int = 8
-    perm: int = READ | WRITE
+    perm: int = PERM_READ | PERM_WRITE
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire.columns.encoder import Encoded, crcs_of, encode
 from sparrow.wire.columns.hashes import java_hashes
 from sparrow.wire.columns.layout import (
@@ -210,9 +210,9 @@ def _columns() -> dict[str, tuple[pa.Field, Callable[[_Batch], pa.Array]]]:
         ("flag", pa.int32(), lambda batch: batch.number("flag")),
         ("sys_flag", pa.int32(), _Batch.sys_flag),
         ("prepared_offset", pa.int64(), lambda batch: batch.number("prepared_offset")),
-        ("keys", pa.string(), lambda batch: batch.property(KEYS)),
-        ("tags", pa.string(), lambda batch: batch.property(TAGS)),
-        ("msg_id", pa.string(), lambda batch: batch.property(UNIQUE_KEY)),
+        ("keys", pa.string(), lambda batch: batch.property(PROPERTY_KEYS)),
+        ("tags", pa.string(), lambda batch: batch.property(PROPERTY_TAGS)),
+        ("msg_id", pa.string(), lambda batch: batch.property(PROPERTY_UNIQUE_KEY)),
         ("properties", MAP, lambda batch: batch.properties.map()),
         ("properties_raw", pa.string(), lambda batch: batch.properties_raw),
         ("body", pa.binary(), _Batch.body),

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire import batch as object_codec
 from sparrow.wire.batch import SMALLEST_BYTES
 from sparrow.wire.columns.encoder import (
@@ -69,7 +69,9 @@ def encode_batches(
     bodies = column("body", bodies, pa.binary(), None)
     rows = len(bodies)
     body_bytes = np.diff(window(bodies)[1]).astype(np.int64)
-    parts, properties_bytes = property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, unique_keys)), properties)
+    parts, properties_bytes = property_parts(
+        rows, ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_UNIQUE_KEY, unique_keys)), properties
+    )
     sizes = body_bytes + properties_bytes + SMALLEST_BYTES
     headers = repeated(_MEMBER, rows, size=sizes, flag=flag, body_bytes=body_bytes)
     cuts = _cuts(sizes, bytes_max)

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
-from sparrow.model.topic import TOPIC_NAME_MAX
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from sparrow.model.topic import TOPIC_NAME_CHARS_MAX
 from sparrow.wire.checksum import crc32
 from sparrow.wire.columns.layout import BATCH_BYTES_MAX, HEADER, Bools, Ints, binary, retyped, window
 from sparrow.wire.columns.properties import MAP
@@ -78,7 +78,9 @@ def encode(
     rows = len(body)
     body_bytes = np.diff(window(body)[1]).astype(np.int64)
     if properties_raw is None:
-        parts, properties_bytes = property_parts(rows, ((KEYS, keys), (TAGS, tags), (UNIQUE_KEY, msg_ids)), properties)
+        parts, properties_bytes = property_parts(
+            rows, ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_UNIQUE_KEY, msg_ids)), properties
+        )
     else:
         parts, properties_bytes = _raw_parts(column("property strings", properties_raw, pa.string(), rows))
     field = topic_field(name)
@@ -106,8 +108,8 @@ def topic_bytes(topic: str) -> bytes:
         name = topic.encode()
     except UnicodeEncodeError as cause:
         raise Refused("the topic name holds half of a surrogate pair, which is not text") from cause
-    if len(name) > TOPIC_NAME_MAX:
-        raise TooLarge("the topic name", len(name), TOPIC_NAME_MAX)
+    if len(name) > TOPIC_NAME_CHARS_MAX:
+        raise TooLarge("the topic name", len(name), TOPIC_NAME_CHARS_MAX)
     return name
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import KEYS, TAGS, UNIQUE_KEY
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.columns.encoder import crcs_of
 from sparrow.wire.columns.hashes import hashes_and_units, java_hashes, joined_hashes
@@ -76,7 +76,7 @@ class Run:
 
     def tags_codes(self) -> Ints:
         """What the consume queue keeps for each record's tag: its hash, 0 without one."""
-        return java_hashes(self._properties.get(TAGS)).astype(np.int64)
+        return java_hashes(self._properties.get(PROPERTY_TAGS)).astype(np.int64)
 
     def keys(self) -> RunKeys:
         """What the key index files them under."""
@@ -114,8 +114,8 @@ class RunKeys:
 
     def hashes(self) -> tuple[Ints, NDArray[np.int32]]:
         """(which record, hash) for each key, a record's unique key before its other keys."""
-        unique_rows, unique = _present(self._properties.get(UNIQUE_KEY))
-        token_rows, tokens = _tokens(self._properties.get(KEYS))
+        unique_rows, unique = _present(self._properties.get(PROPERTY_UNIQUE_KEY))
+        token_rows, tokens = _tokens(self._properties.get(PROPERTY_KEYS))
         hashes = np.empty(len(unique_rows) + len(token_rows), np.int32)
         hashes[: len(unique_rows)] = self._filed_under(unique_rows, unique)
         hashes[len(unique_rows) :] = self._filed_under(token_rows, tokens)

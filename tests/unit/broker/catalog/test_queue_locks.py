@@ -3,9 +3,9 @@
 import pytest
 
 from sparrow.broker.catalog.queue_locks import QueueLocks
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-Q0, Q1, Q2 = (BrokerQueue("T", "b", number) for number in range(3))
+Q0, Q1, Q2 = (QueueRef("T", "b", number) for number in range(3))
 
 
 @pytest.fixture

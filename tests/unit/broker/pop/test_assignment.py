@@ -1,9 +1,9 @@
 """Who gets which queues when the broker says so."""
 
 from sparrow.broker.pop.assignment import allocate_averagely, allocate_by_circle, allocate_for_pop
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-QUEUES = [BrokerQueue("T", broker, number) for broker in ("a", "b") for number in range(3)]
+QUEUES = [QueueRef("T", broker, number) for broker in ("a", "b") for number in range(3)]
 CLIENTS = ["c1", "c2", "c3", "c4"]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import BadRequest
-from sparrow.model.topic import TOPIC_NAME_MAX, checked_topic
+from sparrow.model.topic import TOPIC_NAME_CHARS_MAX, validate_topic_name
 
 
 def test_a_handle_gives_back_what_an_acknowledgement_needs():
@@ -45,7 +45,9 @@ def test_a_retry_topic_too_long_for_a_topic_is_cut_and_stays_different_from_othe
     names = {receipt_handles.pop_retry_topic("g" * 100, "t" * 99 + last) for last in "abc"}
     assert len(names) == 3
     for name in names:
-        assert checked_topic(name) == name
+        assert validate_topic_name(name) == name
         assert receipt_handles.stored_topic_name(name) == name
-    assert receipt_handles.pop_retry_topic("g", "t" * (TOPIC_NAME_MAX - 9)) == "%RETRY%g_" + "t" * (TOPIC_NAME_MAX - 9)
+    assert receipt_handles.pop_retry_topic("g", "t" * (TOPIC_NAME_CHARS_MAX - 9)) == "%RETRY%g_" + "t" * (
+        TOPIC_NAME_CHARS_MAX - 9
+    )
     assert receipt_handles.stored_topic_name("t" * 500) == "t" * 500, "only retry topics are put together by clients"

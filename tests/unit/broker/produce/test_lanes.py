@@ -17,7 +17,7 @@ from sparrow.broker.produce.lanes import (
     topic_with_lanes,
 )
 from sparrow.model.errors import IllegalMessage, ProtocolError, Refused
-from sparrow.model.priority import HAS_LANES, Priority
+from sparrow.model.priority import LANES_SYS_FLAG, Priority
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import batch
@@ -27,7 +27,7 @@ HIGH, MIDDLE, LOW = Priority
 STRICT = (HIGH, MIDDLE, LOW)
 
 
-def a_topic(parts: int, read: int | None = None, flags: int = HAS_LANES) -> Topic:
+def a_topic(parts: int, read: int | None = None, flags: int = LANES_SYS_FLAG) -> Topic:
     return Topic(name="T", write_queues=parts, read_queues=parts if read is None else read, sys_flag=flags)
 
 
@@ -52,7 +52,7 @@ def test_a_topic_without_lanes_stays_as_it_is_wanted():
     assert topic_with_lanes(wanted, a_topic(9, 9, flags=0)) is wanted
 
 
-@pytest.mark.parametrize(("before", "after"), [(0, HAS_LANES), (HAS_LANES, 0), (HAS_LANES | 1, 1)])
+@pytest.mark.parametrize(("before", "after"), [(0, LANES_SYS_FLAG), (LANES_SYS_FLAG, 0), (LANES_SYS_FLAG | 1, 1)])
 def test_lanes_come_with_a_topic_or_never(before, after):
     with pytest.raises(Refused, match="which queue is what"):
         topic_with_lanes(a_topic(4, 12, flags=after), a_topic(4, 12, flags=before))

@@ -8,9 +8,9 @@ from tests.support.portions import portion
 
 from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
 from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic
-from sparrow.model.priority import HAS_LANES
+from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.queue import Queue
-from sparrow.model.topic import READ, Topic
+from sparrow.model.topic import PERM_READ, Topic
 from sparrow.wire import columns, record
 from sparrow.wire.queue_batches import Portion
 
@@ -20,8 +20,8 @@ TOPICS = {
     topic.name: topic
     for topic in (
         Topic(name="T", read_queues=4, write_queues=2),
-        Topic(name="L", read_queues=6, write_queues=2, sys_flag=HAS_LANES),
-        Topic(name="quiet", permission=READ),
+        Topic(name="L", read_queues=6, write_queues=2, sys_flag=LANES_SYS_FLAG),
+        Topic(name="quiet", permission=PERM_READ),
         Topic(name="%RETRY%g"),
         Topic(name="rmq_sys_wheel_timer"),
     )

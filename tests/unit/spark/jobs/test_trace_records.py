@@ -6,10 +6,18 @@ import pyarrow as pa
 import pytest
 
 from sparrow.client import trace_records
-from sparrow.client.trace_records import ConsumeBegun, Consumed, ConsumeEnded, Kind, Published, Trace, TransactionEnded
+from sparrow.client.trace_records import (
+    ConsumeEndTrace,
+    ConsumeReturnType,
+    ConsumeStartTrace,
+    PublishTrace,
+    TracedMessageType,
+    TraceRecord,
+    TransactionEndTrace,
+)
 from sparrow.spark.jobs.trace_records import SCHEMA, decode
 
-SENT = Published(
+SENT = PublishTrace(
     time_ms=1_767_225_600_123,
     group="shop",
     topic="orders",
@@ -18,20 +26,22 @@ SENT = Published(
     keys="k1 k2",
     body_bytes=6,
     cost_ms=3,
-    kind=Kind.DELAYED,
+    kind=TracedMessageType.DELAYED,
     client_host="here",
 )
-BEGUN = ConsumeBegun(time_ms=1_767_225_600_200, group="billing", request_id="R", message_id="A1", retries=2, keys="k1")
-ENDED = ConsumeEnded(
+BEGUN = ConsumeStartTrace(
+    time_ms=1_767_225_600_200, group="billing", request_id="R", message_id="A1", retries=2, keys="k1"
+)
+ENDED = ConsumeEndTrace(
     request_id="R",
     message_id="A1",
     cost_ms=17,
     is_success=False,
-    code=Consumed.RAISED,
+    code=ConsumeReturnType.RAISED,
     time_ms=1_767_225_600_217,
     group="billing",
 )
-CLOSED = TransactionEnded(
+CLOSED = TransactionEndTrace(
     time_ms=1_767_225_600_300,
     group="shop",
     topic="orders",
@@ -49,21 +59,21 @@ def singly(*bodies: bytes) -> list[dict[str, object]]:
     return [row_of(each) for body in bodies for each in trace_records.decode(body)]
 
 
-def row_of(each: Trace) -> dict[str, object]:
+def row_of(each: TraceRecord) -> dict[str, object]:
     """What columns should say of a record."""
     row: dict[str, object] = dict.fromkeys(SCHEMA.names)
     row |= {"msg_id": each.message_id, "keys": each.keys, "group": each.group}
     row["time"] = pa.scalar(each.time_ms, pa.timestamp("ms", "UTC")).as_py() if each.time_ms else None
     match each:
-        case Published():
+        case PublishTrace():
             row |= {"record": "Pub", "topic": each.topic, "tags": each.tags, "body_bytes": each.body_bytes}
             row |= {"cost_ms": each.cost_ms, "kind": int(each.kind), "is_success": each.is_success}
-        case ConsumeBegun():
+        case ConsumeStartTrace():
             row |= {"record": "SubBefore", "retries": each.retries}
-        case ConsumeEnded():
+        case ConsumeEndTrace():
             row |= {"record": "SubAfter", "cost_ms": each.cost_ms, "is_success": each.is_success}
             row["code"] = int(each.code)
-        case TransactionEnded():
+        case TransactionEndTrace():
             row |= {"record": "EndTransaction", "topic": each.topic, "tags": each.tags, "state": each.state}
             row["kind"] = int(each.kind)
     return row

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.message_columns import KAFKA_HEADERS, PARTS, STRING_MAP, Layout, layout_of
 from sparrow.spark.sink.options import sink_options
@@ -115,10 +115,10 @@ def test_a_sharding_key_joins_the_properties_of_its_row():
     fields = (("body", "binary"), ("properties", STRING_MAP), ("sharding_key", "string"))
     rows = layout(*fields).rows(pa.record_batch(columns))
     wanted = [
-        [("a", "1"), ("b", "2"), (SHARDING_KEY, "k0")],
-        [(SHARDING_KEY, "k1")],
-        [(SHARDING_KEY, None)],
-        [("c", "3"), (SHARDING_KEY, "k3")],
+        [("a", "1"), ("b", "2"), (PROPERTY_SHARDING_KEY, "k0")],
+        [(PROPERTY_SHARDING_KEY, "k1")],
+        [(PROPERTY_SHARDING_KEY, None)],
+        [("c", "3"), (PROPERTY_SHARDING_KEY, "k3")],
     ]
     assert rows.all_properties().to_pylist() == wanted
     assert rows.slice(2, 2).all_properties().to_pylist() == wanted[2:]
@@ -126,7 +126,7 @@ def test_a_sharding_key_joins_the_properties_of_its_row():
     alone = layout(("body", "binary"), ("sharding_key", "string")).rows(
         pa.record_batch({"body": [b""], "sharding_key": ["k"]})
     )
-    assert alone.all_properties().to_pylist() == [[(SHARDING_KEY, "k")]]
+    assert alone.all_properties().to_pylist() == [[(PROPERTY_SHARDING_KEY, "k")]]
 
 
 def test_rows_with_a_property_are_found():

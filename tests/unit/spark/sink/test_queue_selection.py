@@ -7,9 +7,9 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import Message
 from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.queue_selection import ANY, by_topic, places_of, sorted_by_place
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-QUEUES = tuple(BrokerQueue("t", broker, number) for broker in ("a", "b") for number in range(3))
+QUEUES = tuple(QueueRef("t", broker, number) for broker in ("a", "b") for number in range(3))
 
 
 def rows(count: int, **columns: list[object]) -> Rows:

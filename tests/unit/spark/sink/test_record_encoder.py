@@ -8,12 +8,12 @@ from sparrow.spark.sink.message_columns import Rows
 from sparrow.spark.sink.options import sink_options
 from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, compressed, pieces
 from sparrow.wire import queue_batches
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import decode
 from sparrow.wire.compression import Compression
 from sparrow.wire.message_ids import UniqueIds, parse_unique_id
 
-QUEUES = (BrokerQueue("t", "a", 0), BrokerQueue("t", "a", 1), BrokerQueue("t", "b", 0))
+QUEUES = (QueueRef("t", "a", 0), QueueRef("t", "a", 1), QueueRef("t", "b", 0))
 GIVEN = {"nameserver": "127.0.0.1:9876", "topic": "t"}
 
 

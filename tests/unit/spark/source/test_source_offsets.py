@@ -6,11 +6,11 @@ import pytest
 
 from sparrow.model.errors import Refused
 from sparrow.spark.source.offsets import Offsets, queue_of
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 
 def test_an_offset_is_one_text_whatever_the_order_it_was_made_in() -> None:
-    queues = [BrokerQueue("orders", "b", 10), BrokerQueue("orders", "b", 9), BrokerQueue("a", "z", 0)]
+    queues = [QueueRef("orders", "b", 10), QueueRef("orders", "b", 9), QueueRef("a", "z", 0)]
     text = json.dumps(Offsets(dict.fromkeys(queues, 1)).to_json())
     assert text == json.dumps(Offsets(dict.fromkeys(reversed(queues), 1)).to_json())
     assert text == '{"v": 1, "q": {"a/z/0": 1, "orders/b/9": 1, "orders/b/10": 1}, "from": {}}'
@@ -29,4 +29,4 @@ def test_a_name_that_is_no_queue_is_refused(name: str) -> None:
 
 
 def test_a_broker_name_may_hold_a_slash() -> None:
-    assert queue_of("orders/rack/1/7") == BrokerQueue("orders", "rack/1", 7)
+    assert queue_of("orders/rack/1/7") == QueueRef("orders", "rack/1", 7)

@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 
 from sparrow.model.errors import IllegalName, Refused, SparrowError, UnknownTopic
 from sparrow.model.message import Host
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log import LogStore
 from sparrow.store.log.state.updates import STATE_QUEUE
@@ -59,7 +59,7 @@ async def test_readers_see_at_once_what_is_written_and_are_told_in_order(tmp_pat
         store.append_now(B, [draft("0"), draft("1")])
         store.append_now(A, [draft("1")])
         assert grown == [(A, 1), (B, 2), (A, 2)]
-        assert store.bounds_now(A) == Bounds(0, 2)
+        assert store.bounds_now(A) == QueueBounds(0, 2)
 
 
 async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
@@ -68,7 +68,7 @@ async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
         grown.clear()
         appended = store.append_now(A, [draft("0"), draft("1")])
-        assert store.read_now(A, 0) == AtEnd(Bounds(0, 0))
+        assert store.read_now(A, 0) == AtEnd(QueueBounds(0, 0))
         assert grown == []
         assert store.watermark("durable") < appended.end == store.watermark("written")
         store._flusher.sync()
@@ -86,16 +86,16 @@ async def test_readers_wait_for_the_replicas_if_they_are_to(tmp_path):
         first = store.append_now(A, [draft("0")])
         second = store.append_now(A, [draft("1", keys="k")])
         await eventually(lambda: store.watermark("durable") == store.written)
-        assert store.bounds_now(A) == Bounds(0, 0)
+        assert store.bounds_now(A) == QueueBounds(0, 0)
         store.replicated_to(first.end - 1)
-        assert (store.bounds_now(A), grown) == (Bounds(0, 0), [])
+        assert (store.bounds_now(A), grown) == (QueueBounds(0, 0), [])
         store.replicated_to(first.end)
-        assert (store.bounds_now(A), grown) == (Bounds(0, 1), [(A, 1)])
+        assert (store.bounds_now(A), grown) == (QueueBounds(0, 1), [(A, 1)])
         assert bodies(await store.read(A, 0)) == [b"0"]
-        assert await store.read(A, 1) == AtEnd(Bounds(0, 1))
+        assert await store.read(A, 1) == AtEnd(QueueBounds(0, 1))
         store.replicated_to(second.end + 1000)
         assert store.watermark("replicated") == store.written
-        assert (store.bounds_now(A), grown) == (Bounds(0, 2), [(A, 1), (A, 2)])
+        assert (store.bounds_now(A), grown) == (QueueBounds(0, 2), [(A, 1), (A, 2)])
 
 
 async def test_keys_find_nothing_that_readers_may_not_see_yet(tmp_path):
@@ -113,14 +113,14 @@ async def test_a_watermark_never_goes_back(tmp_path):
         store.replicated_to(end)
         store.replicated_to(10)
         assert store.watermark("replicated") == end
-        assert store.bounds_now(A) == Bounds(0, 1)
+        assert store.bounds_now(A) == QueueBounds(0, 1)
 
 
 async def test_what_waited_when_the_store_was_closed_is_seen_after_opening(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         store.append_now(A, [draft("0")])
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
-        assert store.bounds_now(A) == Bounds(0, 1)
+        assert store.bounds_now(A) == QueueBounds(0, 1)
 
 
 async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
@@ -146,8 +146,8 @@ async def test_every_view_follows_a_cut(tmp_path):
         end = appended[11].end
         await asyncio.to_thread(store.truncate, end)
         for _ in range(2):
-            assert store.bounds_now(A) == Bounds(0, 12)
-            assert store.bounds_now(B) == Bounds(0, 0)
+            assert store.bounds_now(A) == QueueBounds(0, 12)
+            assert store.bounds_now(B) == QueueBounds(0, 0)
             assert [body[:2].rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(12)]
             assert [record.decode(d).queue_offset for d in await store.find_by_key("A", "k")] == list(range(12))
             assert await store.find_by_key("B", "k") == []
@@ -220,7 +220,7 @@ async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
         assert 0 < first < end == 40
         kept = await read_all(store, A)
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        assert store.bounds_now(A) == Bounds(first, end)
+        assert store.bounds_now(A) == QueueBounds(first, end)
         assert await read_all(store, A) == kept
         assert [body[:2] for body in kept] == [b"%d" % n for n in range(first, end)]
         assert set(await store.topics()) == {"A", "B"}
@@ -293,7 +293,7 @@ async def empty_a(path, settings, now) -> None:
             now.now_ms += HOUR_MS
             store.append_now(B, [draft(bytes(2000))])
         await store.trim()
-        assert store.bounds_now(A) == Bounds(5, 5)
+        assert store.bounds_now(A) == QueueBounds(5, 5)
 
 
 async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_are_lost(tmp_path):
@@ -302,7 +302,7 @@ async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_
     settings = small(retention_hours=1)
     await empty_a(tmp_path, settings, now)
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        assert store.bounds_now(A) == Bounds(5, 5)
+        assert store.bounds_now(A) == QueueBounds(5, 5)
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path, settings, now_ms=now) as store:
         assert store.append_now(A, [draft("next")]).offset == 5
@@ -319,7 +319,7 @@ async def test_a_queue_without_messages_and_files_does_not_make_every_start_read
     caplog.clear()
     for _ in range(2):
         async with await opened(tmp_path, settings, now_ms=now) as store:
-            assert store.bounds_now(A) == Bounds(5, 5)
+            assert store.bounds_now(A) == QueueBounds(5, 5)
             store.append_now(B, [draft("more")])
     assert "queues and index are built again from the log" not in caplog.messages
     shutil.rmtree(tmp_path / "consumequeue" / "B")
@@ -347,15 +347,15 @@ async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
 async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
-        assert store.bounds_now(DEAD) == Bounds(0, 10)
+        assert store.bounds_now(DEAD) == QueueBounds(0, 10)
         await store.trim()
-        assert store.bounds_now(DEAD) == Bounds(8, 10)  # the other of three hours is that old this very moment
+        assert store.bounds_now(DEAD) == QueueBounds(8, 10)  # the other of three hours is that old this very moment
         assert await read_all(store, DEAD) == [b"8", b"9"]
-        assert await store.read(DEAD, 0) == Moved(8, Bounds(8, 10))
+        assert await store.read(DEAD, 0) == Moved(8, QueueBounds(8, 10))
         found = await store.find_by_key(DEAD.topic, "k")
         assert [record.decode(data).queue_offset for data in found] == [8, 9]
         assert await store.offset_at(DEAD, 0) == 8
-        assert store.bounds_now(A) == Bounds(0, 10)
+        assert store.bounds_now(A) == QueueBounds(0, 10)
         assert store.first == 0
 
 
@@ -363,7 +363,7 @@ async def test_dead_letters_expire_without_being_asked_to(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
         store._keeper.hurry("expire dead letters")
-        await eventually(lambda: store.bounds_now(DEAD) == Bounds(8, 10))
+        await eventually(lambda: store.bounds_now(DEAD) == QueueBounds(8, 10))
 
 
 async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
@@ -375,7 +375,7 @@ async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
     shutil.rmtree(tmp_path / "without views" / "consumequeue")
     for path in (tmp_path / "store", crashed, tmp_path / "without views"):
         async with await opened(path, small(dead_letter_hours=3), now_ms=now) as store:
-            assert store.bounds_now(DEAD) == Bounds(8, 10)
+            assert store.bounds_now(DEAD) == QueueBounds(8, 10)
             assert store.append_now(DEAD, [draft("next")]).offset == 10
 
 
@@ -383,8 +383,8 @@ async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tm
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=0) as store:
         await store.trim()
-        assert store.bounds_now(DEAD) == Bounds(10, 10)
-        assert await store.read(DEAD, 10) == AtEnd(Bounds(10, 10))
+        assert store.bounds_now(DEAD) == QueueBounds(10, 10)
+        assert await store.read(DEAD, 10) == AtEnd(QueueBounds(10, 10))
     async with await opened(tmp_path, small(dead_letter_hours=1), now_ms=now) as store:
         assert store.append_now(DEAD, [draft("next")]).offset == 10
         now.now_ms += HOUR_MS - 1
@@ -398,7 +398,7 @@ async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
         await store.trim()
         fifth = store._queues.get(DEAD).physical_offset_at(5)
         await asyncio.to_thread(store.truncate, fifth)
-        assert store.bounds_now(DEAD) == Bounds(5, 5)
+        assert store.bounds_now(DEAD) == QueueBounds(5, 5)
         assert store.append_now(DEAD, [draft("5 again")]).offset == 5
         assert await read_all(store, DEAD) == [b"5 again"]
 
@@ -410,7 +410,7 @@ async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_lon
             store.append_now(B, [draft(bytes(2000))])
             now.now_ms += HOUR_MS
         assert await store.trim() > 0
-        assert store.bounds_now(DEAD) == Bounds(10, 10)
+        assert store.bounds_now(DEAD) == QueueBounds(10, 10)
 
 
 # -- stops of every kind ----------------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
         assert len(await store.find_by_key("A", "k", limit=100)) == 30
         assert set(await store.topics()) == {"A", "B"}
         assert await store.committed("g", A) == 3
-        assert store.bounds_now(Queue("Gone", 0)) == Bounds(0, 0)
+        assert store.bounds_now(Queue("Gone", 0)) == QueueBounds(0, 0)
 
 
 async def test_a_torn_tail_is_cut_and_what_comes_next_takes_its_place(tmp_path):
@@ -504,7 +504,7 @@ async def test_a_damaged_record_leaves_a_hole_and_the_others_keep_their_offsets(
     async with await opened(copy) as store:
         (hole,) = store.damage
         assert (hole.start, hole.end) == (places[4], places[5])
-        assert store.bounds_now(A) == Bounds(0, 10)
+        assert store.bounds_now(A) == QueueBounds(0, 10)
         found = await store.read(A, 0)
         assert [message.queue_offset for message in messages(found)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert found.next_offset == 10
@@ -544,7 +544,7 @@ async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_kept_out(
         await deleting
         with pytest.raises(UnknownTopic):
             store.append_now(A, [draft("too late")])
-        assert store.bounds_now(A) == Bounds(0, 0)
+        assert store.bounds_now(A) == QueueBounds(0, 0)
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path) as store:
         assert store.damage == []
@@ -582,7 +582,7 @@ async def test_a_refused_run_of_records_leaves_nothing_in_the_log(tmp_path):
     encoded = columns.encode(pa.array([bytes(50)] * 3, pa.binary()), topic="A")
     with pytest.raises(Refused):
         store.append_encoded_now(A, encoded.data, encoded.sizes)
-    assert store.bounds_now(A) == Bounds(0, 0)
+    assert store.bounds_now(A) == QueueBounds(0, 0)
     end = store.written
     assert segment_path(store.path, 0).read_bytes()[end:] == bytes(4096 - end)
     await store.close()

@@ -6,7 +6,7 @@ import pytest
 from tests.support.drafts import bodies, draft
 from tests.support.log_stores import SMALL, damage, small
 
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AtEnd
@@ -29,7 +29,7 @@ async def test_a_damaged_record_is_not_served_but_the_others_are(tmp_path, writt
         assert store.read_now(Q, 0) is None, "old data is not for the event loop"
         found = await store.read(Q, 0)
         assert bodies(found) == [b"%d body" % n for n in range(10) if n != 3]
-        assert (found.next_offset, found.bounds) == (10, Bounds(0, 10))
+        assert (found.next_offset, found.bounds) == (10, QueueBounds(0, 10))
         found = await store.read(Q, 3, count_max=1)
         assert (bodies(found), found.next_offset) == ([], 4)
         assert await store.record_at(written[3]) is None
@@ -61,7 +61,7 @@ async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is
         assert bodies(store.read_now(Q, 19)) == [b"19"]
         assert store.read_now(Q, 0) is None
         assert bodies(await store.read(Q, 0, count_max=2)) == [b"0", b"1"]
-        assert store.read_now(Q, 20) == AtEnd(Bounds(0, 20))
+        assert store.read_now(Q, 20) == AtEnd(QueueBounds(0, 20))
 
 
 async def test_a_closed_store_does_not_make_up_bytes(tmp_path):

@@ -7,7 +7,7 @@ from tests.support.drafts import draft
 from tests.support.log_stores import SMALL, damage, small
 
 from sparrow.model.message import Draft
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.wire import record
@@ -185,4 +185,4 @@ async def test_a_damaged_record_is_not_found_by_its_key(store):
     appended = store.append_now(Q, [draft(f"body {n}", keys="k") for n in range(3)])
     damage(store.path, appended.physical_offsets[1] + record.FIXED_BYTES, SMALL.segment_bytes)
     assert await found(store, "k") == [b"body 0", b"body 2"]
-    assert store.bounds_now(Q) == Bounds(0, 3)
+    assert store.bounds_now(Q) == QueueBounds(0, 3)

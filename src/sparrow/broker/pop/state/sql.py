@@ -21,7 +21,7 @@ from sparrow.broker.pop.state.ack_floor import AckFloor
 from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
 from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBatch, InFlightTable
 from sparrow.model.errors import Busy, SparrowError, Unavailable
-from sparrow.model.priority import LANES
+from sparrow.model.priority import LANE_COUNT
 from sparrow.model.queue import Queue
 from sparrow.store.sql.drivers.database import LockConflict
 from sparrow.store.sql.engine import SqlStore
@@ -43,7 +43,7 @@ class NotLeader(Unavailable):
 class SqlPopState:
     """Everything in flight, while this broker leads."""
 
-    fetches_max = LANES + 1
+    fetches_max = LANE_COUNT + 1
     """What other brokers have stored is often not at hand: the lanes of a part, and retries."""
 
     def __init__(self, store: SqlStore, hold: LongPollTable, *, now_ms: Callable[[], int]) -> None:

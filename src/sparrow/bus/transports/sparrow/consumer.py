@@ -16,7 +16,7 @@ from sparrow.bus.transports.sparrow.message_format import delivery_of, name_of, 
 from sparrow.bus.transports.spi import Delivery, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Item, done
+from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
 from sparrow.model.errors import Closed, SparrowError, Unavailable
 from sparrow.wire import bodies
 from sparrow.wire.codes import Code
@@ -39,8 +39,8 @@ class SparrowListening:
         self._exact = [topic_of(name) for name in names if not is_pattern(name)]
         self._patterns = [name for name in names if is_pattern(name)]
         self._subscribed: set[str] = set()
-        self._returned: deque[Item] = deque()
-        self._taking: asyncio.Task[list[Item]] | None = None
+        self._returned: deque[FetchedMessage] = deque()
+        self._taking: asyncio.Task[list[FetchedMessage]] | None = None
         """Waits for events when there are none. It outlives a `receive` that is given up, and so loses nothing."""
         self._stirred = asyncio.Event()
         self._joined = asyncio.Event()
@@ -98,16 +98,16 @@ class SparrowListening:
             if items:
                 return [delivery_of(item[1], item, self._build) for item in items]
 
-    def _given_back(self, count_max: int) -> list[Item]:
+    def _given_back(self, count_max: int) -> list[FetchedMessage]:
         """What is still ours of it: a queue that moved to another member is read there, from the same event on."""
-        items: list[Item] = []
+        items: list[FetchedMessage] = []
         while self._returned and len(items) < count_max:
             feed, message = self._returned.popleft()
             if not feed.is_stopping:
                 items.append((feed, message))
         return items
 
-    async def _taken(self, count_max: int) -> list[Item]:
+    async def _taken(self, count_max: int) -> list[FetchedMessage]:
         """None: look again, something was given back or it is over."""
         is_ready = self._taking is None and self._joined.is_set()
         if is_ready and (items := await self._consumer.take_away(count_max, 0)):
@@ -125,12 +125,12 @@ class SparrowListening:
             self._returned.extend(taking.result())
         return self._given_back(count_max)
 
-    async def _next(self, count_max: int) -> list[Item]:
+    async def _next(self, count_max: int) -> list[FetchedMessage]:
         await self._joined.wait()
         return await self._consumer.take_away(count_max, None)
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        done([delivery.ticket for delivery in deliveries])
+        mark_consumed([delivery.ticket for delivery in deliveries])
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
         self._returned.extendleft(reversed([delivery.ticket for delivery in deliveries]))

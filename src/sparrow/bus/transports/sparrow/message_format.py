@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from sparrow.bus.codec.document import VERSION, document_of, read_document
 from sparrow.bus.transports.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
-from sparrow.client.queue_selection import SHARDING_KEY
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import IllegalMessage, IllegalName
-from sparrow.model.message import KEYS, UNIQUE_KEY, Message, StoredMessage
-from sparrow.model.topic import checked_group, checked_topic
+from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.topic import validate_group_name, validate_topic_name
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_END
 
@@ -32,7 +32,17 @@ _MARK = "cap-"
 _OWN_PREFIXES = ("__", "TIMER_", "TRAN_", "TRANSACTION_", "POP_CK", "INNER_", "REAL_", "RETRY_", "LMQ_", "RECALL_")
 _OWN = frozenset(
     {
-        *(KEYS, "TAGS", UNIQUE_KEY, "EXTEND_UNIQ_INFO", "WAIT", "DELAY", "PRIORITY", "PGROUP", "BUYER_ID"),
+        *(
+            PROPERTY_KEYS,
+            "TAGS",
+            PROPERTY_UNIQUE_KEY,
+            "EXTEND_UNIQ_INFO",
+            "WAIT",
+            "DELAY",
+            "PRIORITY",
+            "PGROUP",
+            "BUYER_ID",
+        ),
         *("MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG"),
         *("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MSG_REGION", "TRACE_ON", "CLUSTER"),
         *("INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_TYPE"),
@@ -53,7 +63,7 @@ def topic_of(name: str) -> str:
     if "|" in name:  # it would share a topic with the name that has a dot there
         raise IllegalName("event", name, f"{_DOTTED}; '|' stands for a dot on this broker")
     try:
-        return checked_topic(name.replace(".", "|"))
+        return validate_topic_name(name.replace(".", "|"))
     except IllegalName as refused:
         raise IllegalName("event", name, _DOTTED if name and len(name) < 128 else refused.rule) from None
 
@@ -63,17 +73,17 @@ def name_of(topic: str) -> str:
 
 
 def group_of(group: str) -> str:
-    return checked_group(group.replace(".", "|"))
+    return validate_group_name(group.replace(".", "|"))
 
 
 # -- sending ----------------------------------------------------------------------------------------------------------
 
 
 def message_of(envelope: Envelope, form: Form = "document", *, version: str = VERSION) -> Message:
-    properties = {KEYS: envelope.id}
+    properties = {PROPERTY_KEYS: envelope.id}
     key = envelope.key
     if key is not None and key.strip():
-        properties[SHARDING_KEY] = key
+        properties[PROPERTY_SHARDING_KEY] = key
     body = envelope.body
     if form == "document" or not _fit(envelope.headers):
         try:
@@ -117,7 +127,7 @@ def delivery_of(message: StoredMessage, ticket: Any = None, build: HeaderBuilder
             pass
     headers = {said: value for said, value in properties.items() if not is_own(said)}
     delivery = Delivery(name=name, headers=headers, body=body, ticket=ticket)
-    fallback_id = properties.get(UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
+    fallback_id = properties.get(PROPERTY_UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
     try:
         return with_foreign_headers(delivery, fallback_id, build)
     except Exception:  # or one message that it does not understand would be all that a group ever sees

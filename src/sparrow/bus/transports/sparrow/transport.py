@@ -21,14 +21,14 @@ from sparrow.bus.transports.sparrow.message_format import Form, group_of, messag
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
-from sparrow.client.aio.consume.queue_fetcher import Appetite
+from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Closed, FlushTimeout, NotPermitted, Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendResult, SendStatus
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 BATCH_COUNT_MAX = 500
 BATCH_BYTES_MAX = 256 * 1024
@@ -150,7 +150,7 @@ class SparrowTransport:
             for messages in by_key.values():
                 _fail(messages, error, outcomes)
             return
-        by_queue: dict[BrokerQueue, list[_Numbered]] = {}
+        by_queue: dict[QueueRef, list[_Numbered]] = {}
         for key, messages in by_key.items():
             by_queue.setdefault(by_hash(key)(queues, messages[0][2]), []).extend(messages)
         await asyncio.gather(*(_send_queue(producer, some, queue, outcomes) for queue, some in by_queue.items()))
@@ -163,7 +163,7 @@ class SparrowTransport:
             group_of(group),
             self._name_servers,
             start="first",
-            appetite=Appetite(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
+            appetite=Prefetch(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
             commit_interval_ms=self._commit_interval_ms,
             timeout_ms=self._timeout_ms,
             credentials=self._credentials,
@@ -199,9 +199,7 @@ def _lots(messages: Sequence[_Numbered]) -> list[list[_Numbered]]:
     return lots
 
 
-async def _send_queue(
-    producer: Producer, messages: Sequence[_Numbered], queue: BrokerQueue, outcomes: _Outcomes
-) -> None:
+async def _send_queue(producer: Producer, messages: Sequence[_Numbered], queue: QueueRef, outcomes: _Outcomes) -> None:
     lots, refused = _lots(messages), dict[str | None, Exception]()
     for place, lot in enumerate(lots):
         failure = await _send_lot(producer, lot, queue, outcomes, refused)
@@ -214,7 +212,7 @@ async def _send_queue(
 async def _send_lot(
     producer: Producer,
     lot: Sequence[_Numbered],
-    queue: BrokerQueue | None,
+    queue: QueueRef | None,
     outcomes: _Outcomes,
     refused: dict[str | None, Exception],
 ) -> SparrowError | None:

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from sparrow.client.aio.admin.dead_letters import chosen, dead_letters, redrive
-from sparrow.client.aio.admin.message_query import by_key, by_offset_id, by_unique_key
-from sparrow.client.aio.admin.resend import Resent, resend, wish_of
-from sparrow.client.aio.connection.session import TEMPLATE_TOPIC, Session
-from sparrow.client.aio.consume.rebalance import Start
-from sparrow.client.retry import DEAD_PREFIX
-from sparrow.client.subscription import ALL
-from sparrow.client.topic_route import MASTER, Route
+from sparrow.client.aio.admin.dead_letters import dead_letter_filter, read_dead_letters, redrive_dead_letters
+from sparrow.client.aio.admin.message_query import query_by_key, query_by_unique_key, view_by_offset_id
+from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
+from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSession
+from sparrow.client.aio.consume.rebalance import StartPosition
+from sparrow.client.retry import DLQ_TOPIC_PREFIX
+from sparrow.client.subscription import SUBSCRIBE_ALL
+from sparrow.client.topic_route import MASTER_BROKER_ID, TopicRoute
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
-from sparrow.model.priority import HAS_LANES, LANES, Priority
-from sparrow.model.queue import Bounds, QueueOffset
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
+from sparrow.model.queue import QueueBounds, QueueOffset
 from sparrow.model.token import Credentials, TokenKind
-from sparrow.model.topic import READ, WRITE, Group, checked_group, checked_topic
+from sparrow.model.topic import PERM_READ, PERM_WRITE, Group, validate_group_name, validate_topic_name
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import BrokerQueue, ClusterTable, ConsumedDirectly
+from sparrow.wire.bodies import ClusterTable, ConsumedDirectly, QueueRef
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import (
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 NEWEST_MS = -1
 """For a time: the end of a queue."""
-DIRECTLY_TIMEOUT_MS = 12_000
+CONSUME_DIRECTLY_TIMEOUT_MS = 12_000
 """For a message to be handled directly: brokers wait 10 s for the consumer."""
 _LOOK_S = 0.01
 """How often a route is looked at that should appear any moment."""
@@ -74,7 +74,9 @@ class Cluster(msgspec.Struct, frozen=True):
 
     @property
     def masters(self) -> dict[str, str]:
-        return {name: members[MASTER] for name, members in self.brokers.items() if MASTER in members}
+        return {
+            name: members[MASTER_BROKER_ID] for name, members in self.brokers.items() if MASTER_BROKER_ID in members
+        }
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -90,11 +92,11 @@ class QueueProgress(msgspec.Struct, frozen=True):
         return self.end - self.committed
 
 
-class Progress(msgspec.Struct, frozen=True):
+class GroupProgress(msgspec.Struct, frozen=True):
     """How far a group is."""
 
     group: str
-    queues: Mapping[BrokerQueue, QueueProgress]
+    queues: Mapping[QueueRef, QueueProgress]
     messages_per_s: float
 
     @property
@@ -103,7 +105,7 @@ class Progress(msgspec.Struct, frozen=True):
         return sum(queue.lag for queue in self.queues.values())
 
 
-class Member(msgspec.Struct, frozen=True):
+class GroupMember(msgspec.Struct, frozen=True):
     """One consumer of a group that is online."""
 
     client_id: str
@@ -118,9 +120,9 @@ class Admin:
         name_servers: str = "127.0.0.1:9876",
         *,
         credentials: Credentials | None = None,
-        session: Session | None = None,
+        session: ClientSession | None = None,
     ) -> None:
-        self.session = session or Session(name_servers, credentials=credentials)
+        self.session = session or ClientSession(name_servers, credentials=credentials)
         self._owns_session = session is None
 
     async def open(self) -> None:
@@ -155,7 +157,7 @@ class Admin:
         answer = await self.session.ask_name_server(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(bodies.read(bodies.TopicList, answer.body).topic_list)
 
-    async def route(self, topic: str) -> Route:
+    async def route(self, topic: str) -> TopicRoute:
         """Where the topic lives, asked now."""
         return await self.session.route(topic, is_fresh=True)
 
@@ -166,20 +168,20 @@ class Admin:
         *,
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
-        permission: int = READ | WRITE,
+        permission: int = PERM_READ | PERM_WRITE,
         has_lanes: bool = False,
-    ) -> Route:
+    ) -> TopicRoute:
         """Make a topic, or change it, on the masters of a cluster or of the brokers named; on all without either.
         Producers and consumers find it when this returns. With lanes, messages have priorities: of each queue that
         producers know, readers see three."""
-        checked_topic(name)
+        validate_topic_name(name)
         masters = await self._masters(cluster, brokers)
-        reads, flag = (queues * LANES, HAS_LANES) if has_lanes else (queues, 0)
-        header = UpdateTopic(name, TEMPLATE_TOPIC, reads, queues, permission, "SINGLE_TAG", False, flag)
+        reads, flag = (queues * LANE_COUNT, LANES_SYS_FLAG) if has_lanes else (queues, 0)
+        header = UpdateTopic(name, AUTO_CREATE_TOPIC, reads, queues, permission, "SINGLE_TAG", False, flag)
         await _all(self.session.ask(address, Code.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values())
         return await self._registered(name, masters)
 
-    async def _registered(self, topic: str, masters: Mapping[str, str]) -> Route:
+    async def _registered(self, topic: str, masters: Mapping[str, str]) -> TopicRoute:
         """Brokers tell the name server on their own; this waits until it knows."""
         try:
             async with asyncio.timeout(self.session.timeout_ms / 1000):
@@ -208,23 +210,23 @@ class Admin:
             self.session.ask(address, Code.DELETE_TOPIC_IN_NAMESRV, header) for address in self.session.name_servers
         )
 
-    async def topic_bounds(self, topic: str) -> dict[BrokerQueue, Bounds]:
+    async def topic_bounds(self, topic: str) -> dict[QueueRef, QueueBounds]:
         """What each queue of the topic holds."""
         route = await self.route(topic)
         answers = await _all(
             self.session.ask(address, Code.GET_TOPIC_STATS_INFO, AskTopic(topic)) for address in _readable(route)
         )
-        found: dict[BrokerQueue, Bounds] = {}
+        found: dict[QueueRef, QueueBounds] = {}
         for answer in answers:
             for queue, bounds in bodies.read(bodies.TopicStats, answer.body).offset_table.items():
-                found[queue] = Bounds(QueueOffset(max(bounds.min_offset, 0)), QueueOffset(bounds.max_offset))
+                found[queue] = QueueBounds(QueueOffset(max(bounds.min_offset, 0)), QueueOffset(bounds.max_offset))
         return dict(sorted(found.items()))
 
-    async def offset_at(self, queue: BrokerQueue, time_ms: int, *, upper: bool = False) -> int:
+    async def offset_at(self, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
         """The first offset stored at or after that time; with `upper` the last one stored at or before it."""
         return await self._offset_at(await self._address_of(queue), queue, time_ms, upper=upper)
 
-    async def _offset_at(self, address: str, queue: BrokerQueue, time_ms: int, *, upper: bool = False) -> int:
+    async def _offset_at(self, address: str, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
         if time_ms == NEWEST_MS:
             ask = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
             answer = await self.session.ask(address, Code.GET_MAX_OFFSET, ask)
@@ -247,7 +249,7 @@ class Admin:
 
     async def put_group(self, group: Group, *, cluster: str | None = None) -> None:
         """Make a group, or change it."""
-        checked_group(group.name)
+        validate_group_name(group.name)
         body = bodies.write(bodies.GroupConfig.of(group))
         masters = await self._masters(cluster, None)
         await _all(
@@ -260,7 +262,7 @@ class Admin:
         header = DeleteGroup(name, clean_offsets, clean_offsets)
         await _all(self.session.ask(address, Code.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values())
 
-    async def progress(self, group: str, topic: str | None = None) -> Progress:
+    async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """How far the group is on a topic, or on all it reads."""
         masters = await self._masters(None, None)
         header = ConsumeStats(group, topic)
@@ -271,27 +273,27 @@ class Admin:
             for stats in found
             for queue, told in stats.offset_table.items()
         }
-        return Progress(group, dict(sorted(queues.items())), sum(stats.consume_tps for stats in found))
+        return GroupProgress(group, dict(sorted(queues.items())), sum(stats.consume_tps for stats in found))
 
-    async def members(self, group: str) -> list[Member]:
+    async def members(self, group: str) -> list[GroupMember]:
         """Who consumes for the group now, by client id; nobody is an answer too."""
         masters = await self._masters(None, None)
         parts = await _all(self._members_on(address, group) for address in masters.values())
         found = {member.client_id: member for part in parts for member in part}
         return [found[client_id] for client_id in sorted(found)]
 
-    async def _members_on(self, address: str, group: str) -> list[Member]:
+    async def _members_on(self, address: str, group: str) -> list[GroupMember]:
         answer = await self.session.ask_any(address, Code.GET_CONSUMER_CONNECTION_LIST, ConsumerConnections(group))
         if answer.code == Response.CONSUMER_NOT_ONLINE:
             return []
         if answer.code != Response.SUCCESS:
             raise error_of(answer.code, answer.remark)
         found = bodies.read(bodies.ConsumerConnections, answer.body).connection_set
-        return [Member(each.client_id, each.client_addr, each.language, each.version) for each in found]
+        return [GroupMember(each.client_id, each.client_addr, each.language, each.version) for each in found]
 
     async def reset_offsets(
-        self, group: str, topic: str, to: Start | int, *, force: bool = True
-    ) -> dict[BrokerQueue, int]:
+        self, group: str, topic: str, to: StartPosition | int, *, force: bool = True
+    ) -> dict[QueueRef, int]:
         """Make the group read on from another place: `"first"`, `"last"`, or a time (a datetime, or ms since 1970; -1
         is the newest message). Where each queue goes on is the answer.
 
@@ -305,7 +307,7 @@ class Admin:
         )
         return dict(sorted((queue, offset) for part in parts for queue, offset in part.items()))
 
-    async def reset_queue(self, group: str, queue: BrokerQueue, offset: int) -> None:
+    async def reset_queue(self, group: str, queue: QueueRef, offset: int) -> None:
         """The same for one queue, and to an offset in it."""
         route = await self.route(queue.topic)
         address = route.masters.get(queue.broker_name)
@@ -328,8 +330,8 @@ class Admin:
             await self.session.ask(address, Code.UPDATE_CONSUMER_OFFSET, commit)
 
     async def _reset_on(
-        self, broker_name: str, address: str, route: Route, wish: ResetOffset
-    ) -> dict[BrokerQueue, int]:
+        self, broker_name: str, address: str, route: TopicRoute, wish: ResetOffset
+    ) -> dict[QueueRef, int]:
         answer = await self.session.ask_any(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, wish)
         if answer.code == Response.SUCCESS:
             return bodies.read(bodies.ResetOffsets, answer.body).offset_table
@@ -342,7 +344,7 @@ class Admin:
         # One after the other: RocketMQ 4 loses a new group's commits when they come at the same time.
         return {queue: await self._recommit(address, queue, wish) for queue in queues}
 
-    async def _recommit(self, address: str, queue: BrokerQueue, wish: ResetOffset) -> int:
+    async def _recommit(self, address: str, queue: QueueRef, wish: ResetOffset) -> int:
         offset = await self._offset_at(address, queue, wish.time_ms)
         if not wish.is_forced:
             ask = QueryOffset(wish.group, queue.topic, queue.queue_id, False, queue.broker_name)
@@ -360,20 +362,20 @@ class Admin:
     ) -> list[StoredMessage]:
         """The newest messages of the topic that carry the key, oldest first."""
         route = await self.session.route(topic)
-        return await by_key(self.session, route, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
+        return await query_by_key(self.session, route, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def message(self, message_id: str, *, topic: str | None = None) -> StoredMessage:
         """The message with that id. An offset id says itself where to look; a unique id, the one its sender gave it,
         is found only with its topic. `Refused` when there is none."""
         if topic is None:
-            return await by_offset_id(self.session, message_id)
-        found = await by_unique_key(self.session, await self.session.route(topic), message_id)
+            return await view_by_offset_id(self.session, message_id)
+        found = await query_by_unique_key(self.session, await self.session.route(topic), message_id)
         if found is not None:
             return found
         addresses = {address for some in (await self.clusters()).values() for address in _addresses(some)}
         try:
             # Both kinds of id look alike: only one that names a broker we know is worth a connection.
-            return await by_offset_id(self.session, message_id, only=addresses)
+            return await view_by_offset_id(self.session, message_id, only=addresses)
         except SparrowError as cause:
             raise Refused(f"topic {topic!r} has no message with the id {message_id!r}, or no longer") from cause
 
@@ -392,19 +394,21 @@ class Admin:
             client_id = members[0].client_id
         offset_id = format_offset_id(host, message.physical_offset)
         header = ConsumeDirectly(group, client_id, offset_id, topic=message.topic)
-        answer = await self.session.ask(address, Code.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=DIRECTLY_TIMEOUT_MS)
+        answer = await self.session.ask(
+            address, Code.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CONSUME_DIRECTLY_TIMEOUT_MS
+        )
         return bodies.read(ConsumedDirectly, answer.body)
 
     async def dead_letters(self, group: str) -> list[StoredMessage]:
         """What the group gave up, oldest first on each broker; `topic` is the one a message was sent to."""
-        return [letter async for letter in dead_letters(self.session, group)]
+        return [letter async for letter in read_dead_letters(self.session, group)]
 
     async def dead_letter_table(self, group: str, *, columns: Iterable[str] | None = None) -> pa.Table:
         """The same as an Arrow table, for many. `Refused` when the group has never given one up."""
         from sparrow.client.aio.consume.table_reader import read_table
 
-        topic = DEAD_PREFIX + group
-        return await read_table(self.session, group, topic, "first", "last", expression=ALL, columns=columns)
+        topic = DLQ_TOPIC_PREFIX + group
+        return await read_table(self.session, group, topic, "first", "last", expression=SUBSCRIBE_ALL, columns=columns)
 
     async def redrive(
         self,
@@ -420,7 +424,9 @@ class Admin:
         They go to the topic they were sent to, under their own unique ids, so every group that reads it gets them once
         more; `to_group_only` sends them to this group's retry topic. They also stay among the dead letters.
         """
-        return await redrive(self.session, group, chosen(ids, since, everything=everything), to_group=to_group_only)
+        return await redrive_dead_letters(
+            self.session, group, dead_letter_filter(ids, since, everything=everything), to_group=to_group_only
+        )
 
     async def resend(
         self,
@@ -437,7 +443,7 @@ class Admin:
         to_ms: int | None = None,
         dry_run: bool = False,
         force: bool = False,
-    ) -> Resent:
+    ) -> ResendResult:
         """Deliver messages of a topic once more, to a group or to all that have committed an offset on it. They are not
         copied; they come as the group's retries do, with the property `RESENT`.
 
@@ -445,7 +451,7 @@ class Admin:
         the `keys`; or those stored from `from_ms` on and before `to_ms`, which may also narrow down keys. A group that
         has not read them yet is refused them unless `force`. `dry_run` only counts.
         """
-        wish = wish_of(
+        wish = make_resend_request(
             topic,
             group,
             begin=begin,
@@ -458,7 +464,7 @@ class Admin:
             dry_run=dry_run,
             force=force,
         )
-        return await resend(self.session, await self.route(topic), wish, broker)
+        return await resend_messages(self.session, await self.route(topic), wish, broker)
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
@@ -529,7 +535,7 @@ class Admin:
             raise Unavailable("the name server knows no broker with a master: is one running, and registered there?")
         return masters
 
-    async def _address_of(self, queue: BrokerQueue) -> str:
+    async def _address_of(self, queue: QueueRef) -> str:
         route = await self.session.route(queue.topic)
         address = route.address_of(queue.broker_name)
         if address is None:
@@ -537,7 +543,7 @@ class Admin:
         return address
 
 
-def _readable(route: Route) -> list[str]:
+def _readable(route: TopicRoute) -> list[str]:
     """One member of each broker that has the topic."""
     found = (route.address_of(broker_name) for broker_name in route.addresses)
     return [address for address in found if address is not None]
@@ -547,7 +553,7 @@ def _addresses(cluster: Cluster) -> list[str]:
     return [address for members in cluster.brokers.values() for address in members.values()]
 
 
-def _time_ms(place: Start | int) -> int:
+def _time_ms(place: StartPosition | int) -> int:
     """0 is before every message."""
     if isinstance(place, str):
         return 0 if place == "first" else NEWEST_MS

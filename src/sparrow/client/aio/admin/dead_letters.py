@@ -6,10 +6,15 @@ from collections.abc import AsyncIterator, Callable, Collection
 from datetime import datetime
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.pull import Status, pull
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.produce.producer import Producer
-from sparrow.client.retry import DEAD_PREFIX, FIRST_ID, OWN_TOPIC, redriven
+from sparrow.client.retry import (
+    DLQ_TOPIC_PREFIX,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    make_redriven_message,
+)
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import StoredMessage
@@ -20,10 +25,10 @@ REDRIVE_GROUP = "sparrow_redrive"
 _PULL_COUNT = 256
 
 
-async def dead_letters(session: Session, group: str) -> AsyncIterator[StoredMessage]:
+async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator[StoredMessage]:
     """In the order in which they died, broker by broker, up to the newest of now. Their `topic` is the one they were
     sent to."""
-    topic = DEAD_PREFIX + group
+    topic = DLQ_TOPIC_PREFIX + group
     try:
         route = await session.route(topic, is_fresh=True)
     except UnknownTopic:
@@ -41,28 +46,32 @@ async def dead_letters(session: Session, group: str) -> AsyncIterator[StoredMess
                 count_max=_PULL_COUNT,
                 tells_subscription=True,
             )
-            if answer.status is Status.NOTHING_NEW or (answer.status is Status.MOVED and answer.next_offset <= offset):
+            if answer.status is PullStatus.NOTHING_NEW or (
+                answer.status is PullStatus.MOVED and answer.next_offset <= offset
+            ):
                 break
             end = answer.end if end is None else end
-            if answer.status is Status.FOUND:
+            if answer.status is PullStatus.FOUND:
                 for letter in record.decode_all(answer.records):
-                    letter.topic = letter.properties.get(OWN_TOPIC, letter.topic)
+                    letter.topic = letter.properties.get(PROPERTY_RETRY_TOPIC, letter.topic)
                     yield letter
             offset = answer.next_offset
 
 
-async def redrive(session: Session, group: str, is_wanted: Callable[[StoredMessage], bool], *, to_group: bool) -> int:
+async def redrive_dead_letters(
+    session: ClientSession, group: str, is_wanted: Callable[[StoredMessage], bool], *, to_group: bool
+) -> int:
     """Send the wanted ones again; how many there were. The dead letters themselves stay where they are."""
     count = 0
     async with Producer(group=REDRIVE_GROUP, session=session) as producer:
-        async for letter in dead_letters(session, group):
+        async for letter in read_dead_letters(session, group):
             if is_wanted(letter):
-                await producer.send(redriven(letter, group, to_group_only=to_group))
+                await producer.send(make_redriven_message(letter, group, to_group_only=to_group))
                 count += 1
     return count
 
 
-def chosen(
+def dead_letter_filter(
     ids: Collection[str] | None, since: datetime | int | None, *, everything: bool
 ) -> Callable[[StoredMessage], bool]:
     """Which dead letters are meant; exactly one way to say so is allowed, since sending again cannot be undone."""
@@ -70,12 +79,12 @@ def chosen(
         raise Refused("which dead letters? Give their ids, a time since which they died, or everything=True")
     if ids is not None:
         wanted = {ids} if isinstance(ids, str) else set(ids)
-        return lambda letter: not wanted.isdisjoint(ids_of(letter))
+        return lambda letter: not wanted.isdisjoint(known_ids(letter))
     since_ms = 0 if since is None else int(since.timestamp() * 1000) if isinstance(since, datetime) else since
     return lambda letter: letter.store_ms >= since_ms
 
 
-def ids_of(letter: StoredMessage) -> set[str]:
+def known_ids(letter: StoredMessage) -> set[str]:
     """The ids by which somebody may know it: its sender's, that of its first record, and that of this one."""
     here = format_offset_id(letter.store_host, letter.physical_offset)
-    return {each for each in (letter.unique_key, letter.properties.get(FIRST_ID), here) if each}
+    return {each for each in (letter.unique_key, letter.properties.get(PROPERTY_ORIGIN_MESSAGE_ID), here) if each}

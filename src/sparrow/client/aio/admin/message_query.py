@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Collection
 from ipaddress import ip_address
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import StoredMessage
 from sparrow.net.address import Address
@@ -17,11 +17,11 @@ from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import QueryMessage, ViewMessage
 from sparrow.wire.message_ids import parse_offset_id
 
-EVER_MS = (1 << 63) - 1
+END_OF_TIME_MS = (1 << 63) - 1
 
 
-async def by_key(
-    session: Session, route: Route, key: str, *, limit: int, begin_ms: int, end_ms: int
+async def query_by_key(
+    session: ClientSession, route: TopicRoute, key: str, *, limit: int, begin_ms: int, end_ms: int
 ) -> list[StoredMessage]:
     """Messages that carry the key, the newest `limit` of them, oldest first."""
     found = await _ask_all(session, route, QueryMessage(route.topic, key, limit, begin_ms, end_ms))
@@ -30,14 +30,16 @@ async def by_key(
     return exact[-limit:]
 
 
-async def by_unique_key(session: Session, route: Route, unique_key: str) -> StoredMessage | None:
+async def query_by_unique_key(session: ClientSession, route: TopicRoute, unique_key: str) -> StoredMessage | None:
     """The first copy of the message with that id: a retried send may have left several."""
-    header = QueryMessage(route.topic, unique_key, 32, 0, EVER_MS, by_unique_key=True)
+    header = QueryMessage(route.topic, unique_key, 32, 0, END_OF_TIME_MS, by_unique_key=True)
     found = await _ask_all(session, route, header)
     return next((each for each in found if each.topic == route.topic and each.unique_key == unique_key), None)
 
 
-async def by_offset_id(session: Session, offset_id: str, *, only: Collection[str] | None = None) -> StoredMessage:
+async def view_by_offset_id(
+    session: ClientSession, offset_id: str, *, only: Collection[str] | None = None
+) -> StoredMessage:
     """The message an offset id leads to. With `only`, no other address than these is asked."""
     try:
         host, physical_offset = parse_offset_id(offset_id)
@@ -54,7 +56,7 @@ async def by_offset_id(session: Session, offset_id: str, *, only: Collection[str
     return record.decode(answer.body)
 
 
-async def _ask_all(session: Session, route: Route, header: QueryMessage) -> list[StoredMessage]:
+async def _ask_all(session: ClientSession, route: TopicRoute, header: QueryMessage) -> list[StoredMessage]:
     """What one member of every broker finds, by the time it was stored."""
     addresses = [address for name in route.addresses if (address := route.address_of(name)) is not None]
     answers = await asyncio.gather(*(session.ask_any(each, Code.QUERY_MESSAGE, header) for each in addresses))

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Unavailable
 from sparrow.wire import bodies
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import AskTopic
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
+class SizedQueueBounds(msgspec.Struct, frozen=True, gc=False):
     """What a queue holds: offsets from `first` to before `end`."""
 
     first: int
@@ -26,16 +26,16 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """The mean size of its newest records; 0 if the broker does not say."""
 
 
-async def heads(
-    session: Session, topics: Iterable[str], *, timeout_ms: int | None = None, without_absent: bool = False
-) -> dict[BrokerQueue, Head]:
+async def fetch_queue_bounds(
+    session: ClientSession, topics: Iterable[str], *, timeout_ms: int | None = None, without_absent: bool = False
+) -> dict[QueueRef, SizedQueueBounds]:
     """Every queue of these topics that can be read, in order. `UnknownTopic` if one of them is not there.
 
     `without_absent`: a broker that cannot be reached costs its own queues only.
     """
     names = list(dict.fromkeys(topics))
     routes = await asyncio.gather(*(_route(session, name) for name in names))
-    asked: dict[tuple[str, str], list[Route]] = {}
+    asked: dict[tuple[str, str], list[TopicRoute]] = {}
     for route in routes:
         for broker in dict.fromkeys(queue.broker_name for queue in route.read_queues):
             address = route.address_of(broker)
@@ -46,7 +46,7 @@ async def heads(
         *(_of_broker(session, broker, address, some, timeout_ms) for (broker, address), some in asked.items()),
         return_exceptions=True,
     )
-    found: dict[BrokerQueue, Head] = {}
+    found: dict[QueueRef, SizedQueueBounds] = {}
     for answer in answers:
         if not isinstance(answer, BaseException):
             found |= answer
@@ -55,13 +55,13 @@ async def heads(
     return dict(sorted(found.items()))
 
 
-async def _route(session: Session, topic: str) -> Route:
+async def _route(session: ClientSession, topic: str) -> TopicRoute:
     return session.route_now(topic) or await session.route(topic)
 
 
 async def _of_broker(
-    session: Session, broker: str, address: str, routes: list[Route], timeout_ms: int | None
-) -> dict[BrokerQueue, Head]:
+    session: ClientSession, broker: str, address: str, routes: list[TopicRoute], timeout_ms: int | None
+) -> dict[QueueRef, SizedQueueBounds]:
     body = bodies.write([route.topic for route in routes])
     answer = await session.ask_any(address, Code.QUERY_HEADS, None, body, timeout_ms=timeout_ms)
     if answer.code == Response.REQUEST_CODE_NOT_SUPPORTED:
@@ -71,20 +71,20 @@ async def _of_broker(
         raise error_of(answer.code, answer.remark)
     table = bodies.read(dict[str, list[tuple[int, int, int, int]]], answer.body)
     return {
-        BrokerQueue(topic, broker, queue_id): Head(first, end, mean_bytes)
+        QueueRef(topic, broker, queue_id): SizedQueueBounds(first, end, mean_bytes)
         for topic, rows in table.items()
         for queue_id, first, end, mean_bytes in rows
     }
 
 
 async def _by_stats(
-    session: Session, broker: str, address: str, route: Route, timeout_ms: int | None
-) -> dict[BrokerQueue, Head]:
+    session: ClientSession, broker: str, address: str, route: TopicRoute, timeout_ms: int | None
+) -> dict[QueueRef, SizedQueueBounds]:
     """From a broker that is not Sparrow's."""
     answer = await session.ask(address, Code.GET_TOPIC_STATS_INFO, AskTopic(route.topic), timeout_ms=timeout_ms)
     readable = {queue for queue in route.read_queues if queue.broker_name == broker}
     return {
-        queue: Head(max(bounds.min_offset, 0), max(bounds.max_offset, 0), 0)
+        queue: SizedQueueBounds(max(bounds.min_offset, 0), max(bounds.max_offset, 0), 0)
         for queue, bounds in bodies.read(bodies.TopicStats, answer.body).offset_table.items()
         if queue in readable
     }

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
 from sparrow.model.priority import Priority
 from sparrow.wire import headers
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import MessagesResent, ResendMessages
 
-TIMEOUT_MS = 600_000
+RESEND_TIMEOUT_MS = 600_000
 """The answer comes when all is stored, and there may be millions."""
 
 
-class Resent(msgspec.Struct, frozen=True):
+class ResendResult(msgspec.Struct, frozen=True):
     """What a resend did, or (dry) would do."""
 
     count: int
@@ -29,7 +29,7 @@ class Resent(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
 
 
-def wish_of(
+def make_resend_request(
     topic: str,
     group: str | None,
     *,
@@ -62,7 +62,9 @@ def wish_of(
     )
 
 
-async def resend(session: Session, route: Route, wish: ResendMessages, broker: str | None) -> Resent:
+async def resend_messages(
+    session: ClientSession, route: TopicRoute, wish: ResendMessages, broker: str | None
+) -> ResendResult:
     """Ask the master of that broker, or of every one that has the topic. If one of them refuses, none has begun."""
     masters = _masters(route, wish, broker)
     if len(masters) > 1 and not wish.is_dry_run:
@@ -71,10 +73,12 @@ async def resend(session: Session, route: Route, wish: ResendMessages, broker: s
     groups = sorted({group for answer in answers for group in answer.groups.split(",") if group})
     if not groups:
         raise Refused(f"no group has committed an offset on topic {wish.topic!r}: there is nobody to resend to")
-    return Resent(sum(answer.count for answer in answers), sum(answer.missing for answer in answers), tuple(groups))
+    return ResendResult(
+        sum(answer.count for answer in answers), sum(answer.missing for answer in answers), tuple(groups)
+    )
 
 
-def _masters(route: Route, wish: ResendMessages, broker: str | None) -> Mapping[str, str]:
+def _masters(route: TopicRoute, wish: ResendMessages, broker: str | None) -> Mapping[str, str]:
     masters = dict(sorted(route.masters.items()))
     if broker is not None:
         if broker not in masters:
@@ -85,8 +89,11 @@ def _masters(route: Route, wish: ResendMessages, broker: str | None) -> Mapping[
     return masters
 
 
-async def _ask(session: Session, masters: Mapping[str, str], wish: ResendMessages) -> list[MessagesResent]:
+async def _ask(session: ClientSession, masters: Mapping[str, str], wish: ResendMessages) -> list[MessagesResent]:
     answers = await asyncio.gather(
-        *(session.ask(address, Code.RESEND_MESSAGES, wish, timeout_ms=TIMEOUT_MS) for address in masters.values())
+        *(
+            session.ask(address, Code.RESEND_MESSAGES, wish, timeout_ms=RESEND_TIMEOUT_MS)
+            for address in masters.values()
+        )
     )
     return [headers.read(MessagesResent, answer.ext) for answer in answers]

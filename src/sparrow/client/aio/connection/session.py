@@ -13,16 +13,16 @@ from collections.abc import Callable, Coroutine, Iterable
 from random import randrange
 from typing import Any, Protocol
 
-from sparrow.client.identity import client_id, own_ip, unique_ids
-from sparrow.client.topic_route import Route
+from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.token import Credentials
-from sparrow.net.address import Address, parse_list
+from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel, connect
-from sparrow.net.dispatcher import Call, Said, Serving
+from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
 from sparrow.wire import bodies
-from sparrow.wire.bodies import BrokerQueue, ConsumerData, HeartbeatData, ProducerData, RouteData
+from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, QueueRef, RouteData
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.frame import Command
@@ -31,13 +31,13 @@ from sparrow.wire.signing import signed
 
 log = logging.getLogger(__name__)
 
-TEMPLATE_TOPIC = "TBW102"
+AUTO_CREATE_TOPIC = "TBW102"
 """Whose brokers take the first message of a topic that does not exist yet."""
 
-ClientHandler = Callable[[Any, "Session", Call], Coroutine[Any, Any, Said]]
+ClientRequestHandler = Callable[[Any, "ClientSession", RequestContext], Coroutine[Any, Any, HandlerResult]]
 
 
-class Member(Protocol):
+class SessionConsumer(Protocol):
     """A consumer, as far as its session and the brokers may speak to it."""
 
     started_ms: int
@@ -49,22 +49,22 @@ class Member(Protocol):
         ...
 
     def members_changed(self) -> None: ...
-    async def rewind(self, offsets: dict[BrokerQueue, int]) -> None: ...
-    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]: ...
-    def in_hand(self) -> dict[BrokerQueue, tuple[int, int]]:
+    async def rewind(self, offsets: dict[QueueRef, int]) -> None: ...
+    def positions(self, topic: str | None = None) -> dict[QueueRef, int]: ...
+    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
         """Of each queue: how far it is dealt with, and how many messages are in hand."""
         ...
 
     async def handle_now(self, message: StoredMessage) -> None: ...
 
 
-class Checked(Protocol):
+class TransactionCheckResponder(Protocol):
     """Transactions of a producer, as far as brokers may ask after them."""
 
     async def answer(self, asked: CheckTransaction, message: StoredMessage, channel: Channel) -> None: ...
 
 
-class Session:
+class ClientSession:
     """One client's connections and routes."""
 
     def __init__(
@@ -77,12 +77,12 @@ class Session:
         credentials: Credentials | None = None,
     ) -> None:
         """`credentials` sign every request, to brokers and to name servers."""
-        self._name_servers = parse_list(name_servers)
+        self._name_servers = parse_addresses(name_servers)
         if not self._name_servers:
             raise SettingsError("name_servers", name_servers, "the caller", "127.0.0.1:9876")
-        ip = own_ip(self._name_servers[0])
-        self.client_id = client_id(ip, instance)
-        self.unique_ids = unique_ids(ip)
+        ip = local_ip(self._name_servers[0])
+        self.client_id = make_client_id(ip, instance)
+        self.unique_ids = make_unique_ids(ip)
         self.timeout_ms = timeout_ms
         self._credentials = credentials
         self.is_open = False
@@ -90,11 +90,11 @@ class Session:
         """Told of each topic whose route is another than before."""
         self.producers: set[str] = set()
         """Groups that heartbeats name."""
-        self.consumers: dict[str, Member] = {}
+        self.consumers: dict[str, SessionConsumer] = {}
         """By group."""
-        self.handlers: dict[int, ClientHandler] = {}
+        self.handlers: dict[int, ClientRequestHandler] = {}
         """For requests that brokers send us."""
-        self.transactions: dict[str, Checked] = {}
+        self.transactions: dict[str, TransactionCheckResponder] = {}
         """By producer group: who answers for its half messages."""
         self.replies: dict[str, asyncio.Future[StoredMessage]] = {}
         """By correlation id: who waits for a reply."""
@@ -102,16 +102,16 @@ class Session:
         self._current = randrange(len(self._name_servers))
         self._channels: dict[str, Channel] = {}
         self._dialing: dict[str, asyncio.Task[Channel]] = {}
-        self._routes: dict[str, Route] = {}
-        self._inherited: dict[str, Route] = {}
+        self._routes: dict[str, TopicRoute] = {}
+        self._inherited: dict[str, TopicRoute] = {}
         """Of topics that are just being made by sends."""
-        self._asking: dict[tuple[str, int], asyncio.Task[Route]] = {}
+        self._asking: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
         self._tender: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         if not self.is_open:
             self.is_open = True
-            self._serving: Serving[Session] = Serving(self, self.handlers)
+            self._serving: RequestDispatcher[ClientSession] = RequestDispatcher(self, self.handlers)
             self._tender = asyncio.create_task(self._tend())
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class Session:
         if channels:
             await asyncio.wait([asyncio.ensure_future(channel.wait_closed()) for channel in channels], timeout=1)
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> ClientSession:
         await self.open()
         return self
 
@@ -229,11 +229,11 @@ class Session:
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
-    def route_now(self, topic: str, *, for_sends: bool = False) -> Route | None:
+    def route_now(self, topic: str, *, for_sends: bool = False) -> TopicRoute | None:
         """What is known of a topic without asking; `for_sends`, also of one that sends are just making."""
         return (self._inherited.get(topic) if for_sends else None) or self._routes.get(topic)
 
-    async def route(self, topic: str, *, is_fresh: bool = False, template_queues: int = 0) -> Route:
+    async def route(self, topic: str, *, is_fresh: bool = False, template_queues: int = 0) -> TopicRoute:
         """Where a topic lives. With `template_queues`, one that does not exist yet is given its future brokers."""
         known = self.route_now(topic, for_sends=template_queues > 0)
         if known is not None and not is_fresh:
@@ -250,9 +250,9 @@ class Session:
                 return known
             raise
 
-    async def _ask_route(self, topic: str, template_queues: int) -> Route:
+    async def _ask_route(self, topic: str, template_queues: int) -> TopicRoute:
         try:
-            route = Route.of(topic, await self._route_data(topic))
+            route = TopicRoute.of(topic, await self._route_data(topic))
         except UnknownTopic:
             # What was known stays: a name server that has just started knows no topic until the brokers have
             # registered. Whether a topic is gone, its brokers say.
@@ -261,7 +261,7 @@ class Session:
             if (known := self._routes.get(topic)) is not None:
                 return known
             try:
-                route = Route.inherited(topic, await self._route_data(TEMPLATE_TOPIC), template_queues)
+                route = TopicRoute.inherited(topic, await self._route_data(AUTO_CREATE_TOPIC), template_queues)
             except UnknownTopic as cause:
                 raise UnknownTopic(topic) from cause
             # Kept for a while, for those who send: else only the broker of the first message would get the topic.

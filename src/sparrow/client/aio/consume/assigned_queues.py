@@ -6,67 +6,67 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.handler_delivery import Delivery
-from sparrow.client.aio.consume.offset_store import Offsets
-from sparrow.client.aio.consume.queue_fetcher import Appetite, Feed, FirstLook
-from sparrow.client.aio.consume.rebalance import Sharing
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.handler_delivery import MessageDelivery
+from sparrow.client.aio.consume.offset_store import OffsetStore
+from sparrow.client.aio.consume.queue_fetcher import FirstPullBarrier, Prefetch, QueueFetcher
+from sparrow.client.aio.consume.rebalance import Rebalancer
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError
 from sparrow.model.priority import Priority
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
 
-class Feeds:
+class AssignedQueues:
     """A feed for each queue. Who changes which queues are read holds a lock of its own."""
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         *,
-        appetite: Appetite,
-        offsets: Offsets,
+        appetite: Prefetch,
+        offsets: OffsetStore,
         commits_with_pulls: bool,
         tells_subscription: bool,
     ) -> None:
         self._session, self._group, self._appetite, self._offsets = session, group, appetite, offsets
         self._commits_with_pulls, self._tells_subscription = commits_with_pulls, tells_subscription
-        self._by_queue: dict[BrokerQueue, Feed] = {}
-        self._delivery: Delivery
-        self._sharing: Sharing
+        self._by_queue: dict[QueueRef, QueueFetcher] = {}
+        self._delivery: MessageDelivery
+        self._sharing: Rebalancer
 
-    def serve(self, delivery: Delivery, sharing: Sharing) -> None:
+    def serve(self, delivery: MessageDelivery, sharing: Rebalancer) -> None:
         """Whom messages go to, and who knows about locks: known when the consumer starts."""
         self._delivery, self._sharing = delivery, sharing
 
-    def __contains__(self, queue: BrokerQueue) -> bool:
+    def __contains__(self, queue: QueueRef) -> bool:
         return queue in self._by_queue
 
-    def get(self, queue: BrokerQueue) -> Feed | None:
+    def get(self, queue: QueueRef) -> QueueFetcher | None:
         return self._by_queue.get(queue)
 
-    def all(self) -> list[Feed]:
+    def all(self) -> list[QueueFetcher]:
         return list(self._by_queue.values())
 
-    def of_topic(self, topic: str) -> list[Feed]:
+    def of_topic(self, topic: str) -> list[QueueFetcher]:
         return [feed for feed in self._by_queue.values() if feed.queue.topic == topic]
 
-    def queues(self) -> list[BrokerQueue]:
+    def queues(self) -> list[QueueRef]:
         return sorted(self._by_queue)
 
     # -- which are read -----------------------------------------------------------------------------------------------
 
-    def lane_of(self, queue: BrokerQueue) -> Priority | None:
+    def lane_of(self, queue: QueueRef) -> Priority | None:
         route = self._session.route_now(queue.topic)
         return route.lane_of(queue) if route is not None else None
 
     def begin(
-        self, queue: BrokerQueue, start: int, subscription: Subscription, first_look: FirstLook | None = None
-    ) -> Feed:
-        feed = self._by_queue[queue] = Feed(
+        self, queue: QueueRef, start: int, subscription: Subscription, first_look: FirstPullBarrier | None = None
+    ) -> QueueFetcher:
+        feed = self._by_queue[queue] = QueueFetcher(
             self._session,
             queue,
             group=self._group,
@@ -81,7 +81,7 @@ class Feeds:
         )
         return feed
 
-    async def leave(self, feed: Feed) -> bool:
+    async def leave(self, feed: QueueFetcher) -> bool:
         """Leave a queue to others. False: not before what is in hand of it is done; no more is begun."""
         feed.stop()
         if not await self._delivery.let_go(feed):
@@ -97,7 +97,7 @@ class Feeds:
         await self._sharing.unlock([feed.queue])
         return True
 
-    async def restart(self, feed: Feed, offset: int) -> None:
+    async def restart(self, feed: QueueFetcher, offset: int) -> None:
         """Go on from another place. What is in hand of the queue counts no more; its lock stays ours.
 
         Where that cannot be committed, the queue is not read until it is begun again, from where the group is.
@@ -109,7 +109,7 @@ class Feeds:
         await self._offsets.save({feed.queue: offset}, is_last=True)
         self.begin(feed.queue, offset, feed.subscription).is_paused = feed.is_paused
 
-    def set_paused(self, queues: Iterable[BrokerQueue] | None, is_paused: bool) -> None:
+    def set_paused(self, queues: Iterable[QueueRef] | None, is_paused: bool) -> None:
         wanted = self._by_queue if queues is None else [queue for queue in queues if queue in self._by_queue]
         for queue in wanted:
             self._by_queue[queue].is_paused = is_paused
@@ -135,7 +135,7 @@ class Feeds:
         if fresh:
             await self._offsets.save(fresh, is_last=is_last)
 
-    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
+    def positions(self, topic: str | None = None) -> dict[QueueRef, int]:
         """How far each queue is dealt with."""
         return {
             queue: committable
@@ -143,7 +143,7 @@ class Feeds:
             if (topic is None or queue.topic == topic) and (committable := feed.window.committable) is not None
         }
 
-    def in_hand(self) -> dict[BrokerQueue, tuple[int, int]]:
+    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
         """Of each queue: how far it is dealt with, and how many messages are in hand."""
         return {queue: (feed.window.committable or 0, feed.window.count) for queue, feed in self._by_queue.items()}
 

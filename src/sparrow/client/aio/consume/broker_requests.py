@@ -10,32 +10,32 @@ from typing import Any
 import msgspec
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import ClientHandler, Member, Session
-from sparrow.client.aio.consume.queue_fetcher import restore_topic
-from sparrow.client.retry import is_a_choice
+from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession, SessionConsumer
+from sparrow.client.aio.consume.queue_fetcher import restore_original_topic
+from sparrow.client.retry import is_handler_decision
 from sparrow.model.errors import UnknownGroup
-from sparrow.net.dispatcher import Answer, Call
+from sparrow.net.dispatcher import HandlerResponse, RequestContext
 from sparrow.wire import record
-from sparrow.wire.bodies import BrokerQueue, ConsumedDirectly, ConsumerStatus, ResetOffsets, SubscriptionData
+from sparrow.wire.bodies import ConsumedDirectly, ConsumerStatus, QueueRef, ResetOffsets, SubscriptionData
 from sparrow.wire.codes import OUR_VERSION, Code
 from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumersChanged, ResetOffset
 from sparrow.wire.headers import ConsumerStatus as AskStatus
 
 
-async def members_changed(request: ConsumersChanged, session: Session, _call: Call) -> None:
+async def members_changed(request: ConsumersChanged, session: ClientSession, _call: RequestContext) -> None:
     member = session.consumers.get(request.group)
     if member is not None:
         member.members_changed()
 
 
-async def reset(request: ResetOffset, session: Session, call: Call) -> None:
+async def reset_offsets(request: ResetOffset, session: ClientSession, call: RequestContext) -> None:
     """An operator sent the group back, or forward."""
     await _member(session, request.group).rewind(call.body(ResetOffsets).offset_table)
 
 
-async def status(request: AskStatus, session: Session, _call: Call) -> Answer:
+async def report_offsets(request: AskStatus, session: ClientSession, _call: RequestContext) -> HandlerResponse:
     member = _member(session, request.group)
-    return Answer.of(ConsumerStatus(message_queue_table=member.positions(request.topic)))
+    return HandlerResponse.of(ConsumerStatus(message_queue_table=member.positions(request.topic)))
 
 
 class _QueueState(msgspec.Struct, rename="camel"):
@@ -55,11 +55,13 @@ class _QueueState(msgspec.Struct, rename="camel"):
 class _Running(msgspec.Struct, rename="camel"):
     properties: dict[str, str]
     subscription_set: list[SubscriptionData]
-    mq_table: dict[BrokerQueue, _QueueState]
+    mq_table: dict[QueueRef, _QueueState]
     status_table: dict[str, Any]
 
 
-async def running(request: ConsumerRunning, session: Session, _call: Call) -> Answer:
+async def report_running_info(
+    request: ConsumerRunning, session: ClientSession, _call: RequestContext
+) -> HandlerResponse:
     member = _member(session, request.group)
     described = member.described()
     figures = {
@@ -76,14 +78,14 @@ async def running(request: ConsumerRunning, session: Session, _call: Call) -> An
         queue: _QueueState(commit_offset=offset, cached_msg_count=count, last_pull_timestamp=now_ms)
         for queue, (offset, count) in member.in_hand().items()
     }
-    return Answer.of(_Running(figures, described.subscription_data_set, table, {}))
+    return HandlerResponse.of(_Running(figures, described.subscription_data_set, table, {}))
 
 
-async def consume_directly(request: ConsumeDirectly, session: Session, call: Call) -> Answer:
+async def consume_directly(request: ConsumeDirectly, session: ClientSession, call: RequestContext) -> HandlerResponse:
     """Handle one message now, whatever the group's progress."""
     member = _member(session, request.group)
     message = record.decode(call.command.body)
-    restore_topic(message)
+    restore_original_topic(message)
     begun = time.monotonic()
     try:
         await member.handle_now(message)
@@ -91,23 +93,25 @@ async def consume_directly(request: ConsumeDirectly, session: Session, call: Cal
     except asyncio.CancelledError:
         raise
     except Exception as error:
-        result, remark = "CR_LATER" if is_a_choice(error) else "CR_THROW_EXCEPTION", repr(error)
+        result, remark = "CR_LATER" if is_handler_decision(error) else "CR_THROW_EXCEPTION", repr(error)
     spent_ms = int((time.monotonic() - begun) * 1000)
-    return Answer.of(ConsumedDirectly(result, order=member.is_orderly, remark=remark, spent_time_mills=spent_ms))
+    return HandlerResponse.of(
+        ConsumedDirectly(result, order=member.is_orderly, remark=remark, spent_time_mills=spent_ms)
+    )
 
 
-def _member(session: Session, group: str) -> Member:
+def _member(session: ClientSession, group: str) -> SessionConsumer:
     found = session.consumers.get(group)
     if found is None:
         raise UnknownGroup(group)
     return found
 
 
-HANDLERS: dict[int, ClientHandler] = {
+HANDLERS: dict[int, ClientRequestHandler] = {
     Code.NOTIFY_CONSUMER_IDS_CHANGED: members_changed,
-    Code.RESET_CONSUMER_CLIENT_OFFSET: reset,
-    Code.GET_CONSUMER_STATUS_FROM_CLIENT: status,
-    Code.GET_CONSUMER_RUNNING_INFO: running,
+    Code.RESET_CONSUMER_CLIENT_OFFSET: reset_offsets,
+    Code.GET_CONSUMER_STATUS_FROM_CLIENT: report_offsets,
+    Code.GET_CONSUMER_RUNNING_INFO: report_running_info,
     Code.CONSUME_MESSAGE_DIRECTLY: consume_directly,
 }
 """For a session with consumers."""

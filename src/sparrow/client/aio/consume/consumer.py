@@ -20,28 +20,33 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sparrow import clock
-from sparrow.client.aio.admin.resend import Resent, resend, wish_of
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume import broker_requests
-from sparrow.client.aio.consume.assigned_queues import Feeds
-from sparrow.client.aio.consume.handler_delivery import Concurrently, Delivery, Handler, InOrder
-from sparrow.client.aio.consume.offset_store import BrokerOffsets, LocalOffsets, Offsets
-from sparrow.client.aio.consume.polled_delivery import OnRequest
-from sparrow.client.aio.consume.pull import PullAnswer, pull
-from sparrow.client.aio.consume.queue_fetcher import Appetite, FirstLook, Item
-from sparrow.client.aio.consume.rebalance import RETRY_PREFIX, Sharing, Start, ends_of
-from sparrow.client.aio.consume.send_back import GivenBack, KeptHere, PassedOn, Unwanted
+from sparrow.client.aio.consume.assigned_queues import AssignedQueues
+from sparrow.client.aio.consume.handler_delivery import (
+    ConcurrentDelivery,
+    MessageDelivery,
+    MessageHandler,
+    OrderlyDelivery,
+)
+from sparrow.client.aio.consume.offset_store import BrokerOffsetStore, LocalOffsetStore, OffsetStore
+from sparrow.client.aio.consume.polled_delivery import PolledDelivery
+from sparrow.client.aio.consume.pull import PullResult, pull
+from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, FirstPullBarrier, Prefetch
+from sparrow.client.aio.consume.rebalance import RETRY_TOPIC_PREFIX, Rebalancer, StartPosition, fetch_end_offsets
+from sparrow.client.aio.consume.send_back import FailurePolicy, RetryLocally, SendBackToBroker, SkipFailed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
-from sparrow.client.aio.tracer import Tracer, trace_group
-from sparrow.client.allocation import Strategy, averagely
+from sparrow.client.aio.tracer import Tracer, trace_producer_group
+from sparrow.client.allocation import AllocationStrategy, averagely
 from sparrow.client.priority_lanes import STARVATION_MS
-from sparrow.client.subscription import ALL, TAG, Subscription
+from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL, Subscription
 from sparrow.model.errors import Closed, GroupRequired, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.token import Credentials
-from sparrow.model.topic import checked_group, checked_topic
-from sparrow.wire.bodies import BrokerQueue, ConsumerData
+from sparrow.model.topic import validate_group_name, validate_topic_name
+from sparrow.wire.bodies import ConsumerData, QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import UnregisterClient
 
@@ -50,16 +55,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHARE_INTERVAL_S = 20.0
+REBALANCE_INTERVAL_S = 20.0
 """How often queues are shared out anew when nobody says that something changed."""
-SEEK_TOPIC_S = 1.0
+MISSING_TOPIC_INTERVAL_S = 1.0
 """The same while a topic is not there yet."""
 _LOCK_INTERVAL_S = 20.0
-NOBODY = "TOOLS_CONSUMER"
+ANONYMOUS_GROUP = "TOOLS_CONSUMER"
 """The group in whose name anybody may read. RocketMQ's tools do, so every broker has it from the start; it is no member
 of it who never sends a heartbeat, and nothing is committed for it."""
 
-Mode = Literal["cluster", "broadcast"]
+ConsumeMode = Literal["cluster", "broadcast"]
 _FROM_WHERE = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 
 
@@ -79,10 +84,10 @@ class Consumer:
         group: str | None,
         name_servers: str = "127.0.0.1:9876",
         *,
-        mode: Mode = "cluster",
-        start: Start = "first",
-        strategy: Strategy = averagely,
-        appetite: Appetite | None = None,
+        mode: ConsumeMode = "cluster",
+        start: StartPosition = "first",
+        strategy: AllocationStrategy = averagely,
+        appetite: Prefetch | None = None,
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
         retries_max: int | None = None,
@@ -91,7 +96,7 @@ class Consumer:
         timeout_ms: int = 3_000,
         instance: str | None = None,
         credentials: Credentials | None = None,
-        session: Session | None = None,
+        session: ClientSession | None = None,
     ) -> None:
         """`start` is for queues the group never read. `offsets_path` keeps a broadcast consumer's progress.
         `retries_max`: a message that failed once more often is a dead letter; by default the group's configuration
@@ -102,47 +107,47 @@ class Consumer:
             raise GroupRequired("a trace of what handlers do")
         if group is None and offsets_path is not None:
             raise GroupRequired("keeping progress in a file")
-        self.group = None if group is None else checked_group(group)
-        self._asks_as = group if group is not None else NOBODY
-        self.mode: Mode = "broadcast" if group is None else mode
-        self._start: Start = "first" if group is None else start
+        self.group = None if group is None else validate_group_name(group)
+        self._asks_as = group if group is not None else ANONYMOUS_GROUP
+        self.mode: ConsumeMode = "broadcast" if group is None else mode
+        self._start: StartPosition = "first" if group is None else start
         self._strategy = strategy
         self._commit_interval_s = commit_interval_ms / 1000
         self._owns_session = session is None
-        self.session = session or Session(
+        self.session = session or ClientSession(
             name_servers, instance=instance, timeout_ms=timeout_ms, credentials=credentials
         )
-        self._offsets: Offsets
+        self._offsets: OffsetStore
         if self.mode == "broadcast":
-            self._offsets = LocalOffsets(Path(offsets_path) if offsets_path is not None else None)
+            self._offsets = LocalOffsetStore(Path(offsets_path) if offsets_path is not None else None)
         else:
-            self._offsets = BrokerOffsets(self.session, self._asks_as)
+            self._offsets = BrokerOffsetStore(self.session, self._asks_as)
         self._begun_at_end: set[str] = set()
         """Without a group: topics of which it is known where we began."""
         # Without a group nothing comes again, so whatever failed is passed on at once.
         self._retries_max = retries_max if group is not None else 0
-        self._unwanted: Unwanted
+        self._unwanted: FailurePolicy
         if self.group is None:
-            self._unwanted = PassedOn()
+            self._unwanted = SkipFailed()
         elif mode == "broadcast":
-            self._unwanted = KeptHere()
+            self._unwanted = RetryLocally()
         else:
-            self._unwanted = GivenBack(self.session, self.group, retries_max)
+            self._unwanted = SendBackToBroker(self.session, self.group, retries_max)
         self._starvation_ms = starvation_ms
         self._traces = trace
         self._tracer: Tracer | None = None
         self._subscriptions: dict[str, Subscription] = {}
-        self._feeds = Feeds(
+        self._feeds = AssignedQueues(
             self.session,
             self._asks_as,
-            appetite=appetite or Appetite(),
+            appetite=appetite or Prefetch(),
             offsets=self._offsets,
             commits_with_pulls=self.mode == "cluster",
             tells_subscription=group is None,
         )
-        self._assigned: set[BrokerQueue] | None = None
-        self._delivery: Delivery | None = None
-        self._sharing: Sharing | None = None
+        self._assigned: set[QueueRef] | None = None
+        self._delivery: MessageDelivery | None = None
+        self._sharing: Rebalancer | None = None
         self._is_orderly = False
         self.started_ms = 0
         self._share_again = asyncio.Event()
@@ -178,11 +183,13 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
+    async def subscribe(
+        self, topic: str, expression: str = SUBSCRIBE_ALL, *, expression_type: str = EXPRESSION_TAG
+    ) -> None:
         """Read a topic: all of it, or messages with some tags (`"a || b"`). Without a group: what comes from now on."""
         if self._assigned is not None:
             raise Refused("a consumer that was assigned queues by hand cannot subscribe as well")
-        checked_topic(topic)
+        validate_topic_name(topic)
         await self._begin_at_end([topic])
         self._want(topic, expression, expression_type)
         await self._subscriptions_changed()
@@ -193,7 +200,7 @@ class Consumer:
         self._stop_feeds(topic)
         await self._subscriptions_changed()
 
-    def _want(self, topic: str, expression: str, expression_type: str = TAG) -> None:
+    def _want(self, topic: str, expression: str, expression_type: str = EXPRESSION_TAG) -> None:
         known = self._subscriptions.get(topic)
         version_ms = max(clock.now_ms(), known.version_ms + 1 if known is not None else 0)
         fresh = Subscription.of(topic, expression, expression_type=expression_type, version_ms=version_ms)
@@ -215,7 +222,7 @@ class Consumer:
             async with self._changing:
                 for feed in self._feeds.of_topic(topic):
                     await self._feeds.leave(feed)  # of a subscription that was given up
-                await self._offsets.save(await ends_of(self.session, topic))
+                await self._offsets.save(await fetch_end_offsets(self.session, topic))
             self._begun_at_end.add(topic)
 
     async def _subscriptions_changed(self) -> None:
@@ -223,7 +230,7 @@ class Consumer:
             await self.session.heartbeat()
             self._share_again.set()
 
-    async def assign(self, queues: Iterable[BrokerQueue], expression: str = ALL) -> None:
+    async def assign(self, queues: Iterable[QueueRef], expression: str = SUBSCRIBE_ALL) -> None:
         """Read exactly these queues, whoever else is in the group. Progress is committed as usual."""
         if self._subscriptions and self._assigned is None:
             raise Refused("a consumer that has subscribed shares its queues with the group: assign before, or instead")
@@ -237,7 +244,7 @@ class Consumer:
     # -- taking messages ----------------------------------------------------------------------------------------------
 
     async def start(
-        self, handler: Handler, *, workers: int = 20, batch: int | None = None, orderly: bool = False
+        self, handler: MessageHandler, *, workers: int = 20, batch: int | None = None, orderly: bool = False
     ) -> None:
         """Hand messages to an async function as they come; returns at once.
 
@@ -247,11 +254,13 @@ class Consumer:
         """
         handler = await self._traced(handler)
         if orderly:
-            in_order = InOrder(handler, batch=batch, retries_max=self._retries_max, bury=self._unwanted.bury)
+            in_order = OrderlyDelivery(handler, batch=batch, retries_max=self._retries_max, bury=self._unwanted.bury)
             await self._join(in_order, is_orderly=True)
         else:
             give_back, lanes = self._unwanted.give_back, self._lanes()
-            await self._join(Concurrently(handler, workers=workers, batch=batch, give_back=give_back, lanes=lanes))
+            await self._join(
+                ConcurrentDelivery(handler, workers=workers, batch=batch, give_back=give_back, lanes=lanes)
+            )
 
     def _lanes(self) -> TopicLanes:
         return TopicLanes(self._has_lanes, starvation_ms=self._starvation_ms)
@@ -260,13 +269,13 @@ class Consumer:
         route = self.session.route_now(topic)
         return route is not None and bool(route.in_lanes)
 
-    async def _traced(self, handler: Handler) -> Handler:
+    async def _traced(self, handler: MessageHandler) -> MessageHandler:
         if not self._traces or self.group is None:
             return handler
         if self._tracer is None:
             from sparrow.client.aio.produce.producer import Producer
 
-            producer = Producer(group=trace_group(self.group), session=self.session)
+            producer = Producer(group=trace_producer_group(self.group), session=self.session)
             await self.session.open()
             self._tracer = Tracer(self.session, self.group, producer)
             await self._tracer.open()
@@ -280,7 +289,7 @@ class Consumer:
 
     async def take_away(
         self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
-    ) -> list[Item]:
+    ) -> list[FetchedMessage]:
         """For the blocking client: messages with their feeds, which the caller tells when they are done."""
         return await (await self._on_request()).take_away(count_max, timeout_s, in_lanes_max=in_lanes_max)
 
@@ -300,21 +309,21 @@ class Consumer:
 
     async def commit(self) -> None:
         """Everything taken so far is dealt with; the brokers have it when this returns."""
-        if isinstance(self._delivery, OnRequest):
+        if isinstance(self._delivery, PolledDelivery):
             self._delivery.finish()
         await self._feeds.commit(is_last=True)
 
-    async def _on_request(self) -> OnRequest:
+    async def _on_request(self) -> PolledDelivery:
         if self._delivery is None:
-            await self._join(OnRequest(self._lanes()))
-        if not isinstance(self._delivery, OnRequest):
+            await self._join(PolledDelivery(self._lanes()))
+        if not isinstance(self._delivery, PolledDelivery):
             raise Refused("this consumer hands its messages to a handler: take them there")
         return self._delivery
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
     @property
-    def queues(self) -> list[BrokerQueue]:
+    def queues(self) -> list[QueueRef]:
         """The queues this consumer reads just now."""
         return self._feeds.queues()
 
@@ -322,26 +331,26 @@ class Consumer:
         """Returns once the queues have been shared out for the first time."""
         await self._shared.wait()
 
-    async def seek(self, queue: BrokerQueue, offset: int) -> None:
+    async def seek(self, queue: QueueRef, offset: int) -> None:
         """Go on from another place."""
         async with self._changing:
             if queue not in self._feeds:
                 raise Refused(f"{queue} is not read here: seek where it is")
             await self._restart(queue, offset)
 
-    async def seek_to_time(self, queue: BrokerQueue, time_ms: int) -> None:
+    async def seek_to_time(self, queue: QueueRef, time_ms: int) -> None:
         await self.seek(queue, await self._sharer.offset_at(queue, time_ms))
 
-    def pause(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+    def pause(self, queues: Iterable[QueueRef] | None = None) -> None:
         """Pull no more, until `resume`. What is here already is still delivered."""
         self._feeds.set_paused(queues, True)
 
-    def resume(self, queues: Iterable[BrokerQueue] | None = None) -> None:
+    def resume(self, queues: Iterable[QueueRef] | None = None) -> None:
         self._feeds.set_paused(queues, False)
 
     async def pull(
-        self, queue: BrokerQueue, offset: int, *, count_max: int = 32, expression: str = ALL, hold_ms: int = 0
-    ) -> PullAnswer:
+        self, queue: QueueRef, offset: int, *, count_max: int = 32, expression: str = SUBSCRIBE_ALL, hold_ms: int = 0
+    ) -> PullResult:
         """One pull, by hand: no group, no progress."""
         subscription = Subscription.of(queue.topic, expression, version_ms=clock.now_ms())
         return await pull(
@@ -366,11 +375,11 @@ class Consumer:
         keys: str | Iterable[str] | None = None,
         from_ms: int | None = None,
         to_ms: int | None = None,
-    ) -> Resent:
+    ) -> ResendResult:
         """Have messages delivered once more to this group; `Admin.resend` says which. Without one: `GroupRequired`."""
         if self.group is None:
             raise GroupRequired("to have messages resent")
-        which = wish_of(
+        which = make_resend_request(
             topic,
             self.group,
             begin=begin,
@@ -383,15 +392,15 @@ class Consumer:
             dry_run=False,
             force=False,
         )
-        return await resend(self.session, await self.session.route(topic), which, None)
+        return await resend_messages(self.session, await self.session.route(topic), which, None)
 
     async def read_table(
         self,
         topic: str,
-        start: Start | int = "first",
-        end: Start | int = "last",
+        start: StartPosition | int = "first",
+        end: StartPosition | int = "last",
         *,
-        expression: str = ALL,
+        expression: str = SUBSCRIBE_ALL,
         columns: Iterable[str] | None = None,
     ) -> pa.Table:
         """The messages of a topic as an Arrow table, from a time (or `"first"`) up to another (or `"last"`)."""
@@ -401,7 +410,7 @@ class Consumer:
 
     # -- the group ----------------------------------------------------------------------------------------------------
 
-    async def _join(self, delivery: Delivery, *, is_orderly: bool = False) -> None:
+    async def _join(self, delivery: MessageDelivery, *, is_orderly: bool = False) -> None:
         if self._is_closed:
             raise Closed("the consumer")
         if self._delivery is not None:
@@ -413,9 +422,9 @@ class Consumer:
         await self.session.open()
         self._delivery, self._is_orderly = delivery, is_orderly
         if self.mode == "cluster" and self._assigned is None:
-            retry = RETRY_PREFIX + self._asks_as
+            retry = RETRY_TOPIC_PREFIX + self._asks_as
             self._subscriptions[retry] = Subscription.of(retry, version_ms=clock.now_ms())
-        self._sharing = Sharing(
+        self._sharing = Rebalancer(
             self.session,
             self._asks_as,
             strategy=self._strategy,
@@ -445,7 +454,7 @@ class Consumer:
             self._tasks.append(asyncio.create_task(self._keep_locks(), name=f"lock {self.group}"))
 
     def described(self) -> ConsumerData:
-        is_push = not isinstance(self._delivery, OnRequest)
+        is_push = not isinstance(self._delivery, PolledDelivery)
         return ConsumerData(
             group_name=self._asks_as,
             consume_type="CONSUME_PASSIVELY" if is_push else "CONSUME_ACTIVELY",
@@ -474,7 +483,7 @@ class Consumer:
             except Exception:
                 log.exception("sharing failed", extra={"group": self.group})
             try:
-                async with asyncio.timeout(SHARE_INTERVAL_S if is_complete else SEEK_TOPIC_S):
+                async with asyncio.timeout(REBALANCE_INTERVAL_S if is_complete else MISSING_TOPIC_INTERVAL_S):
                     await self._share_again.wait()
             except TimeoutError:
                 pass
@@ -489,20 +498,20 @@ class Consumer:
             for subscription in list(self._subscriptions.values()):
                 wanted = await self._wanted(subscription)
                 if wanted is None:
-                    is_complete &= subscription.topic.startswith(RETRY_PREFIX)
+                    is_complete &= subscription.topic.startswith(RETRY_TOPIC_PREFIX)
                     continue
                 for feed in self._feeds.of_topic(subscription.topic):
                     if feed.queue not in wanted or feed.subscription != subscription or feed.is_stopping:
                         is_complete &= await self._feeds.leave(feed)
                 fresh = [queue for queue in wanted if queue not in self._feeds]
                 held = await self._sharer.locked(fresh)
-                first_look = FirstLook(sum(self._feeds.lane_of(queue) is not None for queue in held))
+                first_look = FirstPullBarrier(sum(self._feeds.lane_of(queue) is not None for queue in held))
                 begun = await asyncio.gather(*(self._begin(queue, subscription, first_look) for queue in held))
                 await self._sharer.unlock([queue for queue in held if queue not in self._feeds])
                 is_complete &= len(held) == len(fresh) and all(begun)
         return is_complete
 
-    async def _begin(self, queue: BrokerQueue, subscription: Subscription, first_look: FirstLook) -> bool:
+    async def _begin(self, queue: QueueRef, subscription: Subscription, first_look: FirstPullBarrier) -> bool:
         """False: not now. That keeps no other queue from being read."""
         is_lane = self._feeds.lane_of(queue) is not None
         start: int | None = None
@@ -517,7 +526,7 @@ class Consumer:
         self._feeds.begin(queue, start, subscription, first_look if is_lane else None)
         return True
 
-    async def _wanted(self, subscription: Subscription) -> list[BrokerQueue] | None:
+    async def _wanted(self, subscription: Subscription) -> list[QueueRef] | None:
         if self._assigned is None:
             return await self._sharer.queues_of(subscription)
         try:
@@ -528,12 +537,12 @@ class Consumer:
         return [queue for queue in self._assigned if queue.topic == subscription.topic]
 
     @property
-    def _sharer(self) -> Sharing:
+    def _sharer(self) -> Rebalancer:
         if self._sharing is None:
             raise Refused("this consumer has not started yet: take messages first")
         return self._sharing
 
-    async def _restart(self, queue: BrokerQueue, offset: int) -> None:
+    async def _restart(self, queue: QueueRef, offset: int) -> None:
         feed = self._feeds.get(queue)
         if feed is None:
             return
@@ -558,17 +567,17 @@ class Consumer:
             await asyncio.sleep(_LOCK_INTERVAL_S)
             await self._feeds.renew_locks()
 
-    async def rewind(self, offsets: dict[BrokerQueue, int]) -> None:
+    async def rewind(self, offsets: dict[QueueRef, int]) -> None:
         """Go on from these places: an operator reset the group."""
         async with self._changing:
             for queue, offset in offsets.items():
                 await self._restart(queue, offset)
 
-    def positions(self, topic: str | None = None) -> dict[BrokerQueue, int]:
+    def positions(self, topic: str | None = None) -> dict[QueueRef, int]:
         """How far each queue is dealt with."""
         return self._feeds.positions(topic)
 
-    def in_hand(self) -> dict[BrokerQueue, tuple[int, int]]:
+    def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
         return self._feeds.in_hand()
 
     @property
@@ -590,7 +599,7 @@ class Consumer:
         await self._delivery.stop(grace_s)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._feeds.close()
-        if self.group is None and isinstance(self._offsets, LocalOffsets):
+        if self.group is None and isinstance(self._offsets, LocalOffsetStore):
             self._offsets.forget()
             self._begun_at_end.clear()
         else:

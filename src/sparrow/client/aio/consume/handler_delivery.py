@@ -18,29 +18,29 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from sparrow import clock
-from sparrow.client.aio.consume.queue_fetcher import Feed, Item, done
+from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, QueueFetcher, mark_consumed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
-from sparrow.client.priority_lanes import Lanes
-from sparrow.client.retry import Bury, Later, is_a_choice
+from sparrow.client.priority_lanes import PriorityLanes
+from sparrow.client.retry import DeadLetter, RetryLater, is_handler_decision
 from sparrow.model.message import StoredMessage
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[object]]
+MessageHandler = Callable[[Any], Awaitable[object]]
 """Takes a message, or a list of them where batches were asked for. Raising means: not now, bring it again."""
 
-GiveBack = Callable[[Feed, StoredMessage, Exception], Awaitable[bool]]
+SendBackCallback = Callable[[QueueFetcher, StoredMessage, Exception], Awaitable[bool]]
 """Asks the broker to take a message back after that failure of its handler. False: it cannot."""
 
-TRY_AGAIN_S = 5.0
-SUSPEND_S = 1.0
-LET_GO_S = 1.0
+LOCAL_RETRY_S = 5.0
+ORDERLY_SUSPEND_S = 1.0
+RELEASE_WAIT_S = 1.0
 """How long to wait for a handler before a queue is let go of; then others are seen to first."""
 
 
-class Delivery(Protocol):
-    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None: ...
-    async def let_go(self, feed: Feed) -> bool:
+class MessageDelivery(Protocol):
+    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None: ...
+    async def let_go(self, feed: QueueFetcher) -> bool:
         """Begin nothing more of a queue. False: something of it is in hand that nobody else may begin meanwhile."""
         ...
 
@@ -78,22 +78,28 @@ class _InHand:
             pass
 
 
-class Concurrently:
+class ConcurrentDelivery:
     """Some workers, each with a message (or a batch) in hand; no order, but that of priorities."""
 
     def __init__(
-        self, handler: Handler, *, workers: int, batch: int | None, give_back: GiveBack, lanes: TopicLanes
+        self,
+        handler: MessageHandler,
+        *,
+        workers: int,
+        batch: int | None,
+        give_back: SendBackCallback,
+        lanes: TopicLanes,
     ) -> None:
         self._handler, self._batch, self._give_back, self._lanes = handler, batch, give_back, lanes
         self._size = batch or 1
         # Lanes stand in line once for each batch that waits in them. What is in the batch is decided when its turn
         # comes; if others came to be in earlier ones, it may be empty.
-        self._line: asyncio.Queue[list[Item] | Lanes[Item]] = asyncio.Queue()
+        self._line: asyncio.Queue[list[FetchedMessage] | PriorityLanes[FetchedMessage]] = asyncio.Queue()
         self._is_stopping = False
         self._in_hand = _InHand()
         self._workers = [asyncio.create_task(self._work(), name=f"consume {number}") for number in range(workers)]
 
-    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
+    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None:
         plain, in_lanes = self._lanes.add(feed, messages)
         for start in range(0, len(plain), self._size):
             self._line.put_nowait([(feed, message) for message in plain[start : start + self._size]])
@@ -101,7 +107,7 @@ class Concurrently:
             for _ in range(0, count, self._size):
                 self._line.put_nowait(lanes)
 
-    async def let_go(self, feed: Feed) -> bool:
+    async def let_go(self, feed: QueueFetcher) -> bool:
         """What is in line of it is passed over when its turn comes."""
         return True
 
@@ -111,7 +117,7 @@ class Concurrently:
     async def _work(self) -> None:
         while True:
             turn = await self._line.get()
-            if isinstance(turn, Lanes):
+            if isinstance(turn, PriorityLanes):
                 items = [item for item in turn.take(self._size, clock.now_ms()) if not item[0].is_stopping]
             else:  # all of one queue
                 items = [] if turn[0][0].is_stopping else turn
@@ -119,19 +125,19 @@ class Concurrently:
                 with self._in_hand:
                     await self._handle(items)
 
-    async def _handle(self, items: list[Item]) -> None:
+    async def _handle(self, items: list[FetchedMessage]) -> None:
         feed, message = items[0]
         given = message if self._batch is None else [message for _, message in items]
         failure = await _failure(self._handler, given, feed)
         if failure is not None:
             items = [item for item in items if await self._given_back(item, failure)]
-        done(items)
+        mark_consumed(items)
 
-    async def _given_back(self, item: Item, failure: Exception) -> bool:
+    async def _given_back(self, item: FetchedMessage, failure: Exception) -> bool:
         feed, message = item
         if feed.is_dropped or await self._give_back(feed, message, failure):
             return True
-        asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._line.put_nowait, [item])
+        asyncio.get_running_loop().call_later(LOCAL_RETRY_S, self._line.put_nowait, [item])
         return False
 
     async def stop(self, grace_s: float) -> None:
@@ -140,38 +146,40 @@ class Concurrently:
         await _cancelled(self._workers)
 
 
-class InOrder:
+class OrderlyDelivery:
     """One runner a queue. Without `retries_max` a message is tried until its handler takes it, or buries it."""
 
-    def __init__(self, handler: Handler, *, batch: int | None, retries_max: int | None, bury: GiveBack) -> None:
+    def __init__(
+        self, handler: MessageHandler, *, batch: int | None, retries_max: int | None, bury: SendBackCallback
+    ) -> None:
         self._handler, self._batch = handler, batch
         self._retries_max, self._bury = retries_max, bury
-        self._lines: dict[Feed, deque[StoredMessage]] = {}
-        self._runners: dict[Feed, asyncio.Task[None]] = {}
+        self._lines: dict[QueueFetcher, deque[StoredMessage]] = {}
+        self._runners: dict[QueueFetcher, asyncio.Task[None]] = {}
         self._is_stopping = False
         self._in_hand = _InHand()
 
-    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
+    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None:
         self._lines.setdefault(feed, deque()).extend(messages)
         if feed not in self._runners and not self._is_stopping:
             self._runners[feed] = asyncio.create_task(self._run(feed), name=f"consume {feed.queue}")
 
-    async def let_go(self, feed: Feed) -> bool:
+    async def let_go(self, feed: QueueFetcher) -> bool:
         self._lines.pop(feed, None)
         runner = self._runners.get(feed)
         if runner is not None:
-            await asyncio.wait([runner], timeout=LET_GO_S)
+            await asyncio.wait([runner], timeout=RELEASE_WAIT_S)
         return runner is None or runner.done()
 
     async def handle_now(self, message: StoredMessage) -> None:
         await self._handler(message if self._batch is None else [message])
 
-    async def _run(self, feed: Feed) -> None:
+    async def _run(self, feed: QueueFetcher) -> None:
         """Until nothing is in line. A new runner is started by what arrives then."""
         try:
             while (line := self._lines.get(feed)) and not feed.is_dropped and not self._is_stopping:
                 if not feed.is_locked:
-                    await asyncio.sleep(SUSPEND_S / 10)
+                    await asyncio.sleep(ORDERLY_SUSPEND_S / 10)
                     continue
                 chunk = [line[place] for place in range(min(self._batch or 1, len(line)))]
                 failure = await self._failure(feed, chunk)
@@ -186,11 +194,11 @@ class InOrder:
         finally:
             self._runners.pop(feed, None)
 
-    async def _failure(self, feed: Feed, chunk: list[StoredMessage]) -> Exception | None:
+    async def _failure(self, feed: QueueFetcher, chunk: list[StoredMessage]) -> Exception | None:
         with self._in_hand:
             return await _failure(self._handler, chunk[0] if self._batch is None else chunk, feed)
 
-    async def _buried(self, feed: Feed, chunk: list[StoredMessage], failure: Exception) -> int:
+    async def _buried(self, feed: QueueFetcher, chunk: list[StoredMessage], failure: Exception) -> int:
         """How many were, from the first on. The others have been tried once more."""
         count = 0
         while count < len(chunk) and self._is_hopeless(chunk[count], failure) and not feed.is_dropped:
@@ -202,7 +210,7 @@ class InOrder:
         return count
 
     def _is_hopeless(self, message: StoredMessage, failure: Exception) -> bool:
-        return isinstance(failure, Bury) or (
+        return isinstance(failure, DeadLetter) or (
             self._retries_max is not None and message.reconsume_times >= self._retries_max
         )
 
@@ -212,7 +220,9 @@ class InOrder:
         await _cancelled(list(self._runners.values()))
 
 
-async def _failure(handler: Handler, given: StoredMessage | list[StoredMessage], feed: Feed) -> Exception | None:
+async def _failure(
+    handler: MessageHandler, given: StoredMessage | list[StoredMessage], feed: QueueFetcher
+) -> Exception | None:
     """Why the handler did not take it; None if it did."""
     try:
         await handler(given)
@@ -224,7 +234,7 @@ async def _failure(handler: Handler, given: StoredMessage | list[StoredMessage],
         failure: Exception = RuntimeError("something it waited for was cancelled")
         failure.__cause__ = error
     except Exception as error:
-        if is_a_choice(error):
+        if is_handler_decision(error):
             return error
         failure = error
     log.warning("a handler failed", extra={"queue": str(feed.queue), "why": repr(failure)}, exc_info=failure)
@@ -233,9 +243,9 @@ async def _failure(handler: Handler, given: StoredMessage | list[StoredMessage],
 
 def _pause_s(failure: Exception) -> float:
     """Before a queue in order goes on with what it could not handle."""
-    if isinstance(failure, Later) and failure.delay_ms is not None:
+    if isinstance(failure, RetryLater) and failure.delay_ms is not None:
         return failure.delay_ms / 1000
-    return SUSPEND_S
+    return ORDERLY_SUSPEND_S
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

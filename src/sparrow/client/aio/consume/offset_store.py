@@ -10,32 +10,32 @@ from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import SparrowError, Unavailable
 from sparrow.wire import headers
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
 
 
-class Offsets(Protocol):
-    async def load(self, queue: BrokerQueue) -> int | None:
+class OffsetStore(Protocol):
+    async def load(self, queue: QueueRef) -> int | None:
         """What was committed last, if anything was."""
         ...
 
-    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+    async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
         """Commit. Only `is_last` waits for the brokers' word."""
         ...
 
 
-class BrokerOffsets:
+class BrokerOffsetStore:
     """Kept by each queue's broker."""
 
-    def __init__(self, session: Session, group: str) -> None:
+    def __init__(self, session: ClientSession, group: str) -> None:
         self._session, self._group = session, group
 
-    async def load(self, queue: BrokerQueue) -> int | None:
+    async def load(self, queue: QueueRef) -> int | None:
         header = QueryOffset(self._group, queue.topic, queue.queue_id, zero_if_unknown=False)
         answer = await self._session.ask_any(self._address(queue), Code.QUERY_CONSUMER_OFFSET, header)
         if answer.code == Response.QUERY_NOT_FOUND:
@@ -44,20 +44,20 @@ class BrokerOffsets:
             raise error_of(answer.code, answer.remark)
         return headers.read(OffsetFound, answer.ext).offset
 
-    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
-        topics: dict[tuple[str, str], list[BrokerQueue]] = {}
+    async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
+        topics: dict[tuple[str, str], list[QueueRef]] = {}
         for queue in offsets:
             topics.setdefault((queue.broker_name, queue.topic), []).append(queue)
         await _all(self._save_topic(queues, offsets, is_last) for queues in topics.values())
 
-    async def _save_topic(self, queues: list[BrokerQueue], offsets: dict[BrokerQueue, int], is_last: bool) -> None:
+    async def _save_topic(self, queues: list[QueueRef], offsets: dict[QueueRef, int], is_last: bool) -> None:
         # RocketMQ 4 makes a table for the group and the topic with the first commit, and another in its place if a
         # second commit comes at the same time. So the first has been heard before the others follow.
         first, *others = queues
         await self._save(first, offsets[first], True)
         await _all(self._save(queue, offsets[queue], is_last) for queue in others)
 
-    async def _save(self, queue: BrokerQueue, offset: int, is_last: bool) -> None:
+    async def _save(self, queue: QueueRef, offset: int, is_last: bool) -> None:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
         address = self._address(queue)
         if is_last:
@@ -66,7 +66,7 @@ class BrokerOffsets:
             channel = await self._session.channel(address)
             channel.tell(Code.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
 
-    def _address(self, queue: BrokerQueue) -> str:
+    def _address(self, queue: QueueRef) -> str:
         route = self._session.route_now(queue.topic)
         address = route.address_of(queue.broker_name) if route is not None else None
         if address is None:
@@ -81,7 +81,7 @@ async def _all(saves: Iterable[Awaitable[None]]) -> None:
             raise outcome
 
 
-class LocalOffsets:
+class LocalOffsetStore:
     """Kept in a file of this machine, or only in memory."""
 
     def __init__(self, path: Path | None) -> None:
@@ -94,14 +94,14 @@ class LocalOffsets:
             except (ValueError, AttributeError, OSError) as cause:
                 raise SparrowError(f"the offsets in {path} cannot be read: mend or delete the file") from cause
 
-    async def load(self, queue: BrokerQueue) -> int | None:
+    async def load(self, queue: QueueRef) -> int | None:
         return self._known.get(_name_of(queue))
 
     def forget(self) -> None:
         """What is in memory; a file stays."""
         self._known.clear()
 
-    async def save(self, offsets: dict[BrokerQueue, int], *, is_last: bool = False) -> None:
+    async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
         self._known.update({_name_of(queue): offset for queue, offset in offsets.items()})
         if self._path is not None:
             try:
@@ -118,5 +118,5 @@ class LocalOffsets:
             fresh.replace(path)
 
 
-def _name_of(queue: BrokerQueue) -> str:
+def _name_of(queue: QueueRef) -> str:
     return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"

@@ -12,31 +12,31 @@ from itertools import repeat
 from typing import cast
 
 from sparrow import clock
-from sparrow.client.aio.consume.queue_fetcher import Feed, Item, done
+from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, QueueFetcher, mark_consumed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
-from sparrow.client.priority_lanes import Lanes
+from sparrow.client.priority_lanes import PriorityLanes
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
 
 
-class OnRequest:
+class PolledDelivery:
     def __init__(self, lanes: TopicLanes) -> None:
         self._lanes = lanes
         # Lanes stand in line once for each message that waits in them. Which one it is, is decided when it is taken.
-        self._line: deque[Item | Lanes[Item]] = deque()
-        self._taken: list[Item] = []
+        self._line: deque[FetchedMessage | PriorityLanes[FetchedMessage]] = deque()
+        self._taken: list[FetchedMessage] = []
         self._there_are_some = asyncio.Event()
         self.is_stopped = False
 
-    def arrived(self, feed: Feed, messages: list[StoredMessage]) -> None:
+    def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None:
         plain, in_lanes = self._lanes.add(feed, messages)
         self._line.extend([(feed, message) for message in plain])
         for lanes, count in in_lanes:
             self._line.extend(repeat(lanes, count))
         self._there_are_some.set()
 
-    async def let_go(self, feed: Feed) -> bool:
-        self._line = deque(turn for turn in self._line if isinstance(turn, Lanes) or turn[0] is not feed)
+    async def let_go(self, feed: QueueFetcher) -> bool:
+        self._line = deque(turn for turn in self._line if isinstance(turn, PriorityLanes) or turn[0] is not feed)
         self._lanes.forget(feed)
         return True
 
@@ -51,7 +51,7 @@ class OnRequest:
 
     async def take_away(
         self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
-    ) -> list[Item]:
+    ) -> list[FetchedMessage]:
         """The same; it is up to the caller to tell the feeds when they are done. `in_lanes_max`: no more than that
         where there are priorities, for what is taken away is not overtaken any more."""
         try:
@@ -69,16 +69,16 @@ class OnRequest:
             pass
         return []
 
-    def _next(self, count_max: int) -> list[Item]:
+    def _next(self, count_max: int) -> list[FetchedMessage]:
         """None: those whose turns these were have been taken back."""
         line = self._line
         turns = [line.popleft() for _ in range(min(count_max, len(line)))]
         if not self._lanes:
-            return cast(list[Item], turns)
-        taken: list[Item] = []
-        counts: Counter[Lanes[Item]] = Counter()
+            return cast(list[FetchedMessage], turns)
+        taken: list[FetchedMessage] = []
+        counts: Counter[PriorityLanes[FetchedMessage]] = Counter()
         for turn in turns:
-            if isinstance(turn, Lanes):
+            if isinstance(turn, PriorityLanes):
                 counts[turn] += 1
             else:
                 taken.append(turn)
@@ -89,7 +89,7 @@ class OnRequest:
     def finish(self) -> None:
         """Everything taken so far is dealt with."""
         taken, self._taken = self._taken, []
-        done(taken)
+        mark_consumed(taken)
 
     async def stop(self, grace_s: float) -> None:
         """What was not taken is not ours to finish. Who waits for more is told that there will be none."""

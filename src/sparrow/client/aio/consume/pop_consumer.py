@@ -14,19 +14,19 @@ from typing import Self
 import msgspec
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.subscription import ALL, TAG
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.model.token import Credentials
-from sparrow.model.topic import checked_group
+from sparrow.model.topic import validate_group_name
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import Ack, BatchAck, bits_of
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import ChangeInvisible, InvisibleChanged, PopMessage, Popped
 
-POP_MAX = 32
+POP_COUNT_MAX = 32
 """What a broker hands out at once."""
 _ALL_QUEUES, _FROM_OLDEST = -1, 0
 _TURN_MS = 1_000
@@ -37,7 +37,7 @@ _ACK_SPAN = 512
 """Acknowledgements of one request start at one offset, and reach so far behind it."""
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class PopReceipt(msgspec.Struct, frozen=True):
     """A message, ours for a while, and what acknowledges it."""
 
     message: StoredMessage
@@ -68,11 +68,11 @@ class PopConsumer:
         invisible_ms: int = 60_000,
         timeout_ms: int = 3_000,
         credentials: Credentials | None = None,
-        session: Session | None = None,
+        session: ClientSession | None = None,
     ) -> None:
         """`invisible_ms`: how long a message is ours."""
-        self.group, self._invisible_ms = checked_group(group), invisible_ms
-        self.session = session or Session(name_servers, timeout_ms=timeout_ms, credentials=credentials)
+        self.group, self._invisible_ms = validate_group_name(group), invisible_ms
+        self.session = session or ClientSession(name_servers, timeout_ms=timeout_ms, credentials=credentials)
         self._owns_session = session is None
         self._turn = count()
 
@@ -94,18 +94,18 @@ class PopConsumer:
         self,
         topic: str,
         *,
-        count_max: int = POP_MAX,
+        count_max: int = POP_COUNT_MAX,
         wait_ms: int = 15_000,
-        expression: str = ALL,
-        expression_type: str = TAG,
+        expression: str = SUBSCRIBE_ALL,
+        expression_type: str = EXPRESSION_TAG,
         in_order: bool = False,
-    ) -> list[Receipt]:
+    ) -> list[PopReceipt]:
         """Some messages, or none when the time is up.
 
         `in_order`: a queue gives no more until what was taken of it is acknowledged.
         """
-        if not 1 <= count_max <= POP_MAX:
-            raise Refused(f"a broker hands out 1 to {POP_MAX} messages at once, not {count_max}")
+        if not 1 <= count_max <= POP_COUNT_MAX:
+            raise Refused(f"a broker hands out 1 to {POP_COUNT_MAX} messages at once, not {count_max}")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         route = await self.session.route(topic)
@@ -142,7 +142,7 @@ class PopConsumer:
             if receipts or (asked >= len(names) and loop.time() >= deadline):
                 return receipts
 
-    async def _pop(self, address: str, broker_name: str, header: PopMessage) -> list[Receipt]:
+    async def _pop(self, address: str, broker_name: str, header: PopMessage) -> list[PopReceipt]:
         answer = await self.session.ask_any(address, Code.POP_MESSAGE, header, timeout_ms=header.poll_ms + _LATE_MS)
         if answer.code in _NOTHING:
             return []
@@ -151,20 +151,20 @@ class PopConsumer:
         popped = headers.read(Popped, answer.ext)
         starts = _starts(popped.start_offsets or "")
         return [
-            Receipt(message, broker_name, _handle(message, popped, starts, broker_name))
+            PopReceipt(message, broker_name, _handle(message, popped, starts, broker_name))
             for message in record.decode_all(answer.body)
         ]
 
-    async def ack(self, receipts: Receipt | Iterable[Receipt]) -> None:
+    async def ack(self, receipts: PopReceipt | Iterable[PopReceipt]) -> None:
         """Dealt with. One request for each broker; what had come back to the broker already is named by an error."""
-        by_broker: dict[str, list[Receipt]] = {}
-        for receipt in [receipts] if isinstance(receipts, Receipt) else receipts:
+        by_broker: dict[str, list[PopReceipt]] = {}
+        for receipt in [receipts] if isinstance(receipts, PopReceipt) else receipts:
             by_broker.setdefault(receipt.broker_name, []).append(receipt)
         for broker_name, some in by_broker.items():
             body = bodies.write(BatchAck(broker_name, _acks(self.group, some)))
             await self.session.ask(self._address(some[0]), Code.BATCH_ACK_MESSAGE, headers.BatchAck(), body)
 
-    async def postpone(self, receipt: Receipt, invisible_ms: int) -> Receipt:
+    async def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
         fields = receipt.fields
         header = ChangeInvisible(
@@ -181,9 +181,9 @@ class PopConsumer:
         fields[1:4] = [str(changed.pop_ms), str(changed.invisible_ms), str(changed.revive_queue)]
         # A message that is moved stands for itself: its handle starts at its own offset.
         fields[0] = fields[7]
-        return Receipt(receipt.message, receipt.broker_name, " ".join(fields))
+        return PopReceipt(receipt.message, receipt.broker_name, " ".join(fields))
 
-    def _address(self, receipt: Receipt) -> str:
+    def _address(self, receipt: PopReceipt) -> str:
         route = self.session.route_now(receipt.message.topic)
         address = route.masters.get(receipt.broker_name) if route is not None else None
         if address is None:
@@ -210,12 +210,12 @@ def _handle(message: StoredMessage, popped: Popped, starts: dict[tuple[str, str]
     return f"{start} {when} 0 {broker_name} {queue_id} {message.queue_offset}"
 
 
-def _topic_of(receipt: Receipt, group: str) -> str:
+def _topic_of(receipt: PopReceipt, group: str) -> str:
     is_retried = receipt.fields[4] != "0"
     return f"%RETRY%{group}_{receipt.message.topic}" if is_retried else receipt.message.topic
 
 
-def _acks(group: str, receipts: list[Receipt]) -> list[Ack]:
+def _acks(group: str, receipts: list[PopReceipt]) -> list[Ack]:
     """Those of one pop and queue together, as bits behind the offset they start at."""
     lots: dict[tuple[str, ...], list[int]] = {}
     for receipt in receipts:

@@ -6,32 +6,32 @@ from enum import Enum
 
 import msgspec
 
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
 from sparrow.wire import headers
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import Pulled, PullMessage
 from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
 
-GIVE_UP_AFTER_HOLD_MS = 15_000
+PULL_TIMEOUT_MARGIN_MS = 15_000
 """How much longer than the hold a pull may take before it counts as lost."""
 
 
-class Status(Enum):
+class PullStatus(Enum):
     FOUND = Response.SUCCESS
     NOTHING_NEW = Response.PULL_NOT_FOUND
     NOTHING_MATCHED = Response.PULL_RETRY_IMMEDIATELY
     MOVED = Response.PULL_OFFSET_MOVED
 
 
-_STATUSES = {int(status.value): status for status in Status}
+_STATUSES = {int(status.value): status for status in PullStatus}
 
 
-class PullAnswer(msgspec.Struct, frozen=True):
-    status: Status
+class PullResult(msgspec.Struct, frozen=True):
+    status: PullStatus
     records: bytes | memoryview
     """As they lie in the broker's log, end to end."""
     next_offset: int
@@ -43,8 +43,8 @@ class PullAnswer(msgspec.Struct, frozen=True):
 
 
 async def pull(
-    session: Session,
-    queue: BrokerQueue,
+    session: ClientSession,
+    queue: QueueRef,
     offset: int,
     *,
     group: str,
@@ -56,7 +56,7 @@ async def pull(
     tells_subscription: bool = False,
     broker_id: int = 0,
     with_sizes: bool = False,
-) -> PullAnswer:
+) -> PullResult:
     """Records of one queue from an offset on. `hold_ms`: how long the broker may wait for some.
 
     `tells_subscription`: the broker need not have heard of it by a heartbeat. `with_sizes`: ask for the size of each
@@ -87,13 +87,13 @@ async def pull(
         broker_name=queue.broker_name,
         with_sizes=True if with_sizes else None,
     )
-    answer = await session.ask_any(address, Code.PULL_MESSAGE, header, timeout_ms=hold_ms + GIVE_UP_AFTER_HOLD_MS)
+    answer = await session.ask_any(address, Code.PULL_MESSAGE, header, timeout_ms=hold_ms + PULL_TIMEOUT_MARGIN_MS)
     status = _STATUSES.get(answer.code)
     if status is None:
         raise error_of(answer.code, answer.remark)
     found = headers.read(Pulled, answer.ext)
     records, sizes = _parted(answer.body, found.sizes)
-    return PullAnswer(
+    return PullResult(
         status, records, found.next_offset, found.min_offset, found.max_offset, found.suggested_broker_id, sizes
     )
 

@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.pull import PullAnswer, Status, pull
-from sparrow.client.offset_window import Window
-from sparrow.client.retry import OWN_TOPIC, RETRY_PREFIX
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
+from sparrow.client.offset_window import OffsetWindow
+from sparrow.client.retry import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.wire import record
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
 _AFTER_ERROR_S = 1.0
 """A pull that failed is tried again after so long: the broker may be restarting."""
-FIRST_LOOK_S = 1.0
+FIRST_PULL_WAIT_S = 1.0
 """How long lanes that are begun together wait for each other."""
 
 
-class Appetite(msgspec.Struct, frozen=True, kw_only=True):
+class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
     """How far a consumer reads ahead, for each queue."""
 
     count_max: int = 1_000
@@ -40,10 +40,10 @@ class Appetite(msgspec.Struct, frozen=True, kw_only=True):
     hold_ms: int = 15_000
 
 
-Arrived = Callable[["Feed", list[StoredMessage]], None]
+MessagesCallback = Callable[["QueueFetcher", list[StoredMessage]], None]
 
 
-class FirstLook:
+class FirstPullBarrier:
     """Lanes that are begun together hand over nothing before each was looked into, or a while has passed: whichever
     broker answers first, what has the highest priority is to come first."""
 
@@ -58,36 +58,36 @@ class FirstLook:
 
     async def all(self) -> None:
         try:
-            async with asyncio.timeout(FIRST_LOOK_S):
+            async with asyncio.timeout(FIRST_PULL_WAIT_S):
                 await self._all.wait()
         except TimeoutError:
             pass
 
 
-class Feed:
+class QueueFetcher:
     """A queue this consumer has been given. Once dropped, it delivers and commits nothing more."""
 
     def __init__(
         self,
-        session: Session,
-        queue: BrokerQueue,
+        session: ClientSession,
+        queue: QueueRef,
         *,
         group: str,
         subscription: Subscription,
         start: int,
-        appetite: Appetite,
-        arrived: Arrived,
+        appetite: Prefetch,
+        arrived: MessagesCallback,
         commits_with_pulls: bool,
         tells_subscription: bool = False,
         lane: Priority | None = None,
-        first_look: FirstLook | None = None,
+        first_look: FirstPullBarrier | None = None,
     ) -> None:
         """`tells_subscription`: with each pull, for the brokers hear of it in no other way."""
         self.queue, self.subscription = queue, subscription
         self.lane = lane
         """The priority of what comes from here; None in a topic without lanes."""
-        self.is_retry = queue.topic.startswith(RETRY_PREFIX)
-        self.window = Window(start)
+        self.is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        self.window = OffsetWindow(start)
         self.is_stopping = False
         """Nothing more is pulled; what is being handled may still be done."""
         self.is_dropped = False
@@ -167,7 +167,7 @@ class Feed:
             self._room.clear()
             await self._room.wait()
 
-    async def _looked(self, first_look: FirstLook) -> PullAnswer:
+    async def _looked(self, first_look: FirstPullBarrier) -> PullResult:
         """The first pull. An empty lane says so at once: others wait for its word."""
         self._first_look = None
         try:
@@ -177,7 +177,7 @@ class Feed:
         await first_look.all()
         return answer
 
-    async def _pull(self, *, is_held: bool = True) -> PullAnswer:
+    async def _pull(self, *, is_held: bool = True) -> PullResult:
         offset, committable = self.window.next_offset, self.window.committable
         assert offset is not None, "a feed starts somewhere"
         return await pull(
@@ -194,16 +194,16 @@ class Feed:
             broker_id=self._broker_id,
         )
 
-    def _take(self, answer: PullAnswer) -> None:
+    def _take(self, answer: PullResult) -> None:
         self._broker_id = answer.suggested_broker_id
-        if answer.status is Status.MOVED:
+        if answer.status is PullStatus.MOVED:
             log.warning(
                 "offset moved",
                 extra={"queue": str(self.queue), "from": self.window.next_offset, "to": answer.next_offset},
             )
             self.window.restart(answer.next_offset)
             return
-        if answer.status is not Status.FOUND:
+        if answer.status is not PullStatus.FOUND:
             self.window.add((), answer.next_offset)
             return
         messages = self._decoded(answer)
@@ -213,11 +213,11 @@ class Feed:
         self.window.add([(message.queue_offset, len(message.body)) for message in messages], answer.next_offset)
         if self.is_retry:
             for message in messages:
-                restore_topic(message)
+                restore_original_topic(message)
         if messages:
             self._arrived(self, messages)
 
-    def _decoded(self, answer: PullAnswer) -> list[StoredMessage]:
+    def _decoded(self, answer: PullResult) -> list[StoredMessage]:
         try:
             return record.decode_all(answer.records)
         except ProtocolError as error:
@@ -226,23 +226,23 @@ class Feed:
             return list(record.decode_sound(answer.records))
 
 
-Item = tuple[Feed, StoredMessage]
+FetchedMessage = tuple[QueueFetcher, StoredMessage]
 """A message, and the feed that is to hear when it is done."""
 
 
-def done(items: Sequence[Item]) -> None:
+def mark_consumed(items: Sequence[FetchedMessage]) -> None:
     """These messages are dealt with, whatever queues they are of."""
     if len(items) == 1:  # as most are
         items[0][0].done((items[0][1].queue_offset,))
         return
-    offsets: dict[Feed, list[int]] = {}
+    offsets: dict[QueueFetcher, list[int]] = {}
     for feed, message in items:
         offsets.setdefault(feed, []).append(message.queue_offset)
     for feed, some in offsets.items():
         feed.done(some)
 
 
-def restore_topic(message: StoredMessage) -> None:
+def restore_original_topic(message: StoredMessage) -> None:
     """A message that comes again is one of its own topic: that it lies in the group's retry topic concerns nobody."""
-    if message.topic.startswith(RETRY_PREFIX):
-        message.topic = message.properties.get(OWN_TOPIC, message.topic)
+    if message.topic.startswith(RETRY_TOPIC_PREFIX):
+        message.topic = message.properties.get(PROPERTY_RETRY_TOPIC, message.topic)

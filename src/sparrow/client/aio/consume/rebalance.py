@@ -13,45 +13,45 @@ from datetime import datetime
 from random import sample
 from typing import Literal
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.offset_store import Offsets
-from sparrow.client.allocation import Strategy
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.offset_store import OffsetStore
+from sparrow.client.allocation import AllocationStrategy
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import BrokerQueue, ConsumerList, LockQueues, QueuesLocked
+from sparrow.wire.bodies import ConsumerList, LockQueues, QueueRef, QueuesLocked
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import AskQueue, Done, ListConsumers, OffsetFound, SearchOffset
 
 log = logging.getLogger(__name__)
 
-Start = Literal["first", "last"] | datetime
+StartPosition = Literal["first", "last"] | datetime
 """Where a group begins on a queue it never read: its first message, behind its last, or at a time."""
 
-RETRY_PREFIX = "%RETRY%"
+RETRY_TOPIC_PREFIX = "%RETRY%"
 
 
-class Sharing:
+class Rebalancer:
     """The queues of one consumer."""
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         group: str,
         *,
-        strategy: Strategy,
+        strategy: AllocationStrategy,
         is_broadcast: bool,
         is_orderly: bool,
-        offsets: Offsets,
-        start: Start,
+        offsets: OffsetStore,
+        start: StartPosition,
     ) -> None:
         self._session, self._group, self._strategy = session, group, strategy
         self._is_broadcast, self._is_orderly = is_broadcast, is_orderly
         self._offsets, self._start = offsets, start
-        self._asked_for: set[BrokerQueue] = set()
+        self._asked_for: set[QueueRef] = set()
         """Queues that brokers may hold for us: locked, or asked for by somebody who did not wait for the answer."""
 
-    async def queues_of(self, subscription: Subscription) -> list[BrokerQueue] | None:
+    async def queues_of(self, subscription: Subscription) -> list[QueueRef] | None:
         """What this member should read of a topic. None: cannot be told just now, so leave all as it is."""
         try:
             route = await self._session.route(subscription.topic)
@@ -82,7 +82,7 @@ class Sharing:
                 log.info("members unknown", extra={"group": self._group, "broker": address, "why": str(error)})
         return None
 
-    async def start_of(self, queue: BrokerQueue) -> int:
+    async def start_of(self, queue: QueueRef) -> int:
         """Where to begin: where the group stopped, or as the policy says.
 
         RocketMQ 4's brokers call it 0 for a group they never heard of while the queue's first messages are still in
@@ -91,33 +91,33 @@ class Sharing:
         committed = await self._offsets.load(queue)
         if committed is not None and committed >= 0:
             return committed
-        if queue.topic.startswith(RETRY_PREFIX) or self._start == "first":
+        if queue.topic.startswith(RETRY_TOPIC_PREFIX) or self._start == "first":
             return await self.ask_offset(queue, Code.GET_MIN_OFFSET)
         if self._start == "last":
             return await self.ask_offset(queue, Code.GET_MAX_OFFSET)
         return await self.offset_at(queue, int(self._start.timestamp() * 1000))
 
-    async def offset_at(self, queue: BrokerQueue, time_ms: int) -> int:
+    async def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         """The first message stored at or after a time."""
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
         answer = await self._session.ask(self._address(queue), Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return max(0, headers.read(OffsetFound, answer.ext).offset)
 
-    async def ask_offset(self, queue: BrokerQueue, code: Code) -> int:
+    async def ask_offset(self, queue: QueueRef, code: Code) -> int:
         return await _ask_offset(self._session, queue, code)
 
-    def _address(self, queue: BrokerQueue) -> str:
+    def _address(self, queue: QueueRef) -> str:
         return _address_of(self._session, queue)
 
     # -- locks, for consuming in order --------------------------------------------------------------------------------
 
-    async def locked(self, queues: Iterable[BrokerQueue]) -> set[BrokerQueue]:
+    async def locked(self, queues: Iterable[QueueRef]) -> set[QueueRef]:
         """Which of these the brokers now hold for us."""
         if not self._is_orderly or self._is_broadcast:
             return set(queues)
         queues = list(queues)
         self._asked_for.update(queues)
-        held: set[BrokerQueue] = set()
+        held: set[QueueRef] = set()
         for broker_queues in _by_broker(queues).values():
             try:
                 answer = await self._session.ask(
@@ -128,7 +128,7 @@ class Sharing:
                 log.info("queues not locked", extra={"why": str(error)})
         return held
 
-    async def unlock(self, queues: Iterable[BrokerQueue]) -> None:
+    async def unlock(self, queues: Iterable[QueueRef]) -> None:
         if not self._is_orderly or self._is_broadcast:
             return
         for broker_queues in _by_broker(queues).values():
@@ -144,11 +144,11 @@ class Sharing:
         """Whatever brokers may hold for us; others' locks stay theirs."""
         await self.unlock(list(self._asked_for))
 
-    def _lock_body(self, queues: list[BrokerQueue]) -> bytes:
+    def _lock_body(self, queues: list[QueueRef]) -> bytes:
         return bodies.write(LockQueues(self._group, self._session.client_id, queues))
 
 
-async def ends_of(session: Session, topic: str) -> dict[BrokerQueue, int]:
+async def fetch_end_offsets(session: ClientSession, topic: str) -> dict[QueueRef, int]:
     """Where the next message of each queue will be; nothing of a topic that does not exist yet."""
     try:
         queues = (await session.route(topic, is_fresh=True)).read_queues
@@ -158,13 +158,13 @@ async def ends_of(session: Session, topic: str) -> dict[BrokerQueue, int]:
     return dict(zip(queues, ends, strict=True))
 
 
-async def _ask_offset(session: Session, queue: BrokerQueue, code: Code) -> int:
+async def _ask_offset(session: ClientSession, queue: QueueRef, code: Code) -> int:
     header = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
     answer = await session.ask(_address_of(session, queue), code, header)
     return max(0, headers.read(OffsetFound, answer.ext).offset)
 
 
-def _address_of(session: Session, queue: BrokerQueue) -> str:
+def _address_of(session: ClientSession, queue: QueueRef) -> str:
     route = session.route_now(queue.topic)
     address = route.address_of(queue.broker_name) if route is not None else None
     if address is None:
@@ -172,8 +172,8 @@ def _address_of(session: Session, queue: BrokerQueue) -> str:
     return address
 
 
-def _by_broker(queues: Iterable[BrokerQueue]) -> Mapping[str, list[BrokerQueue]]:
-    found: dict[str, list[BrokerQueue]] = {}
+def _by_broker(queues: Iterable[QueueRef]) -> Mapping[str, list[QueueRef]]:
+    found: dict[str, list[QueueRef]] = {}
     for queue in queues:
         found.setdefault(queue.broker_name, []).append(queue)
     return found

@@ -10,40 +10,47 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.queue_fetcher import Feed
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.queue_fetcher import QueueFetcher
 from sparrow.client.aio.produce.direct_send import send_once
-from sparrow.client.aio.produce.message_encoder import Packing
-from sparrow.client.retry import RETRY_PREFIX, TO_THE_DEAD, Bury, is_a_choice, level_for, retry_of
+from sparrow.client.aio.produce.message_encoder import MessageEncoder
+from sparrow.client.retry import (
+    DELAY_LEVEL_DEAD_LETTER,
+    RETRY_TOPIC_PREFIX,
+    DeadLetter,
+    delay_level_for,
+    is_handler_decision,
+    make_retry_message,
+)
 from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import SendBack
 
 log = logging.getLogger(__name__)
 
-RETRIES_MAX = 16
+DEFAULT_RETRIES_MAX = 16
 """RocketMQ's, where the consumer has not said and the request must."""
 _COMPRESS_ABOVE_BYTES = 4096
 
 
-class Unwanted(Protocol):
+class FailurePolicy(Protocol):
     """False: it could not be done just now; the message is still ours."""
 
-    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """It is to come again later, unless the handler chose otherwise."""
         ...
 
-    async def bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """It is to come no more."""
         ...
 
 
-class PassedOn:
-    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+class SkipFailed:
+    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """That a handler failed has been logged; that it asked for what cannot be had has not."""
-        if is_a_choice(failure):
+        if is_handler_decision(failure):
             why = GroupRequired(f"what {type(failure).__name__} asks for")
             log.warning("message passed on", extra={"queue": str(feed.queue), "why": str(why)})
         return True
@@ -51,39 +58,39 @@ class PassedOn:
     bury = give_back
 
 
-class KeptHere:
-    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
-        return isinstance(failure, Bury) and await self.bury(feed, message, failure)
+class RetryLocally:
+    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        return isinstance(failure, DeadLetter) and await self.bury(feed, message, failure)
 
-    async def bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         log.warning("message dropped", extra={"queue": str(feed.queue), "message_id": message.unique_key})
         return True
 
 
-class GivenBack:
+class SendBackToBroker:
     """To the broker of the queue it came from."""
 
-    def __init__(self, session: Session, group: str, retries_max: int | None) -> None:
-        self._giving_back = GivingBack(session, group, retries_max)
+    def __init__(self, session: ClientSession, group: str, retries_max: int | None) -> None:
+        self._giving_back = RetrySender(session, group, retries_max)
 
-    async def give_back(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
-        return await self._giving_back.give_back(feed.queue, message, level_for(failure))
+    async def give_back(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
+        return await self._giving_back.give_back(feed.queue, message, delay_level_for(failure))
 
-    async def bury(self, feed: Feed, message: StoredMessage, failure: Exception) -> bool:
+    async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
-        return await self._giving_back.send_again(feed.queue, message, TO_THE_DEAD)
+        return await self._giving_back.send_again(feed.queue, message, DELAY_LEVEL_DEAD_LETTER)
 
 
-class GivingBack:
+class RetrySender:
     """How the consumers of one group get rid of a message of one queue. False: it could not be done just now."""
 
-    def __init__(self, session: Session, group: str, retries_max: int | None) -> None:
+    def __init__(self, session: ClientSession, group: str, retries_max: int | None) -> None:
         self._session, self._group, self._retries_max = session, group, retries_max
-        self._packing = Packing(
+        self._packing = MessageEncoder(
             session.unique_ids, compress_above_bytes=_COMPRESS_ABOVE_BYTES, message_bytes_max=1 << 30
         )
 
-    async def give_back(self, queue: BrokerQueue, message: StoredMessage, level: int) -> bool:
+    async def give_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
         """The broker copies its own record. Where it has none any more, it gets ours."""
         header = SendBack(
             physical_offset=message.physical_offset,
@@ -103,19 +110,19 @@ class GivingBack:
             log.info("message not taken back", extra={"queue": str(queue), "why": str(error)})
             return await self.send_again(queue, message, level)
 
-    async def send_again(self, queue: BrokerQueue, message: StoredMessage, level: int) -> bool:
-        """To the retry topic on the queue's broker. Worn out, or sent `TO_THE_DEAD`, it is buried there."""
-        retries_max = self._retries_max if self._retries_max is not None else RETRIES_MAX
+    async def send_again(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
+        """To the retry topic on the queue's broker. Worn out, or sent `DELAY_LEVEL_DEAD_LETTER`, it is buried there."""
+        retries_max = self._retries_max if self._retries_max is not None else DEFAULT_RETRIES_MAX
         times = message.reconsume_times + 1
-        if level == TO_THE_DEAD:
+        if level == DELAY_LEVEL_DEAD_LETTER:
             # RocketMQ 4 buries at the limit, 5 beyond it: this is beyond it for both.
             times = max(times, retries_max + 1)
-        again = retry_of(message, self._group, level)
+        again = make_retry_message(message, self._group, level)
         body, properties, _ = self._packing.checked(again)
         try:
             await send_once(
                 self._session,
-                BrokerQueue(RETRY_PREFIX + self._group, queue.broker_name, 0),
+                QueueRef(RETRY_TOPIC_PREFIX + self._group, queue.broker_name, 0),
                 await self._packing.alone(again, body, properties),
                 group=self._group,
                 reconsume_times=times,
@@ -125,7 +132,7 @@ class GivingBack:
         except SparrowError as error:
             return _not_now(queue, error)
 
-    def _address(self, queue: BrokerQueue) -> str:
+    def _address(self, queue: QueueRef) -> str:
         route = self._session.route_now(queue.topic)
         address = route.address_of(queue.broker_name) if route is not None else None
         if address is None:
@@ -133,6 +140,6 @@ class GivingBack:
         return address
 
 
-def _not_now(queue: BrokerQueue, error: SparrowError) -> bool:
+def _not_now(queue: QueueRef, error: SparrowError) -> bool:
     log.info("message not given back", extra={"queue": str(queue), "why": str(error)})
     return False

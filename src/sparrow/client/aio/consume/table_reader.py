@@ -9,29 +9,29 @@ from datetime import datetime
 import pyarrow as pa
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.aio.consume.pull import Status, pull
-from sparrow.client.aio.consume.rebalance import Start
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.aio.consume.pull import PullStatus, pull
+from sparrow.client.aio.consume.rebalance import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable
 from sparrow.wire import columns as codec
 from sparrow.wire import headers
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import AskQueue, OffsetFound, SearchOffset
 
 PULL_COUNT_MAX = 65_536
 PULL_BYTES_MAX = 4 << 20
 """What Sparrow's brokers give at once to those who ask. RocketMQ's give 32 messages, so they take more turns."""
-QUEUES_AT_ONCE = 4
+CONCURRENT_QUEUES_MAX = 4
 
 
 async def read_table(
-    session: Session,
+    session: ClientSession,
     group: str,
     topic: str,
-    start: Start | int,
-    end: Start | int,
+    start: StartPosition | int,
+    end: StartPosition | int,
     *,
     expression: str,
     columns: Iterable[str] | None,
@@ -40,9 +40,9 @@ async def read_table(
     names = tuple(columns) if columns is not None else codec.DEFAULT_COLUMNS
     route = await session.route(topic)
     subscription = Subscription.of(topic, expression, version_ms=clock.now_ms())
-    turns = asyncio.Semaphore(QUEUES_AT_ONCE)
+    turns = asyncio.Semaphore(CONCURRENT_QUEUES_MAX)
 
-    async def one(queue: BrokerQueue) -> list[pa.RecordBatch]:
+    async def one(queue: QueueRef) -> list[pa.RecordBatch]:
         async with turns:
             first = await _offset_of(session, queue, start)
             last = await _offset_of(session, queue, end)
@@ -59,9 +59,9 @@ async def read_table(
 
 
 async def _read_queue(
-    session: Session,
+    session: ClientSession,
     group: str,
-    queue: BrokerQueue,
+    queue: QueueRef,
     subscription: Subscription,
     offset: int,
     end: int,
@@ -79,13 +79,13 @@ async def _read_queue(
             bytes_max=PULL_BYTES_MAX,
             tells_subscription=True,
         )
-        if answer.status is Status.MOVED:
+        if answer.status is PullStatus.MOVED:
             if answer.next_offset <= offset:
                 break
             raise DataLost(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}", offset, answer.next_offset)
-        if answer.status is Status.NOTHING_NEW:
+        if answer.status is PullStatus.NOTHING_NEW:
             break
-        if answer.status is Status.FOUND:
+        if answer.status is PullStatus.FOUND:
             batch = codec.decode(answer.records, columns=_needed(names, subscription))
             batches.append(_exactly(batch, names, subscription, end))
         offset = answer.next_offset
@@ -107,7 +107,7 @@ def _exactly(batch: pa.RecordBatch, names: Sequence[str], subscription: Subscrip
     return batch.filter(wanted).select(list(names))
 
 
-async def _offset_of(session: Session, queue: BrokerQueue, place: Start | int) -> int:
+async def _offset_of(session: ClientSession, queue: QueueRef, place: StartPosition | int) -> int:
     route = session.route_now(queue.topic)
     address = route.address_of(queue.broker_name) if route is not None else None
     if address is None:

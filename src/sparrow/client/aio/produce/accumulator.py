@@ -10,48 +10,54 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from sparrow.client.aio.produce.memory_budget import Allowance
-from sparrow.client.aio.produce.message_batch import Gathering, Key, Lot, Results
-from sparrow.client.aio.produce.message_encoder import Packing, must_go_alone
+from sparrow.client.aio.produce.memory_budget import MemoryBudget
+from sparrow.client.aio.produce.message_batch import BatchKey, MessageBatch, OpenBatches, SendFuture
+from sparrow.client.aio.produce.message_encoder import MessageEncoder, must_be_sent_alone
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.model.errors import Closed, Refused
 from sparrow.model.message import Message
-from sparrow.model.priority import PRIORITY
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.model.priority import PROPERTY_PRIORITY
+from sparrow.wire.bodies import QueueRef
 
 
 class Accumulator:
     def __init__(
-        self, sender: Sender, packing: Packing, allowance: Allowance, gathering: Gathering, *, timeout_ms: int
+        self,
+        sender: Sender,
+        packing: MessageEncoder,
+        allowance: MemoryBudget,
+        gathering: OpenBatches,
+        *,
+        timeout_ms: int,
     ) -> None:
         self._sender, self._packing, self._allowance = sender, packing, allowance
         self._gathering, self._timeout_ms = gathering, timeout_ms
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._lanes: dict[BrokerQueue, deque[Lot]] = {}
-        self._unsettled: set[Lot] = set()
+        self._lanes: dict[QueueRef, deque[MessageBatch]] = {}
+        self._unsettled: set[MessageBatch] = set()
         self._carriers: set[asyncio.Task[None]] = set()
 
     def add(
         self,
         message: Message,
-        queue: BrokerQueue | None,
+        queue: QueueRef | None,
         cost: int,
         timeout_ms: int | None = None,
-        future: Results | None = None,
-    ) -> Results:
+        future: SendFuture | None = None,
+    ) -> SendFuture:
         if queue is not None and queue.topic != message.topic:
             raise Refused(f"a message of topic {message.topic!r} cannot go to a queue of {queue.topic!r}")
         body, properties, message_id = self._packing.checked(message)
         if future is None:
             future = self._loop.create_future()
-        key: Key = message.topic if queue is None else queue
-        if message.properties and (word := message.properties.get(PRIORITY)) and self._may_be_in_lanes(queue):
+        key: BatchKey = message.topic if queue is None else queue
+        if message.properties and (word := message.properties.get(PROPERTY_PRIORITY)) and self._may_be_in_lanes(queue):
             key = (message.topic if queue is None else queue, word)
         if (
             len(body) > self._packing.plain_bytes_max
             or timeout_ms is not None
-            or (message.properties and must_go_alone(message))
+            or (message.properties and must_be_sent_alone(message))
         ):
             self._add_alone(message, key, queue, cost, timeout_ms, future, (body, properties, message_id))
             return future
@@ -63,7 +69,7 @@ class Accumulator:
             self._seal(key)
         return future
 
-    def _may_be_in_lanes(self, queue: BrokerQueue | None) -> bool:
+    def _may_be_in_lanes(self, queue: QueueRef | None) -> bool:
         """Only then messages of different priorities travel apart: in one queue they would lose their order."""
         if queue is None:
             return True
@@ -73,23 +79,23 @@ class Accumulator:
     def _add_alone(
         self,
         message: Message,
-        key: Key,
-        queue: BrokerQueue | None,
+        key: BatchKey,
+        queue: QueueRef | None,
         cost: int,
         timeout_ms: int | None,
-        future: Results,
+        future: SendFuture,
         checked: tuple[bytes, bytes, str],
     ) -> None:
         if queue is not None:
             self._seal(key)
         body, properties, message_id = checked
-        lot = Lot(message.topic, queue, 0.0)
+        lot = MessageBatch(message.topic, queue, 0.0)
         lot.alone, lot.timeout_ms, lot.cost = (message, body, properties), timeout_ms, cost
         lot.ids.append(message_id)
         lot.futures.append(future)
         self._ship(lot)
 
-    def _start(self, key: Key, topic: str, queue: BrokerQueue | None) -> None:
+    def _start(self, key: BatchKey, topic: str, queue: QueueRef | None) -> None:
         self._seal(key)
         lot = self._gathering.start(key, topic, queue, self._loop.time())
         if self._timer is None:
@@ -97,7 +103,7 @@ class Accumulator:
 
     # -- shipping -----------------------------------------------------------------------------------------------------
 
-    def _seal(self, key: Key) -> None:
+    def _seal(self, key: BatchKey) -> None:
         lot = self._gathering.seal(key)
         if lot is not None:
             self._ship(lot)
@@ -115,7 +121,7 @@ class Accumulator:
             self._timer.cancel()
         self._timer = self._loop.call_at(due, self._ship_due) if due is not None else None
 
-    def _ship(self, lot: Lot) -> None:
+    def _ship(self, lot: MessageBatch) -> None:
         self._unsettled.add(lot)
         if lot.queue is None:
             self._spawn(lot)
@@ -127,12 +133,12 @@ class Accumulator:
         self._lanes[lot.queue] = deque()
         self._spawn(lot)
 
-    def _spawn(self, lot: Lot) -> None:
+    def _spawn(self, lot: MessageBatch) -> None:
         task = self._loop.create_task(self._carry_all(lot))
         self._carriers.add(task)
         task.add_done_callback(self._carriers.discard)
 
-    async def _carry_all(self, lot: Lot) -> None:
+    async def _carry_all(self, lot: MessageBatch) -> None:
         """This lot and, if it is for one queue, those that came for the queue meanwhile."""
         queue = lot.queue
         if queue is None:
@@ -148,7 +154,7 @@ class Accumulator:
         if queue in self._gathering.open:
             self._watch()
 
-    async def _carry(self, lot: Lot) -> None:
+    async def _carry(self, lot: MessageBatch) -> None:
         try:
             parcel = lot.packed() if lot.alone is None else await self._packing.alone(*lot.alone)
             timeout_ms = lot.timeout_ms or self._timeout_ms

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import TEMPLATE_TOPIC, Session
-from sparrow.client.aio.produce.sender import STATUSES, Delivery, Parcel
+from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSession
+from sparrow.client.aio.produce.sender import SEND_STATUS_BY_RESPONSE, SendOutcome, SendPayload
 from sparrow.model.errors import Unavailable
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.headers import SendMessageV2
 
 
 async def send_once(
-    session: Session,
-    queue: BrokerQueue,
-    parcel: Parcel,
+    session: ClientSession,
+    queue: QueueRef,
+    parcel: SendPayload,
     *,
     group: str,
     code: Code = Code.SEND_MESSAGE_V2,
     reconsume_times: int = 0,
     reconsume_times_max: int | None = None,
     timeout_ms: int | None = None,
-) -> Delivery:
+) -> SendOutcome:
     """Stored when this returns; otherwise it raises why not."""
     route = session.route_now(queue.topic) or await session.route(queue.topic)
     address = route.masters.get(queue.broker_name)
@@ -31,7 +31,7 @@ async def send_once(
     header = SendMessageV2(
         group,
         queue.topic,
-        TEMPLATE_TOPIC,
+        AUTO_CREATE_TOPIC,
         1,
         queue.queue_id,
         parcel.sys_flag,
@@ -43,7 +43,7 @@ async def send_once(
         broker_name=queue.broker_name,
     )
     answer = await session.ask_any(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
-    status = STATUSES.get(answer.code)
+    status = SEND_STATUS_BY_RESPONSE.get(answer.code)
     if status is None:
         raise error_of(answer.code, answer.remark)
-    return Delivery(queue, status, answer)
+    return SendOutcome(queue, status, answer)

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 
-class Allowance:
+class MemoryBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.taken = 0

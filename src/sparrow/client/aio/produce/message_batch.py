@@ -12,33 +12,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container
 
-from sparrow.client.aio.produce.sender import Delivery, Parcel
+from sparrow.client.aio.produce.sender import SendOutcome, SendPayload
 from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendResult
 from sparrow.wire import batch, headers
 from sparrow.wire.batch import SMALLEST_BYTES
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.headers import Sent
 
-Key = str | BrokerQueue | tuple[str | BrokerQueue, str]
+BatchKey = str | QueueRef | tuple[str | QueueRef, str]
 """What messages of one lot share: the topic when any queue will do, else the queue; and the priority, where the queue
 they get depends on it."""
 
-Results = asyncio.Future[SendResult]
+SendFuture = asyncio.Future[SendResult]
 
 
-class Lot:
+class MessageBatch:
     """Messages on their way together, and those who wait for each of them."""
 
     __slots__ = ("alone", "cost", "due", "futures", "ids", "members", "queue", "settled", "size", "timeout_ms", "topic")
 
-    def __init__(self, topic: str, queue: BrokerQueue | None, due: float) -> None:
+    def __init__(self, topic: str, queue: QueueRef | None, due: float) -> None:
         self.topic, self.queue, self.due = topic, queue, due
         self.members: list[tuple[int, bytes, bytes]] = []
         """Flag, body and property string of each."""
         self.ids: list[str] = []
-        self.futures: list[Results] = []
+        self.futures: list[SendFuture] = []
         self.size = 0
         """Bytes of the request."""
         self.cost = 0
@@ -48,12 +48,12 @@ class Lot:
         self.timeout_ms: int | None = None
         self.settled: asyncio.Future[None] | None = None
 
-    def packed(self) -> Parcel:
-        return Parcel(batch.encode(self.members), is_batch=True)
+    def packed(self) -> SendPayload:
+        return SendPayload(batch.encode(self.members), is_batch=True)
 
-    def settle(self, delivery: Delivery) -> None:
+    def settle(self, delivery: SendOutcome) -> None:
         """Tell each sender where its message lies."""
-        for future, result in zip(self.futures, results_of(delivery, self.ids), strict=True):
+        for future, result in zip(self.futures, send_results(delivery, self.ids), strict=True):
             if not future.done():
                 future.set_result(result)
 
@@ -63,7 +63,7 @@ class Lot:
                 future.set_exception(error)
 
 
-def results_of(delivery: Delivery, message_ids: list[str]) -> list[SendResult]:
+def send_results(delivery: SendOutcome, message_ids: list[str]) -> list[SendResult]:
     """One result a message, in order: the broker says where the first one lies, and the others follow it."""
     (topic, broker_name), status = (delivery.queue.topic, delivery.queue.broker_name), delivery.status
     sent = headers.read(Sent, delivery.answer.ext)
@@ -80,21 +80,21 @@ def results_of(delivery: Delivery, message_ids: list[str]) -> list[SendResult]:
     ]
 
 
-class Gathering:
+class OpenBatches:
     """The lots that are still open, the oldest first."""
 
     def __init__(self, *, linger_s: float, bytes_max: int, count_max: int) -> None:
         self._linger_s, self._bytes_max, self._count_max = linger_s, bytes_max, count_max
         # A dict keeps the order in which lots were started, and all linger equally long: the first is due first.
-        self.open: dict[Key, Lot] = {}
+        self.open: dict[BatchKey, MessageBatch] = {}
 
-    def start(self, key: Key, topic: str, queue: BrokerQueue | None, now: float) -> Lot:
+    def start(self, key: BatchKey, topic: str, queue: QueueRef | None, now: float) -> MessageBatch:
         assert key not in self.open
-        lot = self.open[key] = Lot(topic, queue, now + self._linger_s)
+        lot = self.open[key] = MessageBatch(topic, queue, now + self._linger_s)
         return lot
 
     def add(
-        self, key: Key, flag: int, body: bytes, properties: bytes, message_id: str, future: Results, cost: int
+        self, key: BatchKey, flag: int, body: bytes, properties: bytes, message_id: str, future: SendFuture, cost: int
     ) -> bool | None:
         """Into the open lot of that key. Whether the lot is full now; None if there is none, or no room in it: seal
         what is open and start another."""
@@ -112,10 +112,10 @@ class Gathering:
         futures.append(future)
         return size >= self._bytes_max or len(futures) >= self._count_max
 
-    def seal(self, key: Key) -> Lot | None:
+    def seal(self, key: BatchKey) -> MessageBatch | None:
         return self.open.pop(key, None)
 
-    def seal_due(self, now: float, busy: Container[Key] = ()) -> list[Lot]:
+    def seal_due(self, now: float, busy: Container[BatchKey] = ()) -> list[MessageBatch]:
         """The lots whose time is up. Those for a busy queue could not leave yet, and may as well grow."""
         due = []
         for key, lot in list(self.open.items()):
@@ -125,10 +125,10 @@ class Gathering:
                 due.append(self.open.pop(key))
         return due
 
-    def is_due(self, key: Key, now: float) -> bool:
+    def is_due(self, key: BatchKey, now: float) -> bool:
         lot = self.open.get(key)
         return lot is not None and lot.due <= now
 
-    def next_due(self, busy: Container[Key] = ()) -> float | None:
+    def next_due(self, busy: Container[BatchKey] = ()) -> float | None:
         """When the next lot is due that can leave."""
         return next((lot.due for key, lot in self.open.items() if key not in busy), None)

@@ -7,28 +7,34 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
-from sparrow.client.aio.produce.sender import Parcel
+from sparrow.client.aio.produce.sender import SendPayload
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import DELAY, PRODUCER_ID, SEQUENCE, UNIQUE_KEY, Message
+from sparrow.model.message import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_PRODUCER_ID,
+    PROPERTY_SEQUENCE,
+    PROPERTY_UNIQUE_KEY,
+    Message,
+)
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
 from sparrow.wire.message_ids import UniqueIds
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
-WAIT = "WAIT"
+PROPERTY_WAIT_STORED = "WAIT"
 """`false`: do not wait for disk or replicas. A batch waits or does not as a whole."""
 
-RETRY_PREFIX = "%RETRY%"
-_LATER = (DELAY, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TRAN_MSG")
+RETRY_TOPIC_PREFIX = "%RETRY%"
+_LATER = (PROPERTY_DELAY_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TRAN_MSG")
 """Properties that keep a message from its consumers for a while; brokers refuse them in batches."""
-NOT_BATCHED = frozenset((*_LATER, WAIT))
+UNBATCHABLE_PROPERTIES = frozenset((*_LATER, PROPERTY_WAIT_STORED))
 
 _IN_THREAD_BYTES = 64 * 1024
 """A longer body would hold up the event loop for a millisecond and more while it is compressed."""
 _FLAG_MIN, _FLAG_MAX = -0x8000_0000, 0x7FFF_FFFF
 
 
-class Packing:
+class MessageEncoder:
     """How one producer prepares its messages."""
 
     def __init__(
@@ -56,24 +62,24 @@ class Packing:
             raise Refused(f"the flag {message.flag} does not fit into the 4 bytes a record has for it")
         if not found and self._producer_id is None:
             message_id = self._make_id()
-            return body, f"{UNIQUE_KEY}\x01{message_id}\x02".encode(), message_id
+            return body, f"{PROPERTY_UNIQUE_KEY}\x01{message_id}\x02".encode(), message_id
         if self._producer_id is not None:
             found = self._numbered(found)
         encoded = properties.encode(found)
-        given = found.get(UNIQUE_KEY)
+        given = found.get(PROPERTY_UNIQUE_KEY)
         if given:
             return body, encoded, given
         message_id = self._make_id()
-        encoded += f"{UNIQUE_KEY}\x01{message_id}\x02".encode()
+        encoded += f"{PROPERTY_UNIQUE_KEY}\x01{message_id}\x02".encode()
         if len(encoded) > PROPERTIES_BYTES_MAX:
             raise TooLarge("the property string", len(encoded), PROPERTIES_BYTES_MAX)
         return body, encoded, message_id
 
     def _numbered(self, found: dict[str, str]) -> dict[str, str]:
         assert self._producer_id is not None
-        return {**found, PRODUCER_ID: self._producer_id, SEQUENCE: str(next(self._sequence))}
+        return {**found, PROPERTY_PRODUCER_ID: self._producer_id, PROPERTY_SEQUENCE: str(next(self._sequence))}
 
-    async def alone(self, message: Message, body: bytes, encoded: bytes) -> Parcel:
+    async def alone(self, message: Message, body: bytes, encoded: bytes) -> SendPayload:
         """The message in a request of its own."""
         if len(body) > self.message_bytes_max:
             raise TooLarge("the body", len(body), self.message_bytes_max)
@@ -85,9 +91,9 @@ class Packing:
                 smaller, bits = compress(body)
             if len(smaller) < len(body):
                 body, sys_flag = smaller, bits
-        return Parcel(body, encoded.decode(), message.flag, sys_flag)
+        return SendPayload(body, encoded.decode(), message.flag, sys_flag)
 
-    def together(self, messages: Sequence[Message]) -> tuple[Parcel, list[str]]:
+    def together(self, messages: Sequence[Message]) -> tuple[SendPayload, list[str]]:
         """All messages in one batch, and their ids."""
         waits = _checked_batch(messages)
         members, ids = [], []
@@ -98,26 +104,28 @@ class Packing:
         packed = batch.encode(members)
         if len(packed) > self.message_bytes_max:
             raise TooLarge(f"the batch of {len(messages)} messages", len(packed), self.message_bytes_max)
-        return Parcel(packed, "" if waits else f"{WAIT}\x01false\x02", is_batch=True), ids
+        return SendPayload(packed, "" if waits else f"{PROPERTY_WAIT_STORED}\x01false\x02", is_batch=True), ids
 
 
-def must_go_alone(message: Message) -> bool:
+def must_be_sent_alone(message: Message) -> bool:
     """Whether brokers refuse it in a batch, or its neighbours would suffer from what it asks for."""
-    return message.topic.startswith(RETRY_PREFIX) or not NOT_BATCHED.isdisjoint(message.properties)
+    return message.topic.startswith(RETRY_TOPIC_PREFIX) or not UNBATCHABLE_PROPERTIES.isdisjoint(message.properties)
 
 
 def _checked_batch(messages: Sequence[Message]) -> bool:
     """Whether it waits to be safe; or why it is no batch."""
     if not messages:
         raise Refused("a batch of no messages: give one or more")
-    topic, wait = messages[0].topic, messages[0].properties.get(WAIT)
-    if topic.startswith(RETRY_PREFIX):
+    topic, wait = messages[0].topic, messages[0].properties.get(PROPERTY_WAIT_STORED)
+    if topic.startswith(RETRY_TOPIC_PREFIX):
         raise Refused(f"{topic!r} takes no batches: send its messages one by one")
     for message in messages:
         if message.topic != topic:
             raise Refused(f"a batch has one topic, not both {topic!r} and {message.topic!r}")
-        if message.properties.get(WAIT) != wait:
-            raise Refused(f"the messages of a batch wait to be safe all alike: give all of them the same {WAIT}")
+        if message.properties.get(PROPERTY_WAIT_STORED) != wait:
+            raise Refused(
+                f"the messages of a batch wait to be safe all alike: give all of them the same {PROPERTY_WAIT_STORED}"
+            )
         for name in _LATER:
             if message.properties.get(name, "0") not in ("", "0", "false"):
                 raise Refused(f"a message with {name} cannot be in a batch: send it by itself")

@@ -21,27 +21,27 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import request_reply
 from sparrow.client.aio.produce.accumulator import Accumulator
 from sparrow.client.aio.produce.direct_send import send_once
-from sparrow.client.aio.produce.memory_budget import Allowance
-from sparrow.client.aio.produce.message_batch import Gathering, Results, results_of
-from sparrow.client.aio.produce.message_encoder import Packing
-from sparrow.client.aio.produce.queue_assignment import Choosing
+from sparrow.client.aio.produce.memory_budget import MemoryBudget
+from sparrow.client.aio.produce.message_batch import OpenBatches, SendFuture, send_results
+from sparrow.client.aio.produce.message_encoder import MessageEncoder
+from sparrow.client.aio.produce.queue_assignment import QueueAssigner
 from sparrow.client.aio.produce.sender import Sender
-from sparrow.client.aio.produce.transactions import Listener, Transactions, checked_outcome
-from sparrow.client.aio.tracer import Tracer, trace_group
-from sparrow.client.delayed_delivery import RecallHandle, put_off
-from sparrow.client.queue_selection import SHARDING_KEY, Selector, by_sharding_key
-from sparrow.client.request_reply import reply_of
+from sparrow.client.aio.produce.transactions import ProducerTransactions, TransactionChecker, validate_transaction_state
+from sparrow.client.aio.tracer import Tracer, trace_producer_group
+from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
+from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, QueueSelector, by_sharding_key
+from sparrow.client.request_reply import make_reply
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.send_result import Outcome, SendResult
+from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
-from sparrow.model.topic import checked_group
+from sparrow.model.topic import validate_group_name
 from sparrow.wire import headers
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import Recall, Recalled, UnregisterClient
 from sparrow.wire.record import PREPARED
@@ -71,12 +71,12 @@ class Producer:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         template_queues: int = 4,
         compress_above_bytes: int | None = 4096,
-        selector: Selector | None = None,
-        transaction_listener: Listener | None = None,
+        selector: QueueSelector | None = None,
+        transaction_listener: TransactionChecker | None = None,
         trace: bool = False,
         idempotent: bool = False,
         credentials: Credentials | None = None,
-        session: Session | None = None,
+        session: ClientSession | None = None,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. `template_queues`: how many a topic gets that the first
         message creates. `transaction_listener` tells a broker that asks what became of a transaction; brokers ask any
@@ -86,30 +86,30 @@ class Producer:
         connections, and the credentials they have; it is then not ours to close."""
         if idempotent and linger_ms is not None:
             raise Refused("messages that are stored once are sent one by one: leave out linger_ms, or idempotent")
-        self.group, self.timeout_ms = checked_group(group), timeout_ms
-        self.session = session or Session(name_servers, timeout_ms=timeout_ms, credentials=credentials)
+        self.group, self.timeout_ms = validate_group_name(group), timeout_ms
+        self.session = session or ClientSession(name_servers, timeout_ms=timeout_ms, credentials=credentials)
         self._owns_session = session is None
         # A repeat is known only to the broker that has the first: whoever chooses a queue stays with it.
         self._selector = selector or (by_sharding_key() if idempotent else None)
         self._by_sharding_key = by_sharding_key()
         self._is_idempotent = idempotent
         self._sender = Sender(self.session, group=group, retries=retries, template_queues=template_queues)
-        self._packing = Packing(
+        self._packing = MessageEncoder(
             self.session.unique_ids,
             compress_above_bytes=compress_above_bytes,
             message_bytes_max=message_bytes_max,
             producer_id=secrets.token_hex(12).upper() if idempotent else None,
         )
-        self._allowance = Allowance(unsent_bytes_max)
+        self._allowance = MemoryBudget(unsent_bytes_max)
         self._gathering = (
-            Gathering(linger_s=linger_ms / 1000, bytes_max=batch_bytes_max, count_max=batch_count_max)
+            OpenBatches(linger_s=linger_ms / 1000, bytes_max=batch_bytes_max, count_max=batch_count_max)
             if linger_ms is not None
             else None
         )
         self._cost_bytes = _ALONE_COST_BYTES if linger_ms is None else _GATHERED_COST_BYTES
         self._accumulator: Accumulator | None = None
-        self._choosing: Choosing | None = None
-        self._transactions = Transactions(self.session, self.group, transaction_listener)
+        self._choosing: QueueAssigner | None = None
+        self._transactions = ProducerTransactions(self.session, self.group, transaction_listener)
         self._traces = trace
         self._tracer: Tracer | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -130,7 +130,7 @@ class Producer:
             self._introduce("")
         if self._traces:
             self._tracer = Tracer(
-                self.session, self.group, Producer(group=trace_group(self.group), session=self.session)
+                self.session, self.group, Producer(group=trace_producer_group(self.group), session=self.session)
             )
             self._transactions.ended = self._tracer.transaction_ended
             await self._tracer.open()
@@ -138,7 +138,7 @@ class Producer:
             self._accumulator = Accumulator(
                 self._sender, self._packing, self._allowance, self._gathering, timeout_ms=self.timeout_ms
             )
-            self._choosing = Choosing(self._sender, self._accumulator, self._allowance, self._spawn)
+            self._choosing = QueueAssigner(self._sender, self._accumulator, self._allowance, self._spawn)
         self._is_open = True
 
     async def close(self) -> None:
@@ -185,8 +185,8 @@ class Producer:
         self,
         message: Message,
         *,
-        queue: BrokerQueue | None = None,
-        selector: Selector | None = None,
+        queue: QueueRef | None = None,
+        selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after_ms: int | None = None,
@@ -199,7 +199,7 @@ class Producer:
         """
         self._check_open()
         if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
-            message = put_off(
+            message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         cost = len(message.body) + self._cost_bytes
@@ -216,8 +216,8 @@ class Producer:
         self,
         message: Message,
         *,
-        queue: BrokerQueue | None = None,
-        selector: Selector | None = None,
+        queue: QueueRef | None = None,
+        selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after_ms: int | None = None,
@@ -230,7 +230,7 @@ class Producer:
         if not self._is_open:
             raise Closed("the producer")
         if deliver_at is not None or deliver_after_ms is not None or delay_level is not None:
-            message = put_off(
+            message = with_delivery_time(
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         cost = len(message.body) + self._cost_bytes
@@ -243,7 +243,7 @@ class Producer:
         return task
 
     async def send_batch(
-        self, messages: Sequence[Message], *, queue: BrokerQueue | None = None, timeout_ms: int | None = None
+        self, messages: Sequence[Message], *, queue: QueueRef | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """All messages, of one topic, in one request to one queue: stored together, one after the other, or not."""
         self._check_open()
@@ -258,14 +258,14 @@ class Producer:
             )
         finally:
             self._allowance.give(cost)
-        results = results_of(delivery, ids)
+        results = send_results(delivery, ids)
         if self._tracer is not None:
             for message, result in zip(messages, results, strict=True):
                 self._tracer.published(message, result.message_id, begun, result)
         return results
 
     async def send_one_way(
-        self, message: Message, *, queue: BrokerQueue | None = None, selector: Selector | None = None
+        self, message: Message, *, queue: QueueRef | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Handed to the connection when this returns. Nobody will say whether it arrived."""
         self._check_open()
@@ -283,7 +283,7 @@ class Producer:
         keys: str | None = "keys",
         tags: str | None = "tags",
         properties: str | None = "properties",
-        queue: BrokerQueue | None = None,
+        queue: QueueRef | None = None,
         in_flight: int = 4,
         timeout_ms: int | None = None,
     ) -> int:
@@ -299,8 +299,8 @@ class Producer:
 
         self._check_open()
         self._check_one_by_one()
-        columns = table_sender.columns_of(table, body=body, keys=keys, tags=tags, properties=properties)
-        return await table_sender.send(
+        columns = table_sender.message_columns(table, body=body, keys=keys, tags=tags, properties=properties)
+        return await table_sender.send_table(
             self._sender,
             self._allowance,
             topic,
@@ -335,7 +335,7 @@ class Producer:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def transaction(self, message: Message, *, queue: BrokerQueue | None = None) -> AsyncIterator[SendResult]:
+    async def transaction(self, message: Message, *, queue: QueueRef | None = None) -> AsyncIterator[SendResult]:
         """Delivered when the block ends well, and never when it raises.
 
         ```python
@@ -349,26 +349,26 @@ class Producer:
         except BaseException:
             await self._transactions.roll_back(sent)
             raise
-        await self.end_transaction(sent, Outcome.COMMIT)
+        await self.end_transaction(sent, TransactionState.COMMIT)
 
     async def send_in_transaction(
-        self, message: Message, work: Callable[[Message], Any], *, queue: BrokerQueue | None = None
+        self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
-        """The same with a function, plain or async. It returns an `Outcome`, or nothing, which commits; raising rolls
-        back. `Outcome.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
+        """The same with a function, plain or async. It returns an `TransactionState`, or nothing, which commits; raising rolls
+        back. `TransactionState.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
         sent = await self.begin_transaction(message, queue=queue)
         try:
             said = work(message)
             said = await said if inspect.isawaitable(said) else said
-            outcome = Outcome.COMMIT if said is None else checked_outcome(said)
+            outcome = TransactionState.COMMIT if said is None else validate_transaction_state(said)
         except BaseException:
             await self._transactions.roll_back(sent)
             raise
         await self.end_transaction(sent, outcome)
         return sent
 
-    async def begin_transaction(self, message: Message, *, queue: BrokerQueue | None = None) -> SendResult:
-        """Store a message out of sight. Whoever begins must end, if only as `Outcome.UNKNOWN`."""
+    async def begin_transaction(self, message: Message, *, queue: QueueRef | None = None) -> SendResult:
+        """Store a message out of sight. Whoever begins must end, if only as `TransactionState.UNKNOWN`."""
         self._check_open()
         half = self._transactions.begin(message)
         try:
@@ -377,7 +377,7 @@ class Producer:
             self._transactions.give_up(half)
             raise
 
-    async def end_transaction(self, sent: SendResult, outcome: Outcome) -> None:
+    async def end_transaction(self, sent: SendResult, outcome: TransactionState) -> None:
         """Deliver it, or drop it. A broker that cannot be reached asks later, and is told then."""
         await self._transactions.end(sent, outcome)
 
@@ -387,8 +387,8 @@ class Producer:
         self,
         message: Message,
         *,
-        queue: BrokerQueue | None = None,
-        selector: Selector | None = None,
+        queue: QueueRef | None = None,
+        selector: QueueSelector | None = None,
         timeout_ms: int | None = None,
     ) -> StoredMessage:
         """Send a message and wait for what some consumer replies. `RequestTimeout` when nobody does in time."""
@@ -402,15 +402,15 @@ class Producer:
                 await asyncio.shield(self._beating)
             await self._send_charged(asked, queue, selector, patience_ms)
 
-        return await request_reply.request(self.session, message, send, timeout_ms=patience_ms)
+        return await request_reply.send_request(self.session, message, send, timeout_ms=patience_ms)
 
     async def reply(self, request: StoredMessage, body: bytes | str, *, timeout_ms: int | None = None) -> SendResult:
         """Answer a request. It has reached whoever asked when this returns; it is kept in the reply topic, too."""
         self._check_open()
-        message = reply_of(request, body)
+        message = make_reply(request, body)
         packed, properties, message_id = self._packing.checked(message)
         parcel = await self._packing.alone(message, packed, properties)
-        queue = request_reply.queue_towards(await self._sender.route(message.topic), request)
+        queue = request_reply.reply_queue(await self._sender.route(message.topic), request)
         delivery = await send_once(
             self.session,
             queue,
@@ -419,7 +419,7 @@ class Producer:
             code=Code.SEND_REPLY_MESSAGE_V2,
             timeout_ms=timeout_ms or self.timeout_ms,
         )
-        return results_of(delivery, [message_id])[0]
+        return send_results(delivery, [message_id])[0]
 
     async def flush(self) -> None:
         """Returns once everything sent so far is stored, or has failed: its futures say which."""
@@ -438,8 +438,8 @@ class Producer:
     async def _send_charged(
         self,
         message: Message,
-        queue: BrokerQueue | None,
-        selector: Selector | None,
+        queue: QueueRef | None,
+        selector: QueueSelector | None,
         timeout_ms: int | None,
         *,
         is_half: bool = False,
@@ -455,8 +455,8 @@ class Producer:
     async def _send_alone(
         self,
         message: Message,
-        queue: BrokerQueue | None,
-        selector: Selector | None,
+        queue: QueueRef | None,
+        selector: QueueSelector | None,
         timeout_ms: int | None,
         *,
         is_half: bool = False,
@@ -472,19 +472,19 @@ class Producer:
             delivery = await self._sender.deliver(
                 message.topic, parcel, queue=target, timeout_ms=timeout_ms or self.timeout_ms
             )
-            result = results_of(delivery, [message_id])[0]
+            result = send_results(delivery, [message_id])[0]
             return result
         finally:
             if self._tracer is not None:
                 self._tracer.published(message, message_id, begun, result)
 
-    def _selector_for(self, message: Message, selector: Selector | None) -> Selector | None:
+    def _selector_for(self, message: Message, selector: QueueSelector | None) -> QueueSelector | None:
         selector = selector or self._selector
-        if selector is None and message.properties and SHARDING_KEY in message.properties:
+        if selector is None and message.properties and PROPERTY_SHARDING_KEY in message.properties:
             return self._by_sharding_key
         return selector
 
-    async def _selected(self, message: Message, selector: Selector | None) -> BrokerQueue | None:
+    async def _selected(self, message: Message, selector: QueueSelector | None) -> QueueRef | None:
         """The queue a selector wants; None when any will do."""
         selector = self._selector_for(message, selector)
         return None if selector is None else selector((await self._sender.route(message.topic)).write_queues, message)
@@ -494,10 +494,10 @@ class Producer:
         accumulator: Accumulator,
         message: Message,
         cost: int,
-        queue: BrokerQueue | None,
-        selector: Selector | None,
+        queue: QueueRef | None,
+        selector: QueueSelector | None,
         timeout_ms: int | None,
-    ) -> Results:
+    ) -> SendFuture:
         try:
             if queue is None:
                 # Asked here too, for the many messages that have neither properties nor a selector.
@@ -512,7 +512,7 @@ class Producer:
             self._allowance.give(cost)
             raise
 
-    def _followed(self, message: Message, sending: Results) -> Results:
+    def _followed(self, message: Message, sending: SendFuture) -> SendFuture:
         if self._tracer is not None:
             self._tracer.follow(message, sending)
         return sending

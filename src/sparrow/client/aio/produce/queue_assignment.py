@@ -7,33 +7,33 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from sparrow.client.aio.produce.accumulator import Accumulator
-from sparrow.client.aio.produce.memory_budget import Allowance
-from sparrow.client.aio.produce.message_batch import Results
+from sparrow.client.aio.produce.memory_budget import MemoryBudget
+from sparrow.client.aio.produce.message_batch import SendFuture
 from sparrow.client.aio.produce.sender import Sender
-from sparrow.client.queue_selection import Selector
+from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
-_Waiting = tuple[Message, Selector, int, int | None, Results]
+_Waiting = tuple[Message, QueueSelector, int, int | None, SendFuture]
 """A message, who chooses its queue, what it is charged, its time-out, and who waits for it."""
 
 
-class Choosing:
+class QueueAssigner:
     def __init__(
         self,
         sender: Sender,
         accumulator: Accumulator,
-        allowance: Allowance,
+        allowance: MemoryBudget,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._sender, self._accumulator, self._allowance, self._spawn = sender, accumulator, allowance, spawn
         self._unrouted: dict[str, list[_Waiting]] = {}
         """Messages whose queue cannot be chosen before the route is known."""
 
-    def add(self, message: Message, selector: Selector, cost: int, timeout_ms: int | None) -> Results:
+    def add(self, message: Message, selector: QueueSelector, cost: int, timeout_ms: int | None) -> SendFuture:
         """Now if the route is known, else once it is: in the order in which they came."""
-        future: Results = asyncio.get_running_loop().create_future()
+        future: SendFuture = asyncio.get_running_loop().create_future()
         topic = message.topic
         route = self._sender.route_now(topic)
         waiting = self._unrouted.get(topic)
@@ -58,7 +58,7 @@ class Choosing:
         for waiting in self._unrouted.pop(topic):
             self._select(queues, waiting)
 
-    def _select(self, queues: Sequence[BrokerQueue], waiting: _Waiting) -> None:
+    def _select(self, queues: Sequence[QueueRef], waiting: _Waiting) -> None:
         message, selector, cost, timeout_ms, future = waiting
         try:
             self._accumulator.add(message, selector(queues, message), cost, timeout_ms, future)

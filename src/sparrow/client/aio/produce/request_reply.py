@@ -8,26 +8,26 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from uuid import uuid4
 
-from sparrow.client.aio.connection.session import ClientHandler, Session
-from sparrow.client.request_reply import CORRELATION, pushed, request_of
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
+from sparrow.client.request_reply import PROPERTY_CORRELATION_ID, decode_pushed_reply, make_request
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import RequestTimeout
 from sparrow.model.message import Message, StoredMessage
 from sparrow.net.address import Address
-from sparrow.net.dispatcher import Call
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.net.dispatcher import RequestContext
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import PushReply
 
 log = logging.getLogger(__name__)
 
 
-async def request(
-    session: Session, message: Message, send: Callable[[Message], Awaitable[object]], *, timeout_ms: int
+async def send_request(
+    session: ClientSession, message: Message, send: Callable[[Message], Awaitable[object]], *, timeout_ms: int
 ) -> StoredMessage:
     """The reply to a message, or `RequestTimeout`."""
     correlation = uuid4().hex
-    asked = request_of(message, correlation=correlation, client_id=session.client_id, timeout_ms=timeout_ms)
+    asked = make_request(message, correlation=correlation, client_id=session.client_id, timeout_ms=timeout_ms)
     waiting: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
     session.replies[correlation] = waiting
     try:
@@ -40,7 +40,7 @@ async def request(
         session.replies.pop(correlation, None)
 
 
-def queue_towards(route: Route, asked: StoredMessage) -> BrokerQueue:
+def reply_queue(route: TopicRoute, asked: StoredMessage) -> QueueRef:
     """Of the reply topic: one on the broker that had the request, since the one who asked is connected to that."""
     host = asked.store_host
     address = str(Address(str(ip_address(host.ip)), host.port))
@@ -48,13 +48,13 @@ def queue_towards(route: Route, asked: StoredMessage) -> BrokerQueue:
     return (near or list(route.write_queues))[0]
 
 
-async def reply_came(request: PushReply, session: Session, call: Call) -> None:
-    reply = pushed(request, call.command.body)
-    waiting = session.replies.get(reply.properties.get(CORRELATION, ""))
+async def on_reply(request: PushReply, session: ClientSession, call: RequestContext) -> None:
+    reply = decode_pushed_reply(request, call.command.body)
+    waiting = session.replies.get(reply.properties.get(PROPERTY_CORRELATION_ID, ""))
     if waiting is not None and not waiting.done():
         waiting.set_result(reply)
     else:
         log.info("a reply came too late", extra={"topic": reply.topic})
 
 
-HANDLERS: dict[int, ClientHandler] = {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: reply_came}
+HANDLERS: dict[int, ClientRequestHandler] = {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: on_reply}

@@ -16,9 +16,9 @@ from random import getrandbits
 from typing import NamedTuple
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import TEMPLATE_TOPIC, Session
-from sparrow.client.latency_fault import Avoidance
-from sparrow.client.topic_route import Route
+from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSession
+from sparrow.client.latency_fault import LatencyFaultTolerance
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
     Busy,
     ConnectionLost,
@@ -29,15 +29,15 @@ from sparrow.model.errors import (
     UnknownTopic,
 )
 from sparrow.model.send_result import SendStatus
-from sparrow.model.topic import checked_topic
+from sparrow.model.topic import validate_topic_name
 from sparrow.net.channel import Channel
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import SendMessage, SendMessageV2
 
-STATUSES = {
+SEND_STATUS_BY_RESPONSE = {
     int(Response.SUCCESS): SendStatus.OK,
     int(Response.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
     int(Response.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
@@ -45,7 +45,7 @@ STATUSES = {
 }
 """Answers that mean "stored"."""
 
-RETRIED = frozenset(
+RETRIED_RESPONSE_CODES = frozenset(
     {
         int(Response.SYSTEM_ERROR),
         int(Response.SYSTEM_BUSY),
@@ -59,13 +59,13 @@ RETRIED = frozenset(
 )
 """Answers after which RocketMQ's producers try another broker."""
 
-SAME_BROKER_PAUSE_MS = 50
+SAME_BROKER_BACKOFF_MS = 50
 """Before a broker is asked again that has just failed; it grows with each attempt."""
 
-NO_MASTER_PAUSE_MS = 100
+NO_MASTER_BACKOFF_MS = 100
 """Before a route is asked for again that leads to no master."""
 
-TOPICS_MAX = 4096
+REMEMBERED_TOPICS_MAX = 4096
 """Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""
 
 
@@ -73,7 +73,7 @@ class NoMaster(Unavailable):
     """There are queues, and nobody who takes messages for them."""
 
 
-class Parcel(NamedTuple):
+class SendPayload(NamedTuple):
     """What one request carries: a message, or a batch of them."""
 
     body: bytes | memoryview
@@ -83,17 +83,17 @@ class Parcel(NamedTuple):
     is_batch: bool = False
 
 
-class Delivery(NamedTuple):
+class SendOutcome(NamedTuple):
     """Where a parcel went, and what the broker said."""
 
-    queue: BrokerQueue
+    queue: QueueRef
     status: SendStatus
     answer: Command
 
 
 class Sender:
-    def __init__(self, session: Session, *, group: str, retries: int, template_queues: int) -> None:
-        self.avoidance = Avoidance()
+    def __init__(self, session: ClientSession, *, group: str, retries: int, template_queues: int) -> None:
+        self.avoidance = LatencyFaultTolerance()
         self._session, self._group = session, group
         self._attempts = 1 + retries
         self._template_queues = template_queues
@@ -101,16 +101,16 @@ class Sender:
 
     # -- where to -----------------------------------------------------------------------------------------------------
 
-    def route_now(self, topic: str) -> Route | None:
+    def route_now(self, topic: str) -> TopicRoute | None:
         """What is known without asking, if it has a queue to send to."""
         found = self._session.route_now(topic, for_sends=True)
         return found if found is not None and found.write_queues else None
 
-    async def route(self, topic: str, *, is_fresh: bool = False) -> Route:
+    async def route(self, topic: str, *, is_fresh: bool = False) -> TopicRoute:
         """Where messages of the topic go; there is at least one queue."""
         found = None if is_fresh else self.route_now(topic)
         if found is None:
-            checked_topic(topic)
+            validate_topic_name(topic)
             # One that is known and leads to no master will not do: another broker may have taken over by now.
             is_fresh |= self._session.route_now(topic, for_sends=True) is not None
             found = await self._session.route(topic, is_fresh=is_fresh, template_queues=self._template_queues)
@@ -118,16 +118,16 @@ class Sender:
             raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         return found
 
-    def _choose(self, topic: str, queues: Sequence[BrokerQueue], now_ms: int, last_broker: str | None) -> BrokerQueue:
+    def _choose(self, topic: str, queues: Sequence[QueueRef], now_ms: int, last_broker: str | None) -> QueueRef:
         turn = self._turns.get(topic)
         if turn is None:
-            if len(self._turns) >= TOPICS_MAX:
+            if len(self._turns) >= REMEMBERED_TOPICS_MAX:
                 self._turns.clear()
             # At random, or all producers of a restarted fleet would begin with the same queue.
             turn = self._turns[topic] = count(getrandbits(31))
         return self.avoidance.choose(queues, next(turn), now_ms, last_broker)
 
-    async def _channel(self, route: Route, queue: BrokerQueue, deadline: float) -> Channel:
+    async def _channel(self, route: TopicRoute, queue: QueueRef, deadline: float) -> Channel:
         address = route.masters.get(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} of topic {route.topic!r} has no master just now")
@@ -144,8 +144,8 @@ class Sender:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     async def deliver(
-        self, topic: str, parcel: Parcel, *, queue: BrokerQueue | None = None, timeout_ms: int
-    ) -> Delivery:
+        self, topic: str, parcel: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int
+    ) -> SendOutcome:
         """Stored when this returns. Otherwise it raises what the last attempt failed with."""
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
@@ -156,21 +156,21 @@ class Sender:
             try:
                 route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
             except NoMaster:  # while one of several takes over from another
-                if loop.time() + NO_MASTER_PAUSE_MS / 1000 >= deadline:
+                if loop.time() + NO_MASTER_BACKOFF_MS / 1000 >= deadline:
                     raise
-                await asyncio.sleep(NO_MASTER_PAUSE_MS / 1000)
+                await asyncio.sleep(NO_MASTER_BACKOFF_MS / 1000)
                 continue
             last_broker = tried[-1] if tried else None
             target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), last_broker)
             if target.broker_name == last_broker:
                 left_s = deadline - loop.time()
-                await asyncio.sleep(min(SAME_BROKER_PAUSE_MS * len(tried) / 1000, left_s))
+                await asyncio.sleep(min(SAME_BROKER_BACKOFF_MS * len(tried) / 1000, left_s))
             now = loop.time()
             # Where another broker could be asked, one that is silent gets only its share of the time.
             shares = self._attempts - len(tried) if queue is None and len(route.masters) > 1 else 1
             tried.append(target.broker_name)
             outcome = await self._attempt(route, target, parcel, now + (deadline - now) / shares)
-            if isinstance(outcome, Delivery):
+            if isinstance(outcome, SendOutcome):
                 return outcome
             failure = outcome
         assert failure is not None
@@ -179,8 +179,8 @@ class Sender:
         raise failure
 
     async def _attempt(
-        self, route: Route, target: BrokerQueue, parcel: Parcel, deadline: float
-    ) -> Delivery | SparrowError:
+        self, route: TopicRoute, target: QueueRef, parcel: SendPayload, deadline: float
+    ) -> SendOutcome | SparrowError:
         """The delivery, or a failure after which it makes sense to try again."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -195,19 +195,19 @@ class Sender:
                 self._note(target, begun, failed=True)
                 await self._look_again(route.topic, deadline)
             return error
-        status = STATUSES.get(answer.code)
+        status = SEND_STATUS_BY_RESPONSE.get(answer.code)
         if status is not None:
             self._note(target, begun, failed=False)
-            return Delivery(target, status, answer)
+            return SendOutcome(target, status, answer)
         said = error_of(answer.code, answer.remark)
-        if answer.code not in RETRIED:
+        if answer.code not in RETRIED_RESPONSE_CODES:
             raise said
         self._note(target, begun, failed=True)
         if isinstance(said, UnknownTopic):
             await self._look_again(route.topic, deadline)
         return said
 
-    async def tell(self, topic: str, parcel: Parcel, *, queue: BrokerQueue | None = None, timeout_ms: int) -> None:
+    async def tell(self, topic: str, parcel: SendPayload, *, queue: QueueRef | None = None, timeout_ms: int) -> None:
         """Handed to the connection when this returns; nobody will say whether it was stored."""
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
@@ -218,11 +218,11 @@ class Sender:
         header = self._session.signed(self._header(target, parcel), parcel.body)
         channel.tell(Code.SEND_MESSAGE_V2, header, parcel.body)
 
-    def _header(self, target: BrokerQueue, parcel: Parcel) -> SendMessage:
+    def _header(self, target: QueueRef, parcel: SendPayload) -> SendMessage:
         return SendMessageV2(
             self._group,
             target.topic,
-            TEMPLATE_TOPIC,
+            AUTO_CREATE_TOPIC,
             self._template_queues,
             target.queue_id,
             parcel.sys_flag,
@@ -233,11 +233,11 @@ class Sender:
             broker_name=target.broker_name,
         )
 
-    def _note(self, target: BrokerQueue, begun: float, *, failed: bool) -> None:
+    def _note(self, target: QueueRef, begun: float, *, failed: bool) -> None:
         now = asyncio.get_running_loop().time()
         self.avoidance.note(target.broker_name, (now - begun) * 1000, int(now * 1000), failed=failed)
 
-    async def _route_by(self, topic: str, deadline: float, timeout_ms: int) -> Route:
+    async def _route_by(self, topic: str, deadline: float, timeout_ms: int) -> TopicRoute:
         try:
             async with asyncio.timeout_at(deadline):
                 return await self.route(topic)
@@ -258,6 +258,6 @@ class Sender:
             pass
 
 
-def _check_queue(topic: str, queue: BrokerQueue | None) -> None:
+def _check_queue(topic: str, queue: QueueRef | None) -> None:
     if queue is not None and queue.topic != topic:
         raise Refused(f"a message of topic {topic!r} cannot go to a queue of {queue.topic!r}")

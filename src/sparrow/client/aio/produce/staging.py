@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sparrow.client.aio.connection.session import Session
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.wire import bodies, headers
 from sparrow.wire.codes import Code
 from sparrow.wire.headers import (
@@ -23,13 +23,13 @@ from sparrow.wire.headers import (
     StageSealed,
 )
 
-TIMEOUT_MS = 60_000
+STAGE_TIMEOUT_MS = 60_000
 """For one body of some megabytes, behind others that are being checked and written."""
 COMMIT_TIMEOUT_MS = 600_000
 """The answer comes when all is appended, and there may be gigabytes."""
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedStage(msgspec.Struct, frozen=True):
     """What a stage holds."""
 
     rows: int
@@ -37,15 +37,15 @@ class Sealed(msgspec.Struct, frozen=True):
     """Of the records."""
 
 
-async def stage(
-    session: Session,
+async def stage_records(
+    session: ClientSession,
     address: str,
     stage_id: str,
     seq: int,
     blob: bytes,
     *,
     fills_checksum: bool,
-    timeout_ms: int = TIMEOUT_MS,
+    timeout_ms: int = STAGE_TIMEOUT_MS,
 ) -> None:
     """Send body `seq` (0, 1, ...) of a stage, as `wire.portions.encode` makes it. The first begins the stage.
 
@@ -55,15 +55,17 @@ async def stage(
     await session.ask(address, Code.STAGE_RECORDS, header, blob, timeout_ms=timeout_ms)
 
 
-async def seal(session: Session, address: str, stage_id: str, chunks: int, *, timeout_ms: int = TIMEOUT_MS) -> Sealed:
+async def seal_stage(
+    session: ClientSession, address: str, stage_id: str, chunks: int, *, timeout_ms: int = STAGE_TIMEOUT_MS
+) -> SealedStage:
     """Say that a stage is complete with so many bodies. From then on it outlives the broker."""
     answer = await session.ask(address, Code.SEAL_STAGE, SealStage(stage_id, chunks), timeout_ms=timeout_ms)
     found = headers.read(StageSealed, answer.ext)
-    return Sealed(found.rows, found.size_bytes)
+    return SealedStage(found.rows, found.size_bytes)
 
 
 async def commit_stages(
-    session: Session,
+    session: ClientSession,
     address: str,
     scope: str,
     number: int,
@@ -77,26 +79,30 @@ async def commit_stages(
     return headers.read(Committed, answer.ext).outcome == "committed"
 
 
-async def drop_stages(session: Session, address: str, stages: Sequence[str], *, timeout_ms: int = TIMEOUT_MS) -> None:
+async def drop_stages(
+    session: ClientSession, address: str, stages: Sequence[str], *, timeout_ms: int = STAGE_TIMEOUT_MS
+) -> None:
     """They will not be committed. What is not there is fine."""
     await session.ask(address, Code.DROP_STAGES, None, bodies.write(list(stages)), timeout_ms=timeout_ms)
 
 
-async def ledger(session: Session, address: str, scope: str, *, timeout_ms: int | None = None) -> int | None:
+async def query_ledger(
+    session: ClientSession, address: str, scope: str, *, timeout_ms: int | None = None
+) -> int | None:
     """How far a scope has got at this broker; None: it never committed."""
     answer = await session.ask(address, Code.QUERY_LEDGER, QueryLedger(scope), timeout_ms=timeout_ms)
     return headers.read(LedgerFound, answer.ext).number
 
 
 async def append_once(
-    session: Session,
+    session: ClientSession,
     address: str,
     scope: str,
     number: int,
     blob: bytes,
     *,
     fills_checksum: bool,
-    timeout_ms: int = TIMEOUT_MS,
+    timeout_ms: int = STAGE_TIMEOUT_MS,
 ) -> bool:
     """Make messages of one body without a stage. False: `scope` had got as far as `number` already."""
     header = AppendOnce(scope, number, fills_checksum)

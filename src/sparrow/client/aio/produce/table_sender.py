@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparrow.client.aio.produce.memory_budget import Allowance
-from sparrow.client.aio.produce.sender import Parcel, Sender
+from sparrow.client.aio.produce.memory_budget import MemoryBudget
+from sparrow.client.aio.produce.sender import Sender, SendPayload
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns.batch import EncodedBatch, encode_batches
 
-BATCH_BYTES = 1024 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
 """Of one request: beyond this, larger ones are no quicker, and brokers take 4 MiB at most."""
 _ENCODED_BYTES = 8 * 1024 * 1024
 """How much of a table is made into batches at a time: it is held in memory, and the event loop waits for it."""
 
 
-class PartlySent(SparrowError):
+class PartialSend(SparrowError):
     """A table could not be sent to its end. Its cause says why."""
 
     def __init__(self, topic: str, acknowledged: int, total: int) -> None:
@@ -34,7 +34,7 @@ class PartlySent(SparrowError):
         )
 
 
-class Columns(NamedTuple):
+class MessageColumns(NamedTuple):
     """The parts of messages, all of one length."""
 
     body: Any
@@ -42,11 +42,13 @@ class Columns(NamedTuple):
     tags: Any
     properties: Any
 
-    def slice(self, at: int, rows: int) -> Columns:
-        return Columns(*(column if column is None else column.slice(at, rows) for column in self))
+    def slice(self, at: int, rows: int) -> MessageColumns:
+        return MessageColumns(*(column if column is None else column.slice(at, rows) for column in self))
 
 
-def columns_of(table: Any, *, body: str, keys: str | None, tags: str | None, properties: str | None) -> Columns:
+def message_columns(
+    table: Any, *, body: str, keys: str | None, tags: str | None, properties: str | None
+) -> MessageColumns:
     """The columns of an Arrow table, a record batch or a pandas frame that messages are made of."""
     if not isinstance(table, pa.Table | pa.RecordBatch):
         if not hasattr(table, "columns"):
@@ -59,30 +61,30 @@ def columns_of(table: Any, *, body: str, keys: str | None, tags: str | None, pro
     def optional(name: str | None) -> Any:
         return table.column(name) if name is not None and name in names else None
 
-    return Columns(table.column(body), optional(keys), optional(tags), optional(properties))
+    return MessageColumns(table.column(body), optional(keys), optional(tags), optional(properties))
 
 
-def batches_of(columns: Columns) -> Iterator[EncodedBatch]:
+def encode_table(columns: MessageColumns) -> Iterator[EncodedBatch]:
     """All rows in order, as bodies of requests."""
     rows = len(columns.body)
     row_bytes = sum(column.nbytes for column in columns if column is not None) / max(rows, 1)
     step = max(1, int(_ENCODED_BYTES / max(row_bytes, 1)))
     for at in range(0, rows, step):
         body, keys, tags, properties = columns.slice(at, step)
-        yield from encode_batches(body, keys=keys, tags=tags, properties=properties, bytes_max=BATCH_BYTES)
+        yield from encode_batches(body, keys=keys, tags=tags, properties=properties, bytes_max=BATCH_BYTES_MAX)
 
 
-async def send(
+async def send_table(
     sender: Sender,
-    allowance: Allowance,
+    allowance: MemoryBudget,
     topic: str,
-    columns: Columns,
+    columns: MessageColumns,
     *,
-    queue: BrokerQueue | None,
+    queue: QueueRef | None,
     in_flight: int,
     timeout_ms: int,
 ) -> int:
-    """How many rows were stored, which is all of them; else `PartlySent`."""
+    """How many rows were stored, which is all of them; else `PartialSend`."""
     if in_flight < 1:
         raise Refused(f"{in_flight} batches at a time send nothing: ask for 1 or more")
     if queue is not None:
@@ -92,7 +94,7 @@ async def send(
     failure: BaseException | None = None
 
     async def deliver(batch: EncodedBatch) -> int:
-        await sender.deliver(topic, Parcel(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
+        await sender.deliver(topic, SendPayload(batch.data, is_batch=True), queue=queue, timeout_ms=timeout_ms)
         return batch.count
 
     def settle(done: set[asyncio.Task[int]]) -> None:
@@ -105,7 +107,7 @@ async def send(
                 failure = failure or error
 
     try:
-        for batch in batches_of(columns):
+        for batch in encode_table(columns):
             while len(running) >= in_flight:
                 done, running = await asyncio.wait(running, return_when="FIRST_COMPLETED")
                 settle(done)
@@ -130,5 +132,5 @@ async def send(
             raise
         failure = failure or error
     if failure is not None:
-        raise PartlySent(topic, acknowledged, len(columns.body)) from failure
+        raise PartialSend(topic, acknowledged, len(columns.body)) from failure
     return acknowledged

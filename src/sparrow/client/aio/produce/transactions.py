@@ -13,13 +13,13 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 
-from sparrow.client.aio.connection.session import ClientHandler, Session
+from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
 from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused, SparrowError, Unavailable
-from sparrow.model.message import UNIQUE_KEY, Message, StoredMessage
-from sparrow.model.send_result import Outcome, SendResult
+from sparrow.model.message import PROPERTY_UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.net.channel import Channel
-from sparrow.net.dispatcher import Call
+from sparrow.net.dispatcher import RequestContext
 from sparrow.wire import record
 from sparrow.wire.codes import Code, Response
 from sparrow.wire.error_codes import error_of
@@ -29,31 +29,31 @@ from sparrow.wire.record import COMMITTED, ROLLED_BACK
 
 log = logging.getLogger(__name__)
 
-HALF, GROUP = "TRAN_MSG", "PGROUP"
-ENDED_MAX = 10_000
+PROPERTY_TRANSACTION_PREPARED, PROPERTY_PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
+ENDED_TRANSACTIONS_MAX = 10_000
 """Transactions whose end is remembered."""
 
-Listener = Callable[[StoredMessage], Outcome | Awaitable[Outcome]]
+TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[TransactionState]]
 """Finds out what became of the work a half message was sent for."""
 
-Ended = Callable[[Message, str, Outcome, bool], None]
+TransactionEndCallback = Callable[[Message, str, TransactionState, bool], None]
 """Takes the message, the broker it lies on, how it ended, and whether that was the broker's question."""
 
-_VERDICTS = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
+_VERDICTS = {TransactionState.COMMIT: COMMITTED, TransactionState.ROLLBACK: ROLLED_BACK}
 _FINAL = frozenset({Response.SYSTEM_ERROR, Response.NO_PERMISSION, Response.ILLEGAL_OPERATION})
 """Refusals, though the first would be worth a try for other requests: here it says that this half is not ours."""
 
 
-class Transactions:
+class ProducerTransactions:
     """Those of one producer."""
 
-    def __init__(self, session: Session, group: str, listener: Listener | None) -> None:
+    def __init__(self, session: ClientSession, group: str, listener: TransactionChecker | None) -> None:
         self._session, self._group, self._listener = session, group, listener
         self._working: dict[str, Message] = {}
         """Half messages whose work is going on, by their ids."""
-        self.ended: Ended | None = None
+        self.ended: TransactionEndCallback | None = None
         """Told of every end."""
-        self._ended: dict[str, Outcome] = {}
+        self._ended: dict[str, TransactionState] = {}
 
     def open(self) -> None:
         self._session.handlers.update(HANDLERS)
@@ -68,21 +68,28 @@ class Transactions:
     def begin(self, message: Message) -> Message:
         """The half message. From now on the work counts as going on."""
         message_id = message.unique_key or self._session.unique_ids.make()
-        half = with_properties(message, {HALF: "true", GROUP: self._group, UNIQUE_KEY: message_id})
+        half = with_properties(
+            message,
+            {
+                PROPERTY_TRANSACTION_PREPARED: "true",
+                PROPERTY_PRODUCER_GROUP: self._group,
+                PROPERTY_UNIQUE_KEY: message_id,
+            },
+        )
         self._working[message_id] = half
         return half
 
     def give_up(self, half: Message) -> None:
         """It could not be sent, as far as we know: no work will be done for it."""
         assert half.unique_key is not None
-        self._end(half.unique_key, Outcome.ROLLBACK)
+        self._end(half.unique_key, TransactionState.ROLLBACK)
 
-    async def end(self, sent: SendResult, outcome: Outcome) -> None:
+    async def end(self, sent: SendResult, outcome: TransactionState) -> None:
         """Tell the broker. If it cannot be reached it will ask, and be told then; what it refuses is raised."""
         half = self._end(sent.message_id, outcome)
         if half is not None and self.ended is not None:
             self.ended(half, sent.broker_name, outcome, False)
-        if outcome is Outcome.UNKNOWN:
+        if outcome is TransactionState.UNKNOWN:
             return
         header = EndTransaction(
             self._group,
@@ -115,15 +122,15 @@ class Transactions:
     async def roll_back(self, sent: SendResult) -> None:
         """Because something was raised: what goes wrong here must not take its place."""
         try:
-            await self.end(sent, Outcome.ROLLBACK)
+            await self.end(sent, TransactionState.ROLLBACK)
         except SparrowError as error:
             log.warning("a transaction was not rolled back", extra={"message_id": sent.message_id, "why": str(error)})
 
-    def _end(self, message_id: str, outcome: Outcome) -> Message | None:
+    def _end(self, message_id: str, outcome: TransactionState) -> Message | None:
         """The half message, if this is the first word on it."""
-        if outcome is not Outcome.UNKNOWN:
+        if outcome is not TransactionState.UNKNOWN:
             self._ended[message_id] = outcome
-            if len(self._ended) > ENDED_MAX:
+            if len(self._ended) > ENDED_TRANSACTIONS_MAX:
                 del self._ended[next(iter(self._ended))]
         return self._working.pop(message_id, None)
 
@@ -134,7 +141,7 @@ class Transactions:
         outcome = await self._outcome_of(message_id, message)
         if self.ended is not None:
             self.ended(message, asked.broker_name or "", outcome, True)
-        if outcome is Outcome.UNKNOWN:
+        if outcome is TransactionState.UNKNOWN:
             return
         header = EndTransaction(
             self._group,
@@ -156,12 +163,12 @@ class Transactions:
         if answer.code != Response.SUCCESS:
             log.warning("an answer was refused", extra={"message_id": message_id, "why": answer.remark})
 
-    async def _outcome_of(self, message_id: str, message: StoredMessage) -> Outcome:
+    async def _outcome_of(self, message_id: str, message: StoredMessage) -> TransactionState:
         if message_id in self._working:
-            return Outcome.UNKNOWN
+            return TransactionState.UNKNOWN
         known = self._ended.get(message_id)
         if known is not None or self._listener is None:
-            return known or Outcome.UNKNOWN
+            return known or TransactionState.UNKNOWN
         try:
             said = self._listener(message)
             outcome = await said if inspect.isawaitable(said) else said
@@ -169,22 +176,22 @@ class Transactions:
             raise
         except Exception as error:
             log.warning("a transaction listener failed", extra={"message_id": message_id}, exc_info=error)
-            return Outcome.UNKNOWN
-        return checked_outcome(outcome)
+            return TransactionState.UNKNOWN
+        return validate_transaction_state(outcome)
 
 
-def checked_outcome(said: object) -> Outcome:
-    if not isinstance(said, Outcome):
+def validate_transaction_state(said: object) -> TransactionState:
+    if not isinstance(said, TransactionState):
         raise TypeError(f"{said!r} is no Outcome: say COMMIT, ROLLBACK or UNKNOWN")
     return said
 
 
-async def check(request: CheckTransaction, session: Session, call: Call) -> None:
+async def on_check_back(request: CheckTransaction, session: ClientSession, call: RequestContext) -> None:
     """A broker asks what became of a half message."""
     message = record.decode(call.command.body, verify_crc=False)
-    asked = session.transactions.get(message.properties.get(GROUP, ""))
+    asked = session.transactions.get(message.properties.get(PROPERTY_PRODUCER_GROUP, ""))
     if asked is not None:
         await asked.answer(request, message, call.channel)
 
 
-HANDLERS: dict[int, ClientHandler] = {Code.CHECK_TRANSACTION_STATE: check}
+HANDLERS: dict[int, ClientRequestHandler] = {Code.CHECK_TRANSACTION_STATE: on_check_back}

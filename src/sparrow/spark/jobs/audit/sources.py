@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from sparrow.client.trace_records import Kind
+from sparrow.client.trace_records import TracedMessageType
 from sparrow.model.errors import Refused
-from sparrow.model.send_result import Outcome
+from sparrow.model.send_result import TransactionState
 from sparrow.spark.jobs.trace_records import ENDED, PUB, TRANSACTION
 from sparrow.spark.source.schema import TYPES
 
@@ -66,8 +66,8 @@ def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: S
         about = about.where(F.col("tags").isin(*tags))
     # Java's trace of a batch names all its ids in one record.
     about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == ID else F.array(match)))
-    is_whole = (F.col("record") == PUB) & F.col("is_success") & (F.col("kind") != int(Kind.HALF))
-    is_committed = (F.col("record") == TRANSACTION) & (F.col("state") == Outcome.COMMIT.value)
+    is_whole = (F.col("record") == PUB) & F.col("is_success") & (F.col("kind") != int(TracedMessageType.HALF))
+    is_committed = (F.col("record") == TRANSACTION) & (F.col("state") == TransactionState.COMMIT.value)
     return (
         about.where("msg_id != ''")
         .groupBy("topic", "msg_id")

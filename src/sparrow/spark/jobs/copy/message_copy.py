@@ -17,17 +17,17 @@ import msgspec
 
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused
-from sparrow.model.priority import part_of
+from sparrow.model.priority import write_queue_id
 from sparrow.spark.client_pool import LINKS, Link
 from sparrow.spark.options import client_options, for_client
 from sparrow.spark.runtime.progress import Told, watch_job
 from sparrow.spark.sink.brokers import Brokers
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sparrow.client.topic_route import Route
+    from sparrow.client.topic_route import TopicRoute
 
 SINK_NAME = "copies"
 COPIED = ("properties_raw", "flag", "sys_flag", "born_timestamp", "reconsume_times")
@@ -42,7 +42,7 @@ _PATIENCE_MS = 60_000
 class Count(msgspec.Struct, frozen=True):
     """Messages of one queue."""
 
-    queue: BrokerQueue
+    queue: QueueRef
     rows: int
     first: int
     last: int
@@ -71,7 +71,7 @@ def counted(messages: DataFrame) -> tuple[Count, ...]:
         .agg(F.count("*").alias("rows"), F.min("queue_offset").alias("first"), F.max("queue_offset").alias("last"))
         .collect()
     )
-    counts = (Count(BrokerQueue(r.topic, r.broker, r.queue_id), r["rows"], r.first, r.last) for r in found)
+    counts = (Count(QueueRef(r.topic, r.broker, r.queue_id), r["rows"], r.first, r.last) for r in found)
     return tuple(sorted(counts, key=lambda count: count.queue))
 
 
@@ -127,9 +127,9 @@ def copy(
 def _placed_rows(
     spark: SparkSession,
     messages: DataFrame,
-    places: Mapping[BrokerQueue, int],
+    places: Mapping[QueueRef, int],
     raw: Column | None,
-    routes: Mapping[str, Route],
+    routes: Mapping[str, TopicRoute],
     target: Target,
 ) -> DataFrame:
     from pyspark.sql import functions as F
@@ -151,7 +151,7 @@ def _placed_rows(
     )
 
 
-def placed(sources: Sequence[BrokerQueue], routes: Mapping[str, Route], target: Target) -> dict[BrokerQueue, int]:
+def placed(sources: Sequence[QueueRef], routes: Mapping[str, TopicRoute], target: Target) -> dict[QueueRef, int]:
     """The place of each queue's messages among the write queues of their target."""
     names = sorted({queue.broker_name for queue in sources})
     places = {}
@@ -163,13 +163,13 @@ def placed(sources: Sequence[BrokerQueue], routes: Mapping[str, Route], target: 
         name = queue.broker_name
         if name not in brokers:
             name = brokers[names.index(name) % len(brokers)]
-        number = part_of(queue.queue_id) if name in route.in_lanes else queue.queue_id
+        number = write_queue_id(queue.queue_id) if name in route.in_lanes else queue.queue_id
         hashed = zlib.crc32(f"{queue.broker_name}/{queue.queue_id}".encode()) % len(there)
         places[queue] = there.get((name, number), hashed)
     return places
 
 
-async def _routes(link: Link, target: Target, counts: Sequence[Count], *, one_queue: bool) -> dict[str, Route]:
+async def _routes(link: Link, target: Target, counts: Sequence[Count], *, one_queue: bool) -> dict[str, TopicRoute]:
     """Of every topic that is written to. One that is not there is made, with the queues that the originals had."""
     routes = {}
     for topic in sorted({target.topic_of(count.queue.topic) for count in counts}):
@@ -181,12 +181,12 @@ async def _routes(link: Link, target: Target, counts: Sequence[Count], *, one_qu
     return routes
 
 
-async def _was_done(link: Link, routes: Iterable[Route], job_key: str) -> bool:
+async def _was_done(link: Link, routes: Iterable[TopicRoute], job_key: str) -> bool:
     """Whether the ledgers have this work. On several brokers the sink notes when all of them do."""
     scope = f"job/{job_key}/{SINK_NAME}"
     masters = {name: address for route in routes for name, address in route.masters.items()}
     suffix = "#done" if len(masters) > 1 else ""
-    noted = [await staging.ledger(link.session, address, scope + suffix) for address in masters.values()]
+    noted = [await staging.query_ledger(link.session, address, scope + suffix) for address in masters.values()]
     return any(number is not None for number in noted)
 
 

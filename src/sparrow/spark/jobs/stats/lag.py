@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparrow.client.aio.admin.admin import Admin, Progress
-from sparrow.client.aio.connection.session import Session
-from sparrow.client.retry import DEAD_PREFIX, RETRY_PREFIX
+from sparrow.client.aio.admin.admin import Admin, GroupProgress
+from sparrow.client.aio.connection.session import ClientSession
+from sparrow.client.retry import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, Unavailable
 from sparrow.spark.client_pool import LINKS
 from sparrow.spark.options import client_options
 
 PATIENCE_S, LOOK_S = 60.0, 1.0
 """A broker that starts again is no reason to end a stream: it is asked again so long, and so often."""
-_OWN = (RETRY_PREFIX, DEAD_PREFIX)
+_OWN = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 
 
 class Lag(NamedTuple):
@@ -37,7 +37,7 @@ def ask_lag(name_servers: str, options: Mapping[str, str], groups: Sequence[str]
     return [lag for progress in found for lag in lags(progress, now_ms)]
 
 
-async def _patiently(session: Session, groups: list[str]) -> list[Progress]:
+async def _patiently(session: ClientSession, groups: list[str]) -> list[GroupProgress]:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -48,7 +48,7 @@ async def _patiently(session: Session, groups: list[str]) -> list[Progress]:
         await asyncio.sleep(LOOK_S)
 
 
-async def _progress(session: Session, groups: list[str]) -> list[Progress]:
+async def _progress(session: ClientSession, groups: list[str]) -> list[GroupProgress]:
     admin = Admin(session=session)
     found = []
     for group in groups or sorted(await admin.groups()):
@@ -60,7 +60,7 @@ async def _progress(session: Session, groups: list[str]) -> list[Progress]:
     return found
 
 
-def lags(progress: Progress, now_ms: int) -> list[Lag]:
+def lags(progress: GroupProgress, now_ms: int) -> list[Lag]:
     """By topic. A group's own topics, for retries and what it gave up, are not what anybody sends to."""
     found = []
     for topic in sorted({queue.topic for queue in progress.queues if not queue.topic.startswith(_OWN)}):

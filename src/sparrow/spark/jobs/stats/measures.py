@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparrow.client.trace_records import Consumed
+from sparrow.client.trace_records import ConsumeReturnType
 from sparrow.spark.jobs.trace_records import ENDED, PUB
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def consumed(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
     else:
         known = about.groupBy("msg_id").agg(F.min("topic").alias("topic"), F.min("born_timestamp").alias("born"))
         ended = ended.join(known, "msg_id", "left")
-    words = F.element_at(F.array(*(F.lit(each.name.lower()) for each in Consumed)), F.col("code").cast("int") + 1)
+    words = F.element_at(
+        F.array(*(F.lit(each.name.lower()) for each in ConsumeReturnType)), F.col("code").cast("int") + 1
+    )
     end_to_end = F.unix_millis(F.coalesce("time", "stored")) - F.unix_millis("born")
     return ended.select(
         "stored",

@@ -21,7 +21,7 @@ from struct import Struct
 import numpy as np
 
 from sparrow.model.delay_levels import level_delay_ms
-from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.wire.record import topic_field
 
 ENTRY_BYTES = 20
@@ -92,8 +92,8 @@ class ConsumeQueue:
         self._end_seen = 0
 
     @property
-    def bounds(self) -> Bounds:
-        return Bounds(min(max(self.first, self.expired_to), self.visible_end), self.visible_end)
+    def bounds(self) -> QueueBounds:
+        return QueueBounds(min(max(self.first, self.expired_to), self.visible_end), self.visible_end)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparrow.model.errors import DataLost, Refused
-from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.store.log import search
 from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import FILLER_SIZE, ConsumeQueue
@@ -75,7 +75,7 @@ class StoreDirectory:
         """All that have a queue with messages, or had one, the system's own too."""
         return sorted(self._filed.topics())
 
-    def bounds(self, topic: str) -> dict[int, Bounds]:
+    def bounds(self, topic: str) -> dict[int, QueueBounds]:
         """Of each queue of the topic that ever had a message."""
         return {queue.queue.id: queue.bounds for queue in self._filed.of_topic(topic)}
 
@@ -224,7 +224,7 @@ class StoreDirectory:
     def first_place(self, queue: Queue) -> int | None:
         """The physical offset of the oldest record in the queue; None if it is empty."""
         found = self._filed.get(queue)
-        bounds = found.bounds if found is not None else Bounds(QueueOffset(0), QueueOffset(0))
+        bounds = found.bounds if found is not None else QueueBounds(QueueOffset(0), QueueOffset(0))
         for part in self.read(queue, *bounds, rows_max=1):
             if len(part.starts):
                 return int(readonly_log.record_headers(part.view, part.starts)["physical_offset"][0])

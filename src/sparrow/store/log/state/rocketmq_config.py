@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.topic import Group, Topic, checked_group, checked_topic
+from sparrow.model.topic import Group, Topic, validate_group_name, validate_topic_name
 from sparrow.store.log.state.updates import GroupUpdate, MarkUpdate, OffsetsUpdate, StateUpdate, TopicUpdate
 from sparrow.wire import fastjson
 
@@ -56,7 +56,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
 
 def _topic(name: str, config: dict[str, Any]) -> StateUpdate:
     topic = Topic(
-        name=checked_topic(name),
+        name=validate_topic_name(name),
         read_queues=int(config.get("readQueueNums", 8)),
         write_queues=int(config.get("writeQueueNums", 8)),
         permission=int(config.get("perm", 6)),
@@ -69,7 +69,7 @@ def _topic(name: str, config: dict[str, Any]) -> StateUpdate:
 
 def _group(name: str, config: dict[str, Any]) -> StateUpdate:
     group = Group(
-        name=checked_group(name),
+        name=validate_group_name(name),
         may_consume=bool(config.get("consumeEnable", True)),
         may_broadcast=bool(config.get("consumeBroadcastEnable", True)),
         is_ordered=bool(config.get("consumeMessageOrderly", False)),
@@ -82,7 +82,9 @@ def _group(name: str, config: dict[str, Any]) -> StateUpdate:
 def _offsets(name: str, offsets: dict[str, Any]) -> StateUpdate:
     topic, _, group = name.partition("@")
     return OffsetsUpdate(
-        checked_topic(topic), checked_group(group), {int(queue_id): int(at) for queue_id, at in offsets.items()}
+        validate_topic_name(topic),
+        validate_group_name(group),
+        {int(queue_id): int(at) for queue_id, at in offsets.items()},
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from sparrow.model.errors import CorruptRecord, Refused, UnknownTopic
 from sparrow.model.message import Draft
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.model.topic import Topic, checked_group
+from sparrow.model.topic import Topic, validate_group_name
 from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
@@ -205,7 +205,7 @@ class StateStore:
         if offset < 0:
             raise Refused(f"{offset} is no offset: they start at 0")
         if (queue.topic, group) not in self.state.offsets:
-            checked_group(group)
+            validate_group_name(group)
         with self._writer.lock:
             offsets = self.state.offsets.setdefault((queue.topic, group), {})
             previous = offsets.get(queue.id)

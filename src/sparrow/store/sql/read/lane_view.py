@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sparrow.model.queue import Bounds, Queue, QueueOffset
+from sparrow.model.queue import Queue, QueueBounds, QueueOffset
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.store.sql.drivers.database import AssignedIds, StoreDatabase
 from sparrow.store.sql.read.tail_cache import TaggedRecord, TailCache
@@ -30,8 +30,8 @@ class LaneView:
         """Of a record, as the last read found them."""
 
     @property
-    def bounds(self) -> Bounds:
-        return Bounds(QueueOffset(self.first_id - 1), QueueOffset(self.next_id - 1))
+    def bounds(self) -> QueueBounds:
+        return QueueBounds(QueueOffset(self.first_id - 1), QueueOffset(self.next_id - 1))
 
     def reach(self, next_id: int, first_id: int | None = None) -> bool:
         """Readers may see up to `next_id`; whether that is more than before."""
@@ -124,7 +124,7 @@ def _before_hole(rows: Sequence[Any]) -> Sequence[Any]:
 def _slice(
     found: list[TaggedRecord],
     offset: int,
-    bounds: Bounds,
+    bounds: QueueBounds,
     count_max: int,
     bytes_max: int,
     tags_codes: frozenset[int] | None,

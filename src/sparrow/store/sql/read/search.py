@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparrow.model.queue import Bounds, QueueOffset
+from sparrow.model.queue import QueueBounds, QueueOffset
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.row_codec import MESSAGE_COLUMNS
@@ -13,7 +13,9 @@ from sparrow.store.sql.schema.table_names import Lane, table_name
 _OF_MESSAGE = ", ".join(f"m.{name.strip()}" for name in MESSAGE_COLUMNS.split(","))
 
 
-async def offset_at(database: StoreDatabase, lane: Lane, bounds: Bounds, time_ms: int, *, upper: bool) -> QueueOffset:
+async def offset_at(
+    database: StoreDatabase, lane: Lane, bounds: QueueBounds, time_ms: int, *, upper: bool
+) -> QueueOffset:
     """By halves: store times never go back as ids grow, so they need no index of their own."""
     low, high = int(bounds.first), int(bounds.end)
     while low < high:

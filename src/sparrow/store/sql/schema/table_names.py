@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from sparrow.model.errors import IllegalName
 from sparrow.model.priority import Priority
 from sparrow.model.queue import PhysicalOffset
-from sparrow.model.topic import is_of_brokers
+from sparrow.model.topic import is_system_topic
 
 TOPIC_NAME_CHARS_MAX = 40
 """With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
@@ -59,7 +59,7 @@ def split_physical_offset(place: int) -> tuple[int, int]:
 
 def is_internal_topic(topic: str) -> bool:
     """Whether the topic is one of the platform's own."""
-    return is_of_brokers(topic) or topic.startswith(_OF_GROUPS)
+    return is_system_topic(topic) or topic.startswith(_OF_GROUPS)
 
 
 def table_suffix(topic: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from sparrow.model.errors import StorageError, UnknownTopic
-from sparrow.model.priority import HAS_LANES, LANES, Priority, queue_id_of
+from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
@@ -108,7 +108,7 @@ class StoreCatalog:
             if name is None:
                 continue
             lane = Lane(number, spelled, part, _kind(kind), Priority[word.upper()])
-            queue_id = queue_id_of(part, lane.priority) if has_lanes(self.topics[name]) else part
+            queue_id = read_queue_id(part, lane.priority) if has_lanes(self.topics[name]) else part
             (messages if kind == "m" else resends)[name, queue_id] = lane
             if kind == "m":
                 by_number[number] = lane, Queue(name, queue_id)
@@ -258,14 +258,16 @@ def upsert_text(kind: DatabaseKind, into: str, names: Iterable[str], *, key: str
 
 
 def has_lanes(topic: Topic) -> bool:
-    return bool(topic.sys_flag & HAS_LANES)
+    return bool(topic.sys_flag & LANES_SYS_FLAG)
 
 
 def _with_lanes(topic: Topic) -> Topic:
     """Every topic of a user's has three priorities here; the platform's own need none."""
     if is_internal_topic(topic.name):
-        return msgspec.structs.replace(topic, read_queues=topic.write_queues, sys_flag=topic.sys_flag & ~HAS_LANES)
-    return msgspec.structs.replace(topic, read_queues=topic.write_queues * LANES, sys_flag=topic.sys_flag | HAS_LANES)
+        return msgspec.structs.replace(topic, read_queues=topic.write_queues, sys_flag=topic.sys_flag & ~LANES_SYS_FLAG)
+    return msgspec.structs.replace(
+        topic, read_queues=topic.write_queues * LANE_COUNT, sys_flag=topic.sys_flag | LANES_SYS_FLAG
+    )
 
 
 def _lanes_of(topic: Topic) -> Iterable[tuple[LaneKind, tuple[Priority, ...]]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sparrow.model.errors import Refused
-from sparrow.model.priority import queue_id_of
+from sparrow.model.priority import read_queue_id
 from sparrow.store.sql.append.insert import take_ids
 from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
 from sparrow.store.sql.schema.table_names import Lane, table_name
@@ -132,7 +132,7 @@ class ResendRanges:
 
     def _lane(self, lane: Lane) -> Lane:
         _, queue = self._catalogue.by_number[lane.number]
-        found = self._catalogue.resend_lanes.get((queue.topic, queue_id_of(lane.part, lane.priority)))
+        found = self._catalogue.resend_lanes.get((queue.topic, read_queue_id(lane.part, lane.priority)))
         if found is None:
             raise Refused(f"messages of {queue.topic!r} cannot be sent again: it is one of the platform's own topics")
         return found

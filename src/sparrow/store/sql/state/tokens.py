@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparrow.model.token import Token, checked_kind, checked_token
+from sparrow.model.token import Token, parse_token_kind, validate_token_name
 from sparrow.store.sql.drivers.database import StoreDatabase
 from sparrow.store.sql.state.catalog import insert_if_absent
 
@@ -17,12 +17,12 @@ async def all_tokens(database: StoreDatabase) -> dict[str, Token]:
 
 async def put_token(database: StoreDatabase, token: Token) -> None:
     """Issue a token under its name, or say that it is revoked. The database chooses its number."""
-    checked_token(token.name)
+    validate_token_name(token.name)
     is_new = await insert_if_absent(
         database,
         "meta_token",
         token=token.name,
-        type=checked_kind(token.kind),
+        type=parse_token_kind(token.kind),
         secret_hash=token.secret,
         created_at=token.created_ms,
         revoked_at=token.revoked_ms,
@@ -38,5 +38,5 @@ async def put_token(database: StoreDatabase, token: Token) -> None:
 
 def _token(number: int, name: str, kind: str, secret: bytes, created_ms: int, revoked_ms: int | None) -> Token:
     return Token(
-        id=number, name=name, kind=checked_kind(kind), secret=secret, created_ms=created_ms, revoked_ms=revoked_ms
+        id=number, name=name, kind=parse_token_kind(kind), secret=secret, created_ms=created_ms, revoked_ms=revoked_ms
     )

@@ -5,30 +5,30 @@ import zlib
 
 import pytest
 
-from sparrow.client.aio.produce.memory_budget import Allowance
-from sparrow.client.aio.produce.message_batch import Gathering, Lot, results_of
-from sparrow.client.aio.produce.message_encoder import Packing
-from sparrow.client.aio.produce.sender import Delivery
+from sparrow.client.aio.produce.memory_budget import MemoryBudget
+from sparrow.client.aio.produce.message_batch import MessageBatch, OpenBatches, send_results
+from sparrow.client.aio.produce.message_encoder import MessageEncoder
+from sparrow.client.aio.produce.sender import SendOutcome
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendStatus
 from sparrow.wire import batch, headers, properties
 from sparrow.wire.batch import SMALLEST_BYTES
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 from sparrow.wire.compression import COMPRESSED
 from sparrow.wire.frame import Command
 from sparrow.wire.headers import Sent
 from sparrow.wire.message_ids import UniqueIds
 
-QUEUE = BrokerQueue("orders", "broker-a", 3)
+QUEUE = QueueRef("orders", "broker-a", 3)
 
 
-def packing(**changed: int | None) -> Packing:
+def packing(**changed: int | None) -> MessageEncoder:
     limits: dict[str, int | None] = {"compress_above_bytes": 4096, "message_bytes_max": 1 << 20} | changed
-    return Packing(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 1_700_000_000_000), **limits)  # type: ignore[arg-type]
+    return MessageEncoder(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 1_700_000_000_000), **limits)  # type: ignore[arg-type]
 
 
-def put(gathering: Gathering, key: str, body: bytes, now: float = 0.0) -> Lot | None:
+def put(gathering: OpenBatches, key: str, body: bytes, now: float = 0.0) -> MessageBatch | None:
     """Adds a message as the accumulator does; the lot that is full by it, if one is."""
 
     def add() -> bool | None:
@@ -43,15 +43,15 @@ def put(gathering: Gathering, key: str, body: bytes, now: float = 0.0) -> Lot | 
     return gathering.seal(key) if is_full else None
 
 
-def delivered(message_ids: str, offset: int, status: SendStatus = SendStatus.OK) -> Delivery:
-    return Delivery(QUEUE, status, Command(0, ext=headers.write(Sent(message_ids, 3, offset))))
+def delivered(message_ids: str, offset: int, status: SendStatus = SendStatus.OK) -> SendOutcome:
+    return SendOutcome(QUEUE, status, Command(0, ext=headers.write(Sent(message_ids, 3, offset))))
 
 
 # -- lots -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_lot_is_full_at_its_count() -> None:
-    gathering = Gathering(linger_s=1, bytes_max=1 << 20, count_max=3)
+    gathering = OpenBatches(linger_s=1, bytes_max=1 << 20, count_max=3)
     assert put(gathering, "a", b"1") is None
     assert put(gathering, "a", b"2") is None
     lot = put(gathering, "a", b"3")
@@ -61,7 +61,7 @@ async def test_a_lot_is_full_at_its_count() -> None:
 
 
 async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
-    gathering = Gathering(linger_s=1, bytes_max=3 * (SMALLEST_BYTES + 10), count_max=100)
+    gathering = OpenBatches(linger_s=1, bytes_max=3 * (SMALLEST_BYTES + 10), count_max=100)
     assert put(gathering, "a", b"x" * 10) is None
     assert put(gathering, "a", b"x" * 10) is None
     future = asyncio.get_running_loop().create_future()
@@ -73,14 +73,14 @@ async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
 
 
 async def test_a_message_larger_than_a_lot_is_one_by_itself() -> None:
-    gathering = Gathering(linger_s=1, bytes_max=50, count_max=100)
+    gathering = OpenBatches(linger_s=1, bytes_max=50, count_max=100)
     lot = put(gathering, "a", b"x" * 1000)
     assert lot is not None
     assert len(lot.members) == 1
 
 
 async def test_lots_are_due_when_their_own_time_is_up() -> None:
-    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=100)
+    gathering = OpenBatches(linger_s=5, bytes_max=1 << 20, count_max=100)
     put(gathering, "a", b"1", now=100)
     put(gathering, "b", b"1", now=102)
     put(gathering, "a", b"2", now=104)
@@ -95,7 +95,7 @@ async def test_lots_are_due_when_their_own_time_is_up() -> None:
 
 
 async def test_a_lot_that_starts_again_is_due_after_those_that_were_there() -> None:
-    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=2)
+    gathering = OpenBatches(linger_s=5, bytes_max=1 << 20, count_max=2)
     put(gathering, "a", b"1", now=100)
     put(gathering, "b", b"1", now=101)
     assert put(gathering, "a", b"2", now=102) is not None
@@ -104,7 +104,7 @@ async def test_a_lot_that_starts_again_is_due_after_those_that_were_there() -> N
 
 
 async def test_a_lot_for_a_busy_queue_grows_until_it_can_leave() -> None:
-    gathering = Gathering(linger_s=5, bytes_max=1 << 20, count_max=100)
+    gathering = OpenBatches(linger_s=5, bytes_max=1 << 20, count_max=100)
     put(gathering, "a", b"1", now=100)
     put(gathering, "b", b"1", now=102)
     assert gathering.next_due(busy={"a"}) == 107
@@ -120,7 +120,7 @@ async def test_a_lot_for_a_busy_queue_grows_until_it_can_leave() -> None:
 
 
 def test_each_message_of_a_batch_gets_its_own_id_and_offset() -> None:
-    results = results_of(delivered("X1,X2,X3", 40, SendStatus.SLAVE_NOT_AVAILABLE), ["a", "b", "c"])
+    results = send_results(delivered("X1,X2,X3", 40, SendStatus.SLAVE_NOT_AVAILABLE), ["a", "b", "c"])
     assert [(each.message_id, each.offset_id, each.queue_offset) for each in results] == [
         ("a", "X1", 40),
         ("b", "X2", 41),
@@ -132,16 +132,16 @@ def test_each_message_of_a_batch_gets_its_own_id_and_offset() -> None:
 
 
 def test_a_batch_kept_as_one_record_has_one_offset_id() -> None:
-    assert [each.offset_id for each in results_of(delivered("X1", 40), ["a", "b"])] == ["X1", "X1"]
+    assert [each.offset_id for each in send_results(delivered("X1", 40), ["a", "b"])] == ["X1", "X1"]
 
 
 def test_ids_that_do_not_match_the_messages_are_refused() -> None:
     with pytest.raises(ProtocolError, match="2 ids for 3 messages"):
-        results_of(delivered("X1,X2", 40), ["a", "b", "c"])
+        send_results(delivered("X1,X2", 40), ["a", "b", "c"])
 
 
 async def test_a_cancelled_sender_does_not_keep_the_others_from_their_results() -> None:
-    gathering = Gathering(linger_s=1, bytes_max=1 << 20, count_max=2)
+    gathering = OpenBatches(linger_s=1, bytes_max=1 << 20, count_max=2)
     put(gathering, "a", b"1")
     lot = put(gathering, "a", b"2")
     assert lot is not None
@@ -240,7 +240,7 @@ def test_a_batch_asks_for_no_waiting_if_its_messages_do() -> None:
 
 
 async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> None:
-    allowance = Allowance(100)
+    allowance = MemoryBudget(100)
     await allowance.take(70)
     assert not allowance.take_now(31)
     waiting = asyncio.ensure_future(allowance.take(31))
@@ -253,7 +253,7 @@ async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> Non
 
 
 async def test_something_larger_than_the_allowance_goes_when_nothing_else_does() -> None:
-    allowance = Allowance(100)
+    allowance = MemoryBudget(100)
     assert allowance.take_now(500)
     assert not allowance.take_now(1)
     allowance.give(500)
@@ -261,7 +261,7 @@ async def test_something_larger_than_the_allowance_goes_when_nothing_else_does()
 
 
 async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
-    allowance = Allowance(100)
+    allowance = MemoryBudget(100)
     await allowance.take(60)
     large = asyncio.ensure_future(allowance.take(90))
     small = asyncio.ensure_future(allowance.take(40))
@@ -272,7 +272,7 @@ async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:
 
 
 async def test_a_waiter_cancelled_as_it_is_granted_gives_back() -> None:
-    allowance = Allowance(100)
+    allowance = MemoryBudget(100)
     await allowance.take(60)
     waiting = asyncio.ensure_future(allowance.take(90))
     await asyncio.sleep(0)

@@ -2,20 +2,20 @@
 
 import msgspec
 
-from sparrow.client.topic_route import Route
+from sparrow.client.topic_route import TopicRoute
 from sparrow.spark.jobs.copy.message_copy import Target, placed
-from sparrow.wire.bodies import BrokerQueue
+from sparrow.wire.bodies import QueueRef
 
 TARGET = Target(name_servers="127.0.0.1:9876", topic="copy", job_key="k")
 
 
-def route(**queues: int) -> dict[str, Route]:
-    writes = tuple(BrokerQueue("copy", broker, number) for broker, count in queues.items() for number in range(count))
-    return {"copy": Route("copy", writes, writes, {}, {})}
+def route(**queues: int) -> dict[str, TopicRoute]:
+    writes = tuple(QueueRef("copy", broker, number) for broker, count in queues.items() for number in range(count))
+    return {"copy": TopicRoute("copy", writes, writes, {}, {})}
 
 
-def sources(**queues: int) -> list[BrokerQueue]:
-    return [BrokerQueue("orders", broker, number) for broker, count in queues.items() for number in range(count)]
+def sources(**queues: int) -> list[QueueRef]:
+    return [QueueRef("orders", broker, number) for broker, count in queues.items() for number in range(count)]
 
 
 def test_queues_keep_broker_and_number_where_the_target_has_them() -> None:

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.wire.hashes import tags_code
@@ -113,7 +113,7 @@ def test_a_cut_queue_holds_what_is_below_and_goes_on_there(queue, end):
     fill(queue, 2)
     queue.cut(end)
     kept = min(end, 11)
-    assert queue.bounds == Bounds(0, kept)
+    assert queue.bounds == QueueBounds(0, kept)
     assert numbers(queue.entries(0, 100)) == list(range(kept))
     if queue.is_dirty:
         queue.write_out()
@@ -127,8 +127,8 @@ def test_entries_that_point_outside_the_log_are_not_loaded(queue):
     fill(queue, 10)
     queue.write_out()
     again = reloaded(queue, log_first=250, log_end=700)
-    assert again.bounds == Bounds(3, 7)
-    assert reloaded(queue, log_first=5000, log_end=6000).bounds == Bounds(10, 10)
+    assert again.bounds == QueueBounds(3, 7)
+    assert reloaded(queue, log_first=5000, log_end=6000).bounds == QueueBounds(10, 10)
 
 
 def test_a_truncated_log_takes_the_entries_behind_its_end_with_it(queue):
@@ -142,24 +142,24 @@ def test_a_truncated_log_takes_the_entries_behind_its_end_with_it(queue):
 def test_what_has_expired_is_out_of_bounds_but_still_there(queue):
     fill(queue, 6)
     queue.expired_to = 4
-    assert queue.bounds == Bounds(4, 6)
+    assert queue.bounds == QueueBounds(4, 6)
     assert numbers(queue.entries(0, 6)) == [0, 1, 2, 3, 4, 5]
     queue.cut(2)
-    assert queue.bounds == Bounds(2, 2)
+    assert queue.bounds == QueueBounds(2, 2)
     fill(queue, 1)
-    assert queue.bounds == Bounds(2, 3)
+    assert queue.bounds == QueueBounds(2, 3)
 
 
 def test_a_queue_that_starts_in_mid_life_has_fillers_before(queue, folder):
     queue.start_at(PER_FILE + 2)
-    assert queue.bounds == Bounds(6, 6)
+    assert queue.bounds == QueueBounds(6, 6)
     fill(queue, 4)
     queue.write_out()
     assert sorted(path.name for path in folder.iterdir()) == [f"{n * PER_FILE * 20:020d}" for n in (1, 2)]
     first = (folder / f"{PER_FILE * 20:020d}").read_bytes()
     assert first[: 2 * ENTRY_BYTES] == ENTRY.pack(0, FILLER_SIZE, 0) * 2
     again = reloaded(queue, log_first=600)
-    assert again.bounds == Bounds(6, 10)
+    assert again.bounds == QueueBounds(6, 10)
     assert again.is_sound()
 
 
@@ -178,8 +178,8 @@ def test_files_whose_messages_are_all_gone_are_deleted_but_never_the_last(queue,
     queue.drop_files_before(399)
     assert (queue.first, len(list(folder.iterdir()))) == (4, 1)
     queue.drop_files_before(1 << 40)
-    assert (queue.bounds, len(list(folder.iterdir()))) == (Bounds(8, 8), 1)
-    assert reloaded(queue, log_first=1 << 39).bounds == Bounds(8, 8)
+    assert (queue.bounds, len(list(folder.iterdir()))) == (QueueBounds(8, 8), 1)
+    assert reloaded(queue, log_first=1 << 39).bounds == QueueBounds(8, 8)
 
 
 @pytest.mark.parametrize(

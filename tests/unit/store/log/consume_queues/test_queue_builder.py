@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from sparrow.model.message import TAGS, StoredMessage
+from sparrow.model.message import PROPERTY_TAGS, StoredMessage
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
@@ -84,7 +84,7 @@ def test_records_of_several_queues_go_each_into_its_own_in_log_order(raw):
 
 
 def test_an_entry_says_place_size_and_tag(raw):
-    at = raw.add(A, 0, properties={TAGS: "TagA"})
+    at = raw.add(A, 0, properties={PROPERTY_TAGS: "TagA"})
     end = raw.add(A, 1)
     raw.file()
     assert raw.entries(A) == [(at, end - at, tags_code("TagA")), (end, len(raw.data) - end, 0)]
@@ -152,8 +152,8 @@ def test_a_delayed_queue_is_given_the_time_of_delivery_for_a_tag(raw):
     levels = [Queue(SCHEDULE_TOPIC, 2), Queue(SCHEDULE_TOPIC, 0)]
     for n in range(3):
         for level in levels:
-            raw.add(level, n, store_ms=1_700_000_000_000 + n, properties={TAGS: "TagA"})
-    raw.add(Queue(SCHEDULE_TOPIC, 18), 0, properties={TAGS: "TagA"})
+            raw.add(level, n, store_ms=1_700_000_000_000 + n, properties={PROPERTY_TAGS: "TagA"})
+    raw.add(Queue(SCHEDULE_TOPIC, 18), 0, properties={PROPERTY_TAGS: "TagA"})
     raw.file()
     for level in levels:
         due = [code for _, _, code in raw.entries(level)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ConsumeQueue
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.state.updates import STATE_QUEUE
@@ -44,7 +44,7 @@ def names(queues: ConsumeQueueTable) -> list[Queue]:
 def test_a_queue_is_made_once(queues):
     made = queues.of(A0)
     assert queues.of(A0) is queues.get(A0) is made
-    assert (made.queue, made.bounds) == (A0, Bounds(0, 0))
+    assert (made.queue, made.bounds) == (A0, QueueBounds(0, 0))
 
 
 def test_asking_for_a_queue_does_not_make_it(queues, folder):
@@ -120,9 +120,9 @@ def test_only_what_points_into_the_log_is_found(filled, folder):
     again = ConsumeQueueTable(folder, PER_FILE)
     again.load(200, 500)
     assert {queue.queue: queue.bounds for queue in again} == {
-        A0: Bounds(2, 3),
-        A1: Bounds(2, 5),
-        B0: Bounds(1, 1),
+        A0: QueueBounds(2, 3),
+        A1: QueueBounds(2, 5),
+        B0: QueueBounds(1, 1),
     }
 
 
@@ -169,7 +169,7 @@ def test_a_topic_nobody_knows_can_be_dropped(filled):
 def test_a_dropped_queue_comes_back_new(filled):
     filled.drop(filled.get(A1))
     again = filled.of(A1)
-    assert (again.bounds, again.is_gone) == (Bounds(0, 0), False)
+    assert (again.bounds, again.is_gone) == (QueueBounds(0, 0), False)
     fill(again, 1)
     assert len(again.entries(0, 100)) == ENTRY.size
 

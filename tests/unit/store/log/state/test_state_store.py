@@ -9,8 +9,8 @@ from tests.support.drafts import draft
 from tests.support.log_stores import SMALL, damage
 
 from sparrow.model.errors import IllegalName, Refused, StoreFull, UnknownTopic
-from sparrow.model.message import LOOPBACK
-from sparrow.model.queue import Bounds, Queue
+from sparrow.model.message import LOOPBACK_HOST
+from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import Group, Topic
 from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.reader import LogReader
@@ -40,7 +40,7 @@ class Parts:
         self.log, self.queues = found.log, found.queues
         self.writer = LogWriter(
             found.log,
-            store_host=record.pack_host(LOOPBACK),
+            store_host=record.pack_host(LOOPBACK_HOST),
             message_bytes_max=SMALL.message_bytes_max,
             visible_after="written",
             now_ms=lambda: 1,
@@ -246,13 +246,13 @@ def emptied(tmp_path):
 def test_emptied_queues_go_on_where_they_were_though_views_are_lost(emptied):
     with opened(emptied) as parts:
         assert parts.log.first == SMALL.segment_bytes
-        assert parts.queues.get(A0).bounds == Bounds(5, 5)
-        assert parts.queues.get(A1).bounds == Bounds(1, 1)
+        assert parts.queues.get(A0).bounds == QueueBounds(5, 5)
+        assert parts.queues.get(A1).bounds == QueueBounds(1, 1)
         parts.append(A0, "next")
-        assert parts.queues.get(A0).bounds == Bounds(5, 6)
+        assert parts.queues.get(A0).bounds == QueueBounds(5, 6)
     with opened(emptied) as parts:
-        assert parts.queues.get(A0).bounds == Bounds(5, 6)
-        assert parts.queues.get(A1).bounds == Bounds(1, 1)
+        assert parts.queues.get(A0).bounds == QueueBounds(5, 6)
+        assert parts.queues.get(A1).bounds == QueueBounds(1, 1)
 
 
 def test_what_was_said_only_in_the_part_that_went_was_said_again(emptied):
@@ -274,7 +274,7 @@ def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
         parts.say_topic("A")
     with opened(emptied) as parts:
         assert parts.state.ends == {}
-        assert parts.queues.of(A0).bounds == Bounds(0, 0)
+        assert parts.queues.of(A0).bounds == QueueBounds(0, 0)
 
 
 # -- deletions behind a place -----------------------------------------------------------------------------------------
