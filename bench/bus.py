@@ -28,10 +28,10 @@ from sqlalchemy.orm import Session
 from _databases import KINDS, database
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker
-from sparrow.bus import EventBus, Headers, Outgoing
+from sparrow.bus import EventBus, Headers, OutgoingEvent
 from sparrow.bus.headers import ID, NAME
-from sparrow.bus.sql.outbox import NewEvent
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.sql.outbox import PublishedRow
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 
 SMOKE = is_smoke()
 ROUNDS = 3 if SMOKE else 15
@@ -67,7 +67,7 @@ def bare_statement(bus: EventBus, paramstyle: str) -> str:
     )
 
 
-def row_of(event: NewEvent) -> tuple[Any, ...]:
+def row_of(event: PublishedRow) -> tuple[Any, ...]:
     return (event.id, "v1", event.name, event.content, "Scheduled", None)
 
 
@@ -77,7 +77,7 @@ def publishing(bus: EventBus) -> tuple[float, float]:
     statement = bare_statement(bus, engine.dialect.paramstyle)
 
     def bare() -> None:
-        event = drafting.draft(Outgoing("bench.published", ORDER))
+        event = drafting.draft(OutgoingEvent("bench.published", ORDER))
         with Session(engine) as session, session.begin():
             session.execute(WRITE, {"id": event.id, "what": "bare"})
             session.connection().exec_driver_sql(statement, row_of(event))
@@ -107,7 +107,7 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(SINGLES):
         began = time.perf_counter()
-        event = drafting.draft(Outgoing("bench.published", ORDER))
+        event = drafting.draft(OutgoingEvent("bench.published", ORDER))
         async with AsyncSession(engine) as session, session.begin():
             await session.execute(WRITE, {"id": event.id, "what": "bare"})
             await (await session.connection()).exec_driver_sql(statement, row_of(event))
@@ -124,7 +124,7 @@ def publishing_many(bus: EventBus) -> tuple[float, float]:
     """Seconds for a transaction of many rows. The bare one is SQLAlchemy's own bulk insert of the same rows."""
     drafting, engine = bus.shared.drafting, bus.database.engine
     table = bus.metadata().tables[f"{bus.settings.space(bus.database.kind)}.published"]
-    events = [Outgoing("bench.published", ORDER)] * BULK
+    events = [OutgoingEvent("bench.published", ORDER)] * BULK
     sql = bus.shared.sql_for(bus.database.kind, engine.dialect.paramstyle)
 
     def bare() -> None:
@@ -164,7 +164,7 @@ async def relaying(bus: EventBus) -> float:
     """Events a second, from the start of a worker to the last row marked."""
     for first in range(0, RELAYED, 1000):
         size = min(1000, RELAYED - first)
-        await bus.publish_many_async([Outgoing("bench.relayed", ORDER)] * size)
+        await bus.publish_many_async([OutgoingEvent("bench.relayed", ORDER)] * size)
     async with timed_until(bus, "bus_sent_total", RELAYED) as took:
         pass
     return RELAYED / took()
@@ -189,13 +189,15 @@ class Waiting:
     async def listen(self, group: str, names: object, *, prefetch: int) -> Waiting:
         return self
 
-    async def receive(self, count_max: int) -> list[Delivery]:
+    async def receive(self, count_max: int) -> list[BrokerDelivery]:
         if not self._left:
             await asyncio.Event().wait()
         count = min(self._left, count_max)
         self._left -= count
         return [
-            Delivery(name=self._name, headers={ID: str(next(self._numbers)), NAME: self._name}, body=b'{"order":4711}')
+            BrokerDelivery(
+                name=self._name, headers={ID: str(next(self._numbers)), NAME: self._name}, body=b'{"order":4711}'
+            )
             for _ in range(count)
         ]
 
@@ -211,9 +213,9 @@ async def executing(url: str, **options: Any) -> float:
     # First they are all stored; an executor of another process would find them like this.
     await store.prepare()
     store.check()
-    from sparrow.bus.receive.receiver import Receiver
+    from sparrow.bus.receive.receiver import EventReceiver
 
-    receiver = asyncio.create_task(Receiver(store.shared, "bench.v1", ("bench.handled",)).run())
+    receiver = asyncio.create_task(EventReceiver(store.shared, "bench.v1", ("bench.handled",)).run())
     while store.shared.probe.totals["bus_received_total"] < HANDLED:
         await asyncio.sleep(0.01)
     receiver.cancel()

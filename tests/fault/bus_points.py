@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparrow.bus import EventBus
-from sparrow.bus.handlers.transactions import AsyncEffect
+from sparrow.bus.handlers.transactions import AsyncSessionTransaction
 from sparrow.bus.receive import receiver as receiver_module
 from sparrow.bus.relay import relay as relay_module
-from sparrow.bus.transports.spi import Delivery, Envelope, Listening, Transport
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, Transport, TransportConsumer
 
 POINTS = (
     "claimed",  # Processing, and nothing sent
@@ -67,13 +67,13 @@ def arm(bus: EventBus, point: str) -> None:
     elif point == "marked":
         _arm_count(bus, "bus_sent_total")
     elif point == "taken":
-        _replace(AsyncEffect, "call", lambda real: _before(real))
+        _replace(AsyncSessionTransaction, "call", lambda real: _before(real))
     elif point == "handled":
-        _replace(AsyncEffect, "commit", lambda real: _before(real))
+        _replace(AsyncSessionTransaction, "commit", lambda real: _before(real))
     elif point == "ending":
-        _replace(AsyncEffect, "commit", lambda real: lambda effect, finish: real(effect, _after(finish)))
+        _replace(AsyncSessionTransaction, "commit", lambda real: lambda effect, finish: real(effect, _after(finish)))
     elif point == "ended":
-        _replace(AsyncEffect, "commit", lambda real: _after_async(real))
+        _replace(AsyncSessionTransaction, "commit", lambda real: _after_async(real))
 
 
 def _always(*_: Any) -> bool:
@@ -136,11 +136,11 @@ def _arm_send(transport: Transport, point: str) -> None:
 def _arm_listen(transport: Transport, point: str) -> None:
     real = transport.listen
 
-    async def listen(group: str, names: Sequence[str], *, prefetch: int) -> Listening:
+    async def listen(group: str, names: Sequence[str], *, prefetch: int) -> TransportConsumer:
         listening = await real(group, names, prefetch=prefetch)
         acknowledge_it = listening.acknowledge
 
-        async def acknowledge(deliveries: Sequence[Delivery]) -> None:
+        async def acknowledge(deliveries: Sequence[BrokerDelivery]) -> None:
             if point == "acknowledged":
                 await acknowledge_it(deliveries)
             die()

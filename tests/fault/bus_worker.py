@@ -41,7 +41,7 @@ from tests.fault.bus_points import arm, die
 from sparrow.bus import EventBus, Headers, Retry, fixed
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
 from sparrow.bus.transports.spi import Envelope, Transport
-from sparrow.bus.worker.maintenance import Upkeep
+from sparrow.bus.worker.maintenance import BusMaintenance
 from sparrow.model.errors import Unavailable
 
 TOPIC = "things"
@@ -104,7 +104,7 @@ async def work(job: Job) -> None:
     if job.sends_fail:
         refuse_some(transport, random.Random(job.seed), job.sends_fail)
     if job.outlive:
-        Upkeep.heartbeat = no_heartbeat  # type: ignore[method-assign]
+        BusMaintenance.heartbeat = no_heartbeat  # type: ignore[method-assign]
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with bus:
@@ -175,7 +175,7 @@ def refuse_some(transport: SparrowTransport, rng: random.Random, chance: float) 
     transport.send = send  # type: ignore[method-assign]
 
 
-async def no_heartbeat(_: Upkeep) -> None: ...
+async def no_heartbeat(_: BusMaintenance) -> None: ...
 
 
 def put_clock_off(seconds: float) -> None:

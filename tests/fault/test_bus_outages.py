@@ -27,11 +27,11 @@ from tests.fault.bus_points import POINTS, PUBLISHING
 from tests.support.databases import _free_port
 
 from sparrow.bus import EventBus
-from sparrow.bus.retry import Again
+from sparrow.bus.retry import NextAttempt
 from sparrow.bus.sql.claims import claim
-from sparrow.bus.sql.completion import succeed, try_again
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import PUBLISH
+from sparrow.bus.sql.completion import mark_succeeded, reschedule
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.cli.server.platform import Platform
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
@@ -143,21 +143,21 @@ def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_en
     bus = EventBus(database_url, "memory://overtaken")
     bus.prepare_blocking()
     bus.publish("things")
-    run, real, overtakers = bus.database.run_blocking, Sql.change, ["other"]
+    run, real, overtakers = bus.database.run_blocking, SqlDialect.change, ["other"]
     sql = replace(bus.shared.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
 
-    def change(self: Sql, db: Connection, statement: str, *values: object) -> int:
+    def change(self: SqlDialect, db: Connection, statement: str, *values: object) -> int:
         """Between the look and the claim another one has the message, fails, and it is due again."""
         if '"LockToken"' in statement and overtakers:
             owner = overtakers.pop()
-            (theirs,) = run(lambda db: claim(db, sql, PUBLISH, "", 1, owner=owner, lease_s=CALM_LEASE_S))
-            run(lambda db: try_again(db, sql, PUBLISH, theirs, Again("now", 0.0), "refused"))
+            (theirs,) = run(lambda db: claim(db, sql, PUBLISHED_SIDE, "", 1, owner=owner, lease_s=CALM_LEASE_S))
+            run(lambda db: reschedule(db, sql, PUBLISHED_SIDE, theirs, NextAttempt("now", 0.0), "refused"))
         return real(self, db, statement, *values)
 
-    monkeypatch.setattr(Sql, "change", change)
-    (ours,) = run(lambda db: claim(db, sql, PUBLISH, "", 1, owner="late", lease_s=CALM_LEASE_S))
+    monkeypatch.setattr(SqlDialect, "change", change)
+    (ours,) = run(lambda db: claim(db, sql, PUBLISHED_SIDE, "", 1, owner="late", lease_s=CALM_LEASE_S))
     assert not overtakers
-    run(lambda db: succeed(db, sql, PUBLISH, ours, 60.0))
+    run(lambda db: mark_succeeded(db, sql, PUBLISHED_SIDE, ours, 60.0))
     bus.database.engine.dispose()
 
 

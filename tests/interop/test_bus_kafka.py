@@ -13,9 +13,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from tests.support.message_brokers import MessageBroker, kafka_server
 
 from sparrow.bus import headers as h
-from sparrow.bus.transports.kafka.consumer import Track
+from sparrow.bus.transports.kafka.consumer import OffsetTracker
 from sparrow.bus.transports.kafka.transport import KafkaTransport
-from sparrow.bus.transports.spi import Delivery, Envelope, Listening
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, TransportConsumer
 from sparrow.model.errors import IllegalMessage, IllegalName, Unavailable, UnknownTopic
 
 PATIENCE_S = 30.0
@@ -52,22 +52,22 @@ def event(name: str, id: object, body: bytes = b"{}", *, key: str | None = None,
     return Envelope(name=name, headers={h.ID: str(id), h.NAME: name, **headers}, body=body, added=NOW, key=key)
 
 
-async def receive(listening: Listening, count: int) -> list[Delivery]:
+async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelivery]:
     """So many, however they arrive."""
-    got: list[Delivery] = []
+    got: list[BrokerDelivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < count:
             got += await listening.receive(count - len(got))
     return got
 
 
-async def nothing_more(listening: Listening, transport: KafkaTransport, topic: str) -> None:
+async def nothing_more(listening: TransportConsumer, transport: KafkaTransport, topic: str) -> None:
     """Whatever would come next of the partition of key k comes before this one."""
     assert await transport.send([event(topic, "the end", key="k")]) == [None]
     assert ids(await receive(listening, 1)) == ["the end"]
 
 
-def ids(deliveries: Sequence[Delivery]) -> list[str | None]:
+def ids(deliveries: Sequence[BrokerDelivery]) -> list[str | None]:
     return [delivery.headers[h.ID] for delivery in deliveries]
 
 
@@ -75,7 +75,7 @@ def ids(deliveries: Sequence[Delivery]) -> list[str | None]:
 
 
 def test_the_committed_offset_never_passes_a_record_that_is_not_acknowledged() -> None:
-    track = Track()
+    track = OffsetTracker()
     assert all(track.take(offset) for offset in (10, 11, 13, 14))  # 12 was compacted away
     track.acknowledge(11)
     track.acknowledge(13)
@@ -88,7 +88,7 @@ def test_the_committed_offset_never_passes_a_record_that_is_not_acknowledged() -
 
 
 def test_after_a_step_back_only_what_was_given_back_is_taken_again() -> None:
-    track = Track()
+    track = OffsetTracker()
     assert all(track.take(offset) for offset in range(5))
     track.acknowledge(0)
     track.acknowledge(2)
@@ -184,7 +184,7 @@ async def test_members_of_a_group_share_and_each_group_gets_all(
     elsewhere = await transport.listen(f"{group}.2", [topic], prefetch=10)
     handled: list[dict[str | None, int]] = [{}, {}]
 
-    async def work(listening: Listening, seen: dict[str | None, int]) -> None:
+    async def work(listening: TransportConsumer, seen: dict[str | None, int]) -> None:
         while True:
             got = await listening.receive(5)
             seen |= dict.fromkeys(ids(got), 1)

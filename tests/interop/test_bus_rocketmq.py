@@ -10,10 +10,10 @@ from tests.interop.platforms import Platform
 from tests.interop.stage import PATIENCE_S
 
 from sparrow.bus import headers as h
-from sparrow.bus.transports.sparrow.consumer import SparrowListening
-from sparrow.bus.transports.sparrow.message_format import Form
+from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer
+from sparrow.bus.transports.sparrow.message_format import MessageForm
 from sparrow.bus.transports.sparrow.transport import SparrowTransport
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 
 COUNT = 1200
 
@@ -42,20 +42,20 @@ async def transport(apache_broker: Platform) -> AsyncIterator[SparrowTransport]:
     await transport.close()
 
 
-async def received(listening: SparrowListening, count: int) -> list[Delivery]:
-    found: list[Delivery] = []
+async def received(listening: SparrowGroupConsumer, count: int) -> list[BrokerDelivery]:
+    found: list[BrokerDelivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             found += await listening.receive(count - len(found))
     return found
 
 
-def numbers(deliveries: Sequence[Delivery]) -> list[int]:
+def numbers(deliveries: Sequence[BrokerDelivery]) -> list[int]:
     return [int(delivery.body) for delivery in deliveries]
 
 
 @pytest.mark.parametrize("form", ["document", "cap"])
-async def test_events_come_back_whole(apache_broker: Platform, name: str, form: Form) -> None:
+async def test_events_come_back_whole(apache_broker: Platform, name: str, form: MessageForm) -> None:
     transport = SparrowTransport(apache_broker.name_server, form=form, timeout_ms=10_000)
     await transport.open()
     sent = [event(1, name, body=b""), event(2, name, body='{"a":"é"}'.encode()), event(3, name, key="k", body=b"[]")]

@@ -14,11 +14,11 @@ import pydantic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.bus.codec.payload import decoder, encode
+from sparrow.bus.codec.payload import encode_payload, payload_decoder
 from sparrow.bus.errors import RetryAfter, Undecodable
-from sparrow.bus.headers import read_time_span, time_span_text
-from sparrow.bus.names import as_regex, is_pattern, matches, specificity
-from sparrow.bus.retry import NEVER, Again, Delays, Retry, exponential, fixed, quartic
+from sparrow.bus.headers import format_time_span, parse_time_span
+from sparrow.bus.names import is_pattern, matches, pattern_regex, specificity
+from sparrow.bus.retry import NO_RETRY, NextAttempt, Retry, RetryDelays, exponential, fixed, quartic
 
 # Few words, so that they meet; one that a regular expression would take for something else.
 words = st.sampled_from(["a", "b", "a-b", "a+", ""])
@@ -40,7 +40,7 @@ def takes(pattern: list[str], name: list[str]) -> bool:
 def test_a_pattern_takes_what_the_definition_says(pattern, name):
     expected = takes(pattern.split("."), name.split("."))
     assert matches(pattern, name) == expected
-    assert (re.match(as_regex(pattern), name) is not None) == expected
+    assert (re.match(pattern_regex(pattern), name) is not None) == expected
 
 
 @given(pattern=patterns, name=names)
@@ -117,23 +117,25 @@ shipments = st.builds(Shipped, spans, st.lists(lines, max_size=3).map(tuple), st
 
 @given(value=plain, naming=namings)
 def test_plain_values_are_plain_json(value, naming):
-    body = encode("t", value, naming=naming)
-    assert decoder(Any, naming=naming)(body) == value
+    body = encode_payload("t", value, naming=naming)
+    assert payload_decoder(Any, naming=naming)(body) == value
     if value is not None:
         assert json.loads(body) == value
 
 
 @given(value=lines | orders | shipments, naming=namings)
 def test_models_come_back_as_they_went(value, naming):
-    body = encode("t", value, naming=naming)
-    again = decoder(type(value), naming=naming)(body)
+    body = encode_payload("t", value, naming=naming)
+    again = payload_decoder(type(value), naming=naming)(body)
     assert again == value
     assert type(again) is type(value)
 
 
 @given(value=decimals, naming=namings)
 def test_no_digit_of_a_decimal_is_lost(value, naming):
-    again = decoder(Line, naming=naming)(encode("t", Line(UUID(int=0), value, ""), naming=naming)).unit_price
+    again = payload_decoder(Line, naming=naming)(
+        encode_payload("t", Line(UUID(int=0), value, ""), naming=naming)
+    ).unit_price
     assert again.as_tuple() == value.as_tuple()
 
 
@@ -142,12 +144,12 @@ def test_any_body_is_read_or_undecodable(body):
     for annotation in (Any, dict, Line, Order, Shipped):
         for naming in (None, "pascal"):
             with suppress(Undecodable):
-                decoder(annotation, naming=naming)(body)
+                payload_decoder(annotation, naming=naming)(body)
 
 
 @given(span=spans)
 def test_spans_come_back_as_they_went(span):
-    assert read_time_span(time_span_text(span)) == span
+    assert parse_time_span(format_time_span(span)) == span
 
 
 # -- retries ---------------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def test_spans_come_back_as_they_went(span):
 backoffs = st.one_of(
     st.just(quartic),
     st.floats(0, 1e6).map(fixed),
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=5).map(lambda pauses: Delays(tuple(pauses))),
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=5).map(lambda pauses: RetryDelays(tuple(pauses))),
     st.builds(exponential, st.floats(0.001, 100), factor=st.floats(1, 10), max_s=st.floats(1, 1e5)),
 )
 retries = st.builds(Retry, max=st.integers(1, 60), backoff=backoffs, at_once=st.integers(0, 5))
@@ -165,8 +167,8 @@ chances = st.floats(0, 1, exclude_max=True)
 @given(retry=retries, error=st.sampled_from([ValueError("no"), RetryAfter(5)]), chance=chances)
 def test_attempts_end_at_the_maximum_and_not_before(retry, error, chance):
     failures = 1
-    while (answer := retry.after(error, failures, chance)) is not NEVER:
-        assert isinstance(answer, Again)
+    while (answer := retry.after(error, failures, chance)) is not NO_RETRY:
+        assert isinstance(answer, NextAttempt)
         assert answer.seconds >= 0
         failures += 1
     assert failures == retry.max

@@ -14,11 +14,11 @@ from tests.support.bus_tables import rows
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus
-from sparrow.bus.publish.outgoing_event import Outgoing
-from sparrow.bus.relay.relay import Relay
+from sparrow.bus.publish.outgoing_event import OutgoingEvent
+from sparrow.bus.relay.relay import EventRelay
 from sparrow.bus.sql.claims import claim
-from sparrow.bus.sql.outbox import PUBLISH
-from sparrow.bus.transports.sparrow.message_format import delivery_of
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE
+from sparrow.bus.transports.sparrow.message_format import to_delivery
 from sparrow.cli.main import app
 from sparrow.cli.pipeline.outbox_relay import Relaying
 from sparrow.client import Admin, Consumer
@@ -29,7 +29,7 @@ from sparrow.testing.platform import RunningPlatform
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def publish(url: str, events: Sequence[Outgoing]) -> list[int]:
+def publish(url: str, events: Sequence[OutgoingEvent]) -> list[int]:
     async def work() -> list[int]:
         bus = EventBus(url, "memory://")
         try:
@@ -59,15 +59,17 @@ def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessa
         table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
     with Admin(platform.name_servers) as admin:
         messages = [admin.message(row["msg_id"], topic=topic) for row in table]
-    return [(int(delivery_of(message).headers["cap-msg-id"] or 0), message) for message in messages]
+    return [(int(to_delivery(message).headers["cap-msg-id"] or 0), message) for message in messages]
 
 
 def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
     spark: SparkSession, platform: RunningPlatform, database_url: str
 ) -> None:
-    plain = publish(database_url, [Outgoing("order.created", {"n": number}) for number in range(100)])
-    keyed = publish(database_url, [Outgoing("order.paid", {"n": number}, f"k{number % 3}") for number in range(12)])
-    (later,) = publish(database_url, [Outgoing("order.created", {}, delay=timedelta(hours=1))])
+    plain = publish(database_url, [OutgoingEvent("order.created", {"n": number}) for number in range(100)])
+    keyed = publish(
+        database_url, [OutgoingEvent("order.paid", {"n": number}, f"k{number % 3}") for number in range(12)]
+    )
+    (later,) = publish(database_url, [OutgoingEvent("order.created", {}, delay=timedelta(hours=1))])
     relaying = Relaying(name_servers=platform.name_servers, database=database_url, lot=40)
     told: list[tuple[int, int | None]] = []
     done = run(
@@ -95,13 +97,13 @@ def test_relays_that_run_meanwhile_share_the_work(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
-    numbers = publish(url, [Outgoing("order.created", {"n": number}) for number in range(300)])
+    numbers = publish(url, [OutgoingEvent("order.created", {"n": number}) for number in range(300)])
     relaying = Relaying(name_servers=platform.name_servers, database=url, lot=25)
 
     async def both() -> tuple[int, int]:
         bus = EventBus(url, f"sparrow://{platform.name_servers}", relay_batch=5)
         await bus.prepare()
-        relay = Relay(bus.shared)
+        relay = EventRelay(bus.shared)
         try:
             await relay.step()
             job = asyncio.create_task(asyncio.to_thread(run, spark, Outbox(tasks=2), relaying, relaying.open_events))
@@ -126,14 +128,14 @@ def test_what_others_have_claimed_is_left_to_them(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
-    numbers = publish(url, [Outgoing("order.created", {"n": number}) for number in range(5)])
+    numbers = publish(url, [OutgoingEvent("order.created", {"n": number}) for number in range(5)])
 
     async def held() -> set[int]:
         bus = EventBus(url, "memory://")
         try:
             await bus.prepare()
             claims = await bus.database.run(
-                lambda db: claim(db, bus.shared.sql, PUBLISH, "", 2, owner="somebody", lease_s=600)
+                lambda db: claim(db, bus.shared.sql, PUBLISHED_SIDE, "", 2, owner="somebody", lease_s=600)
             )
             return {each.message_id for each in claims}
         finally:
@@ -151,10 +153,10 @@ def test_an_event_that_no_broker_takes_does_not_hold_up_the_others(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
-    (whole,) = publish(url, [Outgoing("order.created", {"n": 1})])
+    (whole,) = publish(url, [OutgoingEvent("order.created", {"n": 1})])
     # On the bus's own broker such names are fine, so that they come to be stored.
-    (strange,) = publish(url, [Outgoing("order.created!", {"n": 2}, "k")])
-    (behind,) = publish(url, [Outgoing("order.created", {"n": 3}, "k")])
+    (strange,) = publish(url, [OutgoingEvent("order.created!", {"n": 2}, "k")])
+    (behind,) = publish(url, [OutgoingEvent("order.created", {"n": 3}, "k")])
     words = ["outbox", "--database", url, "-n", platform.name_servers, "--tasks", "1"]
     done = CliRunner().invoke(app, ["pipeline", *words])
     assert done.exit_code == 0, done.output

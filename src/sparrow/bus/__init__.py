@@ -3,9 +3,9 @@
 from sparrow.bus.api import EventBus
 from sparrow.bus.errors import (
     IllegalTransition,
-    NoAnswer,
+    NoReply,
     NotInTransaction,
-    NotSerialisable,
+    NotSerializable,
     Reject,
     RetryAfter,
     SubscriptionError,
@@ -14,40 +14,40 @@ from sparrow.bus.errors import (
 from sparrow.bus.handlers.call_plan import CancelToken, Event
 from sparrow.bus.handlers.registry import subscribe
 from sparrow.bus.headers import Headers
-from sparrow.bus.operations.stored_event import Outcome, StoredEvent, Where
-from sparrow.bus.publish.outgoing_event import Outgoing
+from sparrow.bus.operations.stored_event import OperationResult, StoredEvent, Where
+from sparrow.bus.publish.outgoing_event import OutgoingEvent
 from sparrow.bus.publish.publisher import Publisher
 from sparrow.bus.retry import Retry, exponential, fixed, quartic
-from sparrow.bus.settings import BusSettings, modern
-from sparrow.bus.states import Status
-from sparrow.bus.telemetry.probe import FailedInfo, StateChange
+from sparrow.bus.settings import BusSettings, cap_settings
+from sparrow.bus.states import EventStatus
+from sparrow.bus.telemetry.probe import FailedEvent, StateChange
 
 __all__ = [
     "BusSettings",
     "CancelToken",
     "Event",
     "EventBus",
-    "FailedInfo",
+    "FailedEvent",
     "Headers",
     "IllegalTransition",
-    "NoAnswer",
+    "NoReply",
     "NotInTransaction",
-    "NotSerialisable",
-    "Outcome",
-    "Outgoing",
+    "NotSerializable",
+    "OperationResult",
+    "OutgoingEvent",
     "Publisher",
     "Reject",
     "Retry",
     "RetryAfter",
     "StateChange",
-    "Status",
+    "EventStatus",
     "StoredEvent",
     "SubscriptionError",
     "UnknownMessage",
     "Where",
     "exponential",
     "fixed",
-    "modern",
+    "cap_settings",
     "quartic",
     "subscribe",
 ]

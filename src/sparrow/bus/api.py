@@ -28,37 +28,44 @@ from sqlalchemy import URL, Connection, Engine, MetaData, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
-from sparrow.bus.context import Shared
-from sparrow.bus.errors import DatabaseLost, NotInTransaction
+from sparrow.bus.context import BusContext
+from sparrow.bus.errors import BusDatabaseUnreachable, NotInTransaction
 from sparrow.bus.handlers.call_plan import Provider
-from sparrow.bus.handlers.filters import as_filter
-from sparrow.bus.handlers.registry import Registry, Router
-from sparrow.bus.handlers.subscription import Options
-from sparrow.bus.operations.operations import BlockingOperations, Operations
+from sparrow.bus.handlers.filters import to_filter
+from sparrow.bus.handlers.registry import Router, SubscriptionRegistry
+from sparrow.bus.handlers.subscription import SubscriptionOptions
+from sparrow.bus.operations.operations import AsyncOperations, Operations
 from sparrow.bus.operations.stored_event import Where
-from sparrow.bus.publish.bound_transaction import bound, bound_to
-from sparrow.bus.publish.outgoing_event import Drafting, Key, Outgoing, as_outgoing, write, write_many
+from sparrow.bus.publish.bound_transaction import bind_transaction, bound_transaction
+from sparrow.bus.publish.outgoing_event import (
+    EventEncoder,
+    EventKey,
+    OutgoingEvent,
+    to_outgoing_event,
+    write_event,
+    write_events,
+)
 from sparrow.bus.publish.publisher import Publisher
-from sparrow.bus.publish.request_reply import Requests
-from sparrow.bus.publish.transaction_handle import Handle, on_dbapi, on_django, on_sqlalchemy
+from sparrow.bus.publish.request_reply import PendingRequests
+from sparrow.bus.publish.transaction_handle import TransactionHandle, dbapi_handle, django_handle, sqlalchemy_handle
 from sparrow.bus.settings import BusSettings
-from sparrow.bus.snowflake import IdMaker
-from sparrow.bus.sql.database import Database, is_unreachable
-from sparrow.bus.sql.dialect import Clock, Sql, TableNames
+from sparrow.bus.snowflake import SnowflakeGenerator
+from sparrow.bus.sql.database import BusDatabase, is_unreachable
+from sparrow.bus.sql.dialect import BusTableNames, DatabaseClock, SqlDialect
 from sparrow.bus.sql.due_count import count_due
-from sparrow.bus.sql.outbox import NewEvent
-from sparrow.bus.sql.schema import check, create
+from sparrow.bus.sql.outbox import PublishedRow
+from sparrow.bus.sql.schema import check_tables, create_tables
 from sparrow.bus.sql.tables import metadata
-from sparrow.bus.telemetry.probe import FailedInfo, Probe, StateChange
-from sparrow.bus.telemetry.tracing import Tracing
+from sparrow.bus.telemetry.probe import BusProbe, FailedEvent, StateChange
+from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
-from sparrow.bus.transports.url import transport_of
-from sparrow.bus.worker.worker import Worker
+from sparrow.bus.transports.url import transport_from_url
+from sparrow.bus.worker.worker import BusWorker
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Closed, Refused
 
 F = TypeVar("F", bound=Callable[..., Any])
-Blocking = Session | Connection | scoped_session[Any]
+BlockingHandle = Session | Connection | scoped_session[Any]
 _DRAIN_POLL_S = 0.005
 
 
@@ -71,7 +78,7 @@ class EventBus:
         *,
         providers: Mapping[Any, Provider] | None = None,
         filters: Sequence[Any] = (),
-        on_failed: Callable[[FailedInfo], None] | None = None,
+        on_failed: Callable[[FailedEvent], None] | None = None,
         on_state: Callable[[StateChange], None] | None = None,
         **options: Any,
     ) -> None:
@@ -80,22 +87,22 @@ class EventBus:
         make what handlers ask for by type. `filters` run around every handler. `on_failed` is told of every message
         that enters Failed."""
         self.settings = replace(settings or BusSettings(), **options)
-        self.registry = Registry()
-        self.database = Database(database)
-        self.clock = Clock()
+        self.registry = SubscriptionRegistry()
+        self.database = BusDatabase(database)
+        self.clock = DatabaseClock()
         self._providers = dict(providers or {})
-        kind, ids, tracing = self.database.kind, IdMaker(), Tracing()
-        transport = transport_of(broker, version=self.settings.version) if isinstance(broker, str) else broker
-        sql = Sql(
+        kind, ids, tracing = self.database.kind, SnowflakeGenerator(), EventTracing()
+        transport = transport_from_url(broker, version=self.settings.version) if isinstance(broker, str) else broker
+        sql = SqlDialect(
             kind,
             self.database.paramstyle,
-            TableNames.of(kind, self.settings.space(kind)),
+            BusTableNames.of(kind, self.settings.space(kind)),
             self.clock,
             succeeded_word=self.settings.succeeded_word,
             writes_steps=self.settings.status_writes == "full",
             is_strict=self.settings.strict_tables,
         )
-        drafting = Drafting(
+        drafting = EventEncoder(
             ids,
             topic_prefix=self.settings.topic_prefix,
             naming=self.settings.naming,
@@ -103,17 +110,17 @@ class EventBus:
             now=self._now,
             trace_headers=tracing.headers,
         )
-        self.shared = Shared(
-            self.settings, self.database, sql, transport, self.registry, ids, drafting, Probe(), tracing
+        self.shared = BusContext(
+            self.settings, self.database, sql, transport, self.registry, ids, drafting, BusProbe(), tracing
         )
-        self.shared.filters = tuple(as_filter(each) for each in filters)
+        self.shared.filters = tuple(to_filter(each) for each in filters)
         if on_failed is not None:
             self.shared.probe.on_failed.append(on_failed)
         if on_state is not None:
             self.shared.probe.on_state.append(on_state)
-        self._worker: Worker | None = None
+        self._worker: BusWorker | None = None
         self._thread: LoopThread | None = None
-        self._requests = Requests(self)
+        self._requests = PendingRequests(self)
         self._metadata: MetaData | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -124,7 +131,7 @@ class EventBus:
             return
         self.check()
         await self.prepare()
-        worker = Worker(self.shared, self._upkeep_clock)
+        worker = BusWorker(self.shared, self._upkeep_clock)
         try:
             await worker.start()
         except BaseException:
@@ -182,7 +189,7 @@ class EventBus:
         return self._worker is not None
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> BusWorker:
         if self._worker is None:
             raise Closed("the bus")
         return self._worker
@@ -221,12 +228,12 @@ class EventBus:
             yield
         except Exception as error:
             if is_unreachable(error):
-                raise DatabaseLost(str(self.database), str(getattr(error, "orig", None) or error)) from error
+                raise BusDatabaseUnreachable(str(self.database), str(getattr(error, "orig", None) or error)) from error
             raise
 
-    def _prepare(self, db: Connection) -> Sql:
+    def _prepare(self, db: Connection) -> SqlDialect:
         sql = self.shared.sql
-        do = create if self.settings.create_tables else check
+        do = create_tables if self.settings.create_tables else check_tables
         do(db, sql, self.settings.space(sql.kind))
         if sql.kind == "mysql":
             version = db.dialect.server_version_info or (0,)
@@ -234,7 +241,7 @@ class EventBus:
             sql = replace(sql, skips_locked=tuple(version) >= oldest)
         return sql
 
-    def _prepare_blocking(self, db: Connection) -> Sql:
+    def _prepare_blocking(self, db: Connection) -> SqlDialect:
         sql = self.shared.sql
         self.shared.sql = self.shared.sql_of(db)
         try:
@@ -267,10 +274,10 @@ class EventBus:
         name: str,
         value: object = None,
         *,
-        session: Blocking | None = None,
+        session: BlockingHandle | None = None,
         connection: Any = None,
         using: str | None = None,
-        key: Key | None = None,
+        key: EventKey | None = None,
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         headers: Mapping[str, str | None] | None = None,
@@ -282,7 +289,7 @@ class EventBus:
 
         The transaction is the one of `session` (SQLAlchemy's Session or Connection), of `connection` (a driver's, by
         PEP 249), of Django's `using`, or the one bound by `bus.bind`; with none of them, a short one of its own."""
-        new = Outgoing(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
+        new = OutgoingEvent(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
         return self._publish(session, connection, using, [new], self._write)[0]
 
     async def publish_async(
@@ -291,7 +298,7 @@ class EventBus:
         value: object = None,
         *,
         session: AsyncSession | AsyncConnection | None = None,
-        key: Key | None = None,
+        key: EventKey | None = None,
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         headers: Mapping[str, str | None] | None = None,
@@ -300,28 +307,31 @@ class EventBus:
         tenant: str | None = None,
     ) -> int:
         """The same inside SQLAlchemy's AsyncSession or AsyncConnection."""
-        new = Outgoing(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
+        new = OutgoingEvent(name, value, key, delay, at, headers or {}, callback, dedupe, tenant)
         return (await self._publish_async(session, [new], self._write))[0]
 
     def publish_many(
         self,
-        events: Iterable[Outgoing | tuple[Any, ...]],
+        events: Iterable[OutgoingEvent | tuple[Any, ...]],
         *,
-        session: Blocking | None = None,
+        session: BlockingHandle | None = None,
         connection: Any = None,
         using: str | None = None,
     ) -> list[int]:
-        """Many at once, in a few statements: `Outgoing`s, or tuples of name, payload and key."""
-        return self._publish(session, connection, using, [as_outgoing(each) for each in events], self._write_many)
+        """Many at once, in a few statements: `OutgoingEvent`s, or tuples of name, payload and key."""
+        return self._publish(session, connection, using, [to_outgoing_event(each) for each in events], self._write_many)
 
     async def publish_many_async(
-        self, events: Iterable[Outgoing | tuple[Any, ...]], *, session: AsyncSession | AsyncConnection | None = None
+        self,
+        events: Iterable[OutgoingEvent | tuple[Any, ...]],
+        *,
+        session: AsyncSession | AsyncConnection | None = None,
     ) -> list[int]:
-        return await self._publish_async(session, [as_outgoing(each) for each in events], self._write_many)
+        return await self._publish_async(session, [to_outgoing_event(each) for each in events], self._write_many)
 
     def bind(self, session: Any) -> AbstractContextManager[None]:
         """Inside the block, publishing without a session belongs to this one."""
-        return bound_to(session)
+        return bind_transaction(session)
 
     def collect(self, session: Session | AsyncSession) -> None:
         """From now on publish what mapped objects of this session carry in a list `events`, when they are flushed.
@@ -344,13 +354,13 @@ class EventBus:
         session: Any,
         connection: Any,
         using: str | None,
-        events: list[Outgoing],
-        write_them: Callable[[Handle, list[Outgoing]], list[NewEvent]],
+        events: list[OutgoingEvent],
+        write_them: Callable[[TransactionHandle, list[OutgoingEvent]], list[PublishedRow]],
     ) -> list[int]:
         if not events:
             return []
         if session is None and connection is None and using is None:
-            session = bound()
+            session = bound_transaction()
         if session is None and connection is None and using is None:
             self._may_begin("publish")
             if _in_event_loop():
@@ -365,12 +375,12 @@ class EventBus:
     async def _publish_async(
         self,
         session: Any,
-        events: list[Outgoing],
-        write_them: Callable[[Handle, list[Outgoing]], list[NewEvent]],
+        events: list[OutgoingEvent],
+        write_them: Callable[[TransactionHandle, list[OutgoingEvent]], list[PublishedRow]],
     ) -> list[int]:
         if not events:
             return []
-        session = bound() if session is None else session
+        session = bound_transaction() if session is None else session
         if session is None:
             self._may_begin("publish_async")
             news = await self.database.run(lambda db: write_them(self._handle(db), events))
@@ -380,11 +390,11 @@ class EventBus:
             return self._told(await session.run_sync(lambda inner: write_them(self._handle(inner), events)))
         return self._told(write_them(self._named(session, None, None), events))
 
-    def _named(self, session: Any, connection: Any, using: str | None) -> Handle:
+    def _named(self, session: Any, connection: Any, using: str | None) -> TransactionHandle:
         if sum(each is not None for each in (session, connection, using)) > 1:
             raise Refused("an event belongs to one transaction: give one of session, connection and using")
         if using is not None:
-            return on_django(using, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send)
+            return django_handle(using, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send)
         handle = session if session is not None else connection
         if isinstance(handle, scoped_session):
             handle = handle()
@@ -393,32 +403,34 @@ class EventBus:
         if isinstance(handle, (Session, Connection)):
             return self._handle(handle)
         if hasattr(handle, "vendor") and hasattr(handle, "alias"):  # Django's own wrapper
-            return on_django(handle.alias, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send)
-        return on_dbapi(handle, allow_autocommit=self.settings.allow_autocommit)
+            return django_handle(
+                handle.alias, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send
+            )
+        return dbapi_handle(handle, allow_autocommit=self.settings.allow_autocommit)
 
-    def _handle(self, handle: Session | Connection) -> Handle:
+    def _handle(self, handle: Session | Connection) -> TransactionHandle:
         table = None
         if isinstance(handle, Session) and handle.bind is None:
             table = self.metadata().tables[self._full_name("published")]
-        return on_sqlalchemy(
+        return sqlalchemy_handle(
             handle, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send, table=table
         )
 
-    def _write(self, handle: Handle, events: list[Outgoing]) -> list[NewEvent]:
+    def _write(self, handle: TransactionHandle, events: list[OutgoingEvent]) -> list[PublishedRow]:
         sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return self._written([write(self.shared.drafting, handle, sql, events[0], self.settings.version)])
+        return self._written([write_event(self.shared.drafting, handle, sql, events[0], self.settings.version)])
 
-    def _write_many(self, handle: Handle, events: list[Outgoing]) -> list[NewEvent]:
+    def _write_many(self, handle: TransactionHandle, events: list[OutgoingEvent]) -> list[PublishedRow]:
         sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return self._written(write_many(self.shared.drafting, handle, sql, events, self.settings.version))
+        return self._written(write_events(self.shared.drafting, handle, sql, events, self.settings.version))
 
-    def _written(self, news: list[NewEvent]) -> list[NewEvent]:
+    def _written(self, news: list[PublishedRow]) -> list[PublishedRow]:
         """Told before the commit: a moment after it, the relay may tell what comes next."""
         for new in news:
             self.shared.probe.changed("published", new.id, new.status)
         return news
 
-    def _told(self, news: list[NewEvent]) -> list[int]:
+    def _told(self, news: list[PublishedRow]) -> list[int]:
         self.shared.probe.count("bus_published_total", len(news))
         return [new.id for new in news]
 
@@ -430,22 +442,24 @@ class EventBus:
 
     # -- subscribing --------------------------------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, **options: Unpack[Options]) -> Callable[[F], F]:
+    def subscribe(self, topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[F], F]:
         """For a function or coroutine function: call it with every event of this name, or that matches the pattern."""
         return self.registry.subscribe(topic, **self._with_default(options))
 
-    def add_subscription(self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[Options]) -> None:
+    def add_subscription(
+        self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]
+    ) -> None:
         """The same at run time; the handler may be named as "module:name"."""
         self.registry.add(topic, handler, **self._with_default(options))
 
     def remove_subscription(self, topic: str, handler: Callable[..., Any]) -> None:
         self.registry.remove(topic, handler)
 
-    def router(self, prefix: str, **defaults: Unpack[Options]) -> Router:
+    def router(self, prefix: str, **defaults: Unpack[SubscriptionOptions]) -> Router:
         """For topics that begin alike: `@bus.router("order")` on a class, `.subscribe(".created")` inside."""
         return self.registry.router(prefix, **self._with_default(defaults))
 
-    def _with_default(self, options: Options) -> Options:
+    def _with_default(self, options: SubscriptionOptions) -> SubscriptionOptions:
         if options.get("group") is None and self.settings.default_group is not None:
             options["group"] = self.settings.default_group
         return options
@@ -459,14 +473,14 @@ class EventBus:
     # -- operating ----------------------------------------------------------------------------------------------------
 
     @property
-    def operations(self) -> Operations:
+    def operations(self) -> AsyncOperations:
         """Look at stored messages, and requeue, re-execute, cancel, delete or park them."""
-        return Operations(self.shared)
+        return AsyncOperations(self.shared)
 
     @property
-    def blocking_operations(self) -> BlockingOperations:
+    def blocking_operations(self) -> Operations:
         """The same without an event loop."""
-        return BlockingOperations(self.shared)
+        return Operations(self.shared)
 
     def cancel(self, *ids: int) -> None:
         """Never send what is Scheduled or Delayed; `IllegalTransition`, and no change, if one of them is not (any

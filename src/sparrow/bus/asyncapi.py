@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.field_naming import taken_apart
-from sparrow.bus.codec.json_schema import Schemas
-from sparrow.bus.handlers.subscription import Subscription
-from sparrow.bus.names import is_pattern, wire_name
+from sparrow.bus.codec.field_naming import split_annotation
+from sparrow.bus.codec.json_schema import SchemaCollection
+from sparrow.bus.handlers.subscription import EventSubscription
+from sparrow.bus.names import broker_event_name, is_pattern
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
 
-VERSION = "3.0.0"
-JSON, BYTES = "application/json", "application/octet-stream"
+ASYNCAPI_VERSION = "3.0.0"
+JSON_MEDIA_TYPE, BYTES_MEDIA_TYPE = "application/json", "application/octet-stream"
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9._-]")
 _WILDCARDS = {"*": "_one_", "#": "_any_"}
 _HEADERS = {
@@ -58,20 +58,20 @@ def asyncapi(
     info: dict[str, Any] = {"title": title or settings.app, "version": settings.version}
     if description:
         info["description"] = description
-    document = _Document(Schemas(settings.naming))
+    document = _Document(SchemaCollection(settings.naming))
     for group, plan in sorted(bus.registry.groups().items()):
         for subscription in plan.subscriptions:
-            document.receives(group, wire_name(subscription.topic, settings.topic_prefix), subscription)
+            document.receives(group, broker_event_name(subscription.topic, settings.topic_prefix), subscription)
             if subscription.dead_letter is not None:
-                dead = wire_name(subscription.dead_letter, settings.topic_prefix)
+                dead = broker_event_name(subscription.dead_letter, settings.topic_prefix)
                 document.sends(dead, Any, f"What {subscription.name} could not handle.")
     for name, annotation in (publishes or {}).items():
-        document.sends(wire_name(name, settings.topic_prefix), annotation, None)
+        document.sends(broker_event_name(name, settings.topic_prefix), annotation, None)
     return {
-        "asyncapi": VERSION,
+        "asyncapi": ASYNCAPI_VERSION,
         "info": info,
         **({"servers": dict(servers)} if servers else {}),
-        "defaultContentType": JSON,
+        "defaultContentType": JSON_MEDIA_TYPE,
         "channels": document.channels,
         "operations": document.operations,
         "components": {
@@ -82,7 +82,7 @@ def asyncapi(
     }
 
 
-def as_text(document: Mapping[str, Any], form: Literal["json", "yaml"] = "json") -> str:
+def format_document(document: Mapping[str, Any], form: Literal["json", "yaml"] = "json") -> str:
     """YAML needs the package pyyaml."""
     if form == "json":
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
@@ -93,13 +93,13 @@ def as_text(document: Mapping[str, Any], form: Literal["json", "yaml"] = "json")
 
 
 class _Document:
-    def __init__(self, schemas: Schemas) -> None:
+    def __init__(self, schemas: SchemaCollection) -> None:
         self.schemas = schemas
         self.channels: dict[str, Any] = {}
         self.operations: dict[str, Any] = {}
         self.messages: dict[str, Any] = {}
 
-    def receives(self, group: str, topic: str, subscription: Subscription) -> None:
+    def receives(self, group: str, topic: str, subscription: EventSubscription) -> None:
         operation = self._operation("receive", topic, _payload_of(subscription))
         documentation = inspect.getdoc(subscription.handler)
         if documentation and inspect.isroutine(subscription.handler):
@@ -142,7 +142,7 @@ class _Document:
         is_raw = annotation is bytes
         message = {
             "name": topic,
-            "contentType": BYTES if is_raw else JSON,
+            "contentType": BYTES_MEDIA_TYPE if is_raw else JSON_MEDIA_TYPE,
             "correlationId": {"location": f"$message.header#/{h.CORRELATION_ID}"},
             "traits": [{"$ref": "#/components/messageTraits/event"}],
             "payload": {} if is_raw else self.schemas.schema(annotation),
@@ -155,16 +155,16 @@ class _Document:
         return name
 
 
-def _payload_of(subscription: Subscription) -> Any:
+def _payload_of(subscription: EventSubscription) -> Any:
     """Of one message, also where the handler gets many."""
     wanted = subscription.plan.payload_annotation
     if not subscription.plan.is_batch:
         return wanted
-    _, _, arguments = taken_apart(wanted)
+    _, _, arguments = split_annotation(wanted)
     return arguments[0] if arguments else Any
 
 
-def _answers(subscription: Subscription) -> bool:
+def _answers(subscription: EventSubscription) -> bool:
     """Whether its handler says that it returns something."""
     handler: Any = subscription.handler
     try:

@@ -14,20 +14,20 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from sparrow.bus.handlers.filters import Filter
-from sparrow.bus.handlers.registry import Registry
-from sparrow.bus.handlers.transactions import Effect
-from sparrow.bus.publish.outgoing_event import Drafting
+from sparrow.bus.handlers.filters import HandlerFilter
+from sparrow.bus.handlers.registry import SubscriptionRegistry
+from sparrow.bus.handlers.transactions import HandlerTransaction
+from sparrow.bus.publish.outgoing_event import EventEncoder
 from sparrow.bus.settings import BusSettings
-from sparrow.bus.snowflake import IdMaker
-from sparrow.bus.sql.database import Database
-from sparrow.bus.sql.dialect import Kind, Sql, TableNames, kind_of
-from sparrow.bus.telemetry.probe import Probe
-from sparrow.bus.telemetry.tracing import Tracing
+from sparrow.bus.snowflake import SnowflakeGenerator
+from sparrow.bus.sql.database import BusDatabase
+from sparrow.bus.sql.dialect import BusTableNames, DatabaseKind, SqlDialect, database_kind
+from sparrow.bus.telemetry.probe import BusProbe
+from sparrow.bus.telemetry.tracing import EventTracing
 from sparrow.bus.transports.spi import Transport
-from sparrow.bus.worker.wake_signal import Wake
+from sparrow.bus.worker.wake_signal import WakeSignal
 
-HOST_CHARS = 50
+HOST_CHARS_MAX = 50
 
 
 def instance_name() -> str:
@@ -36,27 +36,27 @@ def instance_name() -> str:
 
 
 @dataclass(eq=False)
-class Shared:
+class BusContext:
     settings: BusSettings
-    database: Database
-    sql: Sql
+    database: BusDatabase
+    sql: SqlDialect
     transport: Transport
-    registry: Registry
-    ids: IdMaker
-    drafting: Drafting
-    probe: Probe
-    tracing: Tracing
-    blocking_effect: Callable[[Pool], Effect] | None = None
+    registry: SubscriptionRegistry
+    ids: SnowflakeGenerator
+    drafting: EventEncoder
+    probe: BusProbe
+    tracing: EventTracing
+    blocking_effect: Callable[[Pool], HandlerTransaction] | None = None
     """Makes the transaction of functions that ask for no session; None: they have none."""
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[HandlerFilter, ...] = ()
     """Around every handler, before its own."""
-    to_send: Wake = field(default_factory=Wake)
-    to_execute: Wake = field(default_factory=Wake)
+    to_send: WakeSignal = field(default_factory=WakeSignal)
+    to_execute: WakeSignal = field(default_factory=WakeSignal)
     instance: str = field(default_factory=instance_name)
-    host: str = field(default_factory=lambda: socket.gethostname()[:HOST_CHARS])
+    host: str = field(default_factory=lambda: socket.gethostname()[:HOST_CHARS_MAX])
     chance: random.Random = field(default_factory=random.Random)
     _claims: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    _styled: dict[tuple[str, str], Sql] = field(default_factory=dict)
+    _styled: dict[tuple[str, str], SqlDialect] = field(default_factory=dict)
 
     def now(self) -> datetime:
         """This host's clock, for what people read; what is decided is decided by the database's."""
@@ -69,20 +69,20 @@ class Shared:
     def forget_styles(self) -> None:
         self._styled.clear()
 
-    def use(self, sql: Sql) -> None:
+    def use(self, sql: SqlDialect) -> None:
         """What is known of the database has changed."""
         self.sql = sql
         self._styled.clear()
 
-    def sql_of(self, db: Connection) -> Sql:
+    def sql_of(self, db: Connection) -> SqlDialect:
         """How to speak on a connection that is not ours: other drivers mark values in other ways."""
-        return self.sql_for(kind_of(db.dialect.name), db.dialect.paramstyle)
+        return self.sql_for(database_kind(db.dialect.name), db.dialect.paramstyle)
 
-    def sql_for(self, kind: Kind, paramstyle: str) -> Sql:
+    def sql_for(self, kind: DatabaseKind, paramstyle: str) -> SqlDialect:
         if kind == self.sql.kind and paramstyle == self.sql.paramstyle:
             return self.sql
         known = self._styled.get((kind, paramstyle))
         if known is None:
-            names = self.sql.names if kind == self.sql.kind else TableNames.of(kind, self.settings.space(kind))
+            names = self.sql.names if kind == self.sql.kind else BusTableNames.of(kind, self.settings.space(kind))
             known = self._styled[kind, paramstyle] = replace(self.sql, kind=kind, paramstyle=paramstyle, names=names)
         return known

@@ -16,7 +16,7 @@ class NotInTransaction(Refused):
         return f"nothing was published: {self.handle} {self.why}; {self.would_do}"
 
 
-class NotSerialisable(Refused):
+class NotSerializable(Refused):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, why)
         self.name, self.why = name, why
@@ -47,7 +47,7 @@ class UnknownMessage(Refused):
         return f"there is no message {self.message_id} in {self.table}: it was cleaned up, or never was there"
 
 
-class DatabaseLost(Unavailable):
+class BusDatabaseUnreachable(Unavailable):
     def __init__(self, where: str, why: str) -> None:
         super().__init__(where, why)
         self.where, self.why = where, why
@@ -65,7 +65,7 @@ class TablesMissing(StorageError):
         return f"the bus has no tables in {self.where}: run `sparrow bus ddl` and apply it, or use create_tables=True"
 
 
-class NoAnswer(Unavailable):
+class NoReply(Unavailable):
     def __init__(self, name: str, timeout_s: float) -> None:
         super().__init__(name, timeout_s)
         self.name, self.timeout_s = name, timeout_s

@@ -26,7 +26,7 @@ KEY = "sp-key"
 TENANT = "sp-tenant"
 ERROR = "sp-error"
 """Of a dead letter: why it is one."""
-DEDUPE = "sp-dedupe"
+DEDUP_KEY = "sp-dedupe"
 """A business key: two events with the same one are handled once by a group."""
 
 _SENT_AT_FORMAT = "%m/%d/%Y %H:%M:%S"
@@ -85,7 +85,7 @@ class Headers(dict[str, str | None]):
     @property
     def sent_at(self) -> datetime | None:
         text = self.get(SENT_AT)
-        return None if not text else read_sent_at(text)
+        return None if not text else parse_sent_at(text)
 
     def add_response(self, name: str, value: str | None) -> None:
         """Put a header on the answer."""
@@ -100,12 +100,12 @@ class Headers(dict[str, str | None]):
         self.answer_to = None
 
 
-def sent_at_text(moment: datetime) -> str:
+def format_sent_at(moment: datetime) -> str:
     """CAP's form, in UTC. It is neither ISO nor does it name a zone; .NET senders write their local time."""
     return moment.astimezone(UTC).strftime(_SENT_AT_FORMAT)
 
 
-def read_sent_at(text: str) -> datetime | None:
+def parse_sent_at(text: str) -> datetime | None:
     """CAP's form or ISO; None when it is neither, since nothing depends on it."""
     try:
         return datetime.strptime(text, _SENT_AT_FORMAT).replace(tzinfo=UTC)
@@ -118,7 +118,7 @@ def read_sent_at(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def time_span_text(span: timedelta) -> str:
+def format_time_span(span: timedelta) -> str:
     """.NET's TimeSpan: `[d.]hh:mm:ss[.fffffff]`."""
     minus = "-" if span < timedelta(0) else ""
     span = abs(span)
@@ -129,7 +129,7 @@ def time_span_text(span: timedelta) -> str:
     return f"{minus}{days}{hours:02d}:{minutes:02d}:{seconds:02d}{fraction}"
 
 
-def read_time_span(text: str) -> timedelta | None:
+def parse_time_span(text: str) -> timedelta | None:
     found = _TIME_SPAN.fullmatch(text)
     if found is None:
         return None

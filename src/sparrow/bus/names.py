@@ -64,7 +64,7 @@ def specificity(pattern: str) -> tuple[bool, int, int, int, int, str]:
     )
 
 
-def as_regex(pattern: str) -> str:
+def pattern_regex(pattern: str) -> str:
     """The same as `matches`, as an anchored regular expression; Kafka subscribes by one."""
     words = _tidy(pattern.split("."))
     if words == [_ANY]:
@@ -94,14 +94,14 @@ def checked_topic(topic: str) -> str:
     return _checked("topic", topic, NAME_CHARS_MAX)
 
 
-def wire_name(name: str, prefix: str | None) -> str:
+def broker_event_name(name: str, prefix: str | None) -> str:
     """What the broker calls it."""
     return f"{prefix}.{name}" if prefix else name
 
 
-def wire_group(group: str | None, *, app: str, prefix: str | None, version: str) -> str:
+def broker_group_name(group: str | None, *, app: str, prefix: str | None, version: str) -> str:
     """What the broker calls the group, e.g. `cap.queue.orders.v1` for the unnamed group of the application Orders."""
-    name = f"{wire_name(group or f'cap.queue.{app.lower()}', prefix)}.{version}"
+    name = f"{broker_event_name(group or f'cap.queue.{app.lower()}', prefix)}.{version}"
     return _checked("group", name, GROUP_CHARS_MAX)
 
 

@@ -18,7 +18,7 @@ def quartic(retry: int, chance: float) -> float:
 
 
 @dataclass(frozen=True)
-class Delays:
+class RetryDelays:
     """Seconds between an attempt and the next: a table, whose last entry goes on. Unlike a `Backoff` it counts from
     the attempt that failed."""
 
@@ -32,32 +32,32 @@ class Delays:
         return self.seconds[min(retry, len(self.seconds)) - 1]
 
 
-def fixed(seconds: float) -> Delays:
+def fixed(seconds: float) -> RetryDelays:
     """The same pause before every attempt."""
-    return Delays((seconds,))
+    return RetryDelays((seconds,))
 
 
-def exponential(first_s: float = 1.0, *, factor: float = 2.0, max_s: float = 3600.0) -> Delays:
+def exponential(first_s: float = 1.0, *, factor: float = 2.0, max_s: float = 3600.0) -> RetryDelays:
     """Each pause is longer than the one before, up to a longest one."""
     pauses = [first_s]
     while pauses[-1] < max_s and factor > 1 and len(pauses) < 64:
         pauses.append(min(pauses[-1] * factor, max_s))
-    return Delays(tuple(pauses))
+    return RetryDelays(tuple(pauses))
 
 
 @dataclass(frozen=True)
-class Again:
+class NextAttempt:
     """Scheduled: the next attempt."""
 
     base: Literal["added", "now"]
     seconds: float
 
 
-class Never:
+class NoRetry:
     """Failed: no further attempt until it is enqueued anew."""
 
 
-NEVER = Never()
+NO_RETRY = NoRetry()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Retry:
 
     max: int = 15
     """Failed attempts until the message is Failed."""
-    backoff: Backoff | Delays = field(default=quartic)
+    backoff: Backoff | RetryDelays = field(default=quartic)
     retry_on: tuple[type[BaseException], ...] = (BaseException,)
     give_up_on: tuple[type[BaseException], ...] = ()
     at_once: int = 0
@@ -81,24 +81,24 @@ class Retry:
         if self.max < 1:
             raise ValueError(f"Retry(max={self.max}) makes no attempt at all: 1 means no second one")
 
-    def after(self, error: BaseException, failures: int, chance: float, *, rounds: int = 0) -> Again | Never:
+    def after(self, error: BaseException, failures: int, chance: float, *, rounds: int = 0) -> NextAttempt | NoRetry:
         """What follows the failure that makes it so many, in the message's first or a later round."""
         if isinstance(error, (Reject, Undecodable, NoSubscriber)) or failures >= self.max:
-            return NEVER
+            return NO_RETRY
         if isinstance(error, RetryAfter):
-            return Again("now", error.seconds)
+            return NextAttempt("now", error.seconds)
         if isinstance(error, self.give_up_on) or not isinstance(error, self.retry_on):
-            return NEVER
+            return NO_RETRY
         if failures <= self.at_once:
-            return Again("now", 0.0)
-        if isinstance(self.backoff, Delays):
-            return Again("now", self.backoff.after(failures))
+            return NextAttempt("now", 0.0)
+        if isinstance(self.backoff, RetryDelays):
+            return NextAttempt("now", self.backoff.after(failures))
         if rounds == 0:
-            return Again("added", self.backoff(failures, chance))
+            return NextAttempt("added", self.backoff(failures, chance))
         # In a later round the time it was added is long ago: only the distance between two attempts is of use.
         before = self.backoff(failures - 1, chance) if failures > 1 else 0.0
-        return Again("now", max(1.0, self.backoff(failures, chance) - before))
+        return NextAttempt("now", max(1.0, self.backoff(failures, chance) - before))
 
 
-MODERN = Retry(max=50, backoff=fixed(60), at_once=2)
+CAP_RETRY = Retry(max=50, backoff=fixed(60), at_once=2)
 """What CAP does today: three attempts at once, then one a minute, fifty in all."""

@@ -8,9 +8,9 @@ from datetime import time
 from pathlib import Path
 from typing import Literal
 
-from sparrow.bus.codec.payload import Naming
-from sparrow.bus.retry import MODERN, Retry
-from sparrow.bus.states import SUCCEEDED_WORDS
+from sparrow.bus.codec.payload import FieldNaming
+from sparrow.bus.retry import CAP_RETRY, Retry
+from sparrow.bus.states import SUCCEEDED_SPELLINGS
 from sparrow.model.errors import SettingsError
 
 DAY_S = 86_400.0
@@ -88,7 +88,7 @@ class BusSettings:
     stop_timeout_s: float = 30.0
     """How long a stop waits for running handlers before they are cancelled and their messages handed back."""
 
-    naming: Naming | None = None
+    naming: FieldNaming | None = None
     """pascal: fields travel as .NET spells them."""
     allow_autocommit: bool = False
     """Whether to publish on connections that commit every statement by itself."""
@@ -104,8 +104,8 @@ class BusSettings:
         return self.schema if kind == "postgresql" else self.table_prefix
 
     def __post_init__(self) -> None:
-        if self.succeeded_word not in SUCCEEDED_WORDS:
-            raise SettingsError("succeeded_word", self.succeeded_word, "the bus", " or ".join(SUCCEEDED_WORDS))
+        if self.succeeded_word not in SUCCEEDED_SPELLINGS:
+            raise SettingsError("succeeded_word", self.succeeded_word, "the bus", " or ".join(SUCCEEDED_SPELLINGS))
         if not re.fullmatch(r"[\w.-]{1,20}", self.version, re.ASCII):
             raise SettingsError(
                 "version", self.version, "the bus", "up to 20 letters, digits, dots and dashes, such as v2,"
@@ -117,8 +117,8 @@ class BusSettings:
                 raise SettingsError(name, getattr(self, name), "the bus", "1 or more")
 
 
-def modern(**changes: object) -> BusSettings:
+def cap_settings(**changes: object) -> BusSettings:
     """What CAP does today in place of what the requirement says: three attempts at once, one a minute, fifty in all,
     no rounds, cleaning every five minutes."""
-    defaults: dict[str, object] = {"retry": MODERN, "reenqueue_interval_s": None, "clean_interval_s": 300.0}
+    defaults: dict[str, object] = {"retry": CAP_RETRY, "reenqueue_interval_s": None, "clean_interval_s": 300.0}
     return BusSettings(**{**defaults, **changes})  # type: ignore[arg-type]

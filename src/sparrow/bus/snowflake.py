@@ -3,7 +3,7 @@
 | bits | what |
 | --- | --- |
 | 41 | milliseconds since 2024 |
-| 10 | the worker: leased while the bus runs (below `LEASED_MAX`), else drawn by lot |
+| 10 | the worker: leased while the bus runs (below `LEASED_WORKER_NUMBERS`), else drawn by lot |
 | 12 | a count within the millisecond |
 """
 
@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 
 EPOCH_MS = 1_704_067_200_000
-WORKERS = 1024
-LEASED_MAX = 512
+WORKER_NUMBERS = 1024
+LEASED_WORKER_NUMBERS = 512
 """Workers from here on are drawn by lot, by processes that have leased none: a clash is unlikely, not impossible."""
 _PER_MS = 4096
 
 
-class IdMaker:
+class SnowflakeGenerator:
     """Safe in threads, and after a fork: the child draws another worker number."""
 
     def __init__(self, worker: int | None = None, *, now_ms: Callable[[], int] | None = None) -> None:
@@ -53,7 +53,7 @@ class IdMaker:
 
     @staticmethod
     def _drawn() -> int:
-        return LEASED_MAX + secrets.randbelow(WORKERS - LEASED_MAX)
+        return LEASED_WORKER_NUMBERS + secrets.randbelow(WORKER_NUMBERS - LEASED_WORKER_NUMBERS)
 
 
 def _now_ms() -> int:

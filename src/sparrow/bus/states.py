@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Status(StrEnum):
+class EventStatus(StrEnum):
     SCHEDULED = "Scheduled"
     DELAYED = "Delayed"
     ENQUEUED = "Enqueued"
@@ -16,35 +16,41 @@ class Status(StrEnum):
     CANCELLED = "Cancelled"
 
     @classmethod
-    def of(cls, word: str) -> Status:
+    def of(cls, word: str) -> EventStatus:
         """Also reads CAP's spelling, in any letter case."""
         return _BY_WORD[word.lower()]
 
     @property
     def is_open(self) -> bool:
         """Whether work is left: exactly then the message has a row in Queue."""
-        return self in OPEN
+        return self in OPEN_STATUSES
 
 
-SUCCEEDED_WORDS = ("Successed", "Succeeded")
-OPEN = frozenset({Status.SCHEDULED, Status.DELAYED, Status.ENQUEUED, Status.PROCESSING})
+SUCCEEDED_SPELLINGS = ("Successed", "Succeeded")
+OPEN_STATUSES = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED, EventStatus.ENQUEUED, EventStatus.PROCESSING})
 
-FOLLOWING: dict[Status | None, frozenset[Status]] = {
-    None: frozenset({Status.SCHEDULED, Status.DELAYED, Status.FAILED}),  # Failed: what came in cannot be read
-    Status.SCHEDULED: frozenset({Status.ENQUEUED, Status.CANCELLED, Status.FAILED}),
-    Status.DELAYED: frozenset({Status.ENQUEUED, Status.CANCELLED, Status.FAILED, Status.SCHEDULED}),
-    Status.ENQUEUED: frozenset({Status.PROCESSING, Status.ENQUEUED, Status.SCHEDULED, Status.FAILED}),
-    Status.PROCESSING: frozenset(
-        {Status.SUCCESSED, Status.SCHEDULED, Status.FAILED, Status.PROCESSING, Status.ENQUEUED}
+TRANSITIONS: dict[EventStatus | None, frozenset[EventStatus]] = {
+    None: frozenset(
+        {EventStatus.SCHEDULED, EventStatus.DELAYED, EventStatus.FAILED}
+    ),  # Failed: what came in cannot be read
+    EventStatus.SCHEDULED: frozenset({EventStatus.ENQUEUED, EventStatus.CANCELLED, EventStatus.FAILED}),
+    EventStatus.DELAYED: frozenset(
+        {EventStatus.ENQUEUED, EventStatus.CANCELLED, EventStatus.FAILED, EventStatus.SCHEDULED}
     ),
-    Status.FAILED: frozenset({Status.ENQUEUED}),
-    Status.SUCCESSED: frozenset({Status.ENQUEUED}),  # an operator has it sent or handled once more
-    Status.CANCELLED: frozenset({Status.ENQUEUED}),
+    EventStatus.ENQUEUED: frozenset(
+        {EventStatus.PROCESSING, EventStatus.ENQUEUED, EventStatus.SCHEDULED, EventStatus.FAILED}
+    ),
+    EventStatus.PROCESSING: frozenset(
+        {EventStatus.SUCCESSED, EventStatus.SCHEDULED, EventStatus.FAILED, EventStatus.PROCESSING, EventStatus.ENQUEUED}
+    ),
+    EventStatus.FAILED: frozenset({EventStatus.ENQUEUED}),
+    EventStatus.SUCCESSED: frozenset({EventStatus.ENQUEUED}),  # an operator has it sent or handled once more
+    EventStatus.CANCELLED: frozenset({EventStatus.ENQUEUED}),
 }
 
 
-def may_follow(before: Status | None, after: Status) -> bool:
-    return after in FOLLOWING[before]
+def is_legal_transition(before: EventStatus | None, after: EventStatus) -> bool:
+    return after in TRANSITIONS[before]
 
 
-_BY_WORD = {status.value.lower(): status for status in Status} | {"succeeded": Status.SUCCESSED}
+_BY_WORD = {status.value.lower(): status for status in EventStatus} | {"succeeded": EventStatus.SUCCESSED}

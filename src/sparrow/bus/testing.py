@@ -31,18 +31,18 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sparrow.bus.api import EventBus
-from sparrow.bus.codec.content_column import read_content
-from sparrow.bus.context import Shared
+from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.context import BusContext
 from sparrow.bus.headers import Headers
-from sparrow.bus.publish.outgoing_event import Outgoing
-from sparrow.bus.sql.database import Database
-from sparrow.bus.sql.dialect import TableNames
-from sparrow.bus.sql.outbox import NewEvent
+from sparrow.bus.publish.outgoing_event import OutgoingEvent
+from sparrow.bus.sql.database import BusDatabase
+from sparrow.bus.sql.dialect import BusTableNames
+from sparrow.bus.sql.outbox import PublishedRow
 from sparrow.bus.transports.memory import MemoryTransport
 from sparrow.bus.transports.spi import Envelope, Transport
 from sparrow.model.errors import Refused
 
-TEMPORARY = "sqlite://"
+TEMPORARY_SQLITE = "sqlite://"
 """As a database: SQLite in a file that is gone afterwards."""
 
 
@@ -90,8 +90,8 @@ class TestBus:
     def _arranged(self) -> Iterator[EventBus]:
         """The bus as it is to run; as it was, if that fails."""
         try:
-            database = self._database if self._database is not None or self._bus is not None else TEMPORARY
-            if database == TEMPORARY:
+            database = self._database if self._database is not None or self._bus is not None else TEMPORARY_SQLITE
+            if database == TEMPORARY_SQLITE:
                 folder = tempfile.TemporaryDirectory(prefix="sparrow-bus-", ignore_cleanup_errors=True)
                 database = f"sqlite:///{Path(self._undoing.enter_context(folder)) / 'bus.db'}"
             if self._bus is None:
@@ -113,8 +113,8 @@ def _rewired(bus: EventBus, database: str | Engine | AsyncEngine | None) -> Iter
     before = bus.database, shared.sql, shared.transport, bus.clock.shift_s
     shared.transport = MemoryTransport()
     if database is not None:
-        new = Database(database)
-        names = TableNames.of(new.kind, bus.settings.space(new.kind))
+        new = BusDatabase(database)
+        names = BusTableNames.of(new.kind, bus.settings.space(new.kind))
         _use(bus, new, replace(shared.sql, kind=new.kind, paramstyle=new.paramstyle, names=names))
     try:
         yield
@@ -123,7 +123,7 @@ def _rewired(bus: EventBus, database: str | Engine | AsyncEngine | None) -> Iter
         _use(bus, old, sql)
 
 
-def _use(bus: EventBus, database: Database, sql: Any) -> None:
+def _use(bus: EventBus, database: BusDatabase, sql: Any) -> None:
     bus.database = bus.shared.database = database
     bus.shared.sql = sql
     bus.forget_tables()
@@ -140,10 +140,10 @@ class CapturedEvent(NamedTuple):
     headers: Headers
 
 
-class Captured(Sequence[CapturedEvent]):
+class CapturedEvents(Sequence[CapturedEvent]):
     """What was published and committed since, in order. What was rolled back is not there; look after the commit."""
 
-    def __init__(self, shared: Shared, database: Database, *, is_own: bool) -> None:
+    def __init__(self, shared: BusContext, database: BusDatabase, *, is_own: bool) -> None:
         self._shared, self._database, self._is_own = shared, database, is_own
         self.ids: list[int] = []
 
@@ -204,19 +204,19 @@ class Captured(Sequence[CapturedEvent]):
 
 
 def _event(number: int, name: str, content: str) -> CapturedEvent:
-    headers, body = read_content(content)
+    headers, body = decode_content(content)
     return CapturedEvent(number, name, msgspec.json.decode(body) if body else None, Headers(headers))
 
 
 @contextmanager
-def capture(bus: EventBus) -> Iterator[Captured]:
+def capture(bus: EventBus) -> Iterator[CapturedEvents]:
     """Collects what the bus publishes inside the block, and keeps it from being sent, also later.
 
     The bus may be running or not; its tables must be there (`bus.prepare_blocking()` makes them)."""
     shared = bus.shared
     # A blocking look also at an engine of asyncio: a test should not have to await what it compares.
-    own = None if bus.database.has_blocking else Database(bus.database.async_engine.url)
-    captured = Captured(shared, own or bus.database, is_own=own is not None)
+    own = None if bus.database.has_blocking else BusDatabase(bus.database.async_engine.url)
+    captured = CapturedEvents(shared, own or bus.database, is_own=own is not None)
     drafting, gate = shared.drafting, shared.transport
     if not isinstance(gate, _Gate):
         gate = _Gate(gate)
@@ -233,8 +233,8 @@ class _Noting:
     def __init__(self, inner: Any, ids: list[int], held: set[str]) -> None:
         self._inner, self._ids, self._held = inner, ids, held
 
-    def draft(self, event: Outgoing, number: int | None = None) -> NewEvent:
-        new: NewEvent = self._inner.draft(event, number)
+    def draft(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
+        new: PublishedRow = self._inner.draft(event, number)
         self._ids.append(new.id)
         self._held.add(str(new.id))
         return new

@@ -15,9 +15,9 @@ import pytest
 from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
-from sparrow.bus import EventBus, Status
-from sparrow.bus.sql.claims import claim, take
-from sparrow.bus.sql.completion import give_up
+from sparrow.bus import EventBus, EventStatus
+from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.completion import mark_failed
 from sparrow.cli.main import app
 from sparrow.model.errors import SparrowError
 
@@ -93,15 +93,15 @@ class Shop:
             claims = [
                 each for each in claim(db, sql, 0, "", 9, owner="x", lease_s=60) if each.message_id != self.waiting
             ]
-            take(db, sql, 0, claims)
+            load_claimed(db, sql, 0, claims)
             for each in claims:
-                give_up(db, sql, 0, each, f"Unavailable-->no broker {each.message_id}", 86_400)
+                mark_failed(db, sql, 0, each, f"Unavailable-->no broker {each.message_id}", 86_400)
             sql.change(db, f'UPDATE {sql.names.queue} SET "LockedBy" = NULL WHERE "LockedBy" = ?', "x")
 
         bus.database.run_blocking(fail)
         self._bus = bus
 
-    def status(self, number: int) -> Status:
+    def status(self, number: int) -> EventStatus:
         return self._bus.blocking_operations.get("published", number).status
 
     def close(self) -> None:
@@ -172,13 +172,13 @@ def test_by_number_things_are_done_at_once_or_not_at_all(tmp_path: Path, shop: S
     where = ("--database", shop.url)
     done = sparrow("requeue", str(shop.failed[0]), *where, cwd=tmp_path)
     assert done.stdout.strip() == f"1 message requeued: {shop.failed[0]}"
-    assert shop.status(shop.failed[0]) is Status.ENQUEUED
+    assert shop.status(shop.failed[0]) is EventStatus.ENQUEUED
     assert "cancelled" in sparrow("cancel", str(shop.later), *where, cwd=tmp_path).stdout
-    assert shop.status(shop.later) is Status.CANCELLED
+    assert shop.status(shop.later) is EventStatus.CANCELLED
     refused = sparrow("cancel", str(shop.later), str(shop.waiting), *where, cwd=tmp_path)
     assert refused.returncode == 1
     assert refused.stderr.strip() == f"sparrow: message {shop.later} is Cancelled: it cannot become Cancelled"
-    assert shop.status(shop.waiting) is Status.SCHEDULED
+    assert shop.status(shop.waiting) is EventStatus.SCHEDULED
     assert answer("delete", "published", str(shop.waiting), "--force", *where, cwd=tmp_path)["count"] == 1
 
 
@@ -189,12 +189,12 @@ def test_by_filter_nothing_is_done_unless_it_is_confirmed(tmp_path: Path, shop: 
     unsaid = sparrow("requeue", *where, cwd=tmp_path)
     assert unsaid.returncode == 1
     assert "2 messages would be requeued: say --yes" in unsaid.stderr
-    assert {shop.status(number) for number in shop.failed} == {Status.FAILED}
+    assert {shop.status(number) for number in shop.failed} == {EventStatus.FAILED}
     assert answer("park", "published", *where, "--yes", cwd=tmp_path)["count"] == 2
     assert answer("unpark", "published", *where, "--parked", "--yes", "--limit", "1", cwd=tmp_path)["count"] == 1
     assert answer("requeue", *where, "--yes", "--not-parked", cwd=tmp_path)["count"] == 1
     assert answer("publish-now", "--name", "order.created", "-y", *where[2:], cwd=tmp_path)["count"] == 1
-    assert shop.status(shop.later) is Status.SCHEDULED
+    assert shop.status(shop.later) is EventStatus.SCHEDULED
     everything = sparrow("delete", "published", "--yes", *where[2:], cwd=tmp_path)
     assert everything.returncode == 1
     assert "everything" in everything.stderr
@@ -338,7 +338,7 @@ def test_a_worker_may_only_send(tmp_path: Path) -> None:
         assert said[-1].endswith("s; sends what is published; Ctrl-C stops it")
         bus = EventBus(url, "memory://", app="shop")
         number = bus.publish("order.created", {"n": 1})
-        wait_until(lambda: bus.blocking_operations.get("published", number).status is Status.SUCCESSED)
+        wait_until(lambda: bus.blocking_operations.get("published", number).status is EventStatus.SUCCESSED)
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0
         asyncio.run(bus.stop())

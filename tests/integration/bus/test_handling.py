@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
 from tests.support.waiting import eventually
 
-from sparrow.bus import CancelToken, Event, EventBus, FailedInfo, Headers, NoAnswer, Reject, Retry, fixed
-from sparrow.bus.codec.content_column import read_content
+from sparrow.bus import CancelToken, Event, EventBus, FailedEvent, Headers, NoReply, Reject, Retry, fixed
+from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.transports.memory import MemoryBroker
 from sparrow.bus.transports.spi import Envelope
 
@@ -111,7 +111,7 @@ async def test_s07_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBu
 async def test_s07_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     handled: list[int] = []
     bus = make_bus(on_failed=failed.append)
     bus.add_subscription("order.created", handled.append)
@@ -390,7 +390,9 @@ async def test_s27_a_failing_message_does_to_its_key_what_was_asked_for(make_bus
         )
         await eventually(lambda: "other" in heard and (on_failure == "block" or "later" in heard))
         await bus.drain()
-        states = {read_content(each["Content"])[1].decode(): each["StatusName"] for each in await rows(bus, "received")}
+        states = {
+            decode_content(each["Content"])[1].decode(): each["StatusName"] for each in await rows(bus, "received")
+        }
         assert states['"other"'] == "Successed"
         if on_failure == "block":
             assert (states['"bad"'], states['"later"']) == ("Scheduled", "Scheduled")
@@ -602,7 +604,7 @@ async def test_s27_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
     async with bus:
         answers = await asyncio.gather(*(bus.request("order.price", n, answer=Receipt) for n in range(5)))
         assert answers == [Receipt(n * 2, "the shop") for n in range(5)]
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoReply):
             await bus.request("nobody.knows", 1, timeout=0.1)
         await bus.drain()
         assert await rows(bus, "queue") == []
@@ -614,7 +616,7 @@ async def test_s27_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
 async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     handled: list[int] = []
     bus = make_bus(on_failed=failed.append)
 
@@ -655,14 +657,14 @@ async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
         assert await rows(bus, "queue") == []
         assert bus.problems() == {}
         # What was not JSON is kept, and can be looked at.
-        contents = [read_content(each["Content"])[1] for each in lost]
+        contents = [decode_content(each["Content"])[1] for each in lost]
         assert b'"data:application/octet-stream;base64,//4="' in contents
 
 
 async def test_s16_stored_content_that_was_damaged_is_failed_and_holds_up_nobody(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     handled: list[int] = []
     bus = make_bus(on_failed=failed.append)
     bus.add_subscription("order.created", handled.append)

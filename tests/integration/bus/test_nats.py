@@ -16,9 +16,9 @@ from tests.support.redis_nats import nats_server
 from tests.support.waiting import eventually
 
 from sparrow.bus import headers as h
-from sparrow.bus.transports.nats.subjects import covers, with_subjects
-from sparrow.bus.transports.nats.transport import NatsListening, NatsTransport
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.transports.nats.subjects import covers, merge_subjects
+from sparrow.bus.transports.nats.transport import NatsStreamConsumer, NatsTransport
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, TooLarge, Unavailable
 
 _numbers = itertools.count(1)
@@ -60,7 +60,7 @@ async def opened(server: MessageBroker, **options: Any) -> AsyncIterator[NatsTra
 
 
 @asynccontextmanager
-async def listening(transport: NatsTransport, *names: str, group: str = "g.v1") -> AsyncIterator[NatsListening]:
+async def listening(transport: NatsTransport, *names: str, group: str = "g.v1") -> AsyncIterator[NatsStreamConsumer]:
     made = await transport.listen(group, names, prefetch=100)
     try:
         yield made
@@ -77,15 +77,15 @@ async def send(transport: NatsTransport, *envelopes: Envelope) -> None:
     assert await transport.send(envelopes) == [None] * len(envelopes)
 
 
-async def receive(member: NatsListening, count: int = 1) -> list[Delivery]:
-    found: list[Delivery] = []
+async def receive(member: NatsStreamConsumer, count: int = 1) -> list[BrokerDelivery]:
+    found: list[BrokerDelivery] = []
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:
             found += await member.receive(count - len(found))
     return found
 
 
-def ids(deliveries: Sequence[Delivery | Envelope]) -> list[str | None]:
+def ids(deliveries: Sequence[BrokerDelivery | Envelope]) -> list[str | None]:
     return [each.headers[h.ID] for each in deliveries]
 
 
@@ -194,9 +194,9 @@ async def test_members_of_a_group_share_and_groups_each_get_all(transport: NatsT
         async with listening(transport, "order.created", group="other.v1") as other:
             await send(transport, *sent)
             assert ids(await receive(other, 40)) == ids(sent)
-            shared: dict[NatsListening, list[str | None]] = {one: [], two: []}
+            shared: dict[NatsStreamConsumer, list[str | None]] = {one: [], two: []}
 
-            async def take(member: NatsListening) -> None:
+            async def take(member: NatsStreamConsumer) -> None:
                 while sum(map(len, shared.values())) < len(sent):
                     try:
                         shared[member] += ids(await asyncio.wait_for(member.receive(100), 0.1))
@@ -307,7 +307,7 @@ async def test_services_that_start_together_lose_none_of_a_streams_subjects(
     names = [f"order.n{number}" for number in range(10)]
     received: set[str] = set()
 
-    async def serve(member: NatsListening) -> None:
+    async def serve(member: NatsStreamConsumer) -> None:
         while True:
             found = await member.receive(10)
             received.update(each.name for each in found)
@@ -382,10 +382,10 @@ def test_a_name_that_is_no_subject_is_refused(name: str) -> None:
 
 
 def test_a_stream_takes_all_it_took_before_and_no_subject_twice() -> None:
-    assert with_subjects(["a.b"], ["a.c", "a.b"]) == ["a.b", "a.c"]
-    assert with_subjects(["a.b", "a.b.c"], ["a.*"]) == ["a.b.c", "a.*"]
-    assert with_subjects(["a.>"], ["a.b.c", "a.*"]) == ["a.>"]
-    assert with_subjects(["a.*.x"], ["a.y.*"]) == ["a.>"]
+    assert merge_subjects(["a.b"], ["a.c", "a.b"]) == ["a.b", "a.c"]
+    assert merge_subjects(["a.b", "a.b.c"], ["a.*"]) == ["a.b.c", "a.*"]
+    assert merge_subjects(["a.>"], ["a.b.c", "a.*"]) == ["a.>"]
+    assert merge_subjects(["a.*.x"], ["a.y.*"]) == ["a.>"]
     assert not covers("a.>", "a")
 
 

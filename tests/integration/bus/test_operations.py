@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import Connection
 from tests.support.waiting import eventually
 
-from sparrow.bus import EventBus, Reject, Retry, StateChange, Status
+from sparrow.bus import EventBus, EventStatus, Reject, Retry, StateChange
 from sparrow.bus.errors import IllegalTransition, UnknownMessage
-from sparrow.bus.operations.actions import LOT
+from sparrow.bus.operations.actions import BATCH_SIZE
 from sparrow.bus.operations.stored_event import StoredEvent, Where
-from sparrow.bus.sql.claims import claim, take
-from sparrow.bus.sql.completion import succeed_all
-from sparrow.bus.sql.statistics import COUNTED_MAX
-from sparrow.bus.sql.stored_events import selection
+from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.completion import mark_all_succeeded
+from sparrow.bus.sql.statistics import EXACT_COUNT_MAX
+from sparrow.bus.sql.stored_events import select_events
 from sparrow.bus.telemetry.metrics import metrics
 from sparrow.model.errors import Refused
 
@@ -49,7 +49,7 @@ async def hold(bus: EventBus, count: int = 10, side: int = PUBLISH, group: str =
 
     def work(db: Connection, sql: Any) -> list[int]:
         claims = claim(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
-        return [one.claim.message_id for one in take(db, sql, side, claims)]
+        return [one.claim.message_id for one in load_claimed(db, sql, side, claims)]
 
     return await on(bus, work)
 
@@ -59,7 +59,7 @@ async def send_all(bus: EventBus, count: int = 1_000) -> None:
 
     def work(db: Connection, sql: Any) -> None:
         claims = claim(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
-        succeed_all(db, sql, PUBLISH, [one.claim for one in take(db, sql, PUBLISH, claims)], 86_400)
+        mark_all_succeeded(db, sql, PUBLISH, [one.claim for one in load_claimed(db, sql, PUBLISH, claims)], 86_400)
 
     await on(bus, work)
 
@@ -81,7 +81,12 @@ async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(databa
         number = await bus.publish_async("order.created", {"n": 1, "t": "ü"}, key="k1", tenant="north")
         found = await bus.operations.get("published", number)
         assert (found.id, found.name, found.group, found.key) == (number, "order.created", None, "k1")
-        assert (found.value, found.status, found.retries, found.rounds) == ({"n": 1, "t": "ü"}, Status.SCHEDULED, 0, 0)
+        assert (found.value, found.status, found.retries, found.rounds) == (
+            {"n": 1, "t": "ü"},
+            EventStatus.SCHEDULED,
+            0,
+            0,
+        )
         assert (found.error, found.parked, found.expires_at, found.version) == (None, False, None, "v1")
         assert found.message_id == found.headers["cap-msg-id"] == str(number)
         assert abs(datetime.now(UTC) - found.added) < timedelta(minutes=1)
@@ -125,12 +130,12 @@ async def test_every_state_is_found_live(database_url: str, status_writes: Any) 
         await operations.cancel(again)
         await operations.requeue(again)
         expected = {
-            Status.SUCCESSED: sent,
-            Status.PROCESSING: held,
-            Status.SCHEDULED: waiting,
-            Status.DELAYED: later,
-            Status.CANCELLED: gone,
-            Status.ENQUEUED: again,
+            EventStatus.SUCCESSED: sent,
+            EventStatus.PROCESSING: held,
+            EventStatus.SCHEDULED: waiting,
+            EventStatus.DELAYED: later,
+            EventStatus.CANCELLED: gone,
+            EventStatus.ENQUEUED: again,
         }
         for status, number in expected.items():
             found = await operations.find("published", Where(status=status))
@@ -141,7 +146,7 @@ async def test_every_state_is_found_live(database_url: str, status_writes: Any) 
         }
         assert ids(await operations.find("published", Where(status="Open"))) == [again, later, waiting, held]
         stats = (await operations.stats()).published
-        assert stats.by_status == {status.value: 1 for status in expected if status is not Status.SUCCESSED} | {
+        assert stats.by_status == {status.value: 1 for status in expected if status is not EventStatus.SUCCESSED} | {
             "Failed": 0
         }
         assert (stats.open, stats.rows.count, stats.succeeded.count) == (4, 6, 1)
@@ -196,7 +201,7 @@ async def test_received_messages_are_found_by_group_error_and_park(database_url:
         await bus.drain()
         operations = bus.operations
         [billing] = await operations.find("received", Where(group="billing.v1"))
-        assert (billing.status, billing.parked, billing.message_id) == (Status.FAILED, True, str(number))
+        assert (billing.status, billing.parked, billing.message_id) == (EventStatus.FAILED, True, str(number))
         assert "no such customer" in (billing.error or "")
         assert ids(await operations.find("received", Where(error="no such customer"))) == [billing.id]
         assert ids(await operations.find("received", Where(parked=True))) == [billing.id]
@@ -235,7 +240,7 @@ async def test_a_requeued_message_is_sent_again_under_its_id(database_url: str) 
         await bus.drain()
         assert handled == [1, 1]
         found = await bus.operations.get("published", number)
-        assert (found.status, found.rounds) == (Status.SUCCESSED, 1)
+        assert (found.status, found.rounds) == (EventStatus.SUCCESSED, 1)
         assert await queued(bus) == set()
 
 
@@ -253,7 +258,7 @@ async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> N
     async with bus:
         await bus.publish_async("order.created", {"n": 1})
         await bus.drain()
-        [failed] = await bus.operations.find("received", Where(status=Status.FAILED))
+        [failed] = await bus.operations.find("received", Where(status=EventStatus.FAILED))
         assert failed.expires_at is not None
         assert failed.retries == 1
         is_open = True
@@ -262,7 +267,7 @@ async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> N
         await bus.drain()
         assert handled == [{"n": 1}]
         again = await bus.operations.get("received", failed.id)
-        assert (again.status, again.retries, again.rounds, again.added) == (Status.SUCCESSED, 0, 1, failed.added)
+        assert (again.status, again.retries, again.rounds, again.added) == (EventStatus.SUCCESSED, 0, 1, failed.added)
         assert bus.shared.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
 
 
@@ -275,10 +280,10 @@ async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url
         number = await bus.publish_async("order.created", {"n": 1}, delay=60)
         await bus.cancel_async(number)
         found = await bus.operations.get("published", number)
-        assert found.status is Status.CANCELLED
+        assert found.status is EventStatus.CANCELLED
         assert found.expires_at is not None
         assert timedelta(hours=23, minutes=59) < found.expires_at - datetime.now(UTC) <= timedelta(hours=24, seconds=5)
-        assert [change.status for change in states] == [Status.DELAYED, Status.CANCELLED]
+        assert [change.status for change in states] == [EventStatus.DELAYED, EventStatus.CANCELLED]
         bus.advance(120)
         await bus.drain()
         assert handled == []
@@ -293,7 +298,7 @@ async def test_what_a_worker_holds_or_has_done_is_not_cancelled_or_requeued(data
         waiting = await bus.publish_async("a", None)
         with pytest.raises(IllegalTransition, match="is Processing: it cannot become Cancelled"):
             await bus.operations.cancel(waiting, held)
-        assert (await bus.operations.get("published", waiting)).status is Status.SCHEDULED, "all or nothing"
+        assert (await bus.operations.get("published", waiting)).status is EventStatus.SCHEDULED, "all or nothing"
         with pytest.raises(IllegalTransition, match="is Scheduled: it cannot become Enqueued"):
             await bus.operations.requeue(waiting)
         with pytest.raises(IllegalTransition):
@@ -352,7 +357,7 @@ async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: s
     async with bus:
         await bus.publish_async("order.created", {})
         await bus.drain()
-        [failed] = await bus.operations.find("received", Where(status=Status.FAILED))
+        [failed] = await bus.operations.find("received", Where(status=EventStatus.FAILED))
         await bus.operations.park(failed.id)
         assert (await bus.operations.get("received", failed.id)).parked
         assert await bus.worker.upkeep.reenqueue() == 0
@@ -402,10 +407,10 @@ async def test_cancelling_races_with_claiming_and_one_of_them_wins(database_url:
 
 async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: str) -> None:
     async with prepared(database_url) as bus:
-        wanted = await bus.publish_many_async([("order.created", {"n": n}) for n in range(LOT + 20)])
+        wanted = await bus.publish_many_async([("order.created", {"n": n}) for n in range(BATCH_SIZE + 20)])
         others = await bus.publish_many_async([("other", {"n": n}) for n in range(5)])
-        await send_all(bus, 2 * LOT)
-        where = Where(name="order.created", status=Status.SUCCESSED)
+        await send_all(bus, 2 * BATCH_SIZE)
+        where = Where(name="order.created", status=EventStatus.SUCCESSED)
         dry = await bus.operations.requeue(where=where, dry_run=True)
         assert (dry.count, dry.is_dry) == (len(wanted), True)
         assert dry.ids == tuple(sorted(wanted))[: len(dry.ids)]
@@ -417,9 +422,9 @@ async def test_a_filter_moves_many_in_lots_and_a_dry_run_nothing(database_url: s
         assert await queued(bus) == {(PUBLISH, number) for number in wanted}
         assert (await bus.operations.requeue(where=where)).count == 0
         assert {event.status for event in await bus.operations.find("published", Where(name="other"))} == {
-            Status.SUCCESSED
+            EventStatus.SUCCESSED
         }
-        assert (await bus.operations.delete(where=Where(status=Status.SUCCESSED))).count == len(others)
+        assert (await bus.operations.delete(where=Where(status=EventStatus.SUCCESSED))).count == len(others)
 
 
 async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url: str) -> None:
@@ -431,12 +436,12 @@ async def test_a_filter_that_names_no_state_means_the_harmless_one(database_url:
         assert (await bus.operations.requeue(where=Where(name="a"))).count == 0, "nothing has failed"
         assert (await bus.operations.delete(where=Where(name="a"))).count == 0
         assert (await bus.operations.cancel(where=Where(name="a"))).ids == (later,), "Scheduled ones must be named"
-        assert (await bus.operations.cancel(where=Where(name="a", status=Status.SCHEDULED))).count == 1
+        assert (await bus.operations.cancel(where=Where(name="a", status=EventStatus.SCHEDULED))).count == 1
 
 
 def test_a_state_may_be_a_word_and_must_be_one() -> None:
-    assert Where(status="failed").status is Status.FAILED  # type: ignore[arg-type]
-    assert Where(status="Succeeded").status is Status.SUCCESSED  # type: ignore[arg-type]
+    assert Where(status="failed").status is EventStatus.FAILED  # type: ignore[arg-type]
+    assert Where(status="Succeeded").status is EventStatus.SUCCESSED  # type: ignore[arg-type]
     assert Where(status="open").status == "Open"  # type: ignore[arg-type]
     with pytest.raises(Refused, match="is no state"):
         Where(status="gone")  # type: ignore[arg-type]
@@ -452,8 +457,8 @@ async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -
         await bus.cancel_async(gone)
         where = Where(status="cancelled")  # type: ignore[arg-type]
         assert (await bus.operations.delete(where=where)).ids == (gone,)
-        [left] = await bus.operations.find("published", Where(status=Status.SUCCESSED))
-        assert (left.id, left.status) == (sent, Status.SUCCESSED)
+        [left] = await bus.operations.find("published", Where(status=EventStatus.SUCCESSED))
+        assert (left.id, left.status) == (sent, EventStatus.SUCCESSED)
         stats = (await bus.operations.stats()).published
         assert (stats.succeeded.count, sum(stats.by_status.values())) == (1, 0)
         assert (await bus.operations.requeue(sent)).count == 1
@@ -476,7 +481,7 @@ async def test_filters_that_make_no_sense_are_refused(database_url: str) -> None
         with pytest.raises(Refused, match="everything"):
             await operations.delete(where=Where())
         with pytest.raises(Refused, match="what is Processing cannot become Cancelled"):
-            await operations.cancel(where=Where(status=Status.PROCESSING))
+            await operations.cancel(where=Where(status=EventStatus.PROCESSING))
         with pytest.raises(Refused, match="or say `where`"):
             await operations.requeue(1, where=Where(name="a"))
         with pytest.raises(Refused, match="limit"):
@@ -491,7 +496,7 @@ async def test_a_rate_is_not_exceeded(database_url: str) -> None:
         await send_all(bus)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        outcome = await bus.operations.requeue(where=Where(status=Status.SUCCESSED), rate=100)
+        outcome = await bus.operations.requeue(where=Where(status=EventStatus.SUCCESSED), rate=100)
         assert outcome.count == 30
         assert loop.time() - began >= 0.29
 
@@ -501,7 +506,7 @@ async def test_messages_of_one_key_are_requeued_in_their_order(database_url: str
         numbers = await bus.publish_many_async([("a", {"n": n}, "k") for n in range(5)])
         for _ in numbers:
             await send_all(bus)
-        await bus.operations.requeue(where=Where(key="k", status=Status.SUCCESSED))
+        await bus.operations.requeue(where=Where(key="k", status=EventStatus.SUCCESSED))
         order = []
         while held := await hold(bus):
             order += held
@@ -518,7 +523,7 @@ def test_blocking_operations_do_the_same(database_url: str) -> None:
     try:
         number = bus.publish("a", {"n": 1}, delay=60)
         operations = bus.blocking_operations
-        assert operations.get("published", number).status is Status.DELAYED
+        assert operations.get("published", number).status is EventStatus.DELAYED
         assert operations.find("published", Where(content='"n":1'))[0].id == number
         bus.cancel(number)
         with pytest.raises(IllegalTransition):
@@ -592,7 +597,7 @@ async def test_large_tables_are_estimated_and_not_counted(database_url: str) -> 
         stats = (await bus.operations.stats()).published
         assert stats.by_status["Failed"] == 0
         assert not stats.rows.is_exact
-        assert COUNTED_MAX <= stats.succeeded.count < 2 * 2**14
+        assert EXACT_COUNT_MAX <= stats.succeeded.count < 2 * 2**14
 
 
 async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> None:
@@ -602,7 +607,7 @@ async def test_failed_and_cancelled_lists_use_an_index(database_url: str) -> Non
         await send_all(bus, 1_000)
 
         def plan(db: Connection, sql: Any) -> str:
-            chosen = selection(sql, PUBLISH, Where(status=Status.FAILED))
+            chosen = select_events(sql, PUBLISH, Where(status=EventStatus.FAILED))
             explain = "EXPLAIN QUERY PLAN" if sql.kind == "sqlite" else "EXPLAIN"
             rows = sql.rows(db, f'{explain} SELECT m."Name" {chosen.text} ORDER BY {chosen.number} DESC LIMIT 50')
             return " ".join(str(row) for row in rows)

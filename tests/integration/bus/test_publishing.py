@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from tests.support.bus_tables import change, counts, effects, make_effects, row, rows
 from tests.support.waiting import wait_until
 
-from sparrow.bus import Event, EventBus, Headers, NotInTransaction, NotSerialisable, Outgoing
-from sparrow.bus.codec.content_column import read_content
+from sparrow.bus import Event, EventBus, Headers, NotInTransaction, NotSerializable, OutgoingEvent
+from sparrow.bus.codec.content_column import decode_content
 from sparrow.bus.transports.memory import MemoryBroker
 from sparrow.model.errors import IllegalMessage, IllegalName, Refused
 
@@ -123,7 +123,7 @@ async def test_s06_what_is_published_and_committed_stands_in_published(bus: Even
             await application.commit()
         published = await row(bus, "published")
         assert (published["Id"], published["Name"], published["StatusName"]) == (number, "t", "Scheduled")
-        headers, body = read_content(published["Content"])
+        headers, body = decode_content(published["Content"])
         assert (body, headers["cap-msg-name"], published["OrderKey"]) == (b'{"a":1}', "t", "7")
         [queued] = await rows(bus, "queue")
         assert (queued["MessageType"], queued["MessageId"], queued["OrderKey"]) == (0, number, "7")
@@ -149,13 +149,15 @@ async def test_s06_leaving_without_a_commit_leaves_nothing(bus: EventBus) -> Non
 
 async def test_s06_many_are_written_at_once_in_their_order(bus: EventBus) -> None:
     async for handle in each_handle(bus):
-        events = [Outgoing("t", n, key=f"k{n % 3}", delay=None if n % 2 else 5.0) for n in range(250)]
+        events = [OutgoingEvent("t", n, key=f"k{n % 3}", delay=None if n % 2 else 5.0) for n in range(250)]
         async with caller(bus, handle) as application:
             numbers = await application.publish_many(events)
             await application.commit()
         assert len(set(numbers)) == 250
         published = {each["Id"]: each for each in await rows(bus, "published")}
-        assert [read_content(published[number]["Content"])[1] for number in numbers] == [b"%d" % n for n in range(250)]
+        assert [decode_content(published[number]["Content"])[1] for number in numbers] == [
+            b"%d" % n for n in range(250)
+        ]
         assert {published[number]["StatusName"] for number in numbers[::2]} == {"Delayed"}
         queued = await rows(bus, "queue")
         assert [each["MessageId"] for each in queued] == numbers, "Seq is the order they were given in"
@@ -286,7 +288,7 @@ async def test_s06_a_bound_session_is_the_transaction_until_the_block_ends(bus: 
                 await inner.commit()
             await bus.publish_async("t", "outer")
             await outer.commit()
-    bodies = {read_content(each["Content"])[1] for each in await rows(bus, "published")}
+    bodies = {decode_content(each["Content"])[1] for each in await rows(bus, "published")}
     assert bodies == {b'"inner"', b'"outer"'}
 
 
@@ -334,7 +336,7 @@ async def test_s06_an_id_that_is_taken_is_replaced_and_the_transaction_stays_who
             await application.commit()
         assert second != first
         assert (await counts(bus), await effects(bus)) == ((2, 0, 2), ["order"])
-        headers, _ = read_content((await row(bus, "published", second))["Content"])
+        headers, _ = decode_content((await row(bus, "published", second))["Content"])
         assert headers["cap-msg-id"] == str(second)
 
 
@@ -344,10 +346,10 @@ ROUND: list[Any] = []
 ROUND.append(ROUND)
 NAIVE = datetime(2030, 1, 1)
 BAD: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = {
-    "an object": (("t", object()), {}, NotSerialisable),
-    "a circle": (("t", ROUND), {}, NotSerialisable),
-    "not a number": (("t", {"x": float("nan")}), {}, NotSerialisable),
-    "half a character": (("t", "\ud800"), {}, NotSerialisable),
+    "an object": (("t", object()), {}, NotSerializable),
+    "a circle": (("t", ROUND), {}, NotSerializable),
+    "not a number": (("t", {"x": float("nan")}), {}, NotSerializable),
+    "half a character": (("t", "\ud800"), {}, NotSerializable),
     "no name": (("", 1), {}, IllegalName),
     "a blank name": (("a b", 1), {}, IllegalName),
     "an empty word": (("a..b", 1), {}, IllegalName),
@@ -380,7 +382,7 @@ async def test_s06_bad_input_is_refused_before_anything_is_written(bus: EventBus
                 bus.publish(*args, session=session, **more)
             assert isinstance(refused.value, error), what
             with pytest.raises(error):
-                bus.publish_many([("t", "good"), Outgoing(*args, **more)], session=session)
+                bus.publish_many([("t", "good"), OutgoingEvent(*args, **more)], session=session)
         session.execute(text("INSERT INTO effects VALUES ('another')"))  # the transaction is whole
         session.commit()
     assert (await counts(bus), await effects(bus)) == ((0, 0, 0), ["another", "order"])

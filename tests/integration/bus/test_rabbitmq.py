@@ -16,7 +16,7 @@ from tests.support.message_brokers import MessageBroker, rabbitmq_server
 from sparrow.bus import headers as h
 from sparrow.bus.transports.rabbitmq.connections import DeclarationRefused
 from sparrow.bus.transports.rabbitmq.transport import RabbitTransport, Unroutable
-from sparrow.bus.transports.spi import Delivery, Envelope, Listening
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, TransportConsumer
 from sparrow.model.errors import IllegalMessage, IllegalName, NotPermitted, TooLarge, Unavailable
 
 PATIENCE_S = 20.0
@@ -74,20 +74,20 @@ def event(name: str, id: object, body: bytes = b"{}", **headers: str | None) -> 
     return Envelope(name=name, headers={h.ID: str(id), h.NAME: name, **headers}, body=body, added=NOW)
 
 
-async def receive(listening: Listening, count: int) -> list[Delivery]:
+async def receive(listening: TransportConsumer, count: int) -> list[BrokerDelivery]:
     """So many, however they arrive."""
-    got: list[Delivery] = []
+    got: list[BrokerDelivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < count:
             got += await listening.receive(count - len(got))
     return got
 
 
-def ids(deliveries: Sequence[Delivery]) -> list[str | None]:
+def ids(deliveries: Sequence[BrokerDelivery]) -> list[str | None]:
     return [delivery.headers[h.ID] for delivery in deliveries]
 
 
-async def nothing_more(listening: Listening, transport: RabbitTransport, name: str) -> None:
+async def nothing_more(listening: TransportConsumer, transport: RabbitTransport, name: str) -> None:
     """Whatever would come next comes before this one."""
     assert await transport.send([event(name, "the end")]) == [None]
     assert ids(await receive(listening, 1)) == ["the end"]
@@ -203,7 +203,7 @@ async def test_members_of_a_group_share_and_each_group_gets_all(transport: Rabbi
     assert await transport.send([event("a", n) for n in range(20)]) == [None] * 20
     shared: list[list[str | None]] = [[], []]
 
-    async def work(listening: Listening, seen: list[str | None]) -> None:
+    async def work(listening: TransportConsumer, seen: list[str | None]) -> None:
         while True:
             got = await listening.receive(1)
             seen += ids(got)
@@ -238,7 +238,7 @@ async def test_many_events_of_one_call_arrive_in_their_order(transport: RabbitTr
     listening = await transport.listen(group, ["a"], prefetch=100)
     count = 500
     sending = asyncio.create_task(transport.send([event("a", n) for n in range(count)]))
-    got: list[Delivery] = []
+    got: list[BrokerDelivery] = []
     while len(got) < count:
         some = await receive(listening, min(50, count - len(got)))
         await listening.acknowledge(some)
@@ -323,7 +323,7 @@ async def test_a_message_the_server_refuses_does_not_fail_its_neighbours(
     assert (first, third) == (None, None)
     assert isinstance(second, IllegalMessage)
     assert "larger" in str(second)
-    got: list[Delivery] = []
+    got: list[BrokerDelivery] = []
     while "2" not in ids(got):
         got += await receive(listening, 1)
     assert set(ids(got)) == {"1", "2"}  # the first may have come twice: its confirm was lost with the channel
@@ -400,7 +400,7 @@ async def test_after_the_server_was_killed_a_new_listening_goes_on_where_the_las
     assert await transport.send([event("a", 5)]) == [None]
     again = await transport.listen(group, ["a"], prefetch=10)
     # The acknowledgement of 1 may have died with the server.
-    deliveries: list[Delivery] = []
+    deliveries: list[BrokerDelivery] = []
     while "5" not in ids(deliveries):
         deliveries += await receive(again, 1)
     assert [id for id in ids(deliveries) if id != "1"] == ["2", "3", "5"]

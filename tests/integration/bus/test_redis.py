@@ -14,9 +14,9 @@ from tests.support.message_brokers import MessageBroker
 from tests.support.redis_nats import redis_server
 
 from sparrow.bus import headers as h
-from sparrow.bus.transports.redis.transport import RedisListening, RedisTransport
-from sparrow.bus.transports.redis.trimming import Trim, trim_to_slowest
-from sparrow.bus.transports.spi import Delivery, Envelope, Transport
+from sparrow.bus.transports.redis.transport import RedisStreamConsumer, RedisTransport
+from sparrow.bus.transports.redis.trimming import TrimPolicy, trim_to_slowest
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, Transport
 from sparrow.model.errors import ConnectionLost, IllegalName, Unavailable
 
 _numbers = itertools.count(1)
@@ -58,7 +58,7 @@ async def opened(server: MessageBroker, **options: Any) -> AsyncIterator[RedisTr
 @asynccontextmanager
 async def listening(
     transport: RedisTransport, *names: str, group: str = "g.v1", prefetch: int = 100
-) -> AsyncIterator[RedisListening]:
+) -> AsyncIterator[RedisStreamConsumer]:
     made = await transport.listen(group, names, prefetch=prefetch)
     try:
         yield made
@@ -75,15 +75,15 @@ async def send(transport: Transport, *envelopes: Envelope) -> None:
     assert await transport.send(envelopes) == [None] * len(envelopes)
 
 
-async def receive(member: RedisListening, count: int = 1) -> list[Delivery]:
-    found: list[Delivery] = []
+async def receive(member: RedisStreamConsumer, count: int = 1) -> list[BrokerDelivery]:
+    found: list[BrokerDelivery] = []
     async with asyncio.timeout(WAIT_S):
         while len(found) < count:
             found += await member.receive(count - len(found))
     return found
 
 
-def ids(deliveries: Sequence[Delivery | Envelope]) -> list[str | None]:
+def ids(deliveries: Sequence[BrokerDelivery | Envelope]) -> list[str | None]:
     return [each.headers[h.ID] for each in deliveries]
 
 
@@ -247,7 +247,7 @@ async def test_an_event_that_comes_while_a_receive_is_given_up_is_not_lost(trans
 async def test_trimming_keeps_what_a_slow_group_has_not_read(
     server: MessageBroker, transport: RedisTransport, client: redis.asyncio.Redis
 ) -> None:
-    async with opened(server, trim=Trim(every=500)) as trimming:
+    async with opened(server, trim=TrimPolicy(every=500)) as trimming:
         async with (
             listening(trimming, "metric", prefetch=500) as quick,
             listening(transport, "metric", group="slow") as slow,
@@ -268,7 +268,7 @@ async def test_trimming_keeps_what_a_slow_group_has_not_read(
 async def test_acknowledging_trims_what_every_group_has_done(
     server: MessageBroker, client: redis.asyncio.Redis
 ) -> None:
-    async with opened(server, trim=Trim(every=500)) as own:
+    async with opened(server, trim=TrimPolicy(every=500)) as own:
         async with listening(own, "metric") as one, listening(own, "metric", group="other") as other:
             await send(own, *(event("metric") for _ in range(500)))
             await one.acknowledge(await receive(one, 500))
@@ -306,7 +306,7 @@ async def test_trimming_waits_for_a_wildcard_group_that_has_not_seen_the_stream(
 
 
 async def test_a_stream_can_be_kept_to_a_length(server: MessageBroker, client: redis.asyncio.Redis) -> None:
-    async with opened(server, trim=Trim(length_max=100)) as own:
+    async with opened(server, trim=TrimPolicy(length_max=100)) as own:
         await send(own, *(event("metric") for _ in range(1_000)))
         assert 100 <= await client.xlen("metric") < 300
 

@@ -16,9 +16,9 @@ from tests.support.processes import ENVIRONMENT, broker_process
 from tests.support.waiting import eventually
 
 from sparrow.bus import headers as h
-from sparrow.bus.transports.sparrow.consumer import SparrowListening
+from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer
 from sparrow.bus.transports.sparrow.transport import BATCH_COUNT_MAX, SparrowTransport
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import Closed, IllegalMessage, IllegalName, SparrowError, TooLarge, Unavailable, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
@@ -50,7 +50,7 @@ def event(
     )
 
 
-def numbers(deliveries: Sequence[Delivery]) -> list[int]:
+def numbers(deliveries: Sequence[BrokerDelivery]) -> list[int]:
     return [int(delivery.body) for delivery in deliveries]
 
 
@@ -76,12 +76,12 @@ async def send(transport: SparrowTransport, *envelopes: Envelope) -> None:
 
 async def listen(
     transport: SparrowTransport, *names: str, group: str = GROUP, prefetch: int = 1000
-) -> SparrowListening:
+) -> SparrowGroupConsumer:
     return await transport.listen(group, names or ["order.created"], prefetch=prefetch)
 
 
-async def received(listening: SparrowListening, count: int, *, acknowledge: bool = True) -> list[Delivery]:
-    found: list[Delivery] = []
+async def received(listening: SparrowGroupConsumer, count: int, *, acknowledge: bool = True) -> list[BrokerDelivery]:
+    found: list[BrokerDelivery] = []
     async with asyncio.timeout(SOON_S):
         while len(found) < count:
             found += await listening.receive(count - len(found))
@@ -189,7 +189,7 @@ async def test_a_message_that_no_bus_sent_gets_its_id_from_the_broker_and_its_na
 
 
 async def test_a_header_builder_names_what_no_bus_sent(platform):
-    def build(delivery: Delivery) -> dict[str, str | None]:
+    def build(delivery: BrokerDelivery) -> dict[str, str | None]:
         return {h.ID: "of " + delivery.body.decode(), h.NAME: "order.imported"}
 
     async with Producer(platform.name_servers) as producer:

@@ -18,19 +18,19 @@ from tests.support.waiting import eventually
 
 from sparrow.bus import (
     EventBus,
-    FailedInfo,
+    EventStatus,
+    FailedEvent,
     IllegalTransition,
     Reject,
     Retry,
     RetryAfter,
     StateChange,
-    Status,
+    cap_settings,
     fixed,
-    modern,
 )
-from sparrow.bus.sql.claims import claim, take
-from sparrow.bus.sql.outbox import PUBLISH, SUBSCRIBE
-from sparrow.bus.states import may_follow
+from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE, RECEIVED_SIDE
+from sparrow.bus.states import is_legal_transition
 from sparrow.bus.transports.memory import MemoryBroker
 from sparrow.bus.transports.spi import Envelope
 from sparrow.model.errors import ConnectionLost, Unavailable
@@ -139,7 +139,7 @@ async def test_s11_compact_status_writes_leave_open_rows_as_they_were(make_bus: 
         await bus.publish_async("order.created", 1)
         await began.wait()
         assert (await row(bus, "received"))["StatusName"] == "Scheduled"
-        [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == SUBSCRIBE]
+        [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
         assert queued["LockedBy"] is not None
         may_end.set()
         await bus.drain()
@@ -152,7 +152,7 @@ async def test_s11_compact_status_writes_leave_open_rows_as_they_were(make_bus: 
 async def test_s13_a_failed_send_succeeds_by_itself_when_the_broker_returns(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     bus = make_bus(reenqueue_interval_s=180.0, retry=Retry(max=2, backoff=fixed(0)), on_failed=failed.append)
     broker.down = True
     async with bus:
@@ -170,7 +170,7 @@ async def test_s13_a_failed_send_succeeds_by_itself_when_the_broker_returns(
 async def test_s33_sends_that_always_fail_end_failed_with_fifteen_retries_and_not_before(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     changes: list[StateChange] = []
     bus = make_bus(on_failed=failed.append, on_state=changes.append)
     broker.down = True
@@ -196,7 +196,7 @@ async def test_s33_sends_that_always_fail_end_failed_with_fifteen_retries_and_no
 async def test_s34_handlers_that_always_fail_end_failed_with_fifteen_retries_by_the_same_policy(
     make_bus: MakeBus,
 ) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     changes: list[StateChange] = []
     bus = make_bus(on_failed=failed.append, on_state=changes.append, retry=Retry(backoff=fixed(0)))
     calls: list[int] = []
@@ -319,7 +319,7 @@ def failing(value: object) -> None:
 
 
 async def test_s34_a_handler_may_say_when_and_whether_it_is_called_again(make_bus: MakeBus) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     bus = make_bus(on_failed=failed.append)
     rejected: list[int] = []
 
@@ -372,8 +372,8 @@ async def test_s34_errors_to_give_up_on_are_failed_at_once(make_bus: MakeBus) ->
 async def test_s32_the_modern_profile_tries_three_times_at_once_then_once_a_minute(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
-    failed: list[FailedInfo] = []
-    bus = make_bus(settings=modern(**QUICK), on_failed=failed.append)
+    failed: list[FailedEvent] = []
+    bus = make_bus(settings=cap_settings(**QUICK), on_failed=failed.append)
     broker.down = True
     async with bus:
         await bus.publish_async("order.created", 1)
@@ -412,7 +412,7 @@ async def test_s33_with_the_breaker_an_unreachable_broker_burns_no_attempts(
 
 
 async def test_s34_on_failed_that_fails_is_counted_and_changes_nothing(make_bus: MakeBus) -> None:
-    def broken(info: FailedInfo) -> None:
+    def broken(info: FailedEvent) -> None:
         raise RuntimeError("the callback")
 
     bus = make_bus(on_failed=broken, retry=Retry(max=1))
@@ -460,7 +460,7 @@ async def abandoned(bus: EventBus, side: int, group: str = "", *, lease_s: float
 
     def work(db: Any) -> None:
         claims = claim(db, bus.shared.sql, side, group, 10, owner="somebody/1", lease_s=lease_s)
-        assert len(take(db, bus.shared.sql, side, claims)) == len(claims) > 0
+        assert len(load_claimed(db, bus.shared.sql, side, claims)) == len(claims) > 0
 
     await bus.database.run(work)
 
@@ -471,7 +471,7 @@ async def test_t08_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
     bus = make_bus()
     await bus.prepare()
     number = await bus.publish_async("order.created", 1)
-    await abandoned(bus, PUBLISH)
+    await abandoned(bus, PUBLISHED_SIDE)
     async with bus:
         bus.advance(55)
         await asyncio.gather(bus.worker.relay.step(), bus.worker.relay.step())
@@ -486,14 +486,14 @@ async def test_t08_what_a_dead_worker_held_is_taken_over_when_its_lease_ends(
 
 
 async def test_t09_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus, broker: MemoryBroker) -> None:
-    failed: list[FailedInfo] = []
+    failed: list[FailedEvent] = []
     handled: list[int] = []
     bus = make_bus(on_failed=failed.append)
     bus.add_subscription("order.created", handled.append, group="billing")
     async with bus:
         await bus.publish_async("order.created", 1)
         await bus.drain()
-    sides = ((PUBLISH, "", "published"), (SUBSCRIBE, "billing.v1", "received"))
+    sides = ((PUBLISHED_SIDE, "", "published"), (RECEIVED_SIDE, "billing.v1", "received"))
     await bus.prepare()
     for side, group, table in sides:  # open again, with four workers lost
         await change(bus, f'UPDATE {{{table}}} SET "StatusName" = ?, "ExpiresAt" = NULL', "Processing")
@@ -537,7 +537,7 @@ async def test_t10_a_graceful_stop_hands_back_what_was_not_started_or_not_finish
     await bus.prepare()
     received = await rows(bus, "received")
     assert {(each["StatusName"], each["Retries"]) for each in received} == {("Scheduled", 0)}
-    queued = [each for each in await rows(bus, "queue") if each["MessageType"] == SUBSCRIBE]
+    queued = [each for each in await rows(bus, "queue") if each["MessageType"] == RECEIVED_SIDE]
     assert len(queued) == len(received) == 4
     assert {(each["LockedBy"], each["Crashes"]) for each in queued} == {(None, 0)}
     assert await effects(bus) == []
@@ -659,10 +659,10 @@ async def test_s24_every_change_of_state_is_one_the_table_of_states_allows(
             for side in ("published", "received")
             for each in await rows(bus, side)
         }
-    last: dict[tuple[str, int], Status] = {}
+    last: dict[tuple[str, int], EventStatus] = {}
     for side, number, status in changes:
         before = last.get((side, number))
-        assert may_follow(before, status), (side, before, status)
+        assert is_legal_transition(before, status), (side, before, status)
         last[side, number] = status
     assert {key: status.value for key, status in last.items()} == stored
 

@@ -16,9 +16,9 @@ import pytest
 from tests.support.bus_tables import change, counts, row, rows, set_time, shape, table_names
 from tests.support.waiting import eventually
 
-from sparrow.bus import Event, EventBus, Reject, Status
-from sparrow.bus.codec.content_column import read_content
-from sparrow.bus.codec.document import document_of, read_document
+from sparrow.bus import Event, EventBus, EventStatus, Reject
+from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.codec.document import decode_document, encode_document
 from sparrow.bus.errors import TablesMissing
 from sparrow.bus.sql.tables import ddl
 from sparrow.bus.worker.maintenance import is_between
@@ -199,11 +199,11 @@ async def test_s09_status_is_a_known_word_and_never_null(make_bus: MakeBus, brok
 
 
 async def test_s10_the_five_states_are_spelled_as_required(make_bus: MakeBus) -> None:
-    assert {"Scheduled", "Enqueued", "Processing", "Successed", "Failed"} <= {status.value for status in Status}
-    assert {status.value for status in Status} - {"Delayed", "Cancelled"} == {
+    assert {"Scheduled", "Enqueued", "Processing", "Successed", "Failed"} <= {status.value for status in EventStatus}
+    assert {status.value for status in EventStatus} - {"Delayed", "Cancelled"} == {
         "Scheduled", "Enqueued", "Processing", "Successed", "Failed",
     }  # fmt: skip
-    assert Status.of("Succeeded") is Status.of("successed") is Status.SUCCESSED
+    assert EventStatus.of("Succeeded") is EventStatus.of("successed") is EventStatus.SUCCESSED
     async with make_bus(succeeded_word="Succeeded") as bus:
         await bus.publish_async("order.created")
         await bus.drain()
@@ -216,10 +216,10 @@ async def test_s16_what_the_broker_holds_is_utf8_json_and_a_round_trip_keeps_all
         await bus.drain()
     [envelope] = broker.sent
     assert envelope.body.decode() == '{"name":"Zoë","n":1152921504606846976}'
-    text = document_of(envelope)
-    headers, body, document = read_document(text)
+    text = encode_document(envelope)
+    headers, body, document = decode_document(text)
     assert (headers, body, document.added) == (envelope.headers, envelope.body, envelope.added)
-    assert document_of(envelope).decode() == text.decode()
+    assert encode_document(envelope).decode() == text.decode()
 
 
 async def test_s17_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> None:
@@ -228,7 +228,7 @@ async def test_s17_ids_are_unique_integers_and_text_in_json(bus: EventBus) -> No
     stored = [each["Id"] for each in await rows(bus, "published")]
     assert stored == sorted(set(numbers))
     assert all(type(number) is int and 0 < number < 2**63 for number in numbers)
-    assert read_content((await rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
+    assert decode_content((await rows(bus, "published"))[0]["Content"])[0]["cap-msg-id"] == str(stored[0])
 
 
 async def test_s18_name_is_the_topic_after_the_prefix(make_bus: MakeBus, broker) -> None:
@@ -257,7 +257,7 @@ async def test_s19_content_is_json_text_and_keeps_every_character(make_bus: Make
         await bus.drain()
         contents = [each["Content"] for each in await rows(bus, "published") + await rows(bus, "received")]
     assert all(isinstance(content, str) for content in contents)
-    assert read_content(contents[0])[0]["grüße"] == "世界 🐦 % ?"
+    assert decode_content(contents[0])[0]["grüße"] == "世界 🐦 % ?"
     assert handled == [payload, payload]
 
 
@@ -323,8 +323,8 @@ async def test_s25_received_has_a_group_published_has_none_in_the_order_cap_read
         await running.publish_async("order.created")
         await running.drain()
         [envelope] = running.shared.transport.broker.sent  # type: ignore[attr-defined]
-    assert b'"Group"' not in document_of(envelope)
-    assert b'"Group":"billing"' in document_of(envelope, group="billing")
+    assert b'"Group"' not in encode_document(envelope)
+    assert b'"Group":"billing"' in encode_document(envelope, group="billing")
 
 
 # -- cleaning --------------------------------------------------------------------------------------------------------
@@ -369,13 +369,13 @@ async def test_s15_only_what_expired_before_now_is_deleted_whatever_its_state(ma
     async with bus:
         now = datetime.now(UTC)
         kept, gone = [], []
-        for status in Status:
+        for status in EventStatus:
             for table in ("published", "received"):
                 for moment in (None, now + 60 * SECOND, now - SECOND):
                     number = await stored(bus, table, status.value)
                     await set_time(bus, table, "ExpiresAt", moment, number)
                     (gone if moment is not None and moment < now else kept).append((table, number))
-        assert await bus.worker.upkeep.clean() == len(gone) == 2 * len(Status)
+        assert await bus.worker.upkeep.clean() == len(gone) == 2 * len(EventStatus)
         left = [(table, each["Id"]) for table in ("published", "received") for each in await rows(bus, table)]
         assert sorted(left) == sorted(kept)
 

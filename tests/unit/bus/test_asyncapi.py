@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from sparrow.bus import EventBus, SubscriptionError
-from sparrow.bus.asyncapi import as_text, asyncapi
+from sparrow.bus.asyncapi import asyncapi, format_document
 
 
 class Line(pydantic.BaseModel):
@@ -125,7 +125,7 @@ def test_all_references_lead_somewhere_and_the_text_is_json() -> None:
     assert len(found) > 20
     for reference in found:
         assert resolved(document, reference) is not None
-    assert json.loads(as_text(document)) == document
+    assert json.loads(format_document(document)) == document
 
 
 def test_names_in_the_schema_are_those_on_the_wire() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from sparrow.bus.headers import Headers, read_sent_at, read_time_span, sent_at_text, time_span_text
+from sparrow.bus.headers import Headers, format_sent_at, format_time_span, parse_sent_at, parse_time_span
 
 
 def test_headers_are_known_by_name():
@@ -53,14 +53,14 @@ def test_two_headers_do_not_share_their_answers():
 
 def test_the_time_of_sending_is_written_in_utc_as_cap_writes_it():
     moment = datetime(2026, 5, 1, 14, 3, 9, tzinfo=timezone(timedelta(hours=2)))
-    assert sent_at_text(moment) == "05/01/2026 12:03:09"
-    assert read_sent_at("05/01/2026 12:03:09") == moment
+    assert format_sent_at(moment) == "05/01/2026 12:03:09"
+    assert parse_sent_at("05/01/2026 12:03:09") == moment
 
 
 def test_the_time_of_sending_may_be_iso_or_nonsense():
-    assert read_sent_at("2026-05-01T12:03:09") == datetime(2026, 5, 1, 12, 3, 9, tzinfo=UTC)
-    assert read_sent_at("2026-05-01T12:03:09+02:00") == datetime(2026, 5, 1, 10, 3, 9, tzinfo=UTC)
-    assert read_sent_at("yesterday") is None
+    assert parse_sent_at("2026-05-01T12:03:09") == datetime(2026, 5, 1, 12, 3, 9, tzinfo=UTC)
+    assert parse_sent_at("2026-05-01T12:03:09+02:00") == datetime(2026, 5, 1, 10, 3, 9, tzinfo=UTC)
+    assert parse_sent_at("yesterday") is None
     assert Headers({"cap-senttime": "05/01/2026 12:03:09"}).sent_at == datetime(2026, 5, 1, 12, 3, 9, tzinfo=UTC)
 
 
@@ -74,11 +74,11 @@ def test_the_time_of_sending_may_be_iso_or_nonsense():
     ],
 )
 def test_spans_are_those_of_dotnet(span, text):
-    assert time_span_text(span) == text
-    assert read_time_span(text) == span
+    assert format_time_span(span) == text
+    assert parse_time_span(text) == span
 
 
 def test_a_span_may_have_fewer_digits_or_more_than_we_can_keep():
-    assert read_time_span("00:00:01.5") == timedelta(seconds=1.5)
-    assert read_time_span("00:00:00.0000019") == timedelta(microseconds=1)
-    assert read_time_span("5 minutes") is None
+    assert parse_time_span("00:00:01.5") == timedelta(seconds=1.5)
+    assert parse_time_span("00:00:00.0000019") == timedelta(microseconds=1)
+    assert parse_time_span("5 minutes") is None

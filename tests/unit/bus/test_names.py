@@ -5,14 +5,14 @@ import re
 import pytest
 
 from sparrow.bus.names import (
-    as_regex,
+    broker_event_name,
+    broker_group_name,
     checked_event_name,
     checked_topic,
     is_pattern,
     matches,
+    pattern_regex,
     specificity,
-    wire_group,
-    wire_name,
 )
 from sparrow.model.errors import IllegalName
 
@@ -49,13 +49,13 @@ NOT_TAKEN = [
 @pytest.mark.parametrize(("pattern", "name"), TAKEN)
 def test_a_pattern_takes_a_name_and_so_does_its_regex(pattern, name):
     assert matches(pattern, name)
-    assert re.match(as_regex(pattern), name)
+    assert re.match(pattern_regex(pattern), name)
 
 
 @pytest.mark.parametrize(("pattern", "name"), NOT_TAKEN)
 def test_a_pattern_leaves_other_names_and_so_does_its_regex(pattern, name):
     assert not matches(pattern, name)
-    assert not re.match(as_regex(pattern), name)
+    assert not re.match(pattern_regex(pattern), name)
 
 
 def test_many_wildcards_on_a_long_name_take_no_time():
@@ -77,12 +77,12 @@ def test_patterns_that_take_the_same_names_are_equally_specific_but_for_their_te
 
 
 def test_the_unnamed_group_is_called_after_the_application():
-    assert wire_group(None, app="Orders", prefix=None, version="v1") == "cap.queue.orders.v1"
-    assert wire_group("billing", app="Orders", prefix="north", version="v2") == "north.billing.v2"
+    assert broker_group_name(None, app="Orders", prefix=None, version="v1") == "cap.queue.orders.v1"
+    assert broker_group_name("billing", app="Orders", prefix="north", version="v2") == "north.billing.v2"
 
 
 def test_a_prefix_goes_before_the_name():
-    assert (wire_name("order.created", "shop"), wire_name("order.created", None)) == (
+    assert (broker_event_name("order.created", "shop"), broker_event_name("order.created", None)) == (
         "shop.order.created",
         "order.created",
     )
@@ -121,4 +121,4 @@ def test_a_subscription_may_hold_wildcards_but_only_as_words():
 
 def test_a_group_that_does_not_fit_its_column_is_refused():
     with pytest.raises(IllegalName, match="200 are allowed"):
-        wire_group("g" * 198, app="a", prefix=None, version="v1")
+        broker_group_name("g" * 198, app="a", prefix=None, version="v1")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrow.bus.settings import BusSettings, modern
+from sparrow.bus.settings import BusSettings, cap_settings
 from sparrow.model.errors import SettingsError
 
 MANUAL = Path(__file__).parents[3] / "docs" / "event-bus.md"
@@ -29,7 +29,7 @@ def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: obj
 
 
 def test_the_modern_profile_is_what_cap_does_today() -> None:
-    settings = modern(app="shop")
+    settings = cap_settings(app="shop")
     assert (settings.retry.max, settings.retry.at_once) == (50, 2)
     assert settings.reenqueue_interval_s is None
     assert settings.clean_interval_s == 300

@@ -18,24 +18,24 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Content)
 
 
-def content_of(headers: dict[str, str | None], body: bytes) -> str:
+def encode_content(headers: dict[str, str | None], body: bytes) -> str:
     """`body` is JSON already, or empty for null."""
     return _encoder.encode(_Content(headers, msgspec.Raw(body or _NULL))).decode()
 
 
-def read_content(content: str) -> tuple[dict[str, str | None], bytes]:
+def decode_content(content: str) -> tuple[dict[str, str | None], bytes]:
     """Headers and body; the body of null is empty."""
     found = _decoder.decode(content)
     body = bytes(found.Value)
     return found.Headers, b"" if body == _NULL else body
 
 
-def unreadable(body: bytes, media_type: str = "application/octet-stream") -> bytes:
+def data_url_json(body: bytes, media_type: str = "application/octet-stream") -> bytes:
     """Stands in `Value` for a body that is not JSON: nothing of it is lost."""
     return _encoder.encode(f"data:{media_type};base64,{base64.b64encode(body).decode()}")
 
 
-def why_not_json(body: bytes) -> str | None:
+def json_problem(body: bytes) -> str | None:
     """None for JSON, which the empty body is too."""
     if not body:
         return None

@@ -24,13 +24,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sparrow.bus import headers as h
-from sparrow.bus.states import Status
+from sparrow.bus.states import EventStatus
 from sparrow.bus.transports.spi import Envelope
 
-VERSION = "v1"
+DOCUMENT_VERSION_DEFAULT = "v1"
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+class EventDocument(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     # In this order they are written: a receiver tells a document by its first field.
     id: str | int
     name: str
@@ -39,26 +39,26 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     added: datetime
     expires_at: datetime | None = None
     retries: int = 0
-    status_name: str = Status.SCHEDULED.value
+    status_name: str = EventStatus.SCHEDULED.value
     headers: dict[str, str | None] = {}
-    version: str = VERSION
+    version: str = DOCUMENT_VERSION_DEFAULT
 
 
 _write = msgspec.json.Encoder().encode
-_read = msgspec.json.Decoder(Document).decode
+_read = msgspec.json.Decoder(EventDocument).decode
 
 
-def document_of(
+def encode_document(
     envelope: Envelope,
     *,
     group: str | None = None,
     expires_at: datetime | None = None,
-    status: str = Status.PROCESSING.value,
-    version: str = VERSION,
+    status: str = EventStatus.PROCESSING.value,
+    version: str = DOCUMENT_VERSION_DEFAULT,
 ) -> bytes:
     """`group` is for what was received; what is on its way out has none. ValueError when the body is not UTF-8."""
     return _write(
-        Document(
+        EventDocument(
             id=envelope.id,
             name=envelope.name,
             content=envelope.body.decode() or None,
@@ -73,7 +73,7 @@ def document_of(
     )
 
 
-def read_document(encoded: bytes) -> tuple[dict[str, str | None], bytes, Document]:
+def decode_document(encoded: bytes) -> tuple[dict[str, str | None], bytes, EventDocument]:
     """Headers, body (JSON, empty for null) and all fields; ValueError when it is no such document."""
     try:
         document = _read(encoded)

@@ -18,13 +18,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import msgspec
 import pydantic
 
-from sparrow.bus.headers import read_time_span, time_span_text
+from sparrow.bus.headers import format_time_span, parse_time_span
 
-Naming = Literal["pascal", "camel"]
-Read = Callable[[Any], Any]
+FieldNaming = Literal["pascal", "camel"]
+ReadValue = Callable[[Any], Any]
 
 
-class Field(NamedTuple):
+class ModelField(NamedTuple):
     attribute: str
     dumped: str
     """What it is called in the plain form that its own library makes."""
@@ -32,7 +32,7 @@ class Field(NamedTuple):
     annotation: Any
 
 
-def renamed(name: str, naming: Naming | None) -> str:
+def wire_field_name(name: str, naming: FieldNaming | None) -> str:
     if naming is None:
         return name
     bare = name.lstrip("_")
@@ -42,7 +42,7 @@ def renamed(name: str, naming: Naming | None) -> str:
 
 
 @lru_cache(maxsize=4096)
-def fields_of(cls: Any, naming: Naming | None) -> tuple[Field, ...] | None:
+def fields_of(cls: Any, naming: FieldNaming | None) -> tuple[ModelField, ...] | None:
     """The fields of a model; None for everything else."""
     plain = get_origin(cls) or cls
     if not isinstance(plain, type):
@@ -53,71 +53,78 @@ def fields_of(cls: Any, naming: Naming | None) -> tuple[Field, ...] | None:
     return found
 
 
-def _fields_of(cls: type, generic: Any, naming: Naming | None) -> tuple[Field, ...] | None:
+def _fields_of(cls: type, generic: Any, naming: FieldNaming | None) -> tuple[ModelField, ...] | None:
     """`generic` is the class with its arguments, if it has some."""
     if issubclass(cls, pydantic.BaseModel):
         plain = [
-            Field(name, name, field.serialization_alias or renamed(name, naming), field.annotation)
+            ModelField(name, name, field.serialization_alias or wire_field_name(name, naming), field.annotation)
             for name, field in cls.model_fields.items()
         ]
         computed = [
-            Field(name, name, field.alias or renamed(name, naming), field.return_type)
+            ModelField(name, name, field.alias or wire_field_name(name, naming), field.return_type)
             for name, field in cls.model_computed_fields.items()
         ]
         return (*plain, *computed)
     if issubclass(cls, msgspec.Struct):
         return tuple(
-            Field(f.name, f.encode_name, renamed(f.name, naming) if f.encode_name == f.name else f.encode_name, f.type)
+            ModelField(
+                f.name,
+                f.encode_name,
+                wire_field_name(f.name, naming) if f.encode_name == f.name else f.encode_name,
+                f.type,
+            )
             for f in msgspec.structs.fields(generic)
         )
     if dataclasses.is_dataclass(cls):
         hints = get_type_hints(cls, include_extras=True)
-        return tuple(Field(f.name, f.name, renamed(f.name, naming), hints[f.name]) for f in dataclasses.fields(cls))
+        return tuple(
+            ModelField(f.name, f.name, wire_field_name(f.name, naming), hints[f.name]) for f in dataclasses.fields(cls)
+        )
     return None
 
 
-def outward(value: Any, dumped: Any, naming: Naming) -> Any:
+def rename_outgoing_fields(value: Any, dumped: Any, naming: FieldNaming) -> Any:
     """`dumped` (plain lists and dicts, made of `value`) with the fields renamed.
 
     Both are walked side by side: a dict alone does not tell whether it was a model.
     """
     if isinstance(value, pydantic.RootModel):
-        return outward(value.root, dumped, naming)
+        return rename_outgoing_fields(value.root, dumped, naming)
     if isinstance(dumped, timedelta):
-        return time_span_text(dumped)
+        return format_time_span(dumped)
     if isinstance(dumped, dict):
         cls: Any = type(value)
         fields = fields_of(cls, naming)
         if fields is not None:
             by_key = {field.dumped: field for field in fields}
             return {
-                (field.wire if (field := by_key.get(key)) else key): outward(
+                (field.wire if (field := by_key.get(key)) else key): rename_outgoing_fields(
                     getattr(value, field.attribute, child) if field else child, child, naming
                 )
                 for key, child in dumped.items()
             }
         if isinstance(value, Mapping) and len(value) == len(dumped):
             pairs = zip(value.values(), dumped.items(), strict=True)
-            return {key: outward(original, child, naming) for original, (key, child) in pairs}
+            return {key: rename_outgoing_fields(original, child, naming) for original, (key, child) in pairs}
     is_collection = isinstance(dumped, (list, tuple)) and isinstance(value, (list, tuple, set, frozenset))
     if is_collection and len(value) == len(dumped):
-        return [outward(original, child, naming) for original, child in zip(value, dumped, strict=True)]
+        return [rename_outgoing_fields(original, child, naming) for original, child in zip(value, dumped, strict=True)]
     return dumped
 
 
-class Inward:
+class IncomingFieldRenamer:
     """Makes, for an annotation, what turns parsed JSON as .NET writes it into JSON as our libraries read it.
 
     Both spellings of a field are taken. Decimals become text, which every library reads exactly. With `bytes_too`,
     base64 text becomes bytes where bytes are declared.
     """
 
-    def __init__(self, naming: Naming | None, *, bytes_too: bool = False) -> None:
+    def __init__(self, naming: FieldNaming | None, *, bytes_too: bool = False) -> None:
         self._naming, self._bytes_too = naming, bytes_too
-        self._models: dict[Any, Read] = {}
+        self._models: dict[Any, ReadValue] = {}
 
-    def reader(self, annotation: Any) -> Read:
-        annotation, origin, arguments = taken_apart(annotation)
+    def reader(self, annotation: Any) -> ReadValue:
+        annotation, origin, arguments = split_annotation(annotation)
         if fields_of(annotation, self._naming) is not None:
             return self._model_reader(annotation)
         if annotation is timedelta:
@@ -146,12 +153,12 @@ class Inward:
             return lambda value: [of_item(child) for child in value] if isinstance(value, list) else value
         return self._model_reader(annotation)
 
-    def _model_reader(self, cls: Any) -> Read:
+    def _model_reader(self, cls: Any) -> ReadValue:
         if cls in self._models:
             return self._models[cls]
         if isinstance(cls, type) and issubclass(cls, pydantic.RootModel):
             return self.reader(cls.model_fields["root"].annotation)
-        table: dict[str, tuple[str, Read]] = {}
+        table: dict[str, tuple[str, ReadValue]] = {}
 
         def read(value: Any) -> Any:
             if not isinstance(value, dict):
@@ -171,7 +178,7 @@ class Inward:
         return read
 
 
-def _input_names(cls: Any, naming: Naming | None) -> dict[str, tuple[str, Any]]:
+def _input_names(cls: Any, naming: FieldNaming | None) -> dict[str, tuple[str, Any]]:
     """From each name a field may have on the wire to the one its library expects, and its annotation."""
     if is_typeddict(cls):
         return {name: (name, hint) for name, hint in get_type_hints(cls, include_extras=True).items()}
@@ -183,7 +190,7 @@ def _input_names(cls: Any, naming: Naming | None) -> dict[str, tuple[str, Any]]:
         for name, field in cls.model_fields.items():
             alias = field.validation_alias
             if alias is None:
-                names[name] = names[renamed(name, naming)] = (name, field.annotation)
+                names[name] = names[wire_field_name(name, naming)] = (name, field.annotation)
             elif isinstance(alias, str):
                 names[alias] = (alias, field.annotation)
         return names
@@ -192,7 +199,7 @@ def _input_names(cls: Any, naming: Naming | None) -> dict[str, tuple[str, Any]]:
     }
 
 
-def taken_apart(annotation: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+def split_annotation(annotation: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     """The annotation without `Annotated`, its origin (`X | Y` and `Union` are one) and its arguments."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
@@ -212,7 +219,7 @@ def _as_is(value: Any) -> Any:
 
 
 def _read_span(value: Any) -> Any:
-    span = read_time_span(value) if isinstance(value, str) else None
+    span = parse_time_span(value) if isinstance(value, str) else None
     return value if span is None else span
 
 
@@ -220,7 +227,7 @@ def _read_base64(value: Any) -> Any:
     return base64.b64decode(value, validate=True) if isinstance(value, str) else value
 
 
-def _in_turn(readers: list[Read], value: Any) -> Any:
+def _in_turn(readers: list[ReadValue], value: Any) -> Any:
     for read in readers:
         value = read(value)
     return value

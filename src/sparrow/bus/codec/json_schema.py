@@ -8,22 +8,22 @@ from typing import Any
 import msgspec
 import pydantic
 
-from sparrow.bus.codec.field_naming import Naming, fields_of, taken_apart
-from sparrow.bus.codec.payload import mentions
+from sparrow.bus.codec.field_naming import FieldNaming, fields_of, split_annotation
+from sparrow.bus.codec.payload import annotation_contains
 
 _PLACE = "#/components/schemas/"
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 
 
-class Schemas:
+class SchemaCollection:
     """Collects what schemas refer to: one component for each model. Two models of one name are two."""
 
-    def __init__(self, naming: Naming | None = None) -> None:
-        self._naming: Naming | None = naming
-        self._found: dict[str, Schema] = {}
+    def __init__(self, naming: FieldNaming | None = None) -> None:
+        self._naming: FieldNaming | None = naming
+        self._found: dict[str, JsonSchema] = {}
 
-    def schema(self, annotation: Any) -> Schema:
+    def schema(self, annotation: Any) -> JsonSchema:
         """With fields as they are named on the wire. `{}`, which anything fits, for what says nothing about itself."""
         if annotation is None or annotation is Any or annotation is object:
             return {}
@@ -37,7 +37,7 @@ class Schemas:
             components = {name: _renamed(_as_dotnet(each), names.get(name, {})) for name, each in components.items()}
         return self._taken_in(schema, components)
 
-    def components(self) -> dict[str, Schema]:
+    def components(self) -> dict[str, JsonSchema]:
         return dict(sorted(self._found.items()))
 
     def _wire_names(self, annotation: Any) -> dict[str, dict[str, str]]:
@@ -49,10 +49,10 @@ class Schemas:
                 names[part.__name__] = {field.dumped: field.wire for field in fields}
             return False
 
-        mentions(annotation, note)
+        annotation_contains(annotation, note)
         return names
 
-    def _taken_in(self, schema: Schema, components: dict[str, Schema]) -> Schema:
+    def _taken_in(self, schema: JsonSchema, components: dict[str, JsonSchema]) -> JsonSchema:
         given: dict[str, str] = {}
         for name, component in components.items():
             free, number = name, 2
@@ -61,24 +61,24 @@ class Schemas:
             given[_PLACE + name] = _PLACE + free
         for name, component in components.items():
             self._found[given[_PLACE + name].removeprefix(_PLACE)] = _pointing(component, given)
-        result: Schema = _pointing(schema, given)
+        result: JsonSchema = _pointing(schema, given)
         return result
 
 
-def _described(annotation: Any) -> tuple[Schema, dict[str, Schema]]:
-    components: dict[str, Schema] = {}
+def _described(annotation: Any) -> tuple[JsonSchema, dict[str, JsonSchema]]:
+    components: dict[str, JsonSchema] = {}
 
-    def by_pydantic(part: Any) -> Schema:
+    def by_pydantic(part: Any) -> JsonSchema:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(part)
         schema = adapter.json_schema(ref_template=_PLACE + "{model}")
         components.update(schema.pop("$defs", {}))
-        bare, _, _ = taken_apart(part)
+        bare, _, _ = split_annotation(part)
         if isinstance(bare, type) and "properties" in schema:
             components[bare.__name__] = schema
             return {"$ref": _PLACE + bare.__name__}
         return schema
 
-    if mentions(annotation, _is_pydantic, inside_fields=False):
+    if annotation_contains(annotation, _is_pydantic, inside_fields=False):
         return by_pydantic(annotation), components
     (schema,), found = msgspec.json.schema_components(
         [annotation], ref_template=_PLACE + "{name}", schema_hook=by_pydantic
@@ -86,7 +86,7 @@ def _described(annotation: Any) -> tuple[Schema, dict[str, Schema]]:
     return schema, components | found
 
 
-def _renamed(schema: Schema, names: dict[str, str]) -> Schema:
+def _renamed(schema: JsonSchema, names: dict[str, str]) -> JsonSchema:
     changed = dict(schema)
     if "properties" in schema:
         changed["properties"] = {names.get(key, key): child for key, child in schema["properties"].items()}

@@ -1,6 +1,6 @@
 """Payloads as JSON, plain enough for any language: text for dates, UUIDs and durations, base64 for bytes.
 
-1. What was encoded has exactly one reading: no NaN, no half characters, no field left out. Else `NotSerialisable`.
+1. What was encoded has exactly one reading: no NaN, no half characters, no field left out. Else `NotSerializable`.
 2. Decimals keep every digit: as text, which any reader keeps, or with a `naming` as numbers, which .NET wants.
 3. A decoder is built once for an annotation; what it cannot read is `Undecodable`, with the place and the reason.
 """
@@ -19,19 +19,32 @@ from uuid import UUID
 import msgspec
 import pydantic
 
-from sparrow.bus.codec.field_naming import Inward, Naming, fields_of, outward, taken_apart
-from sparrow.bus.errors import NotSerialisable, Undecodable
+from sparrow.bus.codec.field_naming import (
+    FieldNaming,
+    IncomingFieldRenamer,
+    fields_of,
+    rename_outgoing_fields,
+    split_annotation,
+)
+from sparrow.bus.errors import NotSerializable, Undecodable
 
-__all__ = ["Decode", "Naming", "decoder", "encode", "mentions", "type_name"]
+__all__ = [
+    "DecodePayload",
+    "FieldNaming",
+    "payload_decoder",
+    "encode_payload",
+    "annotation_contains",
+    "payload_type_name",
+]
 
-Decode = Callable[[bytes], Any]
+DecodePayload = Callable[[bytes], Any]
 
 _LEAVES = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 _CANNOT = (TypeError, ValueError, OverflowError, RecursionError)
 _PROBLEMS_SHOWN_MAX = 5
 
 
-def encode(name: str, value: object, *, naming: Naming | None = None) -> bytes:
+def encode_payload(name: str, value: object, *, naming: FieldNaming | None = None) -> bytes:
     """The body of the event `name`. Nothing at all is an empty body."""
     if value is None:
         return b""
@@ -40,26 +53,26 @@ def encode(name: str, value: object, *, naming: Naming | None = None) -> bytes:
             body = _encoder.encode(value)
         else:
             dumped = msgspec.to_builtins(value, builtin_types=_LEAVES, str_keys=True, enc_hook=_by_field_name)
-            body = _number_encoder.encode(outward(value, dumped, naming))
+            body = _number_encoder.encode(rename_outgoing_fields(value, dumped, naming))
         if b"null" in body or b"NaN" in body or b"Infinity" in body:
             _refuse_not_a_number(value)
     except RecursionError as error:
-        raise NotSerialisable(name, "it contains itself, or is nested too deeply") from error
+        raise NotSerializable(name, "it contains itself, or is nested too deeply") from error
     except _CANNOT as error:
-        raise NotSerialisable(name, str(error)) from error
+        raise NotSerializable(name, str(error)) from error
     return body
 
 
-def type_name(value: object) -> str:
+def payload_type_name(value: object) -> str:
     """For the header cap-msg-type, which holds the short name of the class."""
     return "null" if value is None else type(value).__name__
 
 
-def decoder(annotation: Any, *, naming: Naming | None = None) -> Decode:
+def payload_decoder(annotation: Any, *, naming: FieldNaming | None = None) -> DecodePayload:
     """What makes the annotated type of a body. `TypeError` when nothing can make it."""
     if annotation is None or annotation is inspect.Parameter.empty or annotation is object:
         annotation = Any
-    bare, _, _ = taken_apart(annotation)
+    bare, _, _ = split_annotation(annotation)
     if bare is bytes:
         return bytes
     parse = _parser(annotation, naming)
@@ -130,20 +143,20 @@ _strict_encoder = json.JSONEncoder(allow_nan=False, check_circular=False, defaul
 # -- decoding --------------------------------------------------------------------------------------------------------
 
 
-def _parser(annotation: Any, naming: Naming | None) -> Decode:
-    is_pydantics = mentions(annotation, _is_pydantic, inside_fields=False)
-    has_bytes = is_pydantics and mentions(annotation, lambda part: part is bytes)
+def _parser(annotation: Any, naming: FieldNaming | None) -> DecodePayload:
+    is_pydantics = annotation_contains(annotation, _is_pydantic, inside_fields=False)
+    has_bytes = is_pydantics and annotation_contains(annotation, lambda part: part is bytes)
     if is_pydantics:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
-        parse: Decode = adapter.validate_json
+        parse: DecodePayload = adapter.validate_json
     else:
-        if mentions(annotation, _is_unknown):
+        if annotation_contains(annotation, _is_unknown):
             raise TypeError(f"{_shown(annotation)} cannot be made of JSON")
         parse = msgspec.json.Decoder(annotation, dec_hook=_made_by_pydantic).decode
     if naming is None and not has_bytes:
         return parse
 
-    read = Inward(naming, bytes_too=has_bytes).reader(annotation)
+    read = IncomingFieldRenamer(naming, bytes_too=has_bytes).reader(annotation)
     # Numbers are kept as their digits on the way: no float is made that a Decimal would then have to be made of.
     digits = msgspec.json.Decoder(float_hook=Decimal)
     if has_bytes:
@@ -152,12 +165,12 @@ def _parser(annotation: Any, naming: Naming | None) -> Decode:
     return lambda body: parse(_number_encoder.encode(read(digits.decode(body))))
 
 
-def mentions(annotation: Any, claim: Callable[[Any], bool], *, inside_fields: bool = True) -> bool:
+def annotation_contains(annotation: Any, claim: Callable[[Any], bool], *, inside_fields: bool = True) -> bool:
     """Whether the claim holds for the annotation or a part of it."""
     seen: list[Any] = []
 
     def look(part: Any) -> bool:
-        part, _, arguments = taken_apart(part)
+        part, _, arguments = split_annotation(part)
         if part in seen:
             return False
         seen.append(part)
@@ -198,14 +211,14 @@ def _floats(value: Any) -> Any:
 
 
 def _takes_none(annotation: Any) -> bool:
-    annotation, origin, arguments = taken_apart(annotation)
+    annotation, origin, arguments = split_annotation(annotation)
     if origin is Union:
         return any(_takes_none(member) for member in arguments)
     return annotation in (Any, object, None, type(None))
 
 
 def _shown(annotation: Any) -> str:
-    bare, _, _ = taken_apart(annotation)
+    bare, _, _ = split_annotation(annotation)
     if bare is Any:
         return "JSON"
     return bare.__qualname__ if isinstance(bare, type) and not get_args(bare) else str(bare)

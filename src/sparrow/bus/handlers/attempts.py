@@ -21,25 +21,31 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.content_column import content_of
-from sparrow.bus.context import Shared
+from sparrow.bus.codec.content_column import encode_content
+from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, NoSubscriber, Reject, Undecodable
 from sparrow.bus.handlers.call_plan import CancelToken, Event
-from sparrow.bus.handlers.filters import Context, chain
-from sparrow.bus.handlers.subscription import Subscription
-from sparrow.bus.handlers.transactions import AsyncEffect, BlockingEffect, Effect, NoEffect, ProcessEffect
+from sparrow.bus.handlers.filters import FilterContext, chain_filters
+from sparrow.bus.handlers.subscription import EventSubscription
+from sparrow.bus.handlers.transactions import (
+    AsyncSessionTransaction,
+    HandlerTransaction,
+    NoTransaction,
+    NoTransactionInProcess,
+    SessionTransaction,
+)
 from sparrow.bus.headers import Headers
-from sparrow.bus.publish.bound_transaction import bound_to
-from sparrow.bus.publish.outgoing_event import Outgoing, write
-from sparrow.bus.publish.transaction_handle import Handle
-from sparrow.bus.relay.relay import WORKER_LOST, failed_info, text_of
-from sparrow.bus.retry import Never
-from sparrow.bus.sql.claims import Work
-from sparrow.bus.sql.completion import give_up, hand_back, succeed, try_again
-from sparrow.bus.sql.database import is_passing
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import SUBSCRIBE
-from sparrow.bus.states import Status
+from sparrow.bus.publish.bound_transaction import bind_transaction
+from sparrow.bus.publish.outgoing_event import OutgoingEvent, write_event
+from sparrow.bus.publish.transaction_handle import TransactionHandle
+from sparrow.bus.relay.relay import WORKER_LOST_ERROR, error_text, failed_event
+from sparrow.bus.retry import NoRetry
+from sparrow.bus.sql.claims import ClaimedEvent
+from sparrow.bus.sql.completion import mark_failed, mark_succeeded, release_claims, reschedule
+from sparrow.bus.sql.database import is_transient
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import RECEIVED_SIDE
+from sparrow.bus.states import EventStatus
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +55,11 @@ _THREADS_MAX = 64
 
 
 @dataclass(eq=False)
-class Held:
+class InFlightEvent:
     """A message of ours, waiting or being handled."""
 
-    work: Work
-    subscription: Subscription | None
+    work: ClaimedEvent
+    subscription: EventSubscription | None
     headers: Headers = field(default_factory=Headers)
     body: bytes = b""
     cancel: CancelToken = field(default_factory=CancelToken)
@@ -64,10 +70,10 @@ class Held:
     is_renewed: bool = True
 
 
-class Attempts:
+class HandlerAttempts:
     """Those of one group, and the threads and processes that its handlers run in."""
 
-    def __init__(self, shared: Shared, group: str, concurrency: int) -> None:
+    def __init__(self, shared: BusContext, group: str, concurrency: int) -> None:
         self._shared, self._group, self._concurrency = shared, group, concurrency
         self._spare: list[AsyncSession] = []
         self._threads: ThreadPoolExecutor | None = None
@@ -80,12 +86,12 @@ class Attempts:
         if self._processes is not None:
             self._processes.shutdown(wait=False, cancel_futures=True)
 
-    async def one(self, held: Held) -> None:
+    async def one(self, held: InFlightEvent) -> None:
         shared, subscription = self._shared, held.subscription
         began = time.perf_counter()
         try:
             if held.work.claim.crashes >= shared.settings.crashes_max:
-                raise Undecodable(WORKER_LOST.format(crashes=held.work.claim.crashes))
+                raise Undecodable(WORKER_LOST_ERROR.format(crashes=held.work.claim.crashes))
             if subscription is None:
                 raise NoSubscriber(held.work.name, self._group)
             payload = subscription.plan.decode(held.body)
@@ -98,16 +104,16 @@ class Attempts:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            await self._failed(held, Interrupted(error))  # something inside the handler was: it is no success
+            await self._failed(held, HandlerInterrupted(error))  # something inside the handler was: it is no success
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             await self._failed(held, error)
         else:
             self._succeeded([held], began)
 
-    async def batch(self, subscription: Subscription, held: list[Held]) -> None:
+    async def batch(self, subscription: EventSubscription, held: list[InFlightEvent]) -> None:
         shared = self._shared
         began = time.perf_counter()
-        whole: list[Held] = []
+        whole: list[InFlightEvent] = []
         payloads: list[Any] = []
         for one in held:
             try:
@@ -124,12 +130,12 @@ class Attempts:
             # One of them is another worker's now. The others were not handled either: they are anybody's again.
             shared.probe.count("bus_lease_lost_total")
             claims = [one.work.claim for one in whole if one.work.claim.message_id != error.message_id]
-            await shared.database.run(lambda db: hand_back(db, shared.sql, SUBSCRIBE, claims))
+            await shared.database.run(lambda db: release_claims(db, shared.sql, RECEIVED_SIDE, claims))
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
             for one in whole:
-                await self._failed(one, Interrupted(error))
+                await self._failed(one, HandlerInterrupted(error))
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             for one in whole:
                 await self._failed(one, error)
@@ -137,32 +143,34 @@ class Attempts:
             self._succeeded(whole, began)
 
     async def _invoke(
-        self, subscription: Subscription, held: list[Held], payload: Any, headers: Any, event: Any
+        self, subscription: EventSubscription, held: list[InFlightEvent], payload: Any, headers: Any, event: Any
     ) -> None:
         for attempt in range(1, CONFLICT_TRIES + 1):
             try:
                 await self._call(subscription, held, payload, headers, event)
                 return
             except Exception as error:
-                if attempt == CONFLICT_TRIES or not is_passing(error):
+                if attempt == CONFLICT_TRIES or not is_transient(error):
                     raise
 
-    async def _call(self, subscription: Subscription, held: list[Held], payload: Any, headers: Any, event: Any) -> None:
+    async def _call(
+        self, subscription: EventSubscription, held: list[InFlightEvent], payload: Any, headers: Any, event: Any
+    ) -> None:
         effect = self._effect(subscription)
         cancel = held[0].cancel
 
-        async def innermost(ctx: Context) -> Any:
+        async def innermost(ctx: FilterContext) -> Any:
             args, kwargs = subscription.plan.arguments(ctx.payload, headers, event, effect.handle, cancel)
             return await effect.call(ctx.handler or subscription.handler, args, kwargs)
 
         try:
             await effect.begin()
-            ctx = Context(event, headers, payload, subscription, subscription.handler)
-            with bound_to(effect.handle):
+            ctx = FilterContext(event, headers, payload, subscription, subscription.handler)
+            with bind_transaction(effect.handle):
                 async with asyncio.timeout(subscription.timeout_s):
                     filters = self._shared.filters + subscription.filters
                     if filters:
-                        await chain(filters, innermost)(ctx)
+                        await chain_filters(filters, innermost)(ctx)
                     else:
                         ctx.result = await innermost(ctx)
             cancel.raise_if_cancelled()
@@ -181,34 +189,34 @@ class Attempts:
             await _to_the_end(effect.abandon())
             raise
 
-    def _effect(self, subscription: Subscription) -> Effect:
+    def _effect(self, subscription: EventSubscription) -> HandlerTransaction:
         database, plan = self._shared.database, subscription.plan
         if subscription.executor == "process":
             if self._processes is None:
                 self._processes = ProcessPoolExecutor(self._concurrency, mp_context=get_context("spawn"))
-            return ProcessEffect(database, plan, self._processes)
+            return NoTransactionInProcess(database, plan, self._processes)
         if plan.session_kind == "async":
-            return AsyncEffect(database, plan, self._spare)
+            return AsyncSessionTransaction(database, plan, self._spare)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
                 min(self._concurrency * 2, _THREADS_MAX), thread_name_prefix=f"bus-{self._group}"
             )
         if plan.session_kind == "sync":
-            return BlockingEffect(database, plan, self._threads)
+            return SessionTransaction(database, plan, self._threads)
         if self._shared.blocking_effect is not None and not plan.is_async:
             return self._shared.blocking_effect(self._threads)
-        return NoEffect(database, plan, self._threads)
+        return NoTransaction(database, plan, self._threads)
 
-    def _finish(self, db: Connection, held: list[Held], result: Any) -> None:
+    def _finish(self, db: Connection, held: list[InFlightEvent], result: Any) -> None:
         """The end of the messages and their answers, in the transaction of their handler."""
         shared = self._shared
         # This connection is the handler's: a blocking one may speak another dialect of parameters than ours.
         sql = shared.sql_of(db)
         for one in held:
-            succeed(db, sql, SUBSCRIBE, one.work.claim, shared.settings.succeeded_kept_s)
+            mark_succeeded(db, sql, RECEIVED_SIDE, one.work.claim, shared.settings.succeeded_kept_s)
         if len(held) == 1 and held[0].headers.answer_to:
             headers = held[0].headers
-            answer = Outgoing(
+            answer = OutgoingEvent(
                 headers.answer_to or "",
                 result,
                 headers={
@@ -217,22 +225,22 @@ class Attempts:
                     h.CORRELATION_SEQUENCE: str(headers.correlation_sequence + 1),
                 },
             )
-            write(shared.drafting, _handle(db, sql), sql, answer, shared.settings.version)
+            write_event(shared.drafting, _handle(db, sql), sql, answer, shared.settings.version)
 
     # -- how it ended -------------------------------------------------------------------------------------------------
 
-    def _succeeded(self, held: Sequence[Held], began: float) -> None:
+    def _succeeded(self, held: Sequence[InFlightEvent], began: float) -> None:
         probe = self._shared.probe
         probe.handle_seconds.add(time.perf_counter() - began)
         now = self._shared.now()
         for one in held:
             probe.count("bus_handled_total", result="ok")
             probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
-            probe.changed("received", one.work.claim.message_id, Status.SUCCESSED)
+            probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
             if one.work.claim.key is not None:
                 self._shared.to_execute()  # the next one of the same key has become the first
 
-    async def _failed(self, held: Held, error: BaseException) -> None:
+    async def _failed(self, held: InFlightEvent, error: BaseException) -> None:
         """T5, T6 or T9."""
         shared, work, subscription = self._shared, held.work, held.subscription
         on_failure = "block" if subscription is None else subscription.on_failure
@@ -240,20 +248,20 @@ class Attempts:
         outcome = retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
         is_hopeless = isinstance(error, (Undecodable, NoSubscriber))
         is_parked = is_hopeless or isinstance(error, Reject) or (on_failure == "park" and work.claim.key is not None)
-        again = None if isinstance(outcome, Never) or is_parked else outcome
-        text = text_of(error)
+        again = None if isinstance(outcome, NoRetry) or is_parked else outcome
+        text = error_text(error)
 
         def mark(db: Connection) -> None:
             if again is not None:
-                try_again(db, shared.sql, SUBSCRIBE, work.claim, again, text, keeps_place=on_failure != "skip")
+                reschedule(db, shared.sql, RECEIVED_SIDE, work.claim, again, text, keeps_place=on_failure != "skip")
                 # Told before the commit: a moment after it, an executor may tell what comes next.
-                shared.probe.changed("received", work.claim.message_id, Status.SCHEDULED)
+                shared.probe.changed("received", work.claim.message_id, EventStatus.SCHEDULED)
                 return
-            content = content_of({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
-            give_up(
+            content = encode_content({**held.headers, h.EXCEPTION: text}, held.body) if held.headers else None
+            mark_failed(
                 db,
                 shared.sql,
-                SUBSCRIBE,
+                RECEIVED_SIDE,
                 work.claim,
                 text,
                 shared.settings.failed_kept_s,
@@ -273,22 +281,22 @@ class Attempts:
             return
         if again is None:
             log.warning("failed", extra={"number": work.claim.message_id, "event": work.name, "error": text})
-            shared.probe.changed("received", work.claim.message_id, Status.FAILED)
-            shared.probe.failed(failed_info(work, self._group, error))
+            shared.probe.changed("received", work.claim.message_id, EventStatus.FAILED)
+            shared.probe.failed(failed_event(work, self._group, error))
         if not is_hopeless:
             shared.probe.count("bus_retries_total", place="handle")
         if work.claim.key is not None:
             shared.to_execute()
 
-    def _bury(self, db: Connection, topic: str, held: Held, error: str) -> None:
+    def _bury(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
         """A copy for the dead-letter topic, in the transaction that gives the message up."""
         shared = self._shared
-        kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUPE)}
+        kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUP_KEY)}
         headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
-        event = Outgoing(topic, msgspec.Raw(held.body or b"null"), headers=headers)
-        write(shared.drafting, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
+        event = OutgoingEvent(topic, msgspec.Raw(held.body or b"null"), headers=headers)
+        write_event(shared.drafting, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
 
-    def _event(self, held: Held, payload: Any) -> Event:
+    def _event(self, held: InFlightEvent, payload: Any) -> Event:
         work = held.work
         return Event(
             id=held.headers.id,
@@ -302,14 +310,14 @@ class Attempts:
         )
 
 
-def _handle(db: Connection, sql: Sql) -> Handle:
+def _handle(db: Connection, sql: SqlDialect) -> TransactionHandle:
     def run(statement: str, values: Sequence[Any]) -> int:
         return db.exec_driver_sql(statement, tuple(values)).rowcount
 
-    return Handle(sql.kind, sql.paramstyle, run)
+    return TransactionHandle(sql.kind, sql.paramstyle, run)
 
 
-class Interrupted(Exception):
+class HandlerInterrupted(Exception):
     """The handler was cancelled by something inside it, which counts as a failure like any other."""
 
     def __init__(self, cause: BaseException) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Literal, Union
 
 import msgspec
 
-from sparrow.bus.codec.field_naming import taken_apart
-from sparrow.bus.codec.payload import Decode, Naming, decoder
+from sparrow.bus.codec.field_naming import split_annotation
+from sparrow.bus.codec.payload import DecodePayload, FieldNaming, payload_decoder
 from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.handlers.signatures import annotation_of, handler_name, is_coroutine, parameters_of
 from sparrow.bus.headers import Headers
@@ -71,7 +71,7 @@ class CancelToken:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """What a handler is, and how its arguments are made."""
 
     name: str
@@ -79,7 +79,7 @@ class Plan:
     session_kind: SessionKind | None
     wants_connection: bool
     """It asks for a Connection or AsyncConnection, not for a session."""
-    decode: Decode
+    decode: DecodePayload
     """One body to one payload, also for a handler of batches."""
     is_batch: bool
     payload_annotation: Any
@@ -100,13 +100,13 @@ class Plan:
         return args, {name: given[each] if isinstance(each, str) else each() for name, each in self.named}
 
 
-def plan(
+def plan_call(
     handler: Callable[..., Any],
     *,
-    naming: Naming | None = None,
+    naming: FieldNaming | None = None,
     batch: bool = False,
     providers: Mapping[Any, Provider] | None = None,
-) -> Plan:
+) -> CallPlan:
     """`SubscriptionError` when the handler could never be called."""
     name = handler_name(handler)
     parameters = parameters_of(handler, name)
@@ -151,7 +151,7 @@ def plan(
                 "give it a default, or register a provider for its type"
             )
     wanted = annotations[payload.name] if payload is not None else Any
-    return Plan(
+    return CallPlan(
         name=name,
         is_async=is_async,
         session_kind=None if handle is None else handle.kind,
@@ -192,7 +192,7 @@ _HANDLES = {
 def _special(annotation: Any) -> tuple[str | _Handle, bool] | None:
     """What of ours is asked for, and whether as a list."""
     bare = _without_none(annotation)
-    _, origin, arguments = taken_apart(bare)
+    _, origin, arguments = split_annotation(bare)
     is_list = origin in (list, Sequence) and len(arguments) == 1
     cls = _without_none(arguments[0]) if is_list else bare
     if not isinstance(cls, type):
@@ -215,7 +215,7 @@ def _provider(bare: Any, providers: Mapping[Any, Provider]) -> Provider | None:
 
 
 def _without_none(annotation: Any) -> Any:
-    annotation, origin, arguments = taken_apart(annotation)
+    annotation, origin, arguments = split_annotation(annotation)
     if origin is Union:
         members = [member for member in arguments if member is not type(None)]
         if len(members) == 1:
@@ -225,7 +225,7 @@ def _without_none(annotation: Any) -> Any:
 
 def _item(annotation: Any, name: str) -> Any:
     """T of list[T]."""
-    bare, origin, arguments = taken_apart(annotation)
+    bare, origin, arguments = split_annotation(annotation)
     if bare in (Any, inspect.Parameter.empty, list, Sequence):
         return Any
     if origin in (list, Sequence):
@@ -233,9 +233,9 @@ def _item(annotation: Any, name: str) -> Any:
     raise SubscriptionError(f"{name} is given batches: annotate its payload as list[...], not {annotation!r}")
 
 
-def _decode(name: str, payload: inspect.Parameter | None, annotation: Any, naming: Naming | None) -> Decode:
+def _decode(name: str, payload: inspect.Parameter | None, annotation: Any, naming: FieldNaming | None) -> DecodePayload:
     try:
-        decode = decoder(annotation, naming=naming)
+        decode = payload_decoder(annotation, naming=naming)
     except Exception as error:  # msgspec, pydantic and typing each have their own words for it
         where = payload.name if payload else ""
         raise SubscriptionError(f"the payload parameter {where!r} of {name} cannot be filled: {error}") from error

@@ -20,10 +20,10 @@ from types import ModuleType
 from typing import Any
 
 from sparrow.bus.errors import SubscriptionError
-from sparrow.bus.retry import Delays, Retry
+from sparrow.bus.retry import Retry, RetryDelays
 
 
-def read_file(path: str | Path, options_known: frozenset[str]) -> list[tuple[str, str, dict[str, Any]]]:
+def read_subscription_file(path: str | Path, options_known: frozenset[str]) -> list[tuple[str, str, dict[str, Any]]]:
     """(topic, handler, options) of every entry; `SubscriptionError` names the entry that is wrong."""
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -57,10 +57,10 @@ def _retry(*, max: int = 15, delays_s: list[float] | None = None, at_once: int =
         return Retry(max=max, at_once=at_once)
     if not delays_s or min(delays_s) < 0:
         raise ValueError("delays_s needs at least one pause, and none below 0")
-    return Retry(max=max, at_once=at_once, backoff=Delays(tuple(delays_s)))
+    return Retry(max=max, at_once=at_once, backoff=RetryDelays(tuple(delays_s)))
 
 
-def imported(name: str) -> Any:
+def import_object(name: str) -> Any:
     """`module:name` or `module:Class.name`."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
@@ -74,7 +74,7 @@ def imported(name: str) -> Any:
     return found
 
 
-def modules_of(package: str | ModuleType) -> Iterator[ModuleType]:
+def import_modules(package: str | ModuleType) -> Iterator[ModuleType]:
     """The package and every module in it, imported."""
     root = _module(package) if isinstance(package, str) else package
     yield root

@@ -15,33 +15,33 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from sparrow.bus.codec.content_column import read_content
-from sparrow.bus.context import Shared
-from sparrow.bus.handlers.attempts import Attempts, Held
-from sparrow.bus.handlers.subscription import Subscription
+from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.context import BusContext
+from sparrow.bus.handlers.attempts import HandlerAttempts, InFlightEvent
+from sparrow.bus.handlers.subscription import EventSubscription
 from sparrow.bus.headers import Headers
-from sparrow.bus.relay.relay import under_way
-from sparrow.bus.sql.claims import Work, claim, renew, take
-from sparrow.bus.sql.completion import hand_back
-from sparrow.bus.sql.outbox import SUBSCRIBE
-from sparrow.bus.states import Status
+from sparrow.bus.relay.relay import wait_for_claim
+from sparrow.bus.sql.claims import ClaimedEvent, claim, load_claimed, renew_leases
+from sparrow.bus.sql.completion import release_claims
+from sparrow.bus.sql.outbox import RECEIVED_SIDE
+from sparrow.bus.states import EventStatus
 
 log = logging.getLogger(__name__)
 
 
-class Executor:
-    def __init__(self, shared: Shared, group: str, concurrency: int) -> None:
+class HandlerExecutor:
+    def __init__(self, shared: BusContext, group: str, concurrency: int) -> None:
         self.group, self.concurrency = group, concurrency
         self._shared = shared
-        self._held: dict[int, Held] = {}
-        self._ready: deque[Held] = deque()
+        self._held: dict[int, InFlightEvent] = {}
+        self._ready: deque[InFlightEvent] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._waiting_batches: dict[Subscription, _Batch] = {}
+        self._waiting_batches: dict[EventSubscription, _Batch] = {}
         self._moved = asyncio.Event()
         """A slot became free."""
         self._is_stopping = False
         self._claiming = asyncio.Lock()
-        self._attempts = Attempts(shared, group, concurrency)
+        self._attempts = HandlerAttempts(shared, group, concurrency)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -68,14 +68,14 @@ class Executor:
         shared, settings = self._shared, self._shared.settings
         owner, wanted = shared.owner(), count_max or self._wanted()
 
-        def work(db: Connection) -> list[Work]:
-            claims = claim(db, shared.sql, SUBSCRIBE, self.group, wanted, owner=owner, lease_s=settings.lease_s)
-            return take(db, shared.sql, SUBSCRIBE, claims)
+        def work(db: Connection) -> list[ClaimedEvent]:
+            claims = claim(db, shared.sql, RECEIVED_SIDE, self.group, wanted, owner=owner, lease_s=settings.lease_s)
+            return load_claimed(db, shared.sql, RECEIVED_SIDE, claims)
 
         async with self._claiming:
             works = await shared.database.run(work)
             for one in works:
-                shared.probe.changed("received", one.claim.message_id, Status.ENQUEUED, Status.PROCESSING)
+                shared.probe.changed("received", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
                 await self._accept(one)
             self._start()
         return len(works)
@@ -96,7 +96,7 @@ class Executor:
         self._is_stopping = True
         self._moved.set()
         self._shared.to_execute()
-        await under_way(self._claiming, timeout_s)
+        await wait_for_claim(self._claiming, timeout_s)
         unbegun = list(self._ready)
         self._ready.clear()
         for batch in self._waiting_batches.values():
@@ -122,7 +122,9 @@ class Executor:
         if not held:
             return
         claims = [one.work.claim for one in held.values()]
-        kept = await shared.database.run(lambda db: renew(db, shared.sql, SUBSCRIBE, claims, shared.settings.lease_s))
+        kept = await shared.database.run(
+            lambda db: renew_leases(db, shared.sql, RECEIVED_SIDE, claims, shared.settings.lease_s)
+        )
         for number, one in held.items():
             if number not in kept and self._held.get(number) is one and not one.is_ending:
                 one.is_lost = True
@@ -145,22 +147,22 @@ class Executor:
         # Not for every single slot: a claim costs about as much as a handler's own transaction.
         return wanted if wanted * 2 >= self.concurrency else 0
 
-    def _subscriptions(self) -> Sequence[Subscription]:
+    def _subscriptions(self) -> Sequence[EventSubscription]:
         plan = self._shared.registry.groups().get(self.group)
         return plan.subscriptions if plan is not None else ()
 
-    async def _accept(self, work: Work) -> None:
+    async def _accept(self, work: ClaimedEvent) -> None:
         shared = self._shared
         subscription = shared.registry.find(self.group, work.name)
-        held = Held(work, subscription)
+        held = InFlightEvent(work, subscription)
         self._held[work.claim.message_id] = held
         if subscription is not None and subscription.max_runtime_s is not None:
             # One lease for all of it: a handler that reads at REPEATABLE READ must find the row as it was.
             held.is_renewed = False
             runtime_s = subscription.max_runtime_s
-            await shared.database.run(lambda db: renew(db, shared.sql, SUBSCRIBE, [work.claim], runtime_s))
+            await shared.database.run(lambda db: renew_leases(db, shared.sql, RECEIVED_SIDE, [work.claim], runtime_s))
         try:
-            headers, held.body = read_content(work.content)
+            headers, held.body = decode_content(work.content)
             held.headers = Headers(headers)
         except Exception as error:
             held.subscription = None
@@ -209,7 +211,7 @@ class Executor:
             self._held.pop(held.work.claim.message_id, None)
             self._moved.set()
 
-    async def _collect(self, subscription: Subscription, batch: _Batch) -> None:
+    async def _collect(self, subscription: EventSubscription, batch: _Batch) -> None:
         """Wait until a batch is full, or long enough, then handle it."""
         try:
             async with asyncio.timeout(subscription.within_s):
@@ -235,17 +237,17 @@ class Executor:
         for one in held:
             self._held.pop(one.work.claim.message_id, None)
 
-    async def _hand_back(self, held: Sequence[Held]) -> None:
+    async def _hand_back(self, held: Sequence[InFlightEvent]) -> None:
         shared = self._shared
         claims = [one.work.claim for one in held if not one.is_ending]
         for one in held:
             self._held.pop(one.work.claim.message_id, None)
         if claims:
-            await shared.database.run(lambda db: hand_back(db, shared.sql, SUBSCRIBE, claims))
+            await shared.database.run(lambda db: release_claims(db, shared.sql, RECEIVED_SIDE, claims))
 
 
 @dataclass(eq=False)
 class _Batch:
     size: int
-    held: list[Held] = field(default_factory=list)
+    held: list[InFlightEvent] = field(default_factory=list)
     is_due: asyncio.Event = field(default_factory=asyncio.Event)

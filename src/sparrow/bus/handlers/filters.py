@@ -16,18 +16,18 @@ from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.headers import Headers
 
 if TYPE_CHECKING:
-    from sparrow.bus.handlers.subscription import Subscription
+    from sparrow.bus.handlers.subscription import EventSubscription
 
 
 @dataclass
-class Context:
+class FilterContext:
     """One call of one handler. For a batch, `event`, `headers` and `payload` are lists."""
 
     event: Any
     headers: Headers | list[Headers]
     payload: Any
     """May be replaced before the handler runs."""
-    subscription: Subscription | None = None
+    subscription: EventSubscription | None = None
     handler: Callable[..., Any] | None = None
     """May be replaced before it is called: by one that is called in its stead, with the same arguments."""
     result: Any = None
@@ -40,26 +40,26 @@ class Context:
     """For filters to tell one another something."""
 
 
-Next = Callable[[Context], Awaitable[Any]]
-Filter = Callable[[Context, Next], Awaitable[Any]]
+CallNext = Callable[[FilterContext], Awaitable[Any]]
+HandlerFilter = Callable[[FilterContext, CallNext], Awaitable[Any]]
 
 _METHODS = ("executing", "executed", "exception")
 
 
-def chain(filters: Sequence[Filter], innermost: Next) -> Next:
+def chain_filters(filters: Sequence[HandlerFilter], innermost: CallNext) -> CallNext:
     """One callable that runs all filters around `innermost`, whose return value becomes `ctx.result`."""
 
-    async def call_handler(ctx: Context) -> Any:
+    async def call_handler(ctx: FilterContext) -> Any:
         ctx.result = await innermost(ctx)
         return ctx.result
 
-    call: Next = call_handler
+    call: CallNext = call_handler
     for each in reversed(filters):
         call = _around(each, call)
     return call
 
 
-def as_filter(given: Any) -> Filter:
+def to_filter(given: Any) -> HandlerFilter:
     """A function as it is; an object (or a class, made without arguments) with any of `executing(ctx)`,
     `executed(ctx)` and `exception(ctx)`, plain or async, as a function."""
     if inspect.isclass(given):
@@ -72,7 +72,7 @@ def as_filter(given: Any) -> Filter:
     if any(callable(getattr(given, method, None)) for method in _METHODS):
         return _three_methods(given)
     if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(getattr(given, "__call__", None)):  # noqa: B004
-        taken: Filter = given
+        taken: HandlerFilter = given
         return taken
     raise SubscriptionError(
         f"{given!r} is not a filter: write `async def filter(ctx, call_next)`, "
@@ -80,18 +80,18 @@ def as_filter(given: Any) -> Filter:
     )
 
 
-def _around(each: Filter, inner: Next) -> Next:
-    async def call(ctx: Context) -> Any:
+def _around(each: HandlerFilter, inner: CallNext) -> CallNext:
+    async def call(ctx: FilterContext) -> Any:
         await each(ctx, inner)
         return ctx.result
 
     return call
 
 
-def _three_methods(given: Any) -> Filter:
+def _three_methods(given: Any) -> HandlerFilter:
     executing, executed, exception = (getattr(given, method, None) for method in _METHODS)
 
-    async def around(ctx: Context, call_next: Next) -> None:
+    async def around(ctx: FilterContext, call_next: CallNext) -> None:
         try:
             await _run(executing, ctx)
             await call_next(ctx)
@@ -106,7 +106,7 @@ def _three_methods(given: Any) -> Filter:
     return around
 
 
-async def _run(method: Callable[[Context], Any] | None, ctx: Context) -> None:
+async def _run(method: Callable[[FilterContext], Any] | None, ctx: FilterContext) -> None:
     if method is None:
         return
     answer = method(ctx)

@@ -14,61 +14,73 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Unpack
 
-from sparrow.bus.codec.payload import Naming
+from sparrow.bus.codec.payload import FieldNaming
 from sparrow.bus.errors import SubscriptionError
-from sparrow.bus.handlers.call_plan import Plan, Provider, plan
-from sparrow.bus.handlers.discovery import imported, modules_of, read_file
-from sparrow.bus.handlers.router import Function, Router, marked, subscribe
+from sparrow.bus.handlers.call_plan import CallPlan, Provider, plan_call
+from sparrow.bus.handlers.discovery import import_modules, import_object, read_subscription_file
+from sparrow.bus.handlers.router import Function, Router, marked_handlers, subscribe
 from sparrow.bus.handlers.signatures import handler_name
-from sparrow.bus.handlers.subscription import OPTIONS_KNOWN, Options, Subscription, declared
-from sparrow.bus.names import is_pattern, matches, specificity, wire_group, wire_name
+from sparrow.bus.handlers.subscription import (
+    SUBSCRIPTION_OPTION_NAMES,
+    EventSubscription,
+    SubscriptionOptions,
+    new_subscription,
+)
+from sparrow.bus.names import broker_event_name, broker_group_name, is_pattern, matches, specificity
 from sparrow.model.errors import IllegalName
 
-__all__ = ["GroupPlan", "Options", "Registry", "Router", "Subscription", "subscribe"]
+__all__ = [
+    "GroupSubscriptions",
+    "SubscriptionOptions",
+    "SubscriptionRegistry",
+    "Router",
+    "EventSubscription",
+    "subscribe",
+]
 
 _FOUND_NAMES_MAX = 10_000
 
 
 @dataclass(frozen=True)
-class GroupPlan:
+class GroupSubscriptions:
     """What one group listens to."""
 
     group: str
     topics: tuple[str, ...]
     """As on the wire; patterns among them."""
     concurrency: int | None
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[EventSubscription, ...]
 
 
-class Registry:
+class SubscriptionRegistry:
     """All subscriptions of a bus."""
 
     def __init__(self) -> None:
         self.on_change: list[Callable[[], None]] = []
         """Called after each change of what has been checked: groups may have come, gone or changed."""
         self._lock = threading.RLock()
-        self._declared: list[Subscription] = []
-        self._by_name: list[tuple[str, str, Options]] = []
+        self._declared: list[EventSubscription] = []
+        self._by_name: list[tuple[str, str, SubscriptionOptions]] = []
         """(topic, "module:name", options), imported by the check: a file may be read before its handlers exist."""
         self._terms: _Terms | None = None
         self._groups: dict[str, _Group] = {}
 
-    def subscribe(self, topic: str, **options: Unpack[Options]) -> Callable[[Function], Function]:
+    def subscribe(self, topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
         """For a function; several on one are all right. The function stays what it was."""
         return Router(self, "", {}).subscribe(topic, **options)
 
-    def router(self, prefix: str, **defaults: Unpack[Options]) -> Router:
+    def router(self, prefix: str, **defaults: Unpack[SubscriptionOptions]) -> Router:
         """For partial topics; `defaults` hold for all of its subscriptions, and its filters come before theirs."""
         return Router(self, prefix, defaults)
 
-    def add(self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[Options]) -> None:
+    def add(self, topic: str, handler: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]) -> None:
         """The handler may be named as "module:name"."""
         with self._lock:
             if isinstance(handler, str) and self._terms is None:
                 self._by_name.append((topic, handler, options))
                 return
-            function = imported(handler) if isinstance(handler, str) else handler
-            self._change([*self._declared, declared(topic, function, **options)])
+            function = import_object(handler) if isinstance(handler, str) else handler
+            self._change([*self._declared, new_subscription(topic, function, **options)])
         self._tell()
 
     def remove(self, topic: str, handler: Callable[..., Any]) -> None:
@@ -82,13 +94,13 @@ class Registry:
 
     def load(self, path: str | Path) -> None:
         """Add what a TOML file says."""
-        for topic, handler, options in read_file(path, OPTIONS_KNOWN):
+        for topic, handler, options in read_subscription_file(path, SUBSCRIPTION_OPTION_NAMES):
             self.add(topic, handler, **options)
 
     def scan(self, package: str | ModuleType) -> None:
         """Import every module of a package: its decorators run, and functions marked with `subscribe` are added."""
-        for module in modules_of(package):
-            for topic, function, options in marked(module):
+        for module in import_modules(package):
+            for topic, function, options in marked_handlers(module):
                 if not any((each.topic, each.handler) == (topic, function) for each in self._declared):
                     self.add(topic, function, **options)
 
@@ -99,17 +111,17 @@ class Registry:
         prefix: str | None = None,
         group_prefix: str | None = None,
         version: str = "v1",
-        naming: Naming | None = None,
+        naming: FieldNaming | None = None,
         providers: Mapping[Any, Provider] | None = None,
     ) -> None:
         """Plan every handler and every group. `prefix` goes before the topics, `group_prefix` before the groups."""
         terms = _Terms(app, prefix, group_prefix, version, naming, dict(providers or {}))
         with self._lock:
             problems: list[str] = []
-            named: list[Subscription] = []
+            named: list[EventSubscription] = []
             for topic, text, options in self._by_name:
                 try:
-                    named.append(declared(topic, imported(text), **options))
+                    named.append(new_subscription(topic, import_object(text), **options))
                 except SubscriptionError as error:
                     problems.append(str(error))
             # Anew: what was planned under other terms (a naming, providers) does not hold.
@@ -117,20 +129,20 @@ class Registry:
             planned, groups = _planned(everything, terms, problems)
             self._declared, self._groups, self._terms, self._by_name = planned, groups, terms, []
 
-    def groups(self) -> dict[str, GroupPlan]:
+    def groups(self) -> dict[str, GroupSubscriptions]:
         """By their names on the wire; empty before the check."""
         return {name: group.plan for name, group in self._groups.items()}
 
-    def find(self, group: str, name: str) -> Subscription | None:
+    def find(self, group: str, name: str) -> EventSubscription | None:
         """Who of the group takes the name; both as on the wire."""
         served = self._groups.get(group)
         return None if served is None else served.find(name)
 
     @property
-    def subscriptions(self) -> tuple[Subscription, ...]:
+    def subscriptions(self) -> tuple[EventSubscription, ...]:
         return tuple(self._declared)
 
-    def _change(self, subscriptions: list[Subscription]) -> None:
+    def _change(self, subscriptions: list[EventSubscription]) -> None:
         if self._terms is None:
             self._declared = subscriptions
             return
@@ -152,20 +164,20 @@ class _Terms:
     prefix: str | None
     group_prefix: str | None
     version: str
-    naming: Naming | None
+    naming: FieldNaming | None
     providers: Mapping[Any, Provider]
 
 
 class _Group:
     """The handlers of a group, ready to be found."""
 
-    def __init__(self, plan: GroupPlan, by_topic: dict[str, Subscription]) -> None:
+    def __init__(self, plan: GroupSubscriptions, by_topic: dict[str, EventSubscription]) -> None:
         self.plan = plan
         self._exact = {topic: each for topic, each in by_topic.items() if not is_pattern(topic)}
         self._patterns = [(topic, by_topic[topic]) for topic in sorted(by_topic, key=specificity) if is_pattern(topic)]
-        self._found: dict[str, Subscription] = {}
+        self._found: dict[str, EventSubscription] = {}
 
-    def find(self, name: str) -> Subscription | None:
+    def find(self, name: str) -> EventSubscription | None:
         exact = self._exact.get(name)
         if exact is not None or not self._patterns:
             return exact
@@ -180,14 +192,14 @@ class _Group:
 
 
 def _planned(
-    subscriptions: Sequence[Subscription], terms: _Terms, problems: list[str]
-) -> tuple[list[Subscription], dict[str, _Group]]:
-    by_group: dict[str, list[Subscription]] = {}
-    planned: list[Subscription] = []
+    subscriptions: Sequence[EventSubscription], terms: _Terms, problems: list[str]
+) -> tuple[list[EventSubscription], dict[str, _Group]]:
+    by_group: dict[str, list[EventSubscription]] = {}
+    planned: list[EventSubscription] = []
     for each in subscriptions:
         try:
             ready = each if each.checked else replace(each, checked=_plan(each, terms))
-            group = wire_group(each.group, app=terms.app, prefix=terms.group_prefix, version=terms.version)
+            group = broker_group_name(each.group, app=terms.app, prefix=terms.group_prefix, version=terms.version)
         except (SubscriptionError, IllegalName) as error:
             problems.append(str(error))
             continue
@@ -199,8 +211,8 @@ def _planned(
     return planned, groups
 
 
-def _plan(each: Subscription, terms: _Terms) -> Plan:
-    made = plan(each.handler, naming=terms.naming, batch=each.batch is not None, providers=terms.providers)
+def _plan(each: EventSubscription, terms: _Terms) -> CallPlan:
+    made = plan_call(each.handler, naming=terms.naming, batch=each.batch is not None, providers=terms.providers)
     if each.executor == "process":
         if made.is_async or made.session_kind is not None or made.wants_cancel:
             raise SubscriptionError(
@@ -211,11 +223,11 @@ def _plan(each: Subscription, terms: _Terms) -> Plan:
     return made
 
 
-def _grouped(name: str, members: Sequence[Subscription], terms: _Terms, problems: list[str]) -> _Group:
-    by_topic: dict[str, Subscription] = {}
-    concurrency: dict[int, Subscription] = {}
+def _grouped(name: str, members: Sequence[EventSubscription], terms: _Terms, problems: list[str]) -> _Group:
+    by_topic: dict[str, EventSubscription] = {}
+    concurrency: dict[int, EventSubscription] = {}
     for each in members:
-        topic = wire_name(each.topic, terms.prefix)
+        topic = broker_event_name(each.topic, terms.prefix)
         first = by_topic.setdefault(topic, each)
         if first is not each and not (first.allow_duplicates or each.allow_duplicates):
             problems.append(
@@ -227,4 +239,6 @@ def _grouped(name: str, members: Sequence[Subscription], terms: _Terms, problems
     if len(concurrency) > 1:
         said = ", ".join(f"{count} by {each.name}" for count, each in concurrency.items())
         problems.append(f"the concurrency of group {name!r} is {said}: it is the group's, so say it once")
-    return _Group(GroupPlan(name, tuple(sorted(by_topic)), next(iter(concurrency), None), tuple(members)), by_topic)
+    return _Group(
+        GroupSubscriptions(name, tuple(sorted(by_topic)), next(iter(concurrency), None), tuple(members)), by_topic
+    )

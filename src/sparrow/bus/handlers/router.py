@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from sparrow.bus.errors import SubscriptionError
 
 if TYPE_CHECKING:
-    from sparrow.bus.handlers.registry import Registry
-    from sparrow.bus.handlers.subscription import Options
+    from sparrow.bus.handlers.registry import SubscriptionRegistry
+    from sparrow.bus.handlers.subscription import SubscriptionOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Target = TypeVar("Target")
@@ -30,7 +30,7 @@ Target = TypeVar("Target")
 _MARKS = "__sparrow_subscriptions__"
 
 
-def subscribe(topic: str, **options: Unpack[Options]) -> Callable[[Function], Function]:
+def subscribe(topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
     """Marks a function or method; whoever has the bus takes it up: a router around its class, or `scan`."""
     _refuse_a_bare_decorator(topic)
 
@@ -43,12 +43,12 @@ def subscribe(topic: str, **options: Unpack[Options]) -> Callable[[Function], Fu
 
 
 class Router:
-    """Made by `Registry.router`. A topic that starts with a dot goes after the prefix; another one stands alone."""
+    """Made by `SubscriptionRegistry.router`. A topic that starts with a dot goes after the prefix; another one stands alone."""
 
-    def __init__(self, registry: Registry, prefix: str, defaults: Options) -> None:
+    def __init__(self, registry: SubscriptionRegistry, prefix: str, defaults: SubscriptionOptions) -> None:
         self._registry, self._prefix, self._defaults = registry, prefix.rstrip("."), defaults
 
-    def subscribe(self, topic: str, **options: Unpack[Options]) -> Callable[[Function], Function]:
+    def subscribe(self, topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[Function], Function]:
         _refuse_a_bare_decorator(topic)
 
         def take(function: Function) -> Function:
@@ -57,9 +57,9 @@ class Router:
 
         return take
 
-    def add(self, topic: str, function: Callable[..., Any] | str, **options: Unpack[Options]) -> None:
+    def add(self, topic: str, function: Callable[..., Any] | str, **options: Unpack[SubscriptionOptions]) -> None:
         filters = (*self._defaults.get("filters", ()), *options.get("filters", ()))
-        merged: Options = {**self._defaults, **options, "filters": filters}
+        merged: SubscriptionOptions = {**self._defaults, **options, "filters": filters}
         self._registry.add(self._prefix + topic if topic.startswith(".") else topic, function, **merged)
 
     def __call__(self, target: Target) -> Target:
@@ -73,7 +73,7 @@ class Router:
                     f"{target.__qualname__} cannot be made without arguments ({error}): "
                     f"give an instance, bus.router({self._prefix!r})({target.__qualname__}(...))"
                 ) from error
-        found = list(marked(holder))
+        found = list(marked_handlers(holder))
         if not found:
             raise SubscriptionError(f"{target!r} has nothing marked with @subscribe")
         for topic, function, options in found:
@@ -81,7 +81,7 @@ class Router:
         return target
 
 
-def marked(holder: Any) -> Iterator[tuple[str, Callable[..., Any], Options]]:
+def marked_handlers(holder: Any) -> Iterator[tuple[str, Callable[..., Any], SubscriptionOptions]]:
     """What is marked in a module, or in an object as its bound methods. In a module: only what it defines itself."""
     is_module = inspect.ismodule(holder)
     for name in list(vars(holder)) if is_module else dir(type(holder)):

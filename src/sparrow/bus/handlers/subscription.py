@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
 from sparrow.bus.errors import SubscriptionError
-from sparrow.bus.handlers.call_plan import Plan
-from sparrow.bus.handlers.discovery import imported
-from sparrow.bus.handlers.filters import Filter, as_filter
+from sparrow.bus.handlers.call_plan import CallPlan
+from sparrow.bus.handlers.discovery import import_object
+from sparrow.bus.handlers.filters import HandlerFilter, to_filter
 from sparrow.bus.handlers.signatures import handler_name
 from sparrow.bus.names import checked_topic
 from sparrow.bus.retry import Retry
@@ -20,11 +20,11 @@ from sparrow.model.errors import IllegalName
 Duration = float | str | timedelta
 """Seconds, a timedelta, or text such as "500ms", "2s", "5m", "1h"."""
 
-WITHIN_S = 1.0
+BATCH_WAIT_DEFAULT_S = 1.0
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class Options(TypedDict, total=False):
+class SubscriptionOptions(TypedDict, total=False):
     """What a subscription may say besides its topic."""
 
     group: str | None
@@ -49,11 +49,11 @@ class Options(TypedDict, total=False):
     allow_duplicates: bool
 
 
-OPTIONS_KNOWN = frozenset(Options.__annotations__)
+SUBSCRIPTION_OPTION_NAMES = frozenset(SubscriptionOptions.__annotations__)
 
 
 @dataclass(frozen=True)
-class Subscription:
+class EventSubscription:
     topic: str
     """A name or a pattern, as declared: without the prefix of the bus."""
     handler: Callable[..., Any]
@@ -63,18 +63,18 @@ class Subscription:
     on_failure: Literal["block", "skip", "park"] = "block"
     retry: Retry | None = None
     batch: int | None = None
-    within_s: float = WITHIN_S
-    filters: tuple[Filter, ...] = ()
+    within_s: float = BATCH_WAIT_DEFAULT_S
+    filters: tuple[HandlerFilter, ...] = ()
     dedupe: bool = True
     timeout_s: float | None = None
     max_runtime_s: float | None = None
     dead_letter: str | None = None
     executor: Literal["thread", "process"] = "thread"
     allow_duplicates: bool = False
-    checked: Plan | None = field(default=None, repr=False, compare=False)
+    checked: CallPlan | None = field(default=None, repr=False, compare=False)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> CallPlan:
         assert self.checked is not None, "a subscription is planned by Registry.check"
         return self.checked
 
@@ -87,7 +87,7 @@ class Subscription:
         return f"{self.name} ({self.topic!r}, group {self.group!r})"
 
 
-def seconds(value: Duration) -> float:
+def to_seconds(value: Duration) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -98,16 +98,20 @@ def seconds(value: Duration) -> float:
     return float(value)
 
 
-def declared(topic: str, handler: Callable[..., Any], **options: Unpack[Options]) -> Subscription:
+def new_subscription(
+    topic: str, handler: Callable[..., Any], **options: Unpack[SubscriptionOptions]
+) -> EventSubscription:
     """A subscription of what a decorator was given; wrong values are refused here."""
     name = handler_name(handler)
     if not callable(handler):
         raise SubscriptionError(f"{handler!r} cannot handle {topic!r}: it is not callable")
     if topic.startswith("."):
         raise SubscriptionError(f"{topic!r} of {name} is partial: it needs a router, as in bus.router('order')")
-    unknown = options.keys() - OPTIONS_KNOWN
+    unknown = options.keys() - SUBSCRIPTION_OPTION_NAMES
     if unknown:
-        raise SubscriptionError(f"{name} is subscribed with {sorted(unknown)}; known are {sorted(OPTIONS_KNOWN)}")
+        raise SubscriptionError(
+            f"{name} is subscribed with {sorted(unknown)}; known are {sorted(SUBSCRIPTION_OPTION_NAMES)}"
+        )
     try:
         checked_topic(topic)
         if options.get("dead_letter"):
@@ -118,18 +122,18 @@ def declared(topic: str, handler: Callable[..., Any], **options: Unpack[Options]
     for key in ("within", "timeout", "max_runtime"):
         if key in plain:
             value = plain.pop(key)
-            plain[f"{key}_s"] = None if value is None else seconds(value)
+            plain[f"{key}_s"] = None if value is None else to_seconds(value)
     plain["filters"] = tuple(
-        as_filter(imported(each) if isinstance(each, str) else each) for each in plain.get("filters", ())
+        to_filter(import_object(each) if isinstance(each, str) else each) for each in plain.get("filters", ())
     )
-    made = Subscription(topic, handler, **plain)
+    made = EventSubscription(topic, handler, **plain)
     problem = _problem(made)
     if problem:
         raise SubscriptionError(f"{made}: {problem}")
     return made
 
 
-def _problem(made: Subscription) -> str | None:
+def _problem(made: EventSubscription) -> str | None:
     """What is wrong with its values."""
     wrong = {
         "concurrency must be at least 1": made.concurrency is not None and made.concurrency < 1,

@@ -20,14 +20,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sparrow.bus.errors import SubscriptionError
-from sparrow.bus.handlers.call_plan import Plan
-from sparrow.bus.sql.database import Database
+from sparrow.bus.handlers.call_plan import CallPlan
+from sparrow.bus.sql.database import BusDatabase
 
-Finish = Callable[[Connection], None]
+FinishMessage = Callable[[Connection], None]
 """Writes the end of the message; raises `LeaseLost` when it is no longer ours to end."""
 
 
-class Effect(Protocol):
+class HandlerTransaction(Protocol):
     handle: Any
     """What the handler is given, and what publishing inside it is bound to; None: nothing."""
 
@@ -37,15 +37,15 @@ class Effect(Protocol):
         """Run the handler."""
         ...
 
-    async def commit(self, finish: Finish) -> None: ...
+    async def commit(self, finish: FinishMessage) -> None: ...
 
     async def abandon(self) -> None:
         """Nothing of it happened. Called unless `commit` has returned."""
         ...
 
 
-class AsyncEffect:
-    def __init__(self, database: Database, plan: Plan, spare: list[AsyncSession]) -> None:
+class AsyncSessionTransaction:
+    def __init__(self, database: BusDatabase, plan: CallPlan, spare: list[AsyncSession]) -> None:
         """`spare`: sessions that are closed and as good as new; making one costs about as much as a statement."""
         self._spare = spare
         self._session = spare.pop() if spare else AsyncSession(database.async_engine, expire_on_commit=False)
@@ -59,7 +59,7 @@ class AsyncEffect:
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await function(*args, **kwargs)
 
-    async def commit(self, finish: Finish) -> None:
+    async def commit(self, finish: FinishMessage) -> None:
         def work(session: Session) -> None:
             session.flush()
             finish(session.connection())
@@ -73,8 +73,8 @@ class AsyncEffect:
         await self._session.close()
 
 
-class BlockingEffect:
-    def __init__(self, database: Database, plan: Plan, pool: Pool) -> None:
+class SessionTransaction:
+    def __init__(self, database: BusDatabase, plan: CallPlan, pool: Pool) -> None:
         self._session = Session(database.engine, expire_on_commit=False)
         self._wants_connection = plan.wants_connection
         self._pool = pool
@@ -83,34 +83,34 @@ class BlockingEffect:
 
     async def begin(self) -> None:
         if self._wants_connection:
-            self.handle = await in_pool(self._pool, self._session.connection)
+            self.handle = await run_in_pool(self._pool, self._session.connection)
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # submit, not run_in_executor: what was cancelled here may still be running there, and owns the session
         self._calling = _submit(self._pool, functools.partial(_called, function, args, kwargs))
-        return plain_result(await asyncio.wrap_future(self._calling), function)
+        return checked_result(await asyncio.wrap_future(self._calling), function)
 
-    async def commit(self, finish: Finish) -> None:
+    async def commit(self, finish: FinishMessage) -> None:
         def work() -> None:
             self._session.flush()
             finish(self._session.connection())
             self._session.commit()
             self._session.close()
 
-        await in_pool(self._pool, work)
+        await run_in_pool(self._pool, work)
 
     async def abandon(self) -> None:
         calling = self._calling
         if calling is not None and not calling.done():
             calling.add_done_callback(lambda _: self._session.close())  # by the thread that still uses it
             return
-        await in_pool(self._pool, self._session.close)
+        await run_in_pool(self._pool, self._session.close)
 
 
-class NoEffect:
+class NoTransaction:
     """The handler has no transaction of ours. What it does elsewhere happens at least once."""
 
-    def __init__(self, database: Database, plan: Plan, pool: Pool | None) -> None:
+    def __init__(self, database: BusDatabase, plan: CallPlan, pool: Pool | None) -> None:
         self._database, self._pool, self._is_async = database, pool, plan.is_async
         self.handle: Any = None
 
@@ -120,15 +120,17 @@ class NoEffect:
         if self._is_async:
             return await function(*args, **kwargs)
         assert self._pool is not None
-        return plain_result(await in_pool(self._pool, functools.partial(_called, function, args, kwargs)), function)
+        return checked_result(
+            await run_in_pool(self._pool, functools.partial(_called, function, args, kwargs)), function
+        )
 
-    async def commit(self, finish: Finish) -> None:
+    async def commit(self, finish: FinishMessage) -> None:
         await self._database.run(finish)
 
     async def abandon(self) -> None: ...
 
 
-class ProcessEffect(NoEffect):
+class NoTransactionInProcess(NoTransaction):
     """The handler runs in a process of its own: it is given what can be sent there."""
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,7 +145,7 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         raise RuntimeError("the handler raised StopIteration") from error
 
 
-def plain_result(result: Any, function: Callable[..., Any]) -> Any:
+def checked_result(result: Any, function: Callable[..., Any]) -> Any:
     """What a blocking handler returned. An awaitable means that nothing has run yet: that is no success."""
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
@@ -154,7 +156,7 @@ def plain_result(result: Any, function: Callable[..., Any]) -> Any:
     return result
 
 
-async def in_pool(pool: Pool, function: Callable[[], Any]) -> Any:
+async def run_in_pool(pool: Pool, function: Callable[[], Any]) -> Any:
     return await asyncio.wrap_future(_submit(pool, function))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
 
 
-class FirstRequest:
+class StartOnFirstRequest:
     """Call it at every request; only the first one does anything."""
 
     def __init__(self, bus: EventBus, *, start: bool) -> None:

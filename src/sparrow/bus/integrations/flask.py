@@ -28,8 +28,8 @@ from flask.cli import AppGroup
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from werkzeug.local import LocalProxy
 
-from sparrow.bus.handlers.filters import Context, Next
-from sparrow.bus.integrations.first_request import FirstRequest
+from sparrow.bus.handlers.filters import CallNext, FilterContext
+from sparrow.bus.integrations.first_request import StartOnFirstRequest
 from sparrow.bus.integrations.worker_process import run_worker
 from sparrow.bus.publish.publisher import Publisher
 from sparrow.model.errors import Refused
@@ -37,17 +37,17 @@ from sparrow.model.errors import Refused
 if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
 
-SessionOf = scoped_session[Any] | Callable[[], Session]
+SessionSource = scoped_session[Any] | Callable[[], Session]
 _EXTENSION = "sparrow-bus"
 _IN_G = "_sparrow_publisher"
 
 
-class Installed(NamedTuple):
+class InstalledBus(NamedTuple):
     bus: EventBus
-    session: SessionOf | None
+    session: SessionSource | None
 
 
-def install(bus: EventBus, app: Flask, *, session: SessionOf | None = None, start: bool = True) -> None:
+def install(bus: EventBus, app: Flask, *, session: SessionSource | None = None, start: bool = True) -> None:
     """`session`: where the session of a request comes from: a scoped_session (`db.session`), or a function that gives
     the one the view uses. Without it an event is published in a short transaction of its own.
 
@@ -59,11 +59,11 @@ def install(bus: EventBus, app: Flask, *, session: SessionOf | None = None, star
         )
     if _EXTENSION in app.extensions:
         raise Refused(f"the Flask application {app.name!r} has a bus already")
-    app.extensions[_EXTENSION] = Installed(bus, session)
-    first_request = FirstRequest(bus, start=start)
+    app.extensions[_EXTENSION] = InstalledBus(bus, session)
+    first_request = StartOnFirstRequest(bus, start=start)
     app.before_request(first_request)
 
-    async def in_app_context(ctx: Context, call_next: Next) -> None:
+    async def in_app_context(ctx: FilterContext, call_next: CallNext) -> None:
         with app.app_context():
             await call_next(ctx)
 
@@ -82,7 +82,7 @@ def _current() -> Publisher:
     """One for each request."""
     found: Publisher | None = g.get(_IN_G)
     if found is None:
-        installed: Installed | None = current_app.extensions.get(_EXTENSION)
+        installed: InstalledBus | None = current_app.extensions.get(_EXTENSION)
         if installed is None:
             raise Refused(f"the Flask application {current_app.name!r} has no bus: call `bus.install(app)`")
         session: Any = installed.session

@@ -14,78 +14,84 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from sparrow.bus.context import Shared
+from sparrow.bus.context import BusContext
 from sparrow.bus.errors import IllegalTransition, UnknownMessage
-from sparrow.bus.operations.stored_event import NUMBER_MAX, Outcome, StoredEvent, Where
+from sparrow.bus.operations.stored_event import EVENT_ID_MAX, OperationResult, StoredEvent, Where
 from sparrow.bus.sql import operator_actions, stored_events
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.states import OPEN, Status
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.states import OPEN_STATUSES, EventStatus
 from sparrow.bus.telemetry.probe import Side
 from sparrow.model.errors import Refused
 
 T = TypeVar("T")
 
-LOT = 500
-SAMPLE = 20
-PAGE_MAX = 1_000
-_CLOSED = frozenset(Status) - OPEN
+BATCH_SIZE = 500
+SAMPLE_SIZE = 20
+PAGE_SIZE_MAX = 1_000
+_CLOSED = frozenset(EventStatus) - OPEN_STATUSES
 
 
-class Pause(NamedTuple):
+class RatePause(NamedTuple):
     seconds: float
 
 
-Work = Callable[[Connection], Any]
-Steps = Generator[Work | Pause, Any, T]
+TransactionWork = Callable[[Connection], Any]
+OperationSteps = Generator[TransactionWork | RatePause, Any, T]
 """Each piece of work is one transaction, whose result is sent back in."""
 
 
 @dataclass(frozen=True)
-class Action:
+class OperatorAction:
     name: str
     wanted: str
     """What the message would become, as an error says it."""
-    legal_from: frozenset[Status]
-    usual_from: Status
+    legal_from: frozenset[EventStatus]
+    usual_from: EventStatus
     """What a filter means that names no state."""
-    becomes: Status | None
-    apply: Callable[[Connection, Sql, int, Sequence[int]], list[int]]
+    becomes: EventStatus | None
+    apply: Callable[[Connection, SqlDialect, int, Sequence[int]], list[int]]
 
 
-REQUEUE = Action("requeue", "Enqueued", _CLOSED, Status.FAILED, Status.ENQUEUED, operator_actions.requeue)
-PUBLISH_NOW = Action(
+REQUEUE = OperatorAction(
+    "requeue", "Enqueued", _CLOSED, EventStatus.FAILED, EventStatus.ENQUEUED, operator_actions.requeue
+)
+PUBLISH_NOW = OperatorAction(
     "publish-now",
     "due now",
-    frozenset({Status.DELAYED}),
-    Status.DELAYED,
-    Status.SCHEDULED,
+    frozenset({EventStatus.DELAYED}),
+    EventStatus.DELAYED,
+    EventStatus.SCHEDULED,
     operator_actions.publish_now,
 )
-PARK = Action("park", "parked", frozenset({Status.FAILED}), Status.FAILED, None, operator_actions.park)
-UNPARK = Action(
+PARK = OperatorAction(
+    "park", "parked", frozenset({EventStatus.FAILED}), EventStatus.FAILED, None, operator_actions.park
+)
+UNPARK = OperatorAction(
     "unpark",
     "unparked",
-    frozenset({Status.FAILED}),
-    Status.FAILED,
+    frozenset({EventStatus.FAILED}),
+    EventStatus.FAILED,
     None,
     partial(operator_actions.park, parks=False),
 )
 
 
-def cancelling(kept_s: float) -> Action:
+def cancel_action(kept_s: float) -> OperatorAction:
     apply = partial(operator_actions.cancel, kept_s=kept_s)
-    legal_from = frozenset({Status.SCHEDULED, Status.DELAYED})
-    return Action("cancel", "Cancelled", legal_from, Status.DELAYED, Status.CANCELLED, apply)
+    legal_from = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED})
+    return OperatorAction("cancel", "Cancelled", legal_from, EventStatus.DELAYED, EventStatus.CANCELLED, apply)
 
 
-def deleting(*, force: bool) -> Action:
-    legal_from = frozenset(Status) if force else _CLOSED
-    return Action("delete", "deleted", legal_from, Status.FAILED, None, partial(operator_actions.delete, force=force))
+def delete_action(*, force: bool) -> OperatorAction:
+    legal_from = frozenset(EventStatus) if force else _CLOSED
+    return OperatorAction(
+        "delete", "deleted", legal_from, EventStatus.FAILED, None, partial(operator_actions.delete, force=force)
+    )
 
 
-def acting(
-    shared: Shared,
-    action: Action,
+def action_steps(
+    shared: BusContext,
+    action: OperatorAction,
     side: Side,
     numbers: Sequence[int],
     where: Where | None,
@@ -93,7 +99,7 @@ def acting(
     dry_run: bool,
     limit: int | None,
     rate: float | None,
-) -> Steps[Outcome]:
+) -> OperationSteps[OperationResult]:
     """Exactly one of `numbers` and `where` says which messages."""
     if bool(numbers) == (where is not None):
         raise Refused(f"{action.name}: give the numbers of messages, or say `where`")
@@ -106,46 +112,50 @@ def acting(
     return _acting_where(shared, action, side, _narrowed(action, where), dry_run=dry_run, limit=limit, rate=rate)
 
 
-def getting(shared: Shared, side: Side, number: int) -> Steps[StoredEvent]:
+def get_steps(shared: BusContext, side: Side, number: int) -> OperationSteps[StoredEvent]:
     found = None
-    if 0 <= number <= NUMBER_MAX:
+    if 0 <= number <= EVENT_ID_MAX:
         found = yield lambda db: stored_events.get(db, shared.sql_of(db), side, number)
     if found is None:
         raise UnknownMessage(side, number)
     return found  # type: ignore[no-any-return]
 
 
-def finding(shared: Shared, side: Side, where: Where, limit: int, before_id: int | None) -> Steps[list[StoredEvent]]:
-    if not 1 <= limit <= PAGE_MAX:
-        raise Refused(f"a page has 1 to {PAGE_MAX} messages, not {limit}: take the next one with before_id")
+def find_steps(
+    shared: BusContext, side: Side, where: Where, limit: int, before_id: int | None
+) -> OperationSteps[list[StoredEvent]]:
+    if not 1 <= limit <= PAGE_SIZE_MAX:
+        raise Refused(f"a page has 1 to {PAGE_SIZE_MAX} messages, not {limit}: take the next one with before_id")
     if before_id is not None:
-        before_id = min(before_id, NUMBER_MAX)
+        before_id = min(before_id, EVENT_ID_MAX)
     found = yield lambda db: stored_events.find(db, shared.sql_of(db), side, where, limit=limit, before_id=before_id)
     return found  # type: ignore[no-any-return]
 
 
-def _narrowed(action: Action, where: Where) -> Where:
+def _narrowed(action: OperatorAction, where: Where) -> Where:
     if where.says_nothing:
         raise Refused(f"{action.name} of everything is not done: say which messages, by their state at least")
     if where.status is None:
         return replace(where, status=action.usual_from)
-    statuses = OPEN if where.status == "Open" else {Status(where.status)}
+    statuses = OPEN_STATUSES if where.status == "Open" else {EventStatus(where.status)}
     if not statuses & action.legal_from:
         legal = ", ".join(sorted(status.value for status in action.legal_from))
         raise Refused(f"what is {where.status} cannot become {action.wanted}: {action.name} takes what is {legal}")
     return where
 
 
-def _acting_on(shared: Shared, action: Action, side: Side, numbers: list[int], *, dry_run: bool) -> Steps[Outcome]:
+def _acting_on(
+    shared: BusContext, action: OperatorAction, side: Side, numbers: list[int], *, dry_run: bool
+) -> OperationSteps[OperationResult]:
     for number in numbers:
-        if not 0 <= number <= NUMBER_MAX:
+        if not 0 <= number <= EVENT_ID_MAX:
             raise UnknownMessage(side, number)
 
     def work(db: Connection) -> None:
         sql = shared.sql_of(db)
-        for first in range(0, len(numbers), LOT):
-            lot = numbers[first : first + LOT]
-            done = set(action.apply(db, sql, stored_events.number_of(side), lot))
+        for first in range(0, len(numbers), BATCH_SIZE):
+            lot = numbers[first : first + BATCH_SIZE]
+            done = set(action.apply(db, sql, stored_events.message_type(side), lot))
             for number in lot:
                 if number not in done:
                     _refuse(db, sql, action, side, number)
@@ -155,12 +165,12 @@ def _acting_on(shared: Shared, action: Action, side: Side, numbers: list[int], *
     try:
         yield work
     except _Undo:
-        return Outcome(len(numbers), tuple(numbers[:SAMPLE]), is_dry=True)
+        return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]), is_dry=True)
     _tell(shared, action, side, numbers)
-    return Outcome(len(numbers), tuple(numbers[:SAMPLE]))
+    return OperationResult(len(numbers), tuple(numbers[:SAMPLE_SIZE]))
 
 
-def _refuse(db: Connection, sql: Sql, action: Action, side: Side, number: int) -> None:
+def _refuse(db: Connection, sql: SqlDialect, action: OperatorAction, side: Side, number: int) -> None:
     found = stored_events.get(db, sql, side, number)
     if found is None:
         raise UnknownMessage(side, number)
@@ -168,40 +178,47 @@ def _refuse(db: Connection, sql: Sql, action: Action, side: Side, number: int) -
 
 
 def _acting_where(
-    shared: Shared, action: Action, side: Side, where: Where, *, dry_run: bool, limit: int | None, rate: float | None
-) -> Steps[Outcome]:
+    shared: BusContext,
+    action: OperatorAction,
+    side: Side,
+    where: Where,
+    *,
+    dry_run: bool,
+    limit: int | None,
+    rate: float | None,
+) -> OperationSteps[OperationResult]:
     if dry_run:
         count = yield lambda db: stored_events.count(db, shared.sql_of(db), side, where, limit)
-        sample = yield lambda db: stored_events.numbers(
-            db, shared.sql_of(db), side, where, limit=min(SAMPLE, limit or SAMPLE)
+        sample = yield lambda db: stored_events.matching_ids(
+            db, shared.sql_of(db), side, where, limit=min(SAMPLE_SIZE, limit or SAMPLE_SIZE)
         )
-        return Outcome(count, tuple(sample), is_dry=True)
+        return OperationResult(count, tuple(sample), is_dry=True)
     done = after_id = 0
     sample = []
-    lot = LOT if rate is None else max(1, min(LOT, int(rate)))
+    lot = BATCH_SIZE if rate is None else max(1, min(BATCH_SIZE, int(rate)))
     while limit is None or done < limit:
         size = lot if limit is None else min(lot, limit - done)
         chosen, changed = yield partial(_lot, shared, action, side, where, size, after_id)
         if not chosen:
             break
         done, after_id = done + len(changed), chosen[-1]
-        sample += changed[: SAMPLE - len(sample)]
+        sample += changed[: SAMPLE_SIZE - len(sample)]
         _tell(shared, action, side, changed)
         if rate is not None and changed:
-            yield Pause(len(changed) / rate)
-    return Outcome(done, tuple(sample))
+            yield RatePause(len(changed) / rate)
+    return OperationResult(done, tuple(sample))
 
 
 def _lot(
-    shared: Shared, action: Action, side: Side, where: Where, size: int, after_id: int, db: Connection
+    shared: BusContext, action: OperatorAction, side: Side, where: Where, size: int, after_id: int, db: Connection
 ) -> tuple[list[int], list[int]]:
     """Those that were chosen, and those of them that have changed."""
     sql = shared.sql_of(db)
-    chosen = stored_events.numbers(db, sql, side, where, limit=size, after_id=after_id)
-    return chosen, action.apply(db, sql, stored_events.number_of(side), chosen) if chosen else []
+    chosen = stored_events.matching_ids(db, sql, side, where, limit=size, after_id=after_id)
+    return chosen, action.apply(db, sql, stored_events.message_type(side), chosen) if chosen else []
 
 
-def _tell(shared: Shared, action: Action, side: Side, numbers: Sequence[int]) -> None:
+def _tell(shared: BusContext, action: OperatorAction, side: Side, numbers: Sequence[int]) -> None:
     if not numbers:
         return
     shared.probe.count("bus_operations_total", len(numbers), action=action.name, side=side)

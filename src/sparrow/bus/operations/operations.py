@@ -18,36 +18,44 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from sqlalchemy import Connection
 
-from sparrow.bus.context import Shared
+from sparrow.bus.context import BusContext
 from sparrow.bus.operations.actions import (
     PARK,
     PUBLISH_NOW,
     REQUEUE,
     UNPARK,
-    Action,
-    Pause,
-    Steps,
-    Work,
-    acting,
-    cancelling,
-    deleting,
-    finding,
-    getting,
+    OperationSteps,
+    OperatorAction,
+    RatePause,
+    TransactionWork,
+    action_steps,
+    cancel_action,
+    delete_action,
+    find_steps,
+    get_steps,
 )
-from sparrow.bus.operations.stored_event import SIDES, Backlog, Failures, Outcome, Stats, StoredEvent, Where
+from sparrow.bus.operations.stored_event import (
+    SIDES,
+    BusStats,
+    FailureSummary,
+    GroupBacklog,
+    OperationResult,
+    StoredEvent,
+    Where,
+)
 from sparrow.bus.sql import statistics
 from sparrow.bus.telemetry.probe import Side
 from sparrow.model.errors import Refused
 
-__all__ = ["BlockingOperations", "Operations"]
+__all__ = ["Operations", "AsyncOperations"]
 
 T = TypeVar("T")
-NOTHING_SAID = Where()
-PAGE = 50
-TIMELINE_MAX = 500
+NO_FILTER = Where()
+PAGE_SIZE_DEFAULT = 50
+TIMELINE_EVENTS_MAX = 500
 
 
-class Bulk(TypedDict, total=False):
+class BulkOptions(TypedDict, total=False):
     """How many messages are chosen and changed at once, in place of naming their numbers."""
 
     where: Where | None
@@ -62,11 +70,13 @@ class Bulk(TypedDict, total=False):
 class _Steps:
     """What both kinds have in common: which steps there are."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: BusContext) -> None:
         self._shared = shared
 
-    def _act(self, action: Action, side: Side, ids: tuple[int, ...], how: Bulk) -> Steps[Outcome]:
-        return acting(
+    def _act(
+        self, action: OperatorAction, side: Side, ids: tuple[int, ...], how: BulkOptions
+    ) -> OperationSteps[OperationResult]:
+        return action_steps(
             self._shared,
             action,
             side,
@@ -77,105 +87,107 @@ class _Steps:
             rate=how.get("rate"),
         )
 
-    def _cancelling(self) -> Action:
-        return cancelling(self._shared.settings.succeeded_kept_s)
+    def _cancelling(self) -> OperatorAction:
+        return cancel_action(self._shared.settings.succeeded_kept_s)
 
-    def _timeline(self, correlation_id: str) -> Steps[list[StoredEvent]]:
+    def _timeline(self, correlation_id: str) -> OperationSteps[list[StoredEvent]]:
         where, found = Where(correlation_id=correlation_id), []
         for side in SIDES:
-            found += yield from finding(self._shared, side, where, TIMELINE_MAX, None)
+            found += yield from find_steps(self._shared, side, where, TIMELINE_EVENTS_MAX, None)
         return sorted(found, key=lambda event: (event.added, event.id))
 
-    def _stats(self) -> Steps[Stats]:
-        def work(db: Connection) -> Stats:
+    def _stats(self) -> OperationSteps[BusStats]:
+        def work(db: Connection) -> BusStats:
             sql = self._shared.sql_of(db)
-            return Stats(statistics.stats(db, sql, "published"), statistics.stats(db, sql, "received"))
+            return BusStats(statistics.table_stats(db, sql, "published"), statistics.table_stats(db, sql, "received"))
 
         return (yield work)  # type: ignore[no-any-return]
 
-    def _backlog(self, by_name: bool) -> Steps[list[Backlog]]:
-        def work(db: Connection) -> list[Backlog]:
+    def _backlog(self, by_name: bool) -> OperationSteps[list[GroupBacklog]]:
+        def work(db: Connection) -> list[GroupBacklog]:
             sql = self._shared.sql_of(db)
             return [each for side in SIDES for each in statistics.backlog(db, sql, side, by_name=by_name)]
 
         return (yield work)  # type: ignore[no-any-return]
 
-    def _failures(self) -> Steps[list[Failures]]:
-        def work(db: Connection) -> list[Failures]:
+    def _failures(self) -> OperationSteps[list[FailureSummary]]:
+        def work(db: Connection) -> list[FailureSummary]:
             sql = self._shared.sql_of(db)
             return [each for side in SIDES for each in statistics.failures(db, sql, side)]
 
         return (yield work)  # type: ignore[no-any-return]
 
 
-class Operations(_Steps):
+class AsyncOperations(_Steps):
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def find(
-        self, side: Side, where: Where = NOTHING_SAID, *, limit: int = PAGE, before_id: int | None = None
+        self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
         """A page of messages, the newest first. The next one: `before_id` is the last one's id."""
-        return await self._run(finding(self._shared, side, where, limit, before_id))
+        return await self._run(find_steps(self._shared, side, where, limit, before_id))
 
     async def get(self, side: Side, id: int) -> StoredEvent:
         """`UnknownMessage` when it is not there."""
-        return await self._run(getting(self._shared, side, id))
+        return await self._run(get_steps(self._shared, side, id))
 
     async def timeline(self, correlation_id: str) -> list[StoredEvent]:
         """Everything of one conversation that is stored here, both sides, in the order of time. It reads whole tables:
         no index has the headers."""
         return await self._run(self._timeline(correlation_id))
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> BusStats:
         """Counts by state, backlog by group, age of the oldest. May be asked often: see `sql/counting.py`."""
         return await self._run(self._stats())
 
-    async def backlog(self, *, by_name: bool = False) -> list[Backlog]:
+    async def backlog(self, *, by_name: bool = False) -> list[GroupBacklog]:
         """Open work by group, or by topic and group."""
         return await self._run(self._backlog(by_name))
 
-    async def failures(self) -> list[Failures]:
+    async def failures(self) -> list[FailureSummary]:
         """What has failed, by kind of error."""
         return await self._run(self._failures())
 
     # -- doing --------------------------------------------------------------------------------------------------------
 
-    async def requeue(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+    async def requeue(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
         """Have published messages sent once more: Failed ones, unless `where` or a number says another closed one."""
         return await self._run(self._act(REQUEUE, "published", ids, how))
 
-    async def reexecute(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+    async def reexecute(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
         """Have received messages handled once more; one that has succeeded then has its effect again."""
         return await self._run(self._act(REQUEUE, "received", ids, how))
 
-    async def cancel(self, *ids: int, side: Side = "published", **how: Unpack[Bulk]) -> Outcome:
+    async def cancel(self, *ids: int, side: Side = "published", **how: Unpack[BulkOptions]) -> OperationResult:
         """Scheduled and Delayed ones that no worker holds are never sent, or never handled. A filter that names no
         state means Delayed."""
         return await self._run(self._act(self._cancelling(), side, ids, how))
 
-    async def publish_now(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+    async def publish_now(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
         """Delayed ones wait no longer."""
         return await self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
-    async def delete(self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[Bulk]) -> Outcome:
+    async def delete(
+        self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[BulkOptions]
+    ) -> OperationResult:
         """Closed ones; with `force` also open ones that no worker holds. A filter that names no state means Failed."""
-        return await self._run(self._act(deleting(force=force), side, ids, how))
+        return await self._run(self._act(delete_action(force=force), side, ids, how))
 
-    async def park(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
+    async def park(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
         """Failed ones get no further round by themselves."""
         return await self._run(self._act(PARK, side, ids, how))
 
-    async def unpark(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
+    async def unpark(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
         """They get rounds again."""
         return await self._run(self._act(UNPARK, side, ids, how))
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: OperationSteps[T]) -> T:
         database = self._shared.database
         result: Any = None
         try:
-            step: Work | Pause = next(steps)
+            step: TransactionWork | RatePause = next(steps)
             while True:
-                if isinstance(step, Pause):
+                if isinstance(step, RatePause):
                     await asyncio.sleep(step.seconds)
                     step = steps.send(None)
                     continue
@@ -189,51 +201,53 @@ class Operations(_Steps):
             return end.value  # type: ignore[no-any-return]
 
 
-class BlockingOperations(_Steps):
-    """The same without an event loop; each method does what the one of `Operations` does."""
+class Operations(_Steps):
+    """The same without an event loop; each method does what the one of `AsyncOperations` does."""
 
     def find(
-        self, side: Side, where: Where = NOTHING_SAID, *, limit: int = PAGE, before_id: int | None = None
+        self, side: Side, where: Where = NO_FILTER, *, limit: int = PAGE_SIZE_DEFAULT, before_id: int | None = None
     ) -> list[StoredEvent]:
-        return self._run(finding(self._shared, side, where, limit, before_id))
+        return self._run(find_steps(self._shared, side, where, limit, before_id))
 
     def get(self, side: Side, id: int) -> StoredEvent:
-        return self._run(getting(self._shared, side, id))
+        return self._run(get_steps(self._shared, side, id))
 
     def timeline(self, correlation_id: str) -> list[StoredEvent]:
         return self._run(self._timeline(correlation_id))
 
-    def stats(self) -> Stats:
+    def stats(self) -> BusStats:
         return self._run(self._stats())
 
-    def backlog(self, *, by_name: bool = False) -> list[Backlog]:
+    def backlog(self, *, by_name: bool = False) -> list[GroupBacklog]:
         return self._run(self._backlog(by_name))
 
-    def failures(self) -> list[Failures]:
+    def failures(self) -> list[FailureSummary]:
         return self._run(self._failures())
 
-    def requeue(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+    def requeue(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
         return self._run(self._act(REQUEUE, "published", ids, how))
 
-    def reexecute(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+    def reexecute(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
         return self._run(self._act(REQUEUE, "received", ids, how))
 
-    def cancel(self, *ids: int, side: Side = "published", **how: Unpack[Bulk]) -> Outcome:
+    def cancel(self, *ids: int, side: Side = "published", **how: Unpack[BulkOptions]) -> OperationResult:
         return self._run(self._act(self._cancelling(), side, ids, how))
 
-    def publish_now(self, *ids: int, **how: Unpack[Bulk]) -> Outcome:
+    def publish_now(self, *ids: int, **how: Unpack[BulkOptions]) -> OperationResult:
         return self._run(self._act(PUBLISH_NOW, "published", ids, how))
 
-    def delete(self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[Bulk]) -> Outcome:
-        return self._run(self._act(deleting(force=force), side, ids, how))
+    def delete(
+        self, *ids: int, side: Side = "published", force: bool = False, **how: Unpack[BulkOptions]
+    ) -> OperationResult:
+        return self._run(self._act(delete_action(force=force), side, ids, how))
 
-    def park(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
+    def park(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
         return self._run(self._act(PARK, side, ids, how))
 
-    def unpark(self, *ids: int, side: Side = "received", **how: Unpack[Bulk]) -> Outcome:
+    def unpark(self, *ids: int, side: Side = "received", **how: Unpack[BulkOptions]) -> OperationResult:
         return self._run(self._act(UNPARK, side, ids, how))
 
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: OperationSteps[T]) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -242,9 +256,9 @@ class BlockingOperations(_Steps):
             raise Refused("this would block the event loop: use `await bus.operations...` there")
         database = self._shared.database
         try:
-            step: Work | Pause = next(steps)
+            step: TransactionWork | RatePause = next(steps)
             while True:
-                if isinstance(step, Pause):
+                if isinstance(step, RatePause):
                     time.sleep(step.seconds)
                     step = steps.send(None)
                     continue

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import force_setattr
 
-from sparrow.bus.codec.content_column import read_content
-from sparrow.bus.states import Status
+from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.states import EventStatus
 from sparrow.bus.telemetry.probe import Side
 from sparrow.model.errors import Refused
 
-OPEN_WORD = "Open"
+ANY_OPEN_STATUS = "Open"
 """Stands for all four states in which work is left."""
 SIDES: tuple[Side, Side] = ("published", "received")
-NUMBER_MAX = 2**63 - 1
+EVENT_ID_MAX = 2**63 - 1
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -37,7 +37,7 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     added: datetime
     expires_at: datetime | None
     """None while it is open."""
-    status: Status
+    status: EventStatus
     """The live one: what a worker holds is Processing, whether or not that is written in the row."""
     key: str | None
     rounds: int
@@ -66,7 +66,7 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
 class Where(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages are meant: those for which all that is said here holds. Letter case counts everywhere."""
 
-    status: Status | Literal["Open"] | None = None
+    status: EventStatus | Literal["Open"] | None = None
     """A word for one will do, in any letter case."""
     name: str | None = None
     """Exactly."""
@@ -87,8 +87,8 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     parked: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.status is not None and not isinstance(self.status, Status):
-            force_setattr(self, "status", status_of(self.status))
+        if self.status is not None and not isinstance(self.status, EventStatus):
+            force_setattr(self, "status", parse_status(self.status))
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, str) and _UNSTORABLE.search(value):
@@ -99,7 +99,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         return all(getattr(self, name) is None for name in self.__struct_fields__)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class OperationResult(msgspec.Struct, frozen=True):
     """What an operation has done, or would do."""
 
     count: int
@@ -111,7 +111,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return {"count": self.count, "ids": [str(number) for number in self.ids], "dry_run": self.is_dry}
 
 
-class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+class GroupBacklog(msgspec.Struct, frozen=True, kw_only=True):
     """Open work of one group, or of one topic in it."""
 
     side: Side
@@ -128,7 +128,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     """How long the one that waits longest has been due."""
 
 
-class Failures(msgspec.Struct, frozen=True, kw_only=True):
+class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Failed messages with the same kind of error."""
 
     side: Side
@@ -143,39 +143,39 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     last_id: int
 
 
-class Total(msgspec.Struct, frozen=True):
+class RowCount(msgspec.Struct, frozen=True):
     count: int
     is_exact: bool = True
     """False: the database's own estimate, or a count that was not carried on."""
 
 
-class SideStats(msgspec.Struct, frozen=True, kw_only=True):
+class TableStats(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     by_status: dict[str, int]
     """All states but Successed, exactly."""
     parked: int
-    rows: Total
+    rows: RowCount
     """In the table, finished ones too."""
     oldest_open_s: float
     """Age of the oldest open message that is not meant to wait (Delayed); 0: there is none."""
-    groups: tuple[Backlog, ...]
+    groups: tuple[GroupBacklog, ...]
 
     @property
     def open(self) -> int:
         return sum(group.open for group in self.groups)
 
     @property
-    def succeeded(self) -> Total:
+    def succeeded(self) -> RowCount:
         """What is in the table and in no other state."""
-        return Total(max(0, self.rows.count - sum(self.by_status.values())), self.rows.is_exact)
+        return RowCount(max(0, self.rows.count - sum(self.by_status.values())), self.rows.is_exact)
 
 
-class Stats(msgspec.Struct, frozen=True):
-    published: SideStats
-    received: SideStats
+class BusStats(msgspec.Struct, frozen=True):
+    published: TableStats
+    received: TableStats
 
     @property
-    def sides(self) -> tuple[SideStats, SideStats]:
+    def sides(self) -> tuple[TableStats, TableStats]:
         return self.published, self.received
 
     def to_builtins(self) -> dict[str, Any]:
@@ -186,27 +186,27 @@ class Stats(msgspec.Struct, frozen=True):
         return shown
 
 
-def parts_of(content: str | None) -> tuple[dict[str, str | None], Any]:
+def split_content(content: str | None) -> tuple[dict[str, str | None], Any]:
     """Headers and payload; nothing of either where the column cannot be read."""
     try:
-        headers, body = read_content(content or "")
+        headers, body = decode_content(content or "")
         return headers, msgspec.json.decode(body) if body else None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}, None
 
 
-def status_of(text: str) -> Status | Literal["Open"]:
+def parse_status(text: str) -> EventStatus | Literal["Open"]:
     """In any letter case; also CAP's spelling of Successed."""
     if text.lower() == "open":
         return "Open"
     try:
-        return Status.of(text)
+        return EventStatus.of(text)
     except KeyError:
-        known = ", ".join(status.value for status in Status)
+        known = ", ".join(status.value for status in EventStatus)
         raise Refused(f"{text!r} is no state of a message: say one of {known}, Open") from None
 
 
-def checked_side(text: str) -> Side:
+def parse_side(text: str) -> Side:
     for side in SIDES:
         if side == text.lower():
             return side

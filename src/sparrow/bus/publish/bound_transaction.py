@@ -11,7 +11,7 @@ _bound: ContextVar[Any] = ContextVar("sparrow bus transaction", default=None)
 
 
 @contextmanager
-def bound_to(handle: Any) -> Iterator[None]:
+def bind_transaction(handle: Any) -> Iterator[None]:
     """Until the block ends; what was bound before is bound again then."""
     token = _bound.set(handle)
     try:
@@ -20,5 +20,5 @@ def bound_to(handle: Any) -> Iterator[None]:
         _bound.reset(token)
 
 
-def bound() -> Any:
+def bound_transaction() -> Any:
     return _bound.get()

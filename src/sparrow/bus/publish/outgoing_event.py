@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.content_column import content_of
-from sparrow.bus.codec.payload import Naming, encode, type_name
-from sparrow.bus.names import checked_event_name, wire_name
-from sparrow.bus.publish.transaction_handle import Handle
-from sparrow.bus.snowflake import IdMaker
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import NewEvent, insert, insert_many
+from sparrow.bus.codec.content_column import encode_content
+from sparrow.bus.codec.payload import FieldNaming, encode_payload, payload_type_name
+from sparrow.bus.names import broker_event_name, checked_event_name
+from sparrow.bus.publish.transaction_handle import TransactionHandle
+from sparrow.bus.snowflake import SnowflakeGenerator
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import PublishedRow, insert_event, insert_events
 from sparrow.bus.sql.tables import KEY_CHARS
 from sparrow.model.errors import IllegalMessage, Unavailable
 
@@ -26,16 +26,16 @@ DELAY_MAX_S = 100 * 365 * 86_400.0
 _ID_TRIES = 3
 
 
-Key = str | int | UUID
+EventKey = str | int | UUID
 """What may be a key; it travels as text."""
 
 
-class Outgoing(NamedTuple):
+class OutgoingEvent(NamedTuple):
     """One of many events to publish together: `bus.publish_many([Outgoing("order.created", order, key="7"), ...])`."""
 
     name: str
     value: object = None
-    key: Key | None = None
+    key: EventKey | None = None
     delay: timedelta | float | None = None
     at: datetime | None = None
     headers: Mapping[str, str | None] = {}
@@ -44,15 +44,15 @@ class Outgoing(NamedTuple):
     tenant: str | None = None
 
 
-class Drafting:
+class EventEncoder:
     """Makes events ready to be written. Pure but for the clock and the numbers it hands out."""
 
     def __init__(
         self,
-        ids: IdMaker,
+        ids: SnowflakeGenerator,
         *,
         topic_prefix: str | None,
-        naming: Naming | None,
+        naming: FieldNaming | None,
         check_name: Callable[[str], None],
         now: Callable[[], datetime],
         trace_headers: Callable[[], Mapping[str, str]],
@@ -62,9 +62,9 @@ class Drafting:
         self._check_name, self._now, self._trace_headers = check_name, now, trace_headers
         self._checked: dict[str, str] = {}
 
-    def draft(self, event: Outgoing, number: int | None = None) -> NewEvent:
+    def draft(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
         name = self._checked.get(event.name) or self._check(event.name)
-        body = encode(name, event.value, naming=self._naming)
+        body = encode_payload(name, event.value, naming=self._naming)
         number = self.ids.next() if number is None else number
         now = self._now()
         delay_s = _delay_s(event, now)
@@ -76,52 +76,54 @@ class Drafting:
                 raise IllegalMessage(f"the header {key!r} of {name!r} is {value!r}: headers have names and are text")
         headers[h.ID] = text
         headers[h.NAME] = name
-        headers.setdefault(h.TYPE, type_name(event.value))
+        headers.setdefault(h.TYPE, payload_type_name(event.value))
         headers.setdefault(h.CORRELATION_ID, text)
         headers.setdefault(h.CORRELATION_SEQUENCE, "0")
         headers[h.CALLBACK] = event.callback
         if delay_s is None:
-            headers[h.SENT_AT] = h.sent_at_text(now)
+            headers[h.SENT_AT] = h.format_sent_at(now)
         else:
-            headers[h.SENT_AT] = h.sent_at_text(now + timedelta(seconds=delay_s))
-            headers[h.DELAY] = h.time_span_text(timedelta(seconds=delay_s))
+            headers[h.SENT_AT] = h.format_sent_at(now + timedelta(seconds=delay_s))
+            headers[h.DELAY] = h.format_time_span(timedelta(seconds=delay_s))
         key_text = None
         if event.key is not None:
             key_text = _key_text(event.key, name)
             headers[h.KEY] = headers[h.KAFKA_KEY] = key_text
         if event.dedupe is not None:
-            headers[h.DEDUPE] = event.dedupe
+            headers[h.DEDUP_KEY] = event.dedupe
         if event.tenant is not None:
             headers[h.TENANT] = event.tenant
         headers.update(self._trace_headers())
         try:
-            content = content_of(headers, body)
+            content = encode_content(headers, body)
         except UnicodeEncodeError as error:
             raise IllegalMessage(f"the key or a header of {name!r} has half a character: {error}") from error
-        return NewEvent(number, name, content, key_text, delay_s)
+        return PublishedRow(number, name, content, key_text, delay_s)
 
     def _check(self, name: str) -> str:
-        wired = wire_name(checked_event_name(name), self._prefix)
+        wired = broker_event_name(checked_event_name(name), self._prefix)
         self._check_name(wired)
         if len(self._checked) < 10_000:  # names are few; made-up ones must not fill the memory
             self._checked[name] = wired
         return wired
 
 
-def write(drafting: Drafting, handle: Handle, sql: Sql, event: Outgoing, version: str) -> NewEvent:
+def write_event(
+    drafting: EventEncoder, handle: TransactionHandle, sql: SqlDialect, event: OutgoingEvent, version: str
+) -> PublishedRow:
     """One event. A number that is taken, which is next to impossible, is replaced."""
     for _ in range(_ID_TRIES):
         new = drafting.draft(event)
-        if insert(handle.run, sql, new, version):
+        if insert_event(handle.run, sql, new, version):
             return new
     raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
 
 
-def write_many(
-    drafting: Drafting, handle: Handle, sql: Sql, events: Sequence[Outgoing], version: str
-) -> list[NewEvent]:
+def write_events(
+    drafting: EventEncoder, handle: TransactionHandle, sql: SqlDialect, events: Sequence[OutgoingEvent], version: str
+) -> list[PublishedRow]:
     news = [drafting.draft(event) for event in events]
-    insert_many(handle.run, sql, news, version)
+    insert_events(handle.run, sql, news, version)
     return news
 
 
@@ -133,7 +135,7 @@ def _key_text(key: Any, name: str) -> str:
     return text
 
 
-def _delay_s(event: Outgoing, now: datetime) -> float | None:
+def _delay_s(event: OutgoingEvent, now: datetime) -> float | None:
     if event.delay is not None and event.at is not None:
         raise IllegalMessage("it has both a delay and a time: give one of them")
     if event.at is not None:
@@ -149,5 +151,5 @@ def _delay_s(event: Outgoing, now: datetime) -> float | None:
     return seconds
 
 
-def as_outgoing(event: Outgoing | tuple[Any, ...]) -> Outgoing:
-    return event if isinstance(event, Outgoing) else Outgoing(*event)
+def to_outgoing_event(event: OutgoingEvent | tuple[Any, ...]) -> OutgoingEvent:
+    return event if isinstance(event, OutgoingEvent) else OutgoingEvent(*event)

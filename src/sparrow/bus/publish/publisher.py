@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from sparrow.bus.publish.outgoing_event import Key, Outgoing
+from sparrow.bus.publish.outgoing_event import EventKey, OutgoingEvent
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
 
 
-class How(TypedDict, total=False):
+class PublishOptions(TypedDict, total=False):
     """What can be said of an event besides its name and payload."""
 
-    key: Key | None
+    key: EventKey | None
     delay: timedelta | float | None
     at: datetime | None
     headers: Mapping[str, str | None] | None
@@ -50,18 +50,18 @@ class Publisher:
         """Itself: so `Depends(bus.publisher)` works. A coroutine, as FastAPI would use a thread for a function."""
         return self
 
-    def publish(self, name: str, value: object = None, **how: Unpack[How]) -> int:
+    def publish(self, name: str, value: object = None, **how: Unpack[PublishOptions]) -> int:
         """Write an event into the transaction; its number. It is sent once that is committed."""
         return self.bus.publish(name, value, session=self._session, using=self._using, **how)
 
-    async def publish_async(self, name: str, value: object = None, **how: Unpack[How]) -> int:
+    async def publish_async(self, name: str, value: object = None, **how: Unpack[PublishOptions]) -> int:
         return await self.bus.publish_async(name, value, session=self._for_asyncio(), **how)
 
-    def publish_many(self, events: Iterable[Outgoing | tuple[Any, ...]]) -> list[int]:
-        """`Outgoing`s, or tuples of name, payload and key."""
+    def publish_many(self, events: Iterable[OutgoingEvent | tuple[Any, ...]]) -> list[int]:
+        """`OutgoingEvent`s, or tuples of name, payload and key."""
         return self.bus.publish_many(events, session=self._session, using=self._using)
 
-    async def publish_many_async(self, events: Iterable[Outgoing | tuple[Any, ...]]) -> list[int]:
+    async def publish_many_async(self, events: Iterable[OutgoingEvent | tuple[Any, ...]]) -> list[int]:
         return await self.bus.publish_many_async(events, session=self._for_asyncio())
 
     def _for_asyncio(self) -> Any:

@@ -7,15 +7,15 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.payload import decoder
-from sparrow.bus.errors import NoAnswer
+from sparrow.bus.codec.payload import payload_decoder
+from sparrow.bus.errors import NoReply
 from sparrow.bus.headers import Headers
 
 if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
 
 
-class Requests:
+class PendingRequests:
     """The questions of one bus. Its topic and group live as long as it runs, and only if it asks something."""
 
     def __init__(self, bus: EventBus) -> None:
@@ -25,7 +25,7 @@ class Requests:
         self._opening: asyncio.Task[None] | None = None
 
     async def ask(self, name: str, value: object, *, timeout_s: float, answer: Any, **more: Any) -> Any:
-        decode = decoder(answer, naming=self._bus.settings.naming)
+        decode = payload_decoder(answer, naming=self._bus.settings.naming)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -39,7 +39,7 @@ class Requests:
                 finally:
                     del self._waiting[str(number)]
         except TimeoutError:
-            raise NoAnswer(name, timeout_s) from None
+            raise NoReply(name, timeout_s) from None
 
     def close(self) -> None:
         for future in self._waiting.values():

@@ -13,13 +13,13 @@ from sqlalchemy import Connection, Table, event
 from sqlalchemy.orm import Session
 
 from sparrow.bus.errors import NotInTransaction
-from sparrow.bus.sql.dialect import KINDS, Kind
-from sparrow.bus.sql.outbox import Run
+from sparrow.bus.sql.dialect import DATABASE_KINDS, DatabaseKind
+from sparrow.bus.sql.outbox import ExecuteStatement
 from sparrow.model.errors import Refused
 
 _WRITTEN = "sparrow bus"
 """In a connection's `info`: something was published in the transaction under way."""
-_KINDS_BY_MODULE: dict[str, Kind] = {
+_KINDS_BY_MODULE: dict[str, DatabaseKind] = {
     "sqlite3": "sqlite",
     "pysqlite3": "sqlite",
     "psycopg": "postgresql",
@@ -32,15 +32,15 @@ _KINDS_BY_MODULE: dict[str, Kind] = {
 }
 
 
-class Handle(NamedTuple):
-    kind: Kind
+class TransactionHandle(NamedTuple):
+    kind: DatabaseKind
     paramstyle: str
-    run: Run
+    run: ExecuteStatement
 
 
-def on_sqlalchemy(
+def sqlalchemy_handle(
     handle: Session | Connection, *, allow_autocommit: bool, wake: Callable[[], None], table: Table | None
-) -> Handle:
+) -> TransactionHandle:
     connection = handle if isinstance(handle, Connection) else _connection_of(handle, table)
     if not connection.in_transaction():
         connection.begin()  # as its first statement would: until then SQLite looks as if it committed by itself
@@ -51,10 +51,10 @@ def on_sqlalchemy(
     def run(statement: str, values: Sequence[Any]) -> int:
         return connection.exec_driver_sql(statement, tuple(values)).rowcount
 
-    return Handle(KINDS[connection.dialect.name], connection.dialect.paramstyle, run)
+    return TransactionHandle(DATABASE_KINDS[connection.dialect.name], connection.dialect.paramstyle, run)
 
 
-def on_dbapi(connection: Any, *, allow_autocommit: bool) -> Handle:
+def dbapi_handle(connection: Any, *, allow_autocommit: bool) -> TransactionHandle:
     """A connection of a driver, by PEP 249. There is no way to hear of its commit: the relay finds the event when it
     looks next."""
     name = type(connection).__module__.partition(".")[0]
@@ -75,10 +75,10 @@ def on_dbapi(connection: Any, *, allow_autocommit: bool) -> Handle:
         finally:
             cursor.close()
 
-    return Handle(_KINDS_BY_MODULE[name], paramstyle, run)
+    return TransactionHandle(_KINDS_BY_MODULE[name], paramstyle, run)
 
 
-def on_django(using: str, *, allow_autocommit: bool, wake: Callable[[], None]) -> Handle:
+def django_handle(using: str, *, allow_autocommit: bool, wake: Callable[[], None]) -> TransactionHandle:
     from django.db import connections, transaction
 
     connection = connections[using]
@@ -93,7 +93,7 @@ def on_django(using: str, *, allow_autocommit: bool, wake: Callable[[], None]) -
             cursor.execute(statement, list(values))
             return int(cursor.rowcount)
 
-    return Handle(KINDS[connection.vendor], "format", run)
+    return TransactionHandle(DATABASE_KINDS[connection.vendor], "format", run)
 
 
 def _connection_of(session: Session, table: Table | None) -> Connection:

@@ -10,27 +10,27 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.content_column import content_of, read_content, unreadable, why_not_json
-from sparrow.bus.context import Shared
+from sparrow.bus.codec.content_column import data_url_json, decode_content, encode_content, json_problem
+from sparrow.bus.context import BusContext
 from sparrow.bus.errors import NoSubscriber, Undecodable
-from sparrow.bus.relay.relay import text_of
+from sparrow.bus.relay.relay import error_text
 from sparrow.bus.sql.database import is_conflict, is_unreachable
-from sparrow.bus.sql.inbox import Arrival, store
+from sparrow.bus.sql.inbox import ReceivedRow, store_received
 from sparrow.bus.sql.tables import KEY_CHARS, MESSAGE_ID_CHARS, NAME_CHARS
-from sparrow.bus.states import Status
-from sparrow.bus.telemetry.probe import FailedInfo
-from sparrow.bus.transports.spi import Delivery, Listening
+from sparrow.bus.states import EventStatus
+from sparrow.bus.telemetry.probe import FailedEvent
+from sparrow.bus.transports.spi import BrokerDelivery, TransportConsumer
 
 log = logging.getLogger(__name__)
 
-BATCH_MAX = 200
+BATCH_COUNT_MAX = 200
 """Stored in one transaction."""
 
 
-class Receiver:
+class EventReceiver:
     """One membership in one group."""
 
-    def __init__(self, shared: Shared, group: str, names: Sequence[str]) -> None:
+    def __init__(self, shared: BusContext, group: str, names: Sequence[str]) -> None:
         self.group, self.names = group, tuple(names)
         self._shared = shared
         self._storing: asyncio.Task[None] | None = None
@@ -43,7 +43,7 @@ class Receiver:
         self.is_listening.set()
         try:
             while True:
-                deliveries = await listening.receive(BATCH_MAX)
+                deliveries = await listening.receive(BATCH_COUNT_MAX)
                 # Once it has begun, it is finished: a stop in between would only make them come again.
                 self._storing = asyncio.create_task(self._take(listening, deliveries))
                 await asyncio.shield(self._storing)
@@ -53,7 +53,7 @@ class Receiver:
             self.is_listening.clear()
             await listening.close()
 
-    async def _take(self, listening: Listening, deliveries: Sequence[Delivery]) -> None:
+    async def _take(self, listening: TransportConsumer, deliveries: Sequence[BrokerDelivery]) -> None:
         shared = self._shared
         arrivals = [self._readable(delivery) for delivery in deliveries]
         try:
@@ -68,11 +68,11 @@ class Receiver:
             shared.probe.count("bus_duplicates_total", len(arrivals) - len(fresh))
         for arrival in fresh:
             if arrival.error is not None:
-                shared.probe.changed("received", arrival.id, Status.FAILED)
+                shared.probe.changed("received", arrival.id, EventStatus.FAILED)
                 shared.probe.failed(_info(arrival, arrival.error))
         await listening.acknowledge(deliveries)
 
-    async def _store(self, arrivals: list[Arrival]) -> list[Arrival]:
+    async def _store(self, arrivals: list[ReceivedRow]) -> list[ReceivedRow]:
         try:
             return await self._store_some(arrivals)
         except Exception as error:
@@ -80,7 +80,7 @@ class Receiver:
                 raise
         # The database refuses one of them as it is. Find it, and keep it in a form that can be stored: it must
         # neither come again for ever nor hold up the others.
-        fresh: list[Arrival] = []
+        fresh: list[ReceivedRow] = []
         for arrival in arrivals:
             try:
                 fresh += await self._store_some([arrival])
@@ -91,26 +91,26 @@ class Receiver:
                 fresh += await self._store_some([_storable(arrival, error)])
         return fresh
 
-    async def _store_some(self, arrivals: list[Arrival]) -> list[Arrival]:
+    async def _store_some(self, arrivals: list[ReceivedRow]) -> list[ReceivedRow]:
         shared, settings = self._shared, self._shared.settings
 
-        def work(db: Connection) -> list[Arrival]:
-            fresh = store(db, shared.sql, arrivals, settings.version, settings.failed_kept_s)
+        def work(db: Connection) -> list[ReceivedRow]:
+            fresh = store_received(db, shared.sql, arrivals, settings.version, settings.failed_kept_s)
             for arrival in fresh:  # told before the commit: a moment after it, an executor may tell what comes next
                 if arrival.error is None:
-                    shared.probe.changed("received", arrival.id, Status.SCHEDULED)
+                    shared.probe.changed("received", arrival.id, EventStatus.SCHEDULED)
             return fresh
 
         return await shared.database.run(work)
 
-    def _readable(self, delivery: Delivery) -> Arrival:
+    def _readable(self, delivery: BrokerDelivery) -> ReceivedRow:
         try:
             return self._arrival(delivery)
         except UnicodeEncodeError:  # half a character in a header: written out, so that it can be stored
             headers = {_whole(name): value and _whole(value) for name, value in delivery.headers.items()}
-            return self._arrival(Delivery(name=_whole(delivery.name), headers=headers, body=delivery.body))
+            return self._arrival(BrokerDelivery(name=_whole(delivery.name), headers=headers, body=delivery.body))
 
-    def _arrival(self, delivery: Delivery) -> Arrival:
+    def _arrival(self, delivery: BrokerDelivery) -> ReceivedRow:
         shared = self._shared
         headers = dict(delivery.headers)
         headers[h.GROUP] = self.group
@@ -118,29 +118,29 @@ class Receiver:
         headers.pop(h.EXCEPTION, None)
         name = headers.get(h.NAME) or delivery.name
         subscription = shared.registry.find(self.group, name)
-        body, error = delivery.body, why_not_json(delivery.body)
+        body, error = delivery.body, json_problem(delivery.body)
         if error is not None:
-            error = text_of(Undecodable(error))
-            body = unreadable(body)
+            error = error_text(Undecodable(error))
+            body = data_url_json(body)
         elif subscription is None:
-            error = text_of(NoSubscriber(name, self.group))
+            error = error_text(NoSubscriber(name, self.group))
         elif len(name) > NAME_CHARS:
-            error = text_of(Undecodable(f"its name has {len(name)} characters, {NAME_CHARS} fit"))
+            error = error_text(Undecodable(f"its name has {len(name)} characters, {NAME_CHARS} fit"))
         if error is not None:
             headers[h.EXCEPTION] = error
         message_id = headers.get(h.ID) or ""
         key = headers.get(h.KEY) or headers.get(h.KAFKA_KEY)
         # CAP's Kafka key is the message's own id unless somebody chose one: that is no order to keep.
         keeps_order = subscription is not None and subscription.order_by == "key" and key and key != message_id
-        dedupe = headers.get(h.DEDUPE)
+        dedupe = headers.get(h.DEDUP_KEY)
         dedupe_key: str | None = _fitting(f"d:{dedupe}" if dedupe else message_id, MESSAGE_ID_CHARS)
         if subscription is not None and not subscription.dedupe:
             dedupe_key = None
-        return Arrival(
+        return ReceivedRow(
             shared.ids.next(),
             name[:NAME_CHARS],
             self.group,
-            content_of(headers, body),
+            encode_content(headers, body),
             _fitting(message_id, MESSAGE_ID_CHARS),
             dedupe_key,
             _fitting(key, KEY_CHARS) if keeps_order and key else None,
@@ -148,9 +148,9 @@ class Receiver:
         )
 
 
-def _info(arrival: Arrival, error: str) -> FailedInfo:
-    headers, _ = read_content(arrival.content)
-    return FailedInfo("received", arrival.id, arrival.name, arrival.group, headers, arrival.content, error, 0, 0)
+def _info(arrival: ReceivedRow, error: str) -> FailedEvent:
+    headers, _ = decode_content(arrival.content)
+    return FailedEvent("received", arrival.id, arrival.name, arrival.group, headers, arrival.content, error, 0, 0)
 
 
 def _fitting(text: str, chars_max: int) -> str:
@@ -163,12 +163,12 @@ def _whole(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _storable(arrival: Arrival, error: Exception) -> Arrival:
+def _storable(arrival: ReceivedRow, error: Exception) -> ReceivedRow:
     return arrival._replace(
         name=ascii(arrival.name)[:NAME_CHARS],
-        content=content_of({}, unreadable(arrival.content.encode(errors="surrogatepass"))),
+        content=encode_content({}, data_url_json(arrival.content.encode(errors="surrogatepass"))),
         message_id=_fitting(ascii(arrival.message_id), MESSAGE_ID_CHARS),
         dedupe_key=None if arrival.dedupe_key is None else _fitting(ascii(arrival.dedupe_key), MESSAGE_ID_CHARS),
         order_key=None,
-        error=f"the database refused it: {text_of(error)}",
+        error=f"the database refused it: {error_text(error)}",
     )

@@ -16,36 +16,43 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.content_column import read_content
-from sparrow.bus.context import Shared
+from sparrow.bus.codec.content_column import decode_content
+from sparrow.bus.context import BusContext
 from sparrow.bus.errors import LeaseLost, Undecodable
-from sparrow.bus.retry import Again, Never
-from sparrow.bus.sql.claims import Claim, Work, claim, take
-from sparrow.bus.sql.completion import ERROR_CHARS, give_up, hand_back, succeed, succeed_all, try_again
-from sparrow.bus.sql.outbox import PUBLISH, lane_of
-from sparrow.bus.states import Status
-from sparrow.bus.telemetry.probe import FailedInfo
+from sparrow.bus.retry import NextAttempt, NoRetry
+from sparrow.bus.sql.claims import Claim, ClaimedEvent, claim, load_claimed
+from sparrow.bus.sql.completion import (
+    ERROR_CHARS_MAX,
+    mark_all_succeeded,
+    mark_failed,
+    mark_succeeded,
+    release_claims,
+    reschedule,
+)
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE, outgoing_group
+from sparrow.bus.states import EventStatus
+from sparrow.bus.telemetry.probe import FailedEvent
 from sparrow.bus.transports.spi import Envelope
 from sparrow.model.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-BATCHES_MAX = 3
+BATCHES_IN_FLIGHT_MAX = 3
 """On their way at once: while one waits for the broker, the database is busy with the others."""
 _PROBE_PAUSE_S = 1.0
 """With the breaker open: how long until the next look at the broker."""
-WORKER_LOST = "worker lost: {crashes} workers died or hung while they had this message"
+WORKER_LOST_ERROR = "worker lost: {crashes} workers died or hung while they had this message"
 
 
-class Fault(NamedTuple):
+class SendFailure(NamedTuple):
     """An attempt that failed."""
 
-    work: Work
+    work: ClaimedEvent
     error: Exception
 
 
-class Relay:
-    def __init__(self, shared: Shared) -> None:
+class EventRelay:
+    def __init__(self, shared: BusContext) -> None:
         self._shared = shared
         self._is_stopping = False
         self._sending: set[asyncio.Task[None]] = set()
@@ -62,7 +69,7 @@ class Relay:
                 count = await self.step()
                 if count:
                     pause_s = settings.poll_min_s
-                    if len(self._sending) >= BATCHES_MAX:
+                    if len(self._sending) >= BATCHES_IN_FLIGHT_MAX:
                         await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
                 elif await waker.wait(pause_s):
                     pause_s = settings.poll_min_s
@@ -91,7 +98,7 @@ class Relay:
         """Claims nothing more, and waits for what is on its way."""
         self._is_stopping = True
         self._shared.to_send()
-        await under_way(self._claiming, timeout_s)
+        await wait_for_claim(self._claiming, timeout_s)
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=timeout_s)
             for task in late:
@@ -100,45 +107,51 @@ class Relay:
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
-    async def _claim(self) -> list[Work]:
+    async def _claim(self) -> list[ClaimedEvent]:
         shared, settings = self._shared, self._shared.settings
         owner = shared.owner()
 
-        def work(db: Connection) -> list[Work]:
-            lane = lane_of(settings.version)
-            claims = claim(db, shared.sql, PUBLISH, lane, settings.relay_batch, owner=owner, lease_s=settings.lease_s)
-            return take(db, shared.sql, PUBLISH, claims)
+        def work(db: Connection) -> list[ClaimedEvent]:
+            lane = outgoing_group(settings.version)
+            claims = claim(
+                db, shared.sql, PUBLISHED_SIDE, lane, settings.relay_batch, owner=owner, lease_s=settings.lease_s
+            )
+            return load_claimed(db, shared.sql, PUBLISHED_SIDE, claims)
 
         works = await shared.database.run(work)
         for one in works:
-            shared.probe.changed("published", one.claim.message_id, Status.ENQUEUED, Status.PROCESSING)
+            shared.probe.changed("published", one.claim.message_id, EventStatus.ENQUEUED, EventStatus.PROCESSING)
         return works
 
-    async def _forward(self, works: list[Work], claimed_at: float) -> None:
+    async def _forward(self, works: list[ClaimedEvent], claimed_at: float) -> None:
         shared, settings = self._shared, self._shared.settings
         envelopes: list[Envelope] = []
-        chosen: list[Work] = []
-        faults: list[Fault] = []
+        chosen: list[ClaimedEvent] = []
+        faults: list[SendFailure] = []
         for work in works:
             if work.claim.crashes >= settings.crashes_max:
-                faults.append(Fault(work, Undecodable(WORKER_LOST.format(crashes=work.claim.crashes))))
+                faults.append(SendFailure(work, Undecodable(WORKER_LOST_ERROR.format(crashes=work.claim.crashes))))
                 continue
             try:
                 envelopes.append(_envelope(work))
                 chosen.append(work)
             except Exception as error:
-                faults.append(Fault(work, Undecodable(f"the stored content cannot be read: {error}")))
+                faults.append(SendFailure(work, Undecodable(f"the stored content cannot be read: {error}")))
         async with self._turn:
             left_s = min(claimed_at + settings.lease_s / 2 - time.monotonic(), settings.send_timeout_s)
             if left_s <= 0:
-                await shared.database.run(lambda db: hand_back(db, shared.sql, PUBLISH, [w.claim for w in works]))
+                await shared.database.run(
+                    lambda db: release_claims(db, shared.sql, PUBLISHED_SIDE, [w.claim for w in works])
+                )
                 return
             if envelopes:
                 began = time.perf_counter()
                 outcomes = await self._send(envelopes, left_s)
                 shared.probe.send_seconds.add(time.perf_counter() - began)
                 done = [work.claim for work, error in zip(chosen, outcomes, strict=True) if error is None]
-                faults += [Fault(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None]
+                faults += [
+                    SendFailure(w, error) for w, error in zip(chosen, outcomes, strict=True) if error is not None
+                ]
                 await self._mark_sent(done)
         if faults:
             await self._mark_failed(faults)
@@ -159,35 +172,35 @@ class Relay:
     async def _mark_sent(self, claims: list[Claim]) -> None:
         shared, kept_s = self._shared, self._shared.settings.succeeded_kept_s
         try:
-            await shared.database.run(lambda db: succeed_all(db, shared.sql, PUBLISH, claims, kept_s))
+            await shared.database.run(lambda db: mark_all_succeeded(db, shared.sql, PUBLISHED_SIDE, claims, kept_s))
         except LeaseLost:
             claims = await shared.database.run(lambda db: self._succeed_each(db, claims))
         shared.probe.count("bus_sent_total", len(claims))
         for one in claims:
-            shared.probe.changed("published", one.message_id, Status.SUCCESSED)
+            shared.probe.changed("published", one.message_id, EventStatus.SUCCESSED)
 
     def _succeed_each(self, db: Connection, claims: list[Claim]) -> list[Claim]:
         shared, ours = self._shared, []
         for one in claims:
             try:
-                succeed(db, shared.sql, PUBLISH, one, shared.settings.succeeded_kept_s)
+                mark_succeeded(db, shared.sql, PUBLISHED_SIDE, one, shared.settings.succeeded_kept_s)
                 ours.append(one)
             except LeaseLost:
                 shared.probe.count("bus_lease_lost_total")
         return ours
 
-    async def _mark_failed(self, faults: list[Fault]) -> None:
+    async def _mark_failed(self, faults: list[SendFailure]) -> None:
         shared = self._shared
         # Counted after the commit: until then it may all be done again.
         for fault, status, counts in await shared.database.run(lambda db: self._fail_each(db, faults)):
             work, error = fault
             if counts:
                 shared.probe.count("bus_retries_total", place="send")
-            if status is Status.FAILED:
-                shared.probe.changed("published", work.claim.message_id, Status.FAILED)
-                shared.probe.failed(failed_info(work, None, error))
+            if status is EventStatus.FAILED:
+                shared.probe.changed("published", work.claim.message_id, EventStatus.FAILED)
+                shared.probe.failed(failed_event(work, None, error))
 
-    def _fail_each(self, db: Connection, faults: list[Fault]) -> list[tuple[Fault, Status, bool]]:
+    def _fail_each(self, db: Connection, faults: list[SendFailure]) -> list[tuple[SendFailure, EventStatus, bool]]:
         """Those that were ours to mark, what they are now, and whether the attempt counts."""
         shared, settings, marked = self._shared, self._shared.settings, []
         for fault in faults:
@@ -195,17 +208,17 @@ class Relay:
             outcome = settings.retry.after(error, work.retries + 1, shared.chance.random(), rounds=work.rounds)
             counts, parks = True, isinstance(error, Undecodable)
             if settings.breaker and isinstance(error, Unavailable):
-                outcome, counts = Again("now", _PROBE_PAUSE_S), False
-            text, kept_s = text_of(error), settings.failed_kept_s
+                outcome, counts = NextAttempt("now", _PROBE_PAUSE_S), False
+            text, kept_s = error_text(error), settings.failed_kept_s
             try:
-                if isinstance(outcome, Never):
-                    give_up(db, shared.sql, PUBLISH, work.claim, text, kept_s, counts=not parks, parks=parks)
-                    marked.append((fault, Status.FAILED, not parks))
+                if isinstance(outcome, NoRetry):
+                    mark_failed(db, shared.sql, PUBLISHED_SIDE, work.claim, text, kept_s, counts=not parks, parks=parks)
+                    marked.append((fault, EventStatus.FAILED, not parks))
                 else:
-                    try_again(db, shared.sql, PUBLISH, work.claim, outcome, text, counts=counts)
+                    reschedule(db, shared.sql, PUBLISHED_SIDE, work.claim, outcome, text, counts=counts)
                     # Told before the commit: a moment after it, a relay may tell what comes next.
-                    shared.probe.changed("published", work.claim.message_id, Status.SCHEDULED)
-                    marked.append((fault, Status.SCHEDULED, counts))
+                    shared.probe.changed("published", work.claim.message_id, EventStatus.SCHEDULED)
+                    marked.append((fault, EventStatus.SCHEDULED, counts))
             except LeaseLost:
                 shared.probe.count("bus_lease_lost_total")
         return marked
@@ -217,14 +230,14 @@ class Relay:
             log.warning("a batch was not marked", extra={"error": str(error)}, exc_info=error)
 
 
-def _envelope(work: Work) -> Envelope:
-    headers, body = read_content(work.content)
+def _envelope(work: ClaimedEvent) -> Envelope:
+    headers, body = decode_content(work.content)
     return Envelope(
         name=work.name, headers=headers, body=body, added=work.added, key=headers.get(h.KEY), retries=work.retries
     )
 
 
-async def under_way(claiming: asyncio.Lock, timeout_s: float) -> None:
+async def wait_for_claim(claiming: asyncio.Lock, timeout_s: float) -> None:
     """Until a claim that was begun has come home: what it brings is sent, or handed back."""
     try:
         async with asyncio.timeout(timeout_s), claiming:
@@ -233,30 +246,30 @@ async def under_way(claiming: asyncio.Lock, timeout_s: float) -> None:
         pass
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """As CAP notes it: the kind of error, and what it says."""
     try:
         said = str(error)
     except Exception:
         said = "(it has no words)"
     # Neither NUL nor half a character goes into every database, and an attempt that cannot be noted never ends.
-    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS].replace("\0", "\\0")
+    text = f"{type(error).__name__}-->{said}"[:ERROR_CHARS_MAX].replace("\0", "\\0")
     return text.encode(errors="backslashreplace").decode()
 
 
-def failed_info(work: Work, group: str | None, error: BaseException) -> FailedInfo:
+def failed_event(work: ClaimedEvent, group: str | None, error: BaseException) -> FailedEvent:
     try:
-        headers = read_content(work.content)[0]
+        headers = decode_content(work.content)[0]
     except Exception:
         headers = {}
-    return FailedInfo(
+    return FailedEvent(
         "published" if group is None else "received",
         work.claim.message_id,
         work.name,
         group,
         headers,
         work.content,
-        text_of(error),
+        error_text(error),
         work.retries + 1,
         work.rounds,
     )

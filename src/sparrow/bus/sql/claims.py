@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import PUBLISH
-from sparrow.bus.states import Status
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE
+from sparrow.bus.states import EventStatus
 
 
 class Claim(NamedTuple):
@@ -29,7 +29,7 @@ class Claim(NamedTuple):
     owner: str
 
 
-class Work(NamedTuple):
+class ClaimedEvent(NamedTuple):
     """A claimed message."""
 
     claim: Claim
@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 def claim(
-    db: Connection, sql: Sql, side: int, group: str, count_max: int, *, owner: str, lease_s: float
+    db: Connection, sql: SqlDialect, side: int, group: str, count_max: int, *, owner: str, lease_s: float
 ) -> list[Claim]:
     """Up to so many messages that are due; those without a key first."""
     claims = _claim(db, sql, _due_plain(sql), side, group, count_max, owner, lease_s)
@@ -50,13 +50,13 @@ def claim(
     return claims
 
 
-def take(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> list[Work]:
+def load_claimed(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim]) -> list[ClaimedEvent]:
     """The claimed messages themselves, in the claims' order; from now on they are Processing.
 
     A claim without a message (an operator deleted it) is dropped with its row."""
     if not claims:
         return []
-    table = table_of(sql, side)
+    table = message_table(sql, side)
     by_id = {one.message_id: one for one in claims}
     where, values = sql.among('"Id"', list(by_id))
     columns = '"Id", "Name", "Content", "Added", "Retries", "Rounds"'
@@ -65,22 +65,22 @@ def take(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> list[W
     elif sql.kind == "mysql":
         # Locked as they are read: what is read cannot change before it is marked.
         rows = sql.rows(db, f"SELECT {columns} FROM {table} WHERE {where} FOR UPDATE", *values)
-        sql.change(db, f'UPDATE {table} SET "StatusName" = ? WHERE {where}', Status.PROCESSING.value, *values)
+        sql.change(db, f'UPDATE {table} SET "StatusName" = ? WHERE {where}', EventStatus.PROCESSING.value, *values)
     else:
         rows = sql.rows(
             db,
             f'UPDATE {table} SET "StatusName" = ? WHERE {where} RETURNING {columns}',
-            Status.PROCESSING.value,
+            EventStatus.PROCESSING.value,
             *values,
         )
-    found = {row[0]: Work(by_id[row[0]], row[1], row[2], sql.from_time(row[3]), row[4], row[5]) for row in rows}
+    found = {row[0]: ClaimedEvent(by_id[row[0]], row[1], row[2], sql.from_time(row[3]), row[4], row[5]) for row in rows}
     if len(found) < len(by_id):
         where, values = sql.among('"MessageId"', [number for number in by_id if number not in found])
         sql.change(db, f'DELETE FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}', side, *values)
     return [found[number] for number in by_id if number in found]
 
 
-def renew(db: Connection, sql: Sql, side: int, claims: Sequence[Claim], lease_s: float) -> set[int]:
+def renew_leases(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim], lease_s: float) -> set[int]:
     """Make the leases longer; which of the messages are still ours."""
     kept: set[int] = set()
     by_owner: dict[str, list[int]] = {}
@@ -105,8 +105,8 @@ def renew(db: Connection, sql: Sql, side: int, claims: Sequence[Claim], lease_s:
     return kept
 
 
-def table_of(sql: Sql, side: int) -> str:
-    return sql.names.published if side == PUBLISH else sql.names.received
+def message_table(sql: SqlDialect, side: int) -> str:
+    return sql.names.published if side == PUBLISHED_SIDE else sql.names.received
 
 
 # -- which rows are due ----------------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ def table_of(sql: Sql, side: int) -> str:
 _COLUMNS = 'q."Seq", q."MessageId", q."LockToken", q."Crashes", q."OrderKey", q."LockedBy"'
 
 
-def _due_plain(sql: Sql) -> str:
+def _due_plain(sql: SqlDialect) -> str:
     return (
         f'SELECT {{columns}} FROM {sql.names.queue} q WHERE q."MessageType" = ? AND q."Group" = ?'
         f' AND q."OrderKey" IS NULL AND q."NextAt" <= {sql.now} ORDER BY q."NextAt", q."Seq" LIMIT ?'
     )
 
 
-def _due_heads(sql: Sql) -> str:
+def _due_heads(sql: SqlDialect) -> str:
     # A join, not "no earlier one exists": with one hot key that is quadratic.
     return (
         f'SELECT {{columns}} FROM {sql.names.queue} q JOIN (SELECT MIN("Seq") AS head FROM {sql.names.queue}'
@@ -131,7 +131,7 @@ def _due_heads(sql: Sql) -> str:
 
 
 def _claim(
-    db: Connection, sql: Sql, due: str, side: int, group: str, count_max: int, owner: str, lease_s: float
+    db: Connection, sql: SqlDialect, due: str, side: int, group: str, count_max: int, owner: str, lease_s: float
 ) -> list[Claim]:
     # MySQL works from left to right: Crashes looks at the LockedBy of before.
     taking = (
@@ -171,7 +171,7 @@ def _claim(
 
 
 def _claim_mysql(
-    db: Connection, sql: Sql, due: str, taking: str, values: tuple[int, str, int], owner: str, span: object
+    db: Connection, sql: SqlDialect, due: str, taking: str, values: tuple[int, str, int], owner: str, span: object
 ) -> list[Claim]:
     queue = sql.names.queue
     statement = due.format(columns=_COLUMNS)

@@ -1,6 +1,6 @@
 """How a claimed message ends: Successed, back to Scheduled, or Failed. Each change asks whether the claim still holds.
 
-`succeed` in the transaction of a handler is the fence: when the lease has passed to another worker it raises, the
+`mark_succeeded` in the transaction of a handler is the fence: when the lease has passed to another worker it raises, the
 transaction is rolled back, and so a message has its effect once, however often it was handled.
 """
 
@@ -12,17 +12,17 @@ from typing import Any
 from sqlalchemy import Connection
 
 from sparrow.bus.errors import LeaseLost
-from sparrow.bus.retry import Again
-from sparrow.bus.sql.claims import Claim, table_of
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.states import Status
+from sparrow.bus.retry import NextAttempt
+from sparrow.bus.sql.claims import Claim, message_table
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.states import EventStatus
 
-ERROR_CHARS = 4_000
+ERROR_CHARS_MAX = 4_000
 
 
-def succeed(db: Connection, sql: Sql, side: int, claim: Claim, kept_s: float) -> None:
+def mark_succeeded(db: Connection, sql: SqlDialect, side: int, claim: Claim, kept_s: float) -> None:
     """T4 for one message. Raises `LeaseLost`."""
-    table, queue, word = table_of(sql, side), sql.names.queue, sql.word(Status.SUCCESSED)
+    table, queue, word = message_table(sql, side), sql.names.queue, sql.word(EventStatus.SUCCESSED)
     expires = sql.plus(sql.now)
     if sql.kind == "postgresql":  # both in one round trip
         done = sql.change(
@@ -49,7 +49,7 @@ def succeed(db: Connection, sql: Sql, side: int, claim: Claim, kept_s: float) ->
     )
 
 
-def succeed_all(db: Connection, sql: Sql, side: int, claims: Sequence[Claim], kept_s: float) -> None:
+def mark_all_succeeded(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim], kept_s: float) -> None:
     """T4 for messages claimed together. Raises `LeaseLost`, with nothing to keep, when one of them is not ours."""
     if not claims:
         return
@@ -68,14 +68,14 @@ def succeed_all(db: Connection, sql: Sql, side: int, claims: Sequence[Claim], ke
     where, values = sql.among('"Id"', numbers)
     sql.change(
         db,
-        f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "ExpiresAt" = {sql.plus(sql.now)} WHERE {where}',
-        sql.word(Status.SUCCESSED),
+        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "ExpiresAt" = {sql.plus(sql.now)} WHERE {where}',
+        sql.word(EventStatus.SUCCESSED),
         sql.span(kept_s),
         *values,
     )
 
 
-def still_ours(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> list[Claim]:
+def still_claimed(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim]) -> list[Claim]:
     """Those whose lease has not passed to another worker."""
     where, values = sql.among('"MessageId"', [claim.message_id for claim in claims])
     rows = sql.rows(
@@ -88,19 +88,19 @@ def still_ours(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> 
     return [claim for claim in claims if (claim.message_id, claim.owner) in held]
 
 
-def try_again(
+def reschedule(
     db: Connection,
-    sql: Sql,
+    sql: SqlDialect,
     side: int,
     claim: Claim,
-    again: Again,
+    again: NextAttempt,
     error: str,
     *,
     counts: bool = True,
     keeps_place: bool = True,
 ) -> None:
     """T5: back to Scheduled. Without `counts` the attempt is not one; without its place later ones may overtake."""
-    base = sql.now if again.base == "now" else f'(SELECT "Added" FROM {table_of(sql, side)} WHERE "Id" = ?)'
+    base = sql.now if again.base == "now" else f'(SELECT "Added" FROM {message_table(sql, side)} WHERE "Id" = ?)'
     base_values: tuple[Any, ...] = () if again.base == "now" else (claim.message_id,)
     due = sql.plus(base)
     key = "" if keeps_place else ', "OrderKey" = NULL'
@@ -118,17 +118,17 @@ def try_again(
         raise LeaseLost(claim.message_id)
     sql.change(
         db,
-        f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ? WHERE "Id" = ?',
-        Status.SCHEDULED.value,
+        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ? WHERE "Id" = ?',
+        EventStatus.SCHEDULED.value,
         int(counts),
-        error[:ERROR_CHARS],
+        error[:ERROR_CHARS_MAX],
         claim.message_id,
     )
 
 
-def give_up(
+def mark_failed(
     db: Connection,
-    sql: Sql,
+    sql: SqlDialect,
     side: int,
     claim: Claim,
     error: str,
@@ -143,11 +143,11 @@ def give_up(
     expires = sql.plus('"Added"')
     sql.change(
         db,
-        f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ?, "Parked" = ?,'
+        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ?, "Parked" = ?,'
         f' "Content" = COALESCE(?, "Content"), "ExpiresAt" = {expires} WHERE "Id" = ?',
-        Status.FAILED.value,
+        EventStatus.FAILED.value,
         int(counts),
-        error[:ERROR_CHARS],
+        error[:ERROR_CHARS_MAX],
         int(parks),
         content,
         sql.span(kept_s),
@@ -155,9 +155,9 @@ def give_up(
     )
 
 
-def hand_back(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> None:
+def release_claims(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Claim]) -> None:
     """T10: what was claimed and not begun, or was interrupted, is anybody's again. Those lost meanwhile are left."""
-    ours = still_ours(db, sql, side, claims) if claims else []
+    ours = still_claimed(db, sql, side, claims) if claims else []
     if not ours:
         return
     numbers = [claim.message_id for claim in ours]
@@ -174,11 +174,14 @@ def hand_back(db: Connection, sql: Sql, side: int, claims: Sequence[Claim]) -> N
     if sql.writes_steps:
         where, values = sql.among('"Id"', numbers)
         sql.change(
-            db, f'UPDATE {table_of(sql, side)} SET "StatusName" = ? WHERE {where}', Status.SCHEDULED.value, *values
+            db,
+            f'UPDATE {message_table(sql, side)} SET "StatusName" = ? WHERE {where}',
+            EventStatus.SCHEDULED.value,
+            *values,
         )
 
 
-def _leave(db: Connection, sql: Sql, side: int, claim: Claim) -> None:
+def _leave(db: Connection, sql: SqlDialect, side: int, claim: Claim) -> None:
     gone = sql.change(
         db,
         f'DELETE FROM {sql.names.queue} WHERE "MessageType" = ? AND "MessageId" = ? AND "LockToken" = ?',

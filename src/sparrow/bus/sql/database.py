@@ -18,17 +18,17 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from sparrow.bus.sql.dialect import Kind, kind_of
+from sparrow.bus.sql.dialect import DatabaseKind, database_kind
 from sparrow.model.errors import SettingsError
 
 T = TypeVar("T")
 
-TRIES = 8
+CONFLICT_TRIES = 8
 _PAUSE_S = 0.01
 BUSY_TIMEOUT_S = 30.0
 POOL_SIZE = 40
 """Connections are opened when they are needed, and kept: a pool that closes what is over its size never rests."""
-THREADS = 10
+THREADS_MAX = 10
 
 # Of the engines that are made here. At REPEATABLE READ our claims would lock gaps, and deadlock with the callers'
 # inserts. A transaction that was committed needs no ROLLBACK when its connection is put back, and one that was not is
@@ -41,12 +41,12 @@ _OURS: dict[str, Any] = {
     "isolation_level": "READ COMMITTED",
 }
 
-_BLOCKING_DRIVERS: dict[Kind, tuple[str, str, str]] = {
+_BLOCKING_DRIVERS: dict[DatabaseKind, tuple[str, str, str]] = {
     "mysql": ("pymysql", "pymysql", "mysql"),
     "postgresql": ("psycopg", "psycopg", "postgres"),
     "sqlite": ("pysqlite", "sqlite3", "bus"),
 }
-_ASYNCIO_DRIVERS: dict[Kind, tuple[str, str, str]] = {
+_ASYNCIO_DRIVERS: dict[DatabaseKind, tuple[str, str, str]] = {
     "mysql": ("asyncmy", "asyncmy", "mysql"),
     "postgresql": ("asyncpg", "asyncpg", "postgres"),
     "sqlite": ("aiosqlite", "aiosqlite", "bus"),
@@ -57,11 +57,11 @@ _CONFLICT_CODES = {1213, 1205, 1020}
 _CONFLICT_STATES = {"40001", "40P01", "55P03"}
 
 
-class Conflict(Exception):
+class TransactionConflict(Exception):
     """Another transaction was in the way: nothing was done, do the whole of it again."""
 
 
-class Database:
+class BusDatabase:
     """The engines of one database. From a URL both kinds can be made; a ready engine is the only one of its kind."""
 
     def __init__(self, database: str | URL | Engine | AsyncEngine) -> None:
@@ -81,7 +81,7 @@ class Database:
                 "database", str(url), "the bus", "sqlite:///a-file.db, or sparrow.bus.testing.TestBus in tests,"
             )
         self.where = url.render_as_string(hide_password=True)
-        self.kind: Kind = kind_of(url.get_backend_name())
+        self.kind: DatabaseKind = database_kind(url.get_backend_name())
         self._threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
@@ -146,31 +146,31 @@ class Database:
         if self.works_in_threads:
             if self._threads is None:
                 # SQLite has one writer: more threads would only wait for each other.
-                count = 2 if self.kind == "sqlite" else THREADS
+                count = 2 if self.kind == "sqlite" else THREADS_MAX
                 self._threads = ThreadPoolExecutor(count, thread_name_prefix="bus-sql")
             return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, work)
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, CONFLICT_TRIES + 1):
             try:
                 async with self.async_engine.connect() as connection:
                     if self._isolation:
                         connection = await connection.execution_options(**self._isolation)
                     return await connection.run_sync(_committed, work)
-            except (Conflict, DBAPIError) as error:
-                if attempt == TRIES or not is_passing(error):
+            except (TransactionConflict, DBAPIError) as error:
+                if attempt == CONFLICT_TRIES or not is_transient(error):
                     raise
             await asyncio.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
 
     def run_blocking(self, work: Callable[[Connection], T]) -> T:
         self._mind_forks()
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, CONFLICT_TRIES + 1):
             try:
                 with self.engine.connect() as connection:
                     if self._isolation:
                         connection = connection.execution_options(**self._isolation)
                     return _committed(connection, work)
-            except (Conflict, DBAPIError) as error:
-                if attempt == TRIES or not is_passing(error):
+            except (TransactionConflict, DBAPIError) as error:
+                if attempt == CONFLICT_TRIES or not is_transient(error):
                     raise
             time.sleep(_pause_s(attempt))
         raise AssertionError("unreachable")
@@ -207,7 +207,7 @@ class Database:
 
 def is_conflict(error: BaseException) -> bool:
     """Whether the same transaction may well succeed when it is tried again."""
-    if isinstance(error, Conflict):
+    if isinstance(error, TransactionConflict):
         return True
     original = getattr(error, "orig", None) or error
     if getattr(original, "sqlstate", None) in _CONFLICT_STATES:
@@ -216,7 +216,7 @@ def is_conflict(error: BaseException) -> bool:
     return code in _CONFLICT_CODES or "database is locked" in str(original)
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether it is worth another try at once: a conflict, or a connection that was lost, perhaps long ago."""
     return is_conflict(error) or (isinstance(error, DBAPIError) and error.connection_invalidated)
 
@@ -239,7 +239,7 @@ def _pause_s(attempt: int) -> float:
     return random.uniform(0.5, 1.5) * _PAUSE_S * float(2**attempt)
 
 
-def _with_driver(url: URL, drivers: tuple[str, str, str], kind: Kind) -> URL:
+def _with_driver(url: URL, drivers: tuple[str, str, str], kind: DatabaseKind) -> URL:
     driver, _, extra = drivers
     backend = "mysql" if kind == "mysql" else url.get_backend_name()
     try:
@@ -251,7 +251,7 @@ def _with_driver(url: URL, drivers: tuple[str, str, str], kind: Kind) -> URL:
     return url.set(drivername=f"{backend}+{driver}")
 
 
-def _blocking(url: URL, kind: Kind) -> Engine:
+def _blocking(url: URL, kind: DatabaseKind) -> Engine:
     dialect = url.get_dialect()
     if "+" not in url.drivername or dialect.is_async:
         url = _with_driver(url, _BLOCKING_DRIVERS[kind], kind)
@@ -262,7 +262,7 @@ def _blocking(url: URL, kind: Kind) -> Engine:
     return engine
 
 
-def _asyncio(url: URL, kind: Kind) -> AsyncEngine:
+def _asyncio(url: URL, kind: DatabaseKind) -> AsyncEngine:
     if "+" not in url.drivername or not url.get_dialect().is_async:
         url = _with_driver(url, _ASYNCIO_DRIVERS[kind], kind)
     if kind != "sqlite":

@@ -1,6 +1,6 @@
 """How three databases say the same thing.
 
-A statement is written once: `?` for values, `"Name"` for identifiers. `Sql.text` turns it into what a driver reads.
+A statement is written once: `?` for values, `"Name"` for identifiers. `SqlDialect.text` turns it into what a driver reads.
 All times are the database's own, in UTC: the clocks of the hosts that share it need not agree.
 """
 
@@ -14,25 +14,30 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, CursorResult
 
-from sparrow.bus.states import Status
+from sparrow.bus.states import EventStatus
 from sparrow.model.errors import SettingsError
 
-Kind = Literal["mysql", "postgresql", "sqlite"]
-KINDS: dict[str, Kind] = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "sqlite": "sqlite"}
+DatabaseKind = Literal["mysql", "postgresql", "sqlite"]
+DATABASE_KINDS: dict[str, DatabaseKind] = {
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+}
 
-SUPPORTED = "mysql, mariadb, postgresql or sqlite"
+SUPPORTED_DATABASES = "mysql, mariadb, postgresql or sqlite"
 _SQLITE_TIME = "%Y-%m-%dT%H:%M:%f"  # its clock has milliseconds; six digits all the same, so that texts compare
 
 
 @dataclass
-class Clock:
+class DatabaseClock:
     """The database's clock, moved by so much. Only tests move it."""
 
     shift_s: float = 0.0
 
 
 @dataclass(frozen=True)
-class TableNames:
+class BusTableNames:
     """Quoted, ready for a statement."""
 
     published: str
@@ -42,7 +47,7 @@ class TableNames:
     lock: str
 
     @classmethod
-    def of(cls, kind: Kind, space: str) -> TableNames:
+    def of(cls, kind: DatabaseKind, space: str) -> BusTableNames:
         """`space` is a schema where there are schemas, else a prefix that ends in a dot inside the name."""
         if '"' in space or "`" in space:
             raise SettingsError("schema or table_prefix", space, "the bus", "a name without quotes")
@@ -53,16 +58,16 @@ class TableNames:
 
 
 @dataclass(frozen=True)
-class Sql:
+class SqlDialect:
     """One database's way of speaking, and where our tables are in it."""
 
-    kind: Kind
+    kind: DatabaseKind
     paramstyle: str
-    names: TableNames
-    clock: Clock = field(default_factory=Clock)
+    names: BusTableNames
+    clock: DatabaseClock = field(default_factory=DatabaseClock)
     skips_locked: bool = True
     """Whether a claim may step over rows that another worker is just claiming; MySQL 5.7 cannot."""
-    succeeded_word: str = Status.SUCCESSED.value
+    succeeded_word: str = EventStatus.SUCCESSED.value
     writes_steps: bool = True
     """Whether Enqueued and Processing are written to the wide tables."""
     is_strict: bool = False
@@ -84,8 +89,8 @@ class Sql:
         """How many rows it touched."""
         return self.run(db, statement, *values).rowcount
 
-    def word(self, status: Status) -> str:
-        return self.succeeded_word if status is Status.SUCCESSED else status.value
+    def word(self, status: EventStatus) -> str:
+        return self.succeeded_word if status is EventStatus.SUCCESSED else status.value
 
     # -- fragments ----------------------------------------------------------------------------------------------------
 
@@ -144,10 +149,10 @@ class Sql:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def kind_of(dialect_name: str) -> Kind:
-    if dialect_name not in KINDS:
-        raise SettingsError("database", dialect_name, "the bus", SUPPORTED)
-    return KINDS[dialect_name]
+def database_kind(dialect_name: str) -> DatabaseKind:
+    if dialect_name not in DATABASE_KINDS:
+        raise SettingsError("database", dialect_name, "the bus", SUPPORTED_DATABASES)
+    return DATABASE_KINDS[dialect_name]
 
 
 @lru_cache(2048)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.dialect import SqlDialect
 
 
-def count_due(db: Connection, sql: Sql) -> int:
+def count_due(db: Connection, sql: SqlDialect) -> int:
     """Messages that are being worked on, or could be: of those with one key only the first."""
     queue = sql.names.queue
     heads = f'SELECT MIN("Seq") FROM {queue} WHERE "OrderKey" IS NOT NULL GROUP BY "MessageType", "Group", "OrderKey"'

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from sparrow.bus.sql.completion import ERROR_CHARS
-from sparrow.bus.sql.database import Conflict
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import SUBSCRIBE, is_duplicate, lots
-from sparrow.bus.states import Status
+from sparrow.bus.sql.completion import ERROR_CHARS_MAX
+from sparrow.bus.sql.database import TransactionConflict
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import RECEIVED_SIDE, is_duplicate_key, row_batches
+from sparrow.bus.states import EventStatus
 
 _ROWS_A_STATEMENT = 50
 
 
-class Arrival(NamedTuple):
+class ReceivedRow(NamedTuple):
     id: int
     name: str
     group: str
@@ -34,19 +34,21 @@ class Arrival(NamedTuple):
     """It cannot be handled at all, and this is why."""
 
 
-def store(db: Connection, sql: Sql, arrivals: Sequence[Arrival], version: str, failed_kept_s: float) -> list[Arrival]:
+def store_received(
+    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_kept_s: float
+) -> list[ReceivedRow]:
     """Those that were not there before, now stored and, unless they cannot be handled, queued."""
-    fresh: list[Arrival] = []
-    for some in lots(arrivals, _ROWS_A_STATEMENT):
+    fresh: list[ReceivedRow] = []
+    for some in row_batches(arrivals, _ROWS_A_STATEMENT):
         new = some if sql.is_strict else _unseen(db, sql, some)
         if new:
             fresh += _insert(db, sql, new, version, failed_kept_s)
     return fresh
 
 
-def _unseen(db: Connection, sql: Sql, arrivals: Sequence[Arrival]) -> list[Arrival]:
+def _unseen(db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow]) -> list[ReceivedRow]:
     """Note their keys; those whose key was not there. Two with one key in the same lot are one."""
-    once: dict[tuple[str, str], Arrival] = {}
+    once: dict[tuple[str, str], ReceivedRow] = {}
     welcome = []
     for arrival in arrivals:
         if arrival.dedupe_key is None:
@@ -68,7 +70,7 @@ def _unseen(db: Connection, sql: Sql, arrivals: Sequence[Arrival]) -> list[Arriv
     return [arrival for arrival in arrivals if arrival.id in new_ids]
 
 
-def _noted_mysql(db: Connection, sql: Sql, keyed: list[Arrival]) -> list[Arrival]:
+def _noted_mysql(db: Connection, sql: SqlDialect, keyed: list[ReceivedRow]) -> list[ReceivedRow]:
     """Looks first, as MySQL does not say which rows an insert passed over."""
     where, keys = sql.among('"MsgId"', [arrival.dedupe_key for arrival in keyed])
     groups, names = sql.among('"Group"', list({arrival.group for arrival in keyed}))
@@ -81,21 +83,21 @@ def _noted_mysql(db: Connection, sql: Sql, keyed: list[Arrival]) -> list[Arrival
     try:
         sql.change(db, statement, *values)
     except DBAPIError as error:
-        if is_duplicate(error):  # another receiver stored one of them since we looked: now it can be seen
-            raise Conflict from error
+        if is_duplicate_key(error):  # another receiver stored one of them since we looked: now it can be seen
+            raise TransactionConflict from error
         raise
     return unseen
 
 
-def _note(sql: Sql, arrivals: Sequence[Arrival]) -> tuple[str, list[Any]]:
+def _note(sql: SqlDialect, arrivals: Sequence[ReceivedRow]) -> tuple[str, list[Any]]:
     rows = ", ".join([f"(?, ?, {sql.now})"] * len(arrivals))
     values = [value for arrival in arrivals for value in (arrival.group, arrival.dedupe_key)]
     return f'INSERT INTO {sql.names.inbox} ("Group", "MsgId", "SeenAt") VALUES {rows}', values
 
 
 def _insert(
-    db: Connection, sql: Sql, arrivals: Sequence[Arrival], version: str, failed_kept_s: float
-) -> Sequence[Arrival]:
+    db: Connection, sql: SqlDialect, arrivals: Sequence[ReceivedRow], version: str, failed_kept_s: float
+) -> Sequence[ReceivedRow]:
     now, columns = sql.now, '"Id", "Version", "Name", "Group", "Content", "Added", "ExpiresAt", "StatusName",'
     columns += ' "OrderKey", "LastError", "Parked", "MsgId"'
     rows, values = [], []
@@ -106,8 +108,8 @@ def _insert(
         if arrival.error is not None:
             values.append(sql.span(failed_kept_s))
         failed = arrival.error is not None
-        values += [(Status.FAILED if failed else Status.SCHEDULED).value, arrival.order_key]
-        values += [None if arrival.error is None else arrival.error[:ERROR_CHARS], int(failed), arrival.message_id]
+        values += [(EventStatus.FAILED if failed else EventStatus.SCHEDULED).value, arrival.order_key]
+        values += [None if arrival.error is None else arrival.error[:ERROR_CHARS_MAX], int(failed), arrival.message_id]
     statement = f"INSERT INTO {sql.names.received} ({columns}) VALUES {', '.join(rows)}"
     if sql.is_strict:
         arrivals = _insert_strictly(db, sql, statement, values, arrivals)
@@ -118,15 +120,15 @@ def _insert(
         sql.change(
             db,
             f'INSERT INTO {sql.names.queue} ("MessageType", "MessageId", "Group", "NextAt", "OrderKey") VALUES '
-            + ", ".join([f"({SUBSCRIBE}, ?, ?, {now}, ?)"] * len(open_ones)),
+            + ", ".join([f"({RECEIVED_SIDE}, ?, ?, {now}, ?)"] * len(open_ones)),
             *[value for one in open_ones for value in (one.id, one.group, one.order_key)],
         )
     return arrivals
 
 
 def _insert_strictly(
-    db: Connection, sql: Sql, statement: str, values: list[Any], arrivals: Sequence[Arrival]
-) -> Sequence[Arrival]:
+    db: Connection, sql: SqlDialect, statement: str, values: list[Any], arrivals: Sequence[ReceivedRow]
+) -> Sequence[ReceivedRow]:
     """The unique key of Received itself drops repeats; which rows are there with our numbers tells the new ones."""
     if sql.kind == "mysql":
         sql.change(db, statement + ' ON DUPLICATE KEY UPDATE "Id" = "Id"', *values)

@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from sparrow.bus.sql.claims import table_of
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import PUBLISH, SUBSCRIBE
-from sparrow.bus.states import OPEN, Status
+from sparrow.bus.sql.claims import message_table
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE, RECEIVED_SIDE
+from sparrow.bus.states import OPEN_STATUSES, EventStatus
 
-SIDES = (PUBLISH, SUBSCRIBE)
+MESSAGE_SIDES = (PUBLISHED_SIDE, RECEIVED_SIDE)
 _ORPHAN_AGE_S = 300.0
-_OPEN_WORDS = ", ".join(f"'{status.value}'" for status in sorted(OPEN))
+_OPEN_WORDS = ", ".join(f"'{status.value}'" for status in sorted(OPEN_STATUSES))
 _AS_INDEXED = "{m}\"StatusName\" NOT IN ('Successed', 'Succeeded')"
 """Word for word the condition of the index on what has not succeeded: SQLite uses a partial index for nothing else, and
 would read the whole table."""
 
 
-def reenqueue(db: Connection, sql: Sql, side: int, count_max: int, failed_kept_s: float) -> list[int]:
+def start_retry_round(db: Connection, sql: SqlDialect, side: int, count_max: int, failed_kept_s: float) -> list[int]:
     """T7: failed ones begin a new round, with all their attempts. Those that failed for good stay as they are."""
-    table = table_of(sql, side)
+    table = message_table(sql, side)
     numbers = [
         row[0]
         for row in sql.rows(
@@ -29,21 +29,21 @@ def reenqueue(db: Connection, sql: Sql, side: int, count_max: int, failed_kept_s
             f'SELECT "Id" FROM {table} WHERE "StatusName" = ? AND {_AS_INDEXED.format(m="")}'
             f' AND "Parked" = 0 AND "Added" > {sql.plus(sql.now)}'
             f' ORDER BY "Added" LIMIT ?{sql.locking}',
-            Status.FAILED.value,
+            EventStatus.FAILED.value,
             sql.span(-failed_kept_s),
             count_max,
         )
     ]
-    enqueue(db, sql, side, numbers)
+    reopen(db, sql, side, numbers)
     return numbers
 
 
-def enqueue(db: Connection, sql: Sql, side: int, numbers: list[int]) -> int:
+def reopen(db: Connection, sql: SqlDialect, side: int, numbers: list[int]) -> int:
     """Open these again: Enqueued, no failed attempts, due now. Those that are open already are left as they are."""
     if not numbers:
         return 0
-    table, (where, values) = table_of(sql, side), sql.among('m."Id"', numbers)
-    group = """CASE WHEN m."Version" = 'v1' THEN '' ELSE m."Version" END""" if side == PUBLISH else 'm."Group"'
+    table, (where, values) = message_table(sql, side), sql.among('m."Id"', numbers)
+    group = """CASE WHEN m."Version" = 'v1' THEN '' ELSE m."Version" END""" if side == PUBLISHED_SIDE else 'm."Group"'
     free = f'NOT EXISTS (SELECT 1 FROM {sql.names.queue} q WHERE q."MessageType" = ? AND q."MessageId" = m."Id")'
     opened = sql.change(
         db,
@@ -58,40 +58,40 @@ def enqueue(db: Connection, sql: Sql, side: int, numbers: list[int]) -> int:
         db,
         f'UPDATE {table} SET "StatusName" = ?, "Retries" = 0, "ExpiresAt" = NULL, "Rounds" = "Rounds" + 1,'
         f' "Parked" = 0 WHERE {where} AND "ExpiresAt" IS NOT NULL',
-        Status.ENQUEUED.value,
+        EventStatus.ENQUEUED.value,
         *values,
     )
     return opened
 
 
-class Expired(NamedTuple):
+class ExpiredRows(NamedTuple):
     columns: list[str]
     rows: list[tuple[Any, ...]]
 
 
-def expired(db: Connection, sql: Sql, side: int, count_max: int) -> list[int]:
+def expired_ids(db: Connection, sql: SqlDialect, side: int, count_max: int) -> list[int]:
     """Numbers of messages whose time is over, in their order, so that two cleaners never wait in a circle."""
     rows = sql.rows(
         db,
-        f'SELECT "Id" FROM {table_of(sql, side)} WHERE "ExpiresAt" < {sql.now} ORDER BY "Id" LIMIT ?{sql.locking}',
+        f'SELECT "Id" FROM {message_table(sql, side)} WHERE "ExpiresAt" < {sql.now} ORDER BY "Id" LIMIT ?{sql.locking}',
         count_max,
     )
     return [row[0] for row in rows]
 
 
-def read_all(db: Connection, sql: Sql, side: int, numbers: list[int]) -> Expired:
+def read_rows(db: Connection, sql: SqlDialect, side: int, numbers: list[int]) -> ExpiredRows:
     """The whole rows, for an archive."""
     where, values = sql.among('"Id"', numbers)
-    result = sql.run(db, f'SELECT * FROM {table_of(sql, side)} WHERE {where} ORDER BY "Id"', *values)
-    return Expired(list(result.keys()), [tuple(row) for row in result])
+    result = sql.run(db, f'SELECT * FROM {message_table(sql, side)} WHERE {where} ORDER BY "Id"', *values)
+    return ExpiredRows(list(result.keys()), [tuple(row) for row in result])
 
 
-def delete(db: Connection, sql: Sql, side: int, numbers: list[int]) -> int:
+def delete_expired(db: Connection, sql: SqlDialect, side: int, numbers: list[int]) -> int:
     where, values = sql.among('"Id"', numbers)
-    return sql.change(db, f'DELETE FROM {table_of(sql, side)} WHERE {where} AND "ExpiresAt" < {sql.now}', *values)
+    return sql.change(db, f'DELETE FROM {message_table(sql, side)} WHERE {where} AND "ExpiresAt" < {sql.now}', *values)
 
 
-def forget_seen(db: Connection, sql: Sql, count_max: int, kept_s: float) -> int:
+def delete_expired_inbox_keys(db: Connection, sql: SqlDialect, count_max: int, kept_s: float) -> int:
     """Keys in the inbox that are older than any repeat is expected to be."""
     if sql.is_strict:
         return 0
@@ -109,9 +109,9 @@ def forget_seen(db: Connection, sql: Sql, count_max: int, kept_s: float) -> int:
     return len(rows)
 
 
-def mend(db: Connection, sql: Sql, side: int) -> tuple[int, int]:
+def repair_orphans(db: Connection, sql: SqlDialect, side: int) -> tuple[int, int]:
     """Open messages without a queue row get one; queue rows without a message go. Both counts should be 0."""
-    table, queue = table_of(sql, side), sql.names.queue
+    table, queue = message_table(sql, side), sql.names.queue
     rows = sql.rows(
         db,
         f'SELECT m."Id" FROM {table} m LEFT JOIN {queue} q ON q."MessageType" = {side} AND q."MessageId" = m."Id"'
@@ -120,7 +120,7 @@ def mend(db: Connection, sql: Sql, side: int) -> tuple[int, int]:
         sql.span(-_ORPHAN_AGE_S),
     )
     lost = [row[0] for row in rows]
-    enqueue(db, sql, side, lost)
+    reopen(db, sql, side, lost)
     rows = sql.rows(
         db,
         f'SELECT q."Seq" FROM {queue} q LEFT JOIN {table} m ON m."Id" = q."MessageId"'

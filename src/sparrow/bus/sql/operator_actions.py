@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from sparrow.bus.sql.claims import table_of
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.maintenance import enqueue
-from sparrow.bus.states import SUCCEEDED_WORDS, Status
+from sparrow.bus.sql.claims import message_table
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.maintenance import reopen
+from sparrow.bus.states import SUCCEEDED_SPELLINGS, EventStatus
 
-_CLOSED_WORDS = (Status.FAILED.value, Status.CANCELLED.value, *SUCCEEDED_WORDS)
-_WAITING_WORDS = (Status.SCHEDULED.value, Status.DELAYED.value)
+_CLOSED_WORDS = (EventStatus.FAILED.value, EventStatus.CANCELLED.value, *SUCCEEDED_SPELLINGS)
+_WAITING_WORDS = (EventStatus.SCHEDULED.value, EventStatus.DELAYED.value)
 
 
-def requeue(db: Connection, sql: Sql, side: int, numbers: Sequence[int]) -> list[int]:
+def requeue(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int]) -> list[int]:
     """T7, and the same for what has succeeded or was cancelled: Enqueued, with all attempts before it, due now."""
     found = _in_state(db, sql, side, numbers, _CLOSED_WORDS)
-    enqueue(db, sql, side, found)
+    reopen(db, sql, side, found)
     return found
 
 
-def cancel(db: Connection, sql: Sql, side: int, numbers: Sequence[int], kept_s: float) -> list[int]:
+def cancel(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int], kept_s: float) -> list[int]:
     """T11: what no worker has begun with never happens."""
     found = _waiting(db, sql, side, numbers, _WAITING_WORDS)
     if found:
@@ -36,17 +36,17 @@ def cancel(db: Connection, sql: Sql, side: int, numbers: Sequence[int], kept_s: 
         where, values = sql.among('"Id"', found)
         sql.change(
             db,
-            f'UPDATE {table_of(sql, side)} SET "StatusName" = ?, "ExpiresAt" = {sql.plus(sql.now)} WHERE {where}',
-            Status.CANCELLED.value,
+            f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "ExpiresAt" = {sql.plus(sql.now)} WHERE {where}',
+            EventStatus.CANCELLED.value,
             sql.span(kept_s),
             *values,
         )
     return found
 
 
-def publish_now(db: Connection, sql: Sql, side: int, numbers: Sequence[int]) -> list[int]:
+def publish_now(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int]) -> list[int]:
     """Delayed ones wait no longer."""
-    found = _waiting(db, sql, side, numbers, (Status.DELAYED.value,))
+    found = _waiting(db, sql, side, numbers, (EventStatus.DELAYED.value,))
     if found:
         where, values = sql.among('"MessageId"', found)
         sql.change(
@@ -54,12 +54,15 @@ def publish_now(db: Connection, sql: Sql, side: int, numbers: Sequence[int]) -> 
         )
         where, values = sql.among('"Id"', found)
         sql.change(
-            db, f'UPDATE {table_of(sql, side)} SET "StatusName" = ? WHERE {where}', Status.SCHEDULED.value, *values
+            db,
+            f'UPDATE {message_table(sql, side)} SET "StatusName" = ? WHERE {where}',
+            EventStatus.SCHEDULED.value,
+            *values,
         )
     return found
 
 
-def delete(db: Connection, sql: Sql, side: int, numbers: Sequence[int], *, force: bool = False) -> list[int]:
+def delete(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int], *, force: bool = False) -> list[int]:
     """Closed ones; with `force` also open ones that no worker holds. The inbox remembers them all the same: should the
     broker deliver one again, it is a repeat."""
     if force:
@@ -79,31 +82,33 @@ def delete(db: Connection, sql: Sql, side: int, numbers: Sequence[int], *, force
     found = _in_state(db, sql, side, numbers, None if force else _CLOSED_WORDS)
     if found:
         where, values = sql.among('"Id"', found)
-        sql.change(db, f"DELETE FROM {table_of(sql, side)} WHERE {where}", *values)
+        sql.change(db, f"DELETE FROM {message_table(sql, side)} WHERE {where}", *values)
     return found
 
 
-def park(db: Connection, sql: Sql, side: int, numbers: Sequence[int], *, parks: bool = True) -> list[int]:
+def park(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int], *, parks: bool = True) -> list[int]:
     """Failed ones: no round picks them up any more, or again."""
-    found = _in_state(db, sql, side, numbers, (Status.FAILED.value,))
+    found = _in_state(db, sql, side, numbers, (EventStatus.FAILED.value,))
     if found:
         where, values = sql.among('"Id"', found)
-        sql.change(db, f'UPDATE {table_of(sql, side)} SET "Parked" = ? WHERE {where}', int(parks), *values)
+        sql.change(db, f'UPDATE {message_table(sql, side)} SET "Parked" = ? WHERE {where}', int(parks), *values)
     return found
 
 
-def _in_state(db: Connection, sql: Sql, side: int, numbers: Sequence[int], words: tuple[str, ...] | None) -> list[int]:
+def _in_state(
+    db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int], words: tuple[str, ...] | None
+) -> list[int]:
     """Those in one of these states, locked; None: in any."""
     if not numbers:
         return []
     where, values = sql.among('"Id"', numbers)
     if words is not None:
         where += f' AND "StatusName" IN ({_listed(words)})'
-    statement = f'SELECT "Id" FROM {table_of(sql, side)} WHERE {where} ORDER BY "Id"{_locking(sql)}'
+    statement = f'SELECT "Id" FROM {message_table(sql, side)} WHERE {where} ORDER BY "Id"{_locking(sql)}'
     return [row[0] for row in sql.rows(db, statement, *values)]
 
 
-def _waiting(db: Connection, sql: Sql, side: int, numbers: Sequence[int], words: tuple[str, ...]) -> list[int]:
+def _waiting(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int], words: tuple[str, ...]) -> list[int]:
     """Those in one of these states that no worker holds, with their rows in Queue locked."""
     if not numbers:
         return []
@@ -118,12 +123,12 @@ def _waiting(db: Connection, sql: Sql, side: int, numbers: Sequence[int], words:
     return _in_state(db, sql, side, [row[0] for row in rows], words)
 
 
-def _leave_queue(db: Connection, sql: Sql, side: int, numbers: Sequence[int]) -> None:
+def _leave_queue(db: Connection, sql: SqlDialect, side: int, numbers: Sequence[int]) -> None:
     where, values = sql.among('"MessageId"', numbers)
     sql.change(db, f'DELETE FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}', side, *values)
 
 
-def _locking(sql: Sql) -> str:
+def _locking(sql: SqlDialect) -> str:
     """Waits for who has the row: to an operator, a row that was passed over would look as if it were not there."""
     return "" if sql.kind == "sqlite" else " FOR UPDATE"
 

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.states import Status
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.states import EventStatus
 
-PUBLISH = 0
-SUBSCRIBE = 1
+PUBLISHED_SIDE = 0
+RECEIVED_SIDE = 1
 """Queue.MessageType."""
 
-Run = Callable[[str, Sequence[Any]], int]
+ExecuteStatement = Callable[[str, Sequence[Any]], int]
 """Executes a statement in the driver's own style, and says how many rows it touched."""
 
 _ROWS_A_STATEMENT = 100
@@ -25,7 +25,7 @@ _ROWS_AS_JSON = 10_000
 _CHARS_A_STATEMENT = 1_000_000
 
 
-class NewEvent(NamedTuple):
+class PublishedRow(NamedTuple):
     id: int
     name: str
     content: str
@@ -34,13 +34,13 @@ class NewEvent(NamedTuple):
     """None: at once."""
 
     @property
-    def status(self) -> Status:
-        return Status.SCHEDULED if self.delay_s is None else Status.DELAYED
+    def status(self) -> EventStatus:
+        return EventStatus.SCHEDULED if self.delay_s is None else EventStatus.DELAYED
 
 
-def insert(run: Run, sql: Sql, event: NewEvent, version: str) -> bool:
+def insert_event(run: ExecuteStatement, sql: SqlDialect, event: PublishedRow, version: str) -> bool:
     """False when the id is taken: nothing was written, the transaction is whole, take another one."""
-    lane, later = _literal(lane_of(version)), event.delay_s is not None
+    lane, later = _literal(outgoing_group(version)), event.delay_s is not None
     due = sql.plus(sql.now) if later else sql.now
     span = (sql.span(event.delay_s),) if event.delay_s is not None else ()
     row = (event.id, version, event.name, event.content, event.status.value, event.key)
@@ -55,7 +55,7 @@ def insert(run: Run, sql: Sql, event: NewEvent, version: str) -> bool:
     try:
         done = run(sql.text(f"{_into_published(sql)} VALUES (?, ?, ?, ?, {sql.now}, ?, ?){conflict}"), row)
     except Exception as error:
-        if is_duplicate(error):
+        if is_duplicate_key(error):
             return False  # MySQL undoes the statement, and nothing else
         raise
     if not done:
@@ -64,15 +64,15 @@ def insert(run: Run, sql: Sql, event: NewEvent, version: str) -> bool:
     return True
 
 
-def insert_many(run: Run, sql: Sql, events: Sequence[NewEvent], version: str) -> None:
+def insert_events(run: ExecuteStatement, sql: SqlDialect, events: Sequence[PublishedRow], version: str) -> None:
     """One statement for PostgreSQL, two for every hundred rows elsewhere."""
     if sql.kind == "postgresql":
-        for some in lots(events, _ROWS_AS_JSON):
+        for some in row_batches(events, _ROWS_AS_JSON):
             _insert_as_json(run, sql, some, version)
         return
     into_published, into_queue, now = _into_published(sql), _into_queue(sql), sql.now
-    lane = _literal(lane_of(version))
-    for some in lots(events, _ROWS_A_STATEMENT):
+    lane = _literal(outgoing_group(version))
+    for some in row_batches(events, _ROWS_A_STATEMENT):
         wide = [value for e in some for value in (e.id, version, e.name, e.content, e.status.value, e.key)]
         run(sql.text(f"{into_published} VALUES {_rows(f'(?, ?, ?, ?, {now}, ?, ?)', len(some))}"), wide)
         narrow: list[Any] = []
@@ -98,7 +98,7 @@ class _Row(msgspec.Struct):
     place: int
 
 
-def _insert_as_json(run: Run, sql: Sql, events: Sequence[NewEvent], version: str) -> None:
+def _insert_as_json(run: ExecuteStatement, sql: SqlDialect, events: Sequence[PublishedRow], version: str) -> None:
     """Both tables in one statement with one value: drivers are slow with many."""
     rows = [
         _Row(e.id, e.name, e.content, e.status.value, e.key, e.delay_s or 0.0, place) for place, e in enumerate(events)
@@ -109,7 +109,7 @@ def _insert_as_json(run: Run, sql: Sql, events: Sequence[NewEvent], version: str
             " (id bigint, name text, content text, word text, key text, delay float8, place int)), published AS ("
             f"{_into_published(sql)} SELECT id, CAST(? AS text), name, content, {sql.now}, word, key FROM new)"
             # Seq is the order in which those with one key are handled: it is handed out in the order given.
-            f" {_into_queue(sql)} SELECT 0, {_literal(lane_of(version))}, id,"
+            f" {_into_queue(sql)} SELECT 0, {_literal(outgoing_group(version))}, id,"
             f" {sql.now} + delay * interval '1 second', key FROM new ORDER BY place"
         ),
         (msgspec.json.encode(rows).decode(), version),
@@ -124,7 +124,7 @@ class _Sized(Protocol):
 S = TypeVar("S", bound=_Sized)
 
 
-def lots(rows: Sequence[S], count_max: int) -> Iterator[Sequence[S]]:
+def row_batches(rows: Sequence[S], count_max: int) -> Iterator[Sequence[S]]:
     """As many as a statement may hold: servers refuse one that is too long."""
     lot: list[S] = []
     chars = 0
@@ -138,7 +138,7 @@ def lots(rows: Sequence[S], count_max: int) -> Iterator[Sequence[S]]:
         yield lot
 
 
-def lane_of(version: str) -> str:
+def outgoing_group(version: str) -> str:
     """What stands in Queue.Group for events to be sent: the relays of another version leave them alone."""
     return "" if version == "v1" else version
 
@@ -148,18 +148,18 @@ def _literal(word: str) -> str:
     return f"'{word}'"
 
 
-def is_duplicate(error: BaseException) -> bool:
+def is_duplicate_key(error: BaseException) -> bool:
     """Whether a driver says that a unique key is there already."""
     original = getattr(error, "orig", None) or error
     code = original.args[0] if original.args else None
     return code == 1062 or getattr(original, "sqlstate", None) == "23505" or "UNIQUE constraint failed" in str(original)
 
 
-def _into_published(sql: Sql) -> str:
+def _into_published(sql: SqlDialect) -> str:
     return f'INSERT INTO {sql.names.published} ("Id", "Version", "Name", "Content", "Added", "StatusName", "OrderKey")'
 
 
-def _into_queue(sql: Sql) -> str:
+def _into_queue(sql: SqlDialect) -> str:
     return f'INSERT INTO {sql.names.queue} ("MessageType", "Group", "MessageId", "NextAt", "OrderKey")'
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, inspect
 
 from sparrow.bus.errors import TablesMissing
-from sparrow.bus.sql.dialect import Sql
+from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.tables import metadata
 
 _LOCK_NAME = "sparrow bus tables"
@@ -13,7 +13,7 @@ _LOCK_NUMBER = 0x53504152_524F57  # PostgreSQL's locks have numbers: the letters
 _WAIT_S = 60
 
 
-def create(db: Connection, sql: Sql, space: str) -> bool:
+def create_tables(db: Connection, sql: SqlDialect, space: str) -> bool:
     """Make what is missing; False when there was nothing to do. The caller commits."""
     if not _missing(db, sql, space):
         return False
@@ -36,13 +36,13 @@ def create(db: Connection, sql: Sql, space: str) -> bool:
     return True
 
 
-def check(db: Connection, sql: Sql, space: str) -> None:
+def check_tables(db: Connection, sql: SqlDialect, space: str) -> None:
     """Raise `TablesMissing` when a table is not there."""
     if _missing(db, sql, space):
         raise TablesMissing(f"{sql.kind} ({', '.join(_missing(db, sql, space))})")
 
 
-def _missing(db: Connection, sql: Sql, space: str) -> list[str]:
+def _missing(db: Connection, sql: SqlDialect, space: str) -> list[str]:
     meta = metadata(sql.kind, space, strict=sql.is_strict)
     inspector = inspect(db)
     schema = space if sql.kind == "postgresql" else None

@@ -14,40 +14,43 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from sparrow.bus.operations.stored_event import Backlog, Failures, SideStats, Total
-from sparrow.bus.sql.claims import table_of
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.stored_events import NOT_SUCCEEDED, number_of
-from sparrow.bus.states import OPEN, Status
+from sparrow.bus.operations.stored_event import FailureSummary, GroupBacklog, RowCount, TableStats
+from sparrow.bus.sql.claims import message_table
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.stored_events import NOT_SUCCEEDED_CONDITION, message_type
+from sparrow.bus.states import OPEN_STATUSES, EventStatus
 from sparrow.bus.telemetry.probe import Side
 
-COUNTED_MAX = 10_000
+EXACT_COUNT_MAX = 10_000
 """Up to here the rows of a table are counted one by one."""
-KINDS_MAX = 1_000
+ERROR_KINDS_MAX = 1_000
 _ERROR_CHARS = 200
 _DIGITS = re.compile(r"\d+")
 
 
-def stats(db: Connection, sql: Sql, side: Side) -> SideStats:
+def table_stats(db: Connection, sql: SqlDialect, side: Side) -> TableStats:
     """Costs what the open and failed messages cost, whatever else is in the table."""
     by_status, parked = _by_status(db, sql, side)
-    return SideStats(
+    return TableStats(
         side=side,
         by_status=by_status,
         parked=parked,
-        rows=_rows(db, sql, table_of(sql, number_of(side))),
+        rows=_rows(db, sql, message_table(sql, message_type(side))),
         oldest_open_s=oldest_open_s(db, sql, side),
         groups=tuple(backlog(db, sql, side)),
     )
 
 
-def backlog(db: Connection, sql: Sql, side: Side, *, by_name: bool = False) -> list[Backlog]:
+def backlog(db: Connection, sql: SqlDialect, side: Side, *, by_name: bool = False) -> list[GroupBacklog]:
     """Open work by group, from Queue alone; by topic too it takes a look at every open message."""
-    number, queue = number_of(side), sql.names.queue
+    number, queue = message_type(side), sql.names.queue
     waits = f'q."LockedBy" IS NULL AND q."NextAt" <= {sql.now}'
     tables, names = f"{queue} q", "q.\"Group\", ''"
     if by_name:
-        tables, names = f'{queue} q JOIN {table_of(sql, number)} m ON m."Id" = q."MessageId"', 'q."Group", m."Name"'
+        tables, names = (
+            f'{queue} q JOIN {message_table(sql, number)} m ON m."Id" = q."MessageId"',
+            'q."Group", m."Name"',
+        )
     rows = sql.rows(
         db,
         f'SELECT {names}, COUNT(*), COUNT(q."LockedBy"), SUM(CASE WHEN {waits} THEN 1 ELSE 0 END),'
@@ -55,7 +58,7 @@ def backlog(db: Connection, sql: Sql, side: Side, *, by_name: bool = False) -> l
         f' WHERE q."MessageType" = {number} GROUP BY {names if by_name else names.partition(",")[0]}',
     )
     found = [
-        Backlog(
+        GroupBacklog(
             side=side,
             group=group,
             name=name if by_name else None,
@@ -69,19 +72,19 @@ def backlog(db: Connection, sql: Sql, side: Side, *, by_name: bool = False) -> l
     return sorted(found, key=lambda each: (-each.open, each.group, each.name or ""))
 
 
-def oldest_open_s(db: Connection, sql: Sql, side: Side) -> float:
+def oldest_open_s(db: Connection, sql: SqlDialect, side: Side) -> float:
     """By number, which grows with time: one look into an index, not a sort. Those that shall wait are passed over."""
-    number = number_of(side)
+    number = message_type(side)
     rows = sql.rows(
         db,
-        f'SELECT m."Added", {sql.now} FROM {sql.names.queue} q CROSS JOIN {table_of(sql, number)} m'
+        f'SELECT m."Added", {sql.now} FROM {sql.names.queue} q CROSS JOIN {message_table(sql, number)} m'
         f' WHERE q."MessageType" = {number} AND m."Id" = q."MessageId" AND m."StatusName" <> \'Delayed\''
         ' ORDER BY q."MessageId" LIMIT 1',
     )
     return _seconds(sql, rows[0][0], rows[0][1]) if rows else 0.0
 
 
-def failures(db: Connection, sql: Sql, side: Side) -> list[Failures]:
+def failures(db: Connection, sql: SqlDialect, side: Side) -> list[FailureSummary]:
     """What has failed, by kind of error, the most frequent first."""
     group = 'm."Group"' if side == "received" else "''"
     error = f'SUBSTR(m."LastError", 1, {_ERROR_CHARS})'
@@ -89,8 +92,8 @@ def failures(db: Connection, sql: Sql, side: Side) -> list[Failures]:
     rows = sql.rows(
         db,
         f'SELECT {error}, m."Name", {group}, COUNT(*), SUM(m."Parked"), MIN(m."Added"), MAX(m."Added"), MAX(m."Id")'
-        f" FROM {table_of(sql, number_of(side))} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED}"
-        f" GROUP BY {grouping} ORDER BY COUNT(*) DESC LIMIT {KINDS_MAX}",
+        f" FROM {message_table(sql, message_type(side))} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED_CONDITION}"
+        f" GROUP BY {grouping} ORDER BY COUNT(*) DESC LIMIT {ERROR_KINDS_MAX}",
     )
     alike: dict[str, list[Any]] = {}
     for row in rows:
@@ -99,8 +102,8 @@ def failures(db: Connection, sql: Sql, side: Side) -> list[Failures]:
     return sorted(found, key=lambda each: (-each.count, each.error))
 
 
-def _failures(sql: Sql, side: Side, error: str, rows: Sequence[Any]) -> Failures:
-    return Failures(
+def _failures(sql: SqlDialect, side: Side, error: str, rows: Sequence[Any]) -> FailureSummary:
+    return FailureSummary(
         side=side,
         error=error,
         count=sum(row[3] for row in rows),
@@ -113,13 +116,15 @@ def _failures(sql: Sql, side: Side, error: str, rows: Sequence[Any]) -> Failures
     )
 
 
-def _by_status(db: Connection, sql: Sql, side: Side) -> tuple[dict[str, int], int]:
-    number = number_of(side)
-    table = table_of(sql, number)
-    found = {status.value: 0 for status in Status if status is not Status.SUCCESSED}
-    rows = sql.rows(db, f'SELECT m."StatusName", COUNT(*) FROM {table} m WHERE {NOT_SUCCEEDED} GROUP BY m."StatusName"')
+def _by_status(db: Connection, sql: SqlDialect, side: Side) -> tuple[dict[str, int], int]:
+    number = message_type(side)
+    table = message_table(sql, number)
+    found = {status.value: 0 for status in EventStatus if status is not EventStatus.SUCCESSED}
+    rows = sql.rows(
+        db, f'SELECT m."StatusName", COUNT(*) FROM {table} m WHERE {NOT_SUCCEEDED_CONDITION} GROUP BY m."StatusName"'
+    )
     for word, how_many in rows:
-        found[Status.of(word).value] += how_many
+        found[EventStatus.of(word).value] += how_many
     # What is held is Processing, also where that is not written down: a few rows at any time.
     held = sql.rows(
         db,
@@ -127,24 +132,25 @@ def _by_status(db: Connection, sql: Sql, side: Side) -> tuple[dict[str, int], in
         f' WHERE q."MessageType" = {number} AND q."LockedBy" IS NOT NULL GROUP BY m."StatusName"',
     )
     for word, how_many in held:
-        if Status.of(word) in OPEN:
-            found[Status.of(word).value] = max(0, found[Status.of(word).value] - how_many)
-            found[Status.PROCESSING.value] += how_many
+        if EventStatus.of(word) in OPEN_STATUSES:
+            found[EventStatus.of(word).value] = max(0, found[EventStatus.of(word).value] - how_many)
+            found[EventStatus.PROCESSING.value] += how_many
     parked = sql.rows(
-        db, f'SELECT COUNT(*) FROM {table} m WHERE m."StatusName" = \'Failed\' AND {NOT_SUCCEEDED} AND m."Parked" = 1'
+        db,
+        f'SELECT COUNT(*) FROM {table} m WHERE m."StatusName" = \'Failed\' AND {NOT_SUCCEEDED_CONDITION} AND m."Parked" = 1',
     )
     return found, int(parked[0][0])
 
 
-def _rows(db: Connection, sql: Sql, table: str) -> Total:
+def _rows(db: Connection, sql: SqlDialect, table: str) -> RowCount:
     """Exactly while they are few; then what the database keeps for its planner."""
-    counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {COUNTED_MAX}) counted")[0][0])
-    if counted < COUNTED_MAX:
-        return Total(counted)
-    return Total(max(_estimated(db, sql, table), counted), is_exact=False)
+    counted = int(sql.rows(db, f"SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT {EXACT_COUNT_MAX}) counted")[0][0])
+    if counted < EXACT_COUNT_MAX:
+        return RowCount(counted)
+    return RowCount(max(_estimated(db, sql, table), counted), is_exact=False)
 
 
-def _estimated(db: Connection, sql: Sql, table: str) -> int:
+def _estimated(db: Connection, sql: SqlDialect, table: str) -> int:
     if sql.kind == "postgresql":
         rows = sql.rows(
             db, "SELECT CAST(reltuples AS bigint) FROM pg_class WHERE oid = CAST(CAST(? AS text) AS regclass)", table
@@ -162,5 +168,5 @@ def _estimated(db: Connection, sql: Sql, table: str) -> int:
     return int(rows[0][0] or 0) if rows else 0
 
 
-def _seconds(sql: Sql, earlier: Any, later: Any) -> float:
+def _seconds(sql: SqlDialect, earlier: Any, later: Any) -> float:
     return max(0.0, (sql.from_time(later) - sql.from_time(earlier)).total_seconds())

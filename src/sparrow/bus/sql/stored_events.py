@@ -16,25 +16,25 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from sparrow.bus import headers as h
-from sparrow.bus.operations.stored_event import OPEN_WORD, StoredEvent, Where, parts_of
-from sparrow.bus.sql.claims import table_of
-from sparrow.bus.sql.dialect import Sql
-from sparrow.bus.sql.outbox import PUBLISH, SUBSCRIBE
-from sparrow.bus.states import SUCCEEDED_WORDS, Status
+from sparrow.bus.operations.stored_event import ANY_OPEN_STATUS, StoredEvent, Where, split_content
+from sparrow.bus.sql.claims import message_table
+from sparrow.bus.sql.dialect import SqlDialect
+from sparrow.bus.sql.outbox import PUBLISHED_SIDE, RECEIVED_SIDE
+from sparrow.bus.states import SUCCEEDED_SPELLINGS, EventStatus
 from sparrow.bus.telemetry.probe import Side
 
-_NUMBERS: dict[Side, int] = {"published": PUBLISH, "received": SUBSCRIBE}
-_SUCCEEDED = ", ".join(f"'{word}'" for word in SUCCEEDED_WORDS)
-NOT_SUCCEEDED = f'm."StatusName" NOT IN ({_SUCCEEDED})'
+_NUMBERS: dict[Side, int] = {"published": PUBLISHED_SIDE, "received": RECEIVED_SIDE}
+_SUCCEEDED = ", ".join(f"'{word}'" for word in SUCCEEDED_SPELLINGS)
+NOT_SUCCEEDED_CONDITION = f'm."StatusName" NOT IN ({_SUCCEEDED})'
 """Word for word the condition of the index: SQLite uses a partial index for nothing else."""
 
 
-def number_of(side: Side) -> int:
+def message_type(side: Side) -> int:
     """Queue.MessageType."""
     return _NUMBERS[side]
 
 
-class Selection(NamedTuple):
+class EventSelection(NamedTuple):
     """The end of a statement, from FROM on."""
 
     tables: str
@@ -49,41 +49,41 @@ class Selection(NamedTuple):
         return f"FROM {self.tables} WHERE {' AND '.join(self.conditions) or '1 = 1'}"
 
 
-def selection(sql: Sql, side: int, where: Where) -> Selection:
+def select_events(sql: SqlDialect, side: int, where: Where) -> EventSelection:
     """Reads the tables in the order in which little is read."""
-    table, queue, status = table_of(sql, side), sql.names.queue, where.status
+    table, queue, status = message_table(sql, side), sql.names.queue, where.status
     conditions: list[str] = []
     values: list[Any] = []
-    if status == OPEN_WORD or (isinstance(status, Status) and status.is_open):
+    if status == ANY_OPEN_STATUS or (isinstance(status, EventStatus) and status.is_open):
         tables, number, has_queue = f"{queue} q CROSS JOIN {table} m", 'q."MessageId"', True
         conditions += [f'q."MessageType" = {side}', 'm."Id" = q."MessageId"']
-        if status is Status.PROCESSING:
+        if status is EventStatus.PROCESSING:
             conditions.append('q."LockedBy" IS NOT NULL')
-        elif isinstance(status, Status):
+        elif isinstance(status, EventStatus):
             conditions += ['q."LockedBy" IS NULL', f"m.\"StatusName\" = '{status.value}'"]
-    elif status is Status.SUCCESSED:
+    elif status is EventStatus.SUCCESSED:
         tables, number, has_queue = f"{table} m", 'm."Id"', False
         conditions.append(f'm."StatusName" IN ({_SUCCEEDED})')
-    elif isinstance(status, Status):
+    elif isinstance(status, EventStatus):
         # "+ 0": else MySQL walks the whole table by its primary key, hoping to meet a few of the rare ones soon.
         tables, number, has_queue = f"{table} m", 'm."Id" + 0', False
-        conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED]
+        conditions += [f"m.\"StatusName\" = '{status.value}'", NOT_SUCCEEDED_CONDITION]
     else:
         tables, number, has_queue = f"{table} m", 'm."Id"', False
     for condition, value in _told(sql, side, where):
         conditions.append(condition)
         values += [value] if condition.count("?") else []
-    return Selection(tables, conditions, values, number, has_queue)
+    return EventSelection(tables, conditions, values, number, has_queue)
 
 
-def _told(sql: Sql, side: int, where: Where) -> list[tuple[str, Any]]:
+def _told(sql: SqlDialect, side: int, where: Where) -> list[tuple[str, Any]]:
     told: list[tuple[str, Any]] = []
     exact = (('m."Name"', where.name), ('m."OrderKey"', where.key))
     told += [(f"{column} = ?", value) for column, value in exact if value is not None]
     if where.group is not None:
-        told.append(('m."Group" = ?', where.group) if side == SUBSCRIBE else ("1 = 0", None))
+        told.append(('m."Group" = ?', where.group) if side == RECEIVED_SIDE else ("1 = 0", None))
     if where.message_id is not None:
-        if side == SUBSCRIBE:
+        if side == RECEIVED_SIDE:
             told.append(('m."MsgId" = ?', where.message_id))
         else:
             told.append(('m."Id" = ?', _as_number(where.message_id)))
@@ -102,10 +102,10 @@ def _told(sql: Sql, side: int, where: Where) -> list[tuple[str, Any]]:
 
 
 def find(
-    db: Connection, sql: Sql, side: Side, where: Where, *, limit: int, before_id: int | None = None
+    db: Connection, sql: SqlDialect, side: Side, where: Where, *, limit: int, before_id: int | None = None
 ) -> list[StoredEvent]:
     """The newest first; the next page begins before the last one's number."""
-    chosen = selection(sql, number_of(side), where)
+    chosen = select_events(sql, message_type(side), where)
     if before_id is not None:
         chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} < ?")
         chosen.values.append(before_id)
@@ -114,7 +114,7 @@ def find(
     return _live(db, sql, side, events) if where.status is None else events
 
 
-def _live(db: Connection, sql: Sql, side: Side, events: list[StoredEvent]) -> list[StoredEvent]:
+def _live(db: Connection, sql: SqlDialect, side: Side, events: list[StoredEvent]) -> list[StoredEvent]:
     """With what Queue knows of them. Not by a join: in a sudden backlog a planner thinks that Queue is still small, and
     reads all of it."""
     if not events:
@@ -123,7 +123,7 @@ def _live(db: Connection, sql: Sql, side: Side, events: list[StoredEvent]) -> li
     rows = sql.rows(
         db,
         f'SELECT "MessageId", "NextAt", "LockedBy" FROM {sql.names.queue} WHERE "MessageType" = ? AND {where}',
-        number_of(side),
+        message_type(side),
         *values,
     )
     known = {row[0]: (sql.from_time(row[1]), row[2]) for row in rows}
@@ -131,29 +131,31 @@ def _live(db: Connection, sql: Sql, side: Side, events: list[StoredEvent]) -> li
 
 
 def _with_queue(event: StoredEvent, due_at: datetime, held_by: str | None) -> StoredEvent:
-    status = Status.PROCESSING if held_by is not None and event.status.is_open else event.status
+    status = EventStatus.PROCESSING if held_by is not None and event.status.is_open else event.status
     return replace(event, due_at=due_at, held_by=held_by, status=status)
 
 
-def get(db: Connection, sql: Sql, side: Side, number: int) -> StoredEvent | None:
-    table = table_of(sql, number_of(side))
+def get(db: Connection, sql: SqlDialect, side: Side, number: int) -> StoredEvent | None:
+    table = message_table(sql, message_type(side))
     rows = sql.rows(db, f'SELECT {_columns(side, False)} FROM {table} m WHERE m."Id" = ?', number)
     found = _live(db, sql, side, [_event(sql, side, row) for row in rows])
     return found[0] if found else None
 
 
-def count(db: Connection, sql: Sql, side: Side, where: Where, limit: int | None) -> int:
+def count(db: Connection, sql: SqlDialect, side: Side, where: Where, limit: int | None) -> int:
     """How many there are, up to a limit."""
-    chosen = selection(sql, number_of(side), where)
+    chosen = select_events(sql, message_type(side), where)
     if limit is None:
         return int(sql.rows(db, f"SELECT COUNT(*) {chosen.text}", *chosen.values)[0][0])
     inner = f'SELECT m."Id" {chosen.text} LIMIT ?'
     return int(sql.rows(db, f"SELECT COUNT(*) FROM ({inner}) chosen", *chosen.values, limit)[0][0])
 
 
-def numbers(db: Connection, sql: Sql, side: Side, where: Where, *, limit: int, after_id: int = 0) -> list[int]:
+def matching_ids(
+    db: Connection, sql: SqlDialect, side: Side, where: Where, *, limit: int, after_id: int = 0
+) -> list[int]:
     """The oldest first: those with one key get back into the queue in their order."""
-    chosen = selection(sql, number_of(side), where)
+    chosen = select_events(sql, message_type(side), where)
     chosen.conditions.append(f"{chosen.number.removesuffix(' + 0')} > ?")
     statement = f'SELECT m."Id" {chosen.text} ORDER BY {chosen.number} LIMIT ?'
     return [row[0] for row in sql.rows(db, statement, *chosen.values, after_id, limit)]
@@ -167,10 +169,10 @@ def _columns(side: Side, has_queue: bool) -> str:
     return ", ".join(columns)
 
 
-def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
+def _event(sql: SqlDialect, side: Side, row: Any) -> StoredEvent:
     number, version, name, content, retries, added, expires, word, key, rounds, error, parked = row[:12]
     due_at, held_by, group, message_id = row[12:]
-    headers, value = parts_of(content)
+    headers, value = split_content(content)
     return StoredEvent(
         id=number,
         version=version,
@@ -182,7 +184,7 @@ def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
         retries=retries,
         added=sql.from_time(added),
         expires_at=None if expires is None else sql.from_time(expires),
-        status=Status.PROCESSING if held_by is not None else Status.of(word),
+        status=EventStatus.PROCESSING if held_by is not None else EventStatus.of(word),
         key=key,
         rounds=rounds,
         error=error,
@@ -193,7 +195,7 @@ def _event(sql: Sql, side: Side, row: Any) -> StoredEvent:
     )
 
 
-def _holds(sql: Sql, column: str) -> str:
+def _holds(sql: SqlDialect, column: str) -> str:
     """Whether a text has a piece. Not LIKE: its wildcards and its letter case differ from database to database."""
     if sql.kind == "postgresql":
         return f"strpos({column}, ?) > 0"

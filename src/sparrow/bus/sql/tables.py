@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateSchema, CreateTable
 
-from sparrow.bus.sql.dialect import Kind
+from sparrow.bus.sql.dialect import DatabaseKind
 
 NAME_CHARS = 400
 GROUP_CHARS = 200
@@ -44,7 +44,7 @@ _OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"
 _DIALECTS = {"mysql": mysql.dialect, "postgresql": postgresql.dialect, "sqlite": sqlite.dialect}
 
 
-def metadata(kind: Kind, space: str = "cap", *, strict: bool = False) -> MetaData:
+def metadata(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) -> MetaData:
     """Give it to Alembic as (one of) its `target_metadata`."""
     meta = MetaData(schema=space if kind == "postgresql" else None)
     prefix = "" if kind == "postgresql" else f"{space}."
@@ -119,7 +119,7 @@ def metadata(kind: Kind, space: str = "cap", *, strict: bool = False) -> MetaDat
     return meta
 
 
-def ddl(kind: Kind, space: str = "cap", *, strict: bool = False) -> str:
+def ddl(kind: DatabaseKind, space: str = "cap", *, strict: bool = False) -> str:
     """Every statement that makes the tables, for people who may not let a program do it."""
     meta = metadata(kind, space, strict=strict)
     statements: list[Any] = [CreateSchema(space, if_not_exists=True)] if kind == "postgresql" else []

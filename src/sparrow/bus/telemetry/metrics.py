@@ -11,15 +11,15 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sparrow.bus.operations.stored_event import Stats
-from sparrow.bus.telemetry.probe import BOUNDS_S, Durations, Probe
+from sparrow.bus.operations.stored_event import BusStats
+from sparrow.bus.telemetry.probe import HISTOGRAM_BOUNDS_S, BusProbe, DurationHistogram
 
 if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0
+STATS_TIMEOUT_S = 5.0
 """Less than a scrape may take."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,15 +44,15 @@ _LABELLED = ("bus_handled_total", "bus_retries_total", "bus_failed_total", "bus_
 async def metrics(bus: EventBus) -> str:
     """What `/metrics` answers. While the database is away, what this process knows is shown all the same."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(STATS_TIMEOUT_S):
             stats = await bus.operations.stats()
     except Exception as error:  # whatever ails it: a page with half of the numbers is better than none
         log.warning("the database gives no numbers", extra={"error": str(error)})
         stats = None
-    return exposition(bus.shared.probe, stats)
+    return prometheus_text(bus.shared.probe, stats)
 
 
-def exposition(probe: Probe, stats: Stats | None) -> str:
+def prometheus_text(probe: BusProbe, stats: BusStats | None) -> str:
     lines = [*_counters(probe.totals)]
     lines += _histogram("bus_send_seconds", "How long the broker took to acknowledge a batch.", probe.send_seconds)
     lines += _histogram("bus_handle_seconds", "How long handlers ran.", probe.handle_seconds)
@@ -75,20 +75,20 @@ def _counters(totals: Mapping[str, int]) -> Iterator[str]:
         yield from (f"{full} {total}" for full, total in found.items())
 
 
-def _histogram(name: str, sentence: str, durations: Durations) -> Iterator[str]:
+def _histogram(name: str, sentence: str, durations: DurationHistogram) -> Iterator[str]:
     # A copy first: others go on adding, and the sum of the buckets has to be the count.
     counts, sum_s = list(durations.counts), durations.sum_s
     yield f"# HELP {name} {sentence}"
     yield f"# TYPE {name} histogram"
     so_far = 0
-    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), counts, strict=True):
+    for bound, count in zip((*map(str, HISTOGRAM_BOUNDS_S), "+Inf"), counts, strict=True):
         so_far += count
         yield f'{name}_bucket{{le="{bound}"}} {so_far}'
     yield f"{name}_sum {sum_s!r}"
     yield f"{name}_count {so_far}"
 
 
-def _gauges(stats: Stats) -> Iterator[str]:
+def _gauges(stats: BusStats) -> Iterator[str]:
     sides = stats.sides
     groups = [({"side": group.side, "group": group.group}, group) for side in sides for group in side.groups]
     # A side without open work has a depth too.

@@ -9,21 +9,21 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from sparrow.bus.states import Status
+from sparrow.bus.states import EventStatus
 
 log = logging.getLogger(__name__)
 
 Side = Literal["published", "received"]
-BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+HISTOGRAM_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class StateChange(NamedTuple):
     side: Side
     message_id: int
-    status: Status
+    status: EventStatus
 
 
-class FailedInfo(NamedTuple):
+class FailedEvent(NamedTuple):
     """What `on_failed` is told when a message enters Failed."""
 
     side: Side
@@ -38,15 +38,15 @@ class FailedInfo(NamedTuple):
     rounds: int
 
 
-class Durations:
+class DurationHistogram:
     """A histogram: how many lasted how long."""
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.counts = [0] * (len(HISTOGRAM_BOUNDS_S) + 1)
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.counts[bisect_left(HISTOGRAM_BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
     @property
@@ -54,15 +54,19 @@ class Durations:
         return sum(self.counts)
 
 
-class Probe:
+class BusProbe:
     """Counts since the start of this process; `docs/event-bus.md` lists the names."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         """By the metric's name; labels in braces: `bus_handled_total{result="ok"}`."""
-        self.send_seconds, self.handle_seconds, self.end_to_end_seconds = Durations(), Durations(), Durations()
+        self.send_seconds, self.handle_seconds, self.end_to_end_seconds = (
+            DurationHistogram(),
+            DurationHistogram(),
+            DurationHistogram(),
+        )
         self.on_state: list[Callable[[StateChange], None]] = []
-        self.on_failed: list[Callable[[FailedInfo], None]] = []
+        self.on_failed: list[Callable[[FailedEvent], None]] = []
         self._lock = threading.Lock()  # blocking publishers count from their own threads
 
     def count(self, name: str, by: int = 1, **labels: str) -> None:
@@ -70,7 +74,7 @@ class Probe:
         with self._lock:
             self.totals[f"{name}{{{inside}}}" if inside else name] += by
 
-    def changed(self, side: Side, message_id: int, *statuses: Status) -> None:
+    def changed(self, side: Side, message_id: int, *statuses: EventStatus) -> None:
         for status in statuses if self.on_state else ():
             for hear in self.on_state:
                 try:
@@ -78,7 +82,7 @@ class Probe:
                 except Exception:
                     log.exception("a state hook failed")
 
-    def failed(self, info: FailedInfo) -> None:
+    def failed(self, info: FailedEvent) -> None:
         """Errors of a callback are logged and counted; they change nothing."""
         self.count("bus_failed_total", side=info.side)
         for call in self.on_failed:

@@ -12,10 +12,10 @@ from typing import Any
 from sparrow.bus.headers import Headers
 from sparrow.bus.transports.spi import Envelope
 
-SCOPE = "sparrow.bus"
+TRACER_NAME = "sparrow.bus"
 
 
-class Tracing:
+class EventTracing:
     """Spans by OpenTelemetry's names for messaging."""
 
     def __init__(self, system: str = "sparrow") -> None:
@@ -50,7 +50,7 @@ class Tracing:
         }
         if len(names) == 1:
             attributes["messaging.destination.name"] = next(iter(names))
-        tracer = self._trace.get_tracer(SCOPE)
+        tracer = self._trace.get_tracer(TRACER_NAME)
         with tracer.start_as_current_span(
             f"send {next(iter(names)) if len(names) == 1 else 'events'}",
             kind=self._trace.SpanKind.PRODUCER,
@@ -75,7 +75,7 @@ class Tracing:
             "messaging.message.conversation_id": headers.correlation_id,
             "code.function.name": function,
         }
-        tracer = self._trace.get_tracer(SCOPE)
+        tracer = self._trace.get_tracer(TRACER_NAME)
         with tracer.start_as_current_span(
             f"process {headers.name}", context=parent, kind=self._trace.SpanKind.CONSUMER, attributes=attributes
         ):

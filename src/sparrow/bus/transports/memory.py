@@ -18,10 +18,10 @@ from operator import itemgetter
 from typing import Self
 
 from sparrow.bus.names import checked_event_name, matches
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 from sparrow.model.errors import Closed, ConnectionLost
 
-KEPT_MAX = 100_000
+RETAINED_EVENTS_MAX = 100_000
 
 _Kept = tuple[int, Envelope]
 """Its number, which says what came first, and itself."""
@@ -47,7 +47,7 @@ class _Group:
 
 
 class MemoryBroker:
-    def __init__(self, *, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, *, kept_max: int = RETAINED_EVENTS_MAX) -> None:
         """`kept_max`: events of a name that are kept for groups to come, and entries of `sent`."""
         self.sent: list[Envelope] = []
         """What was acknowledged, in order."""
@@ -59,7 +59,7 @@ class MemoryBroker:
         self._kept: dict[str, deque[_Kept]] = {}
         self._groups: dict[str, _Group] = {}
         self._bells: set[_Bell] = set()
-        self._listenings: set[MemoryListening] = set()
+        self._listenings: set[MemoryConsumer] = set()
         self._is_down = False
         self._withholds = False
 
@@ -163,11 +163,11 @@ class MemoryBroker:
             group.put_back(items)
             self._ring()
 
-    def enter(self, listening: MemoryListening) -> None:
+    def enter(self, listening: MemoryConsumer) -> None:
         with self._lock:
             self._listenings.add(listening)
 
-    def leave(self, listening: MemoryListening) -> None:
+    def leave(self, listening: MemoryConsumer) -> None:
         with self._lock:
             self._listenings.discard(listening)
 
@@ -212,7 +212,7 @@ class _Bell:
         await self._rung.wait()
 
 
-class MemoryListening:
+class MemoryConsumer:
     def __init__(self, broker: MemoryBroker, group: _Group, names: Sequence[str], *, prefetch: int) -> None:
         self._broker, self._group, self._names, self._prefetch = broker, group, names, prefetch
         self._in_hand: dict[int, Envelope] = {}
@@ -228,7 +228,7 @@ class MemoryListening:
         lines = self._group.lines.items()
         return any(line and any(matches(own, name) for own in self._names) for name, line in lines)
 
-    async def receive(self, count_max: int) -> list[Delivery]:
+    async def receive(self, count_max: int) -> list[BrokerDelivery]:
         """No more than `prefetch` are in hand at any time: with so many it waits for an acknowledgement."""
         while True:
             self._bell.still()
@@ -241,17 +241,17 @@ class MemoryListening:
             await self._bell.wait()
         self._in_hand.update(handed)
         return [
-            Delivery(name=envelope.name, headers=dict(envelope.headers), body=envelope.body, ticket=number)
+            BrokerDelivery(name=envelope.name, headers=dict(envelope.headers), body=envelope.body, ticket=number)
             for number, envelope in handed
         ]
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._broker.check_up()
         for delivery in deliveries:
             self._in_hand.pop(delivery.ticket, None)
         self._bell.ring()
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._broker.check_up()
         self._put_back([delivery.ticket for delivery in deliveries if delivery.ticket in self._in_hand])
 
@@ -300,8 +300,8 @@ class MemoryTransport:
         broker.acknowledged([one for one, refusal in zip(envelopes, refusals, strict=True) if refusal is None])
         return refusals
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> MemoryListening:
-        return MemoryListening(self.broker, self.broker.join(group, names), names, prefetch=prefetch)
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> MemoryConsumer:
+        return MemoryConsumer(self.broker, self.broker.join(group, names), names, prefetch=prefetch)
 
     def is_idle(self) -> bool:
         return self.broker.is_idle()

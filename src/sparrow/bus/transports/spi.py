@@ -35,7 +35,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return self.headers[h.ID] or ""
 
 
-class Delivery(msgspec.Struct, kw_only=True):
+class BrokerDelivery(msgspec.Struct, kw_only=True):
     """An event as it came from a broker."""
 
     name: str
@@ -46,23 +46,23 @@ class Delivery(msgspec.Struct, kw_only=True):
     """What the transport needs to acknowledge it."""
 
 
-HeaderBuilder = Callable[[Delivery], dict[str, str | None]]
+HeaderBuilder = Callable[[BrokerDelivery], dict[str, str | None]]
 """Makes the headers of a message that no CAP service sent. What it returns needs an id; the name has a default."""
 
 
-class Listening(Protocol):
+class TransportConsumer(Protocol):
     """A membership in a group, for some names."""
 
-    async def receive(self, count_max: int) -> Sequence[Delivery]:
+    async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         """At least one, at most so many; waits for the first. Raises `Unavailable` when the broker went away: the
         caller closes this listening and makes a new one."""
         ...
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         """They are stored: they need not come again."""
         ...
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         """They could not be stored: let them come again."""
         ...
 
@@ -84,14 +84,16 @@ class Transport(Protocol):
         """For each envelope None (acknowledged) or why it was not."""
         ...
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> Listening:
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> TransportConsumer:
         """Join a group. A name may hold AMQP wildcards: `*` for one word, `#` for any number of words."""
         ...
 
     async def close(self) -> None: ...
 
 
-def with_foreign_headers(delivery: Delivery, fallback_id: str, build: HeaderBuilder | None = None) -> Delivery:
+def with_foreign_headers(
+    delivery: BrokerDelivery, fallback_id: str, build: HeaderBuilder | None = None
+) -> BrokerDelivery:
     """The delivery, with the headers that a message needs: those of CAP, of `build`, or what the broker knows of it."""
     headers = delivery.headers
     if not headers.get(h.ID) and (old := _as_cap_2(delivery.body)) is not None:

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 from sparrow.bus.transports.spi import Transport
 from sparrow.model.errors import SettingsError
 
-KNOWN = "sparrow://127.0.0.1:9876, rocketmq://…, memory://, amqp://…, kafka://…, redis://… or nats://…"
+KNOWN_URLS = "sparrow://127.0.0.1:9876, rocketmq://…, memory://, amqp://…, kafka://…, redis://… or nats://…"
 
 
-def transport_of(url: str, *, version: str = "v1") -> Transport:
+def transport_from_url(url: str, *, version: str = "v1") -> Transport:
     """Nothing is connected yet. Each broker's client is an extra: `pip install 'sparrowmq[rabbitmq]'`."""
     scheme, _, rest = url.partition("://")
     try:
@@ -47,4 +47,4 @@ def _made(scheme: str, url: str, rest: str, version: str) -> Transport:
         from sparrow.bus.transports.nats.transport import NatsTransport
 
         return NatsTransport(url)
-    raise SettingsError("broker", url, "the bus", KNOWN)
+    raise SettingsError("broker", url, "the bus", KNOWN_URLS)

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sparrow.bus.sql.maintenance import Expired
+from sparrow.bus.sql.maintenance import ExpiredRows
 
 
-class Archive:
+class ExpiredEventArchive:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, table: str, expired: Expired) -> None:
+    def write(self, table: str, expired: ExpiredRows) -> None:
         """On disk when it returns. Days are those on which the messages were added."""
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -14,12 +14,12 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from sparrow.bus.context import Shared
-from sparrow.bus.handlers.executor import Executor
-from sparrow.bus.snowflake import LEASED_MAX
+from sparrow.bus.context import BusContext
+from sparrow.bus.handlers.executor import HandlerExecutor
+from sparrow.bus.snowflake import LEASED_WORKER_NUMBERS
 from sparrow.bus.sql import locks, maintenance
-from sparrow.bus.states import Status
-from sparrow.bus.worker.expired_archive import Archive
+from sparrow.bus.states import EventStatus
+from sparrow.bus.worker.expired_archive import ExpiredEventArchive
 
 log = logging.getLogger(__name__)
 
@@ -31,22 +31,24 @@ _TICK_S = 0.25
 """How often it is looked whether something is due: the clock of tests jumps."""
 
 
-class Upkeep:
-    def __init__(self, shared: Shared, executors: Mapping[str, Executor], clock: Callable[[], float]) -> None:
+class BusMaintenance:
+    def __init__(
+        self, shared: BusContext, executors: Mapping[str, HandlerExecutor], clock: Callable[[], float]
+    ) -> None:
         """`clock`: seconds that only grow; tests move it."""
         self._shared, self._executors, self._clock = shared, executors, clock
-        self._archive = None if shared.settings.archive is None else Archive(shared.settings.archive)
+        self._archive = None if shared.settings.archive is None else ExpiredEventArchive(shared.settings.archive)
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
     async def reenqueue(self) -> int:
         """A new round for everything that has failed, on both sides."""
         shared, settings, total = self._shared, self._shared.settings, 0
-        for side in maintenance.SIDES:
+        for side in maintenance.MESSAGE_SIDES:
             while True:
                 numbers = await shared.database.run(
                     partial(
-                        maintenance.reenqueue,
+                        maintenance.start_retry_round,
                         sql=shared.sql,
                         side=side,
                         count_max=_REENQUEUE_BATCH,
@@ -55,7 +57,7 @@ class Upkeep:
                 )
                 total += len(numbers)
                 for number in numbers:
-                    shared.probe.changed("published" if side == 0 else "received", number, Status.ENQUEUED)
+                    shared.probe.changed("published" if side == 0 else "received", number, EventStatus.ENQUEUED)
                 if len(numbers) < _REENQUEUE_BATCH:
                     break
         if total:
@@ -67,7 +69,7 @@ class Upkeep:
     async def clean(self) -> int:
         """Delete what has expired, in small lots with pauses, so that nobody waits for it."""
         shared, settings, total = self._shared, self._shared.settings, 0
-        for side in maintenance.SIDES:
+        for side in maintenance.MESSAGE_SIDES:
             while True:
                 count = await self._clean_lot(side)
                 total += count
@@ -76,7 +78,9 @@ class Upkeep:
                 await asyncio.sleep(settings.clean_pause_s)
         while True:
             count = await shared.database.run(
-                lambda db: maintenance.forget_seen(db, shared.sql, settings.clean_batch, settings.inbox_kept_s)
+                lambda db: maintenance.delete_expired_inbox_keys(
+                    db, shared.sql, settings.clean_batch, settings.inbox_kept_s
+                )
             )
             if count < settings.clean_batch:
                 break
@@ -89,22 +93,22 @@ class Upkeep:
         archive = self._archive
 
         def work(db: Connection) -> int:
-            numbers = maintenance.expired(db, shared.sql, side, settings.clean_batch)
+            numbers = maintenance.expired_ids(db, shared.sql, side, settings.clean_batch)
             if not numbers:
                 return 0
             if archive is not None:  # on disk before they are gone; a crash in between archives them twice
                 archive.write(
-                    "published" if side == 0 else "received", maintenance.read_all(db, shared.sql, side, numbers)
+                    "published" if side == 0 else "received", maintenance.read_rows(db, shared.sql, side, numbers)
                 )
-            return maintenance.delete(db, shared.sql, side, numbers)
+            return maintenance.delete_expired(db, shared.sql, side, numbers)
 
         return await shared.database.run(work)
 
     async def mend(self) -> tuple[int, int]:
         """Both counts should be 0: something outside the bus has changed its tables otherwise."""
         shared, lost, strays = self._shared, 0, 0
-        for side in maintenance.SIDES:
-            found = await shared.database.run(partial(maintenance.mend, sql=shared.sql, side=side))
+        for side in maintenance.MESSAGE_SIDES:
+            found = await shared.database.run(partial(maintenance.repair_orphans, sql=shared.sql, side=side))
             lost, strays = lost + found[0], strays + found[1]
         if lost or strays:
             shared.probe.count("bus_mended_total", lost + strays)
@@ -121,23 +125,27 @@ class Upkeep:
         if shared.sql.is_strict:
             return
         worker = shared.ids.worker
-        if worker < LEASED_MAX and await shared.database.run(
-            lambda db: locks.acquire(db, shared.sql, f"{locks.WORKER_KEY}{worker}", shared.instance, _WORKER_TTL_S)
+        if worker < LEASED_WORKER_NUMBERS and await shared.database.run(
+            lambda db: locks.acquire(
+                db, shared.sql, f"{locks.WORKER_LOCK_PREFIX}{worker}", shared.instance, _WORKER_TTL_S
+            )
         ):
             return
         shared.ids.use(
             await shared.database.run(
-                lambda db: locks.lease_worker(db, shared.sql, shared.instance, _WORKER_TTL_S, LEASED_MAX)
+                lambda db: locks.lease_free_worker_number(
+                    db, shared.sql, shared.instance, _WORKER_TTL_S, LEASED_WORKER_NUMBERS
+                )
             )
         )
 
     async def return_number(self) -> None:
         shared = self._shared
         worker = shared.ids.worker
-        if worker < LEASED_MAX and not shared.sql.is_strict:
+        if worker < LEASED_WORKER_NUMBERS and not shared.sql.is_strict:
             shared.ids.use(None)
             await shared.database.run(
-                lambda db: locks.release(db, shared.sql, f"{locks.WORKER_KEY}{worker}", shared.instance)
+                lambda db: locks.release(db, shared.sql, f"{locks.WORKER_LOCK_PREFIX}{worker}", shared.instance)
             )
 
     # -- when ---------------------------------------------------------------------------------------------------------

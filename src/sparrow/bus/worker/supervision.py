@@ -16,7 +16,7 @@ _SETTLED_S = 1.0
 _SAY_AGAIN_S = 10.0
 
 
-class Supervised:
+class SupervisedTask:
     """A task that runs `work` again and again until it returns or is cancelled."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 
-class Wake:
+class WakeSignal:
     def __init__(self) -> None:
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._lock = threading.Lock()
@@ -26,8 +26,8 @@ class Wake:
                 with self._lock:
                     self._waiting.discard((loop, event))
 
-    def listener(self) -> Waker:
-        return Waker(self)
+    def listener(self) -> WakeListener:
+        return WakeListener(self)
 
     def join(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         with self._lock:
@@ -38,10 +38,10 @@ class Wake:
             self._waiting.discard((loop, event))
 
 
-class Waker:
+class WakeListener:
     """One loop's ear."""
 
-    def __init__(self, wake: Wake) -> None:
+    def __init__(self, wake: WakeSignal) -> None:
         self._wake = wake
         self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()

@@ -7,24 +7,24 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from sparrow.bus.context import Shared
-from sparrow.bus.handlers.executor import Executor
-from sparrow.bus.receive.receiver import Receiver
-from sparrow.bus.relay.relay import Relay
-from sparrow.bus.worker.maintenance import Upkeep
-from sparrow.bus.worker.supervision import Supervised
+from sparrow.bus.context import BusContext
+from sparrow.bus.handlers.executor import HandlerExecutor
+from sparrow.bus.receive.receiver import EventReceiver
+from sparrow.bus.relay.relay import EventRelay
+from sparrow.bus.worker.maintenance import BusMaintenance
+from sparrow.bus.worker.supervision import SupervisedTask
 
 log = logging.getLogger(__name__)
 
 
-class Worker:
-    def __init__(self, shared: Shared, clock: Callable[[], float] = time.monotonic) -> None:
+class BusWorker:
+    def __init__(self, shared: BusContext, clock: Callable[[], float] = time.monotonic) -> None:
         self._shared = shared
-        self.relay = Relay(shared)
-        self.executors: dict[str, Executor] = {}
-        self.receivers: dict[str, list[Receiver]] = {}
-        self.upkeep = Upkeep(shared, self.executors, clock)
-        self._tasks: dict[str, Supervised] = {}
+        self.relay = EventRelay(shared)
+        self.executors: dict[str, HandlerExecutor] = {}
+        self.receivers: dict[str, list[EventReceiver]] = {}
+        self.upkeep = BusMaintenance(shared, self.executors, clock)
+        self._tasks: dict[str, SupervisedTask] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arranging: asyncio.Lock = asyncio.Lock()
 
@@ -79,7 +79,7 @@ class Worker:
         return {name: str(task.problem) for name, task in self._tasks.items() if task.problem is not None}
 
     def _supervise(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks[name] = Supervised(name, work)
+        self._tasks[name] = SupervisedTask(name, work)
 
     # -- groups come and go -------------------------------------------------------------------------------------------
 
@@ -99,12 +99,16 @@ class Worker:
                 await self._tasks.pop(f"bus executor {group}").stop()
             for group, plan in plans.items():
                 if group not in self.executors:
-                    executor = self.executors[group] = Executor(shared, group, plan.concurrency or settings.concurrency)
+                    executor = self.executors[group] = HandlerExecutor(
+                        shared, group, plan.concurrency or settings.concurrency
+                    )
                     self._supervise(f"bus executor {group}", executor.run)
                 receivers = self.receivers.get(group, [])
                 if not receivers or receivers[0].names != plan.topics:
                     await self._stop_receivers(group)
-                    self.receivers[group] = [Receiver(shared, group, plan.topics) for _ in range(settings.consumers)]
+                    self.receivers[group] = [
+                        EventReceiver(shared, group, plan.topics) for _ in range(settings.consumers)
+                    ]
                     for number, receiver in enumerate(self.receivers[group]):
                         self._supervise(f"bus receiver {group} {number}", receiver.run)
 

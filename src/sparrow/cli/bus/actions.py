@@ -32,7 +32,7 @@ from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
-    from sparrow.bus.operations.stored_event import Outcome
+    from sparrow.bus.operations.stored_event import OperationResult
 
 Ids = Annotated[list[int] | None, typer.Argument(help="Numbers of messages; or say which by the options below.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
@@ -93,11 +93,11 @@ def _command(method: str, done: str, sentence: str, *, has_side: bool, forces: b
     """A command with the parameters of `_choosing`."""
 
     def command(**given: Any) -> None:
-        async def work(found: EventBus) -> Outcome:
-            from sparrow.bus.operations.stored_event import checked_side
+        async def work(found: EventBus) -> OperationResult:
+            from sparrow.bus.operations.stored_event import parse_side
 
-            act: Callable[..., Awaitable[Outcome]] = getattr(found.operations, method)
-            more: dict[str, Any] = {"side": checked_side(given["side"])} if has_side else {}
+            act: Callable[..., Awaitable[OperationResult]] = getattr(found.operations, method)
+            more: dict[str, Any] = {"side": parse_side(given["side"])} if has_side else {}
             if forces:
                 more["force"] = given["force"]
             where, dry_run = where_of(*(given[name] for name in _FILTERS)), given["dry_run"]
@@ -194,7 +194,7 @@ _COMMANDS = {
 }
 
 
-def _ask(would: Outcome, done: str) -> None:
+def _ask(would: OperationResult, done: str) -> None:
     if not would.count:
         return
     if not sys.stdin.isatty():
@@ -202,7 +202,7 @@ def _ask(would: Outcome, done: str) -> None:
     typer.confirm(f"{would.count:,} messages will be {done}. Go on?", abort=True)
 
 
-def _told(outcome: Outcome, done: str) -> str:
+def _told(outcome: OperationResult, done: str) -> str:
     noun = "message" if outcome.count == 1 else "messages"
     sample = ", ".join(str(number) for number in outcome.ids)
     more = ", …" if outcome.count > len(outcome.ids) else ""

@@ -56,14 +56,14 @@ def ddl(
     Example: [bold]sparrow bus ddl --dialect postgresql > bus.sql[/bold]
     """
     with explained():
-        from sparrow.bus.sql.dialect import KINDS, TableNames
+        from sparrow.bus.sql.dialect import DATABASE_KINDS, BusTableNames
         from sparrow.bus.sql.tables import ddl as text_of
 
-    kind = KINDS.get(dialect.lower())
+    kind = DATABASE_KINDS.get(dialect.lower())
     if kind is None:
         raise SettingsError("dialect", dialect, "the command line", " or ".join(DIALECTS))
     space = schema if kind == "postgresql" else table_prefix
-    TableNames.of(kind, space)  # refuses what would not stay inside its quotes
+    BusTableNames.of(kind, space)  # refuses what would not stay inside its quotes
     typer.echo(text_of(kind, space, strict=strict), nl=False)
 
 
@@ -129,10 +129,10 @@ def asyncapi(
     Example: [bold]sparrow bus asyncapi shop.events:bus -o asyncapi.json[/bold]
     """
     found = loaded(bus, scan)
-    from sparrow.bus.asyncapi import as_text
     from sparrow.bus.asyncapi import asyncapi as document_of
+    from sparrow.bus.asyncapi import format_document
 
-    text = as_text(document_of(found, title=title), "yaml" if yaml else "json")
+    text = format_document(document_of(found, title=title), "yaml" if yaml else "json")
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -153,10 +153,10 @@ def clean(
     """
 
     async def work() -> tuple[int, int, int]:
-        from sparrow.bus.worker.maintenance import Upkeep
+        from sparrow.bus.worker.maintenance import BusMaintenance
 
         async with opened(bus, database, schema, table_prefix) as found:
-            upkeep = Upkeep(found.shared, {}, time.monotonic)
+            upkeep = BusMaintenance(found.shared, {}, time.monotonic)
             deleted = await upkeep.clean()
             lost, strays = await upkeep.mend()
             return deleted, lost, strays

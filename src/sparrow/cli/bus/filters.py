@@ -65,10 +65,10 @@ def where_of(
     until: str | None,
     parked: bool | None,
 ) -> Where:
-    from sparrow.bus.operations.stored_event import Where, status_of
+    from sparrow.bus.operations.stored_event import Where, parse_status
 
     return Where(
-        status=None if status is None else status_of(status),
+        status=None if status is None else parse_status(status),
         name=name,
         group=group,
         content=content,

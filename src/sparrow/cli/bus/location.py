@@ -43,12 +43,12 @@ def loaded(word: str, scan: list[str] | None = None) -> EventBus:
     """The bus in somebody's module, or what a function there makes. Modules in the current folder are found."""
     with explained():
         from sparrow.bus import EventBus
-        from sparrow.bus.handlers.discovery import imported
+        from sparrow.bus.handlers.discovery import import_object
 
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    found = imported(word)
+    found = import_object(word)
     if not isinstance(found, EventBus) and callable(found):
         found = found()
     if not isinstance(found, EventBus):

@@ -65,10 +65,10 @@ def list_all(
     """
 
     async def work(found: EventBus) -> list[StoredEvent]:
-        from sparrow.bus.operations.stored_event import checked_side
+        from sparrow.bus.operations.stored_event import parse_side
 
         where = where_of(status, name, group, content, correlation_id, key, error, tenant, since, until, parked)
-        return await found.operations.find(checked_side(side), where, limit=limit, before_id=before)
+        return await found.operations.find(parse_side(side), where, limit=limit, before_id=before)
 
     _show_list(with_bus(work, bus, database, schema, table_prefix), limit, as_json)
 
@@ -90,9 +90,9 @@ def search(
     """
 
     async def work(found: EventBus) -> list[StoredEvent]:
-        from sparrow.bus.operations.stored_event import Where, checked_side
+        from sparrow.bus.operations.stored_event import Where, parse_side
 
-        return await found.operations.find(checked_side(side), Where(content=text), limit=limit, before_id=before)
+        return await found.operations.find(parse_side(side), Where(content=text), limit=limit, before_id=before)
 
     _show_list(with_bus(work, bus, database, schema, table_prefix), limit, as_json)
 
@@ -112,9 +112,9 @@ def show(
     """
 
     async def work(found: EventBus) -> StoredEvent:
-        from sparrow.bus.operations.stored_event import checked_side
+        from sparrow.bus.operations.stored_event import parse_side
 
-        return await found.operations.get(checked_side(side), id)
+        return await found.operations.get(parse_side(side), id)
 
     event = with_bus(work, bus, database, schema, table_prefix)
     if as_json:

@@ -16,7 +16,7 @@ from rich.table import Table
 from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption, opened, reachable
 
 if TYPE_CHECKING:
-    from sparrow.bus.operations.stored_event import Backlog, Stats, Total
+    from sparrow.bus.operations.stored_event import BusStats, GroupBacklog, RowCount
 
 EXAMPLES = """
 Examples:
@@ -48,7 +48,7 @@ def stats(
     async def work() -> None:
         async with opened(bus, database, schema, table_prefix) as found:
 
-            async def look() -> tuple[Stats, list[Backlog]]:
+            async def look() -> tuple[BusStats, list[GroupBacklog]]:
                 with reachable(found):
                     backlog = await found.operations.backlog(by_name=True) if topics else []
                     return await found.operations.stats(), backlog
@@ -97,11 +97,11 @@ def failures(
     Console().print(table if kinds else "nothing has failed")
 
 
-def _json(stats: Stats, topics: list[Backlog]) -> str:
+def _json(stats: BusStats, topics: list[GroupBacklog]) -> str:
     return msgspec.json.encode({**stats.to_builtins(), "topics": msgspec.to_builtins(topics)}).decode()
 
 
-def _shown(stats: Stats, topics: list[Backlog]) -> Group:
+def _shown(stats: BusStats, topics: list[GroupBacklog]) -> Group:
     states = Table("", "published", "received", title="messages")
     published, received = stats.sides
     for word in published.by_status:
@@ -118,7 +118,7 @@ def _shown(stats: Stats, topics: list[Backlog]) -> Group:
     return Group(*tables)
 
 
-def _backlog(title: str, found: list[Backlog]) -> Table:
+def _backlog(title: str, found: list[GroupBacklog]) -> Table:
     by_topic = found[0].name is not None
     table = Table("group", *(["topic"] if by_topic else []), "open", "in work", "due", "waiting for", title=title)
     for each in found:
@@ -128,7 +128,7 @@ def _backlog(title: str, found: list[Backlog]) -> Table:
     return table
 
 
-def _total(total: Total) -> str:
+def _total(total: RowCount) -> str:
     return f"{total.count:,}" if total.is_exact else f"about {total.count:,}"
 
 

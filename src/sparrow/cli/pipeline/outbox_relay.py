@@ -15,9 +15,9 @@ from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
-    from sparrow.bus.operations.stored_event import Backlog
-    from sparrow.bus.relay.relay import Relay
-    from sparrow.bus.transports.spi import Envelope, Listening
+    from sparrow.bus.operations.stored_event import GroupBacklog
+    from sparrow.bus.relay.relay import EventRelay
+    from sparrow.bus.transports.spi import Envelope, TransportConsumer
     from sparrow.model.message import Message
     from sparrow.spark.jobs.outbox import Posting, Sent
 
@@ -47,7 +47,7 @@ class Relaying:
         return asyncio.run(self._open_events())
 
     async def _send_all(self) -> Sent:
-        from sparrow.bus.relay.relay import Relay
+        from sparrow.bus.relay.relay import EventRelay
         from sparrow.spark.jobs.outbox import Posting, Sent
 
         async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
@@ -65,7 +65,7 @@ class Relaying:
             posting = Posting(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
             transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)
             bus.shared.transport = transport
-            relay = Relay(bus.shared)
+            relay = EventRelay(bus.shared)
             try:
                 await self._until_nothing_is_due(bus, relay)
             finally:
@@ -75,12 +75,12 @@ class Relaying:
             failed = totals['bus_retries_total{place="send"}'] + totals['bus_failed_total{side="published"}']
             return Sent(totals["bus_sent_total"], failed)
 
-    async def _until_nothing_is_due(self, bus: EventBus, relay: Relay) -> None:
-        from sparrow.bus.relay.relay import BATCHES_MAX
+    async def _until_nothing_is_due(self, bus: EventBus, relay: EventRelay) -> None:
+        from sparrow.bus.relay.relay import BATCHES_IN_FLIGHT_MAX
 
         in_vain = 0
         while in_vain < 2:  # what others had in hand at the first look may have come free before it was asked for
-            for _ in range(BATCHES_MAX):
+            for _ in range(BATCHES_IN_FLIGHT_MAX):
                 if not await relay.step():
                     break
             await relay.drain()
@@ -103,12 +103,12 @@ class Relaying:
         async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
             return sum(each.open for each in await self._backlog(bus))
 
-    async def _backlog(self, bus: EventBus) -> list[Backlog]:
-        from sparrow.bus.sql.outbox import lane_of
+    async def _backlog(self, bus: EventBus) -> list[GroupBacklog]:
+        from sparrow.bus.sql.outbox import outgoing_group
         from sparrow.bus.sql.statistics import backlog
 
         found = await bus.database.run(lambda db: backlog(db, bus.shared.sql, "published"))
-        lane = lane_of(self.version or bus.settings.version)
+        lane = outgoing_group(self.version or bus.settings.version)
         return [each for each in found if each.group == lane]
 
 
@@ -134,17 +134,17 @@ class BulkTransport:
         """Connections come with the first use."""
 
     async def send(self, envelopes: Sequence[Envelope]) -> Sequence[Exception | None]:
-        from sparrow.bus.transports.sparrow.message_format import message_of
+        from sparrow.bus.transports.sparrow.message_format import to_message
 
         try:
-            messages = [message_of(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
+            messages = [to_message(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
             await asyncio.to_thread(lambda: self._posting.post(_columns(messages)))
         except Refused:
             await self._one_by_one.open()
             return await self._one_by_one.send(envelopes)
         return [None] * len(envelopes)
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> Listening:
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> TransportConsumer:
         raise Refused("this only sends")
 
     async def close(self) -> None:

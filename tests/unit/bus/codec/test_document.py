@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from sparrow.bus import headers as h
-from sparrow.bus.codec.document import document_of, read_document
+from sparrow.bus.codec.document import decode_document, encode_document
 from sparrow.bus.transports.spi import Envelope
 
 ADDED = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
@@ -26,7 +26,7 @@ def envelope(body: bytes = b'{"a":1}', **changes: object) -> Envelope:
 
 
 def test_it_has_the_fields_of_the_requirement_and_no_group_when_published():
-    assert json.loads(document_of(envelope(retries=3))) == {
+    assert json.loads(encode_document(envelope(retries=3))) == {
         "Id": str(ID),
         "Name": "order.created",
         "Content": '{"a":1}',
@@ -40,12 +40,12 @@ def test_it_has_the_fields_of_the_requirement_and_no_group_when_published():
 
 
 def test_the_group_is_there_on_what_was_received():
-    assert json.loads(document_of(envelope(), group="billing.v1"))["Group"] == "billing.v1"
+    assert json.loads(encode_document(envelope(), group="billing.v1"))["Group"] == "billing.v1"
 
 
 def test_expiry_state_and_version_are_those_given():
     expires = ADDED + timedelta(days=1)
-    _, _, fields = read_document(document_of(envelope(), expires_at=expires, status="Failed", version="v2"))
+    _, _, fields = decode_document(encode_document(envelope(), expires_at=expires, status="Failed", version="v2"))
     assert (fields.expires_at, fields.status_name, fields.version) == (expires, "Failed", "v2")
 
 
@@ -53,37 +53,37 @@ def test_expiry_state_and_version_are_those_given():
     "body", [b"", b"null", b'"text"', b"[1,2.5]", '{"名":"값 é \\u0001 \\" 🐦"}'.encode(), b' { "a" : 1 }\n']
 )
 def test_the_body_comes_back_byte_for_byte(body):
-    headers, content, _ = read_document(document_of(envelope(body)))
+    headers, content, _ = decode_document(encode_document(envelope(body)))
     assert (content, headers) == (body, envelope().headers)
 
 
 def test_a_null_header_stays_null():
-    headers, _, _ = read_document(document_of(envelope()))
+    headers, _, _ = decode_document(encode_document(envelope()))
     assert h.CALLBACK in headers
     assert headers[h.CALLBACK] is None
 
 
 def test_times_are_written_in_utc():
     elsewhere = ADDED.astimezone(timezone(timedelta(hours=5, minutes=30)))
-    assert document_of(envelope(added=elsewhere)) == document_of(envelope())
-    assert document_of(envelope(added=ADDED.replace(tzinfo=None))) == document_of(envelope())
+    assert encode_document(envelope(added=elsewhere)) == encode_document(envelope())
+    assert encode_document(envelope(added=ADDED.replace(tzinfo=None))) == encode_document(envelope())
 
 
 def test_reading_and_writing_again_changes_nothing():
-    first = document_of(envelope(retries=2), group="g")
-    assert msgspec.json.encode(read_document(first)[2]) == first
+    first = encode_document(envelope(retries=2), group="g")
+    assert msgspec.json.encode(decode_document(first)[2]) == first
 
 
 def test_the_plain_object_of_the_requirement_gets_its_headers_from_its_fields():
     plain = b'{"Id":7,"Name":"order.created","Content":"{}","Group":"g","Added":"2026-03-01T12:30:00"}'
-    headers, body, fields = read_document(plain)
+    headers, body, fields = decode_document(plain)
     assert headers == {h.ID: "7", h.NAME: "order.created", h.GROUP: "g"}
     assert (body, fields.retries) == (b"{}", 0)
 
 
 def test_unknown_fields_are_passed_over():
-    more = json.loads(document_of(envelope())) | {"Colour": "blue"}
-    assert read_document(json.dumps(more).encode())[0] == envelope().headers
+    more = json.loads(encode_document(envelope())) | {"Colour": "blue"}
+    assert decode_document(json.dumps(more).encode())[0] == envelope().headers
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_unknown_fields_are_passed_over():
 )
 def test_what_is_no_document_is_a_value_error(body):
     with pytest.raises(ValueError, match="not the document of an event"):
-        read_document(body)
+        decode_document(body)
 
 
 def test_a_body_that_is_not_utf8_is_a_value_error():
     with pytest.raises(ValueError, match="utf-8"):
-        document_of(envelope(b'"\xff"'))
+        encode_document(envelope(b'"\xff"'))

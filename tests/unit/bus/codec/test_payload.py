@@ -13,8 +13,8 @@ import msgspec
 import pydantic
 import pytest
 
-from sparrow.bus.codec.payload import decoder, encode, type_name
-from sparrow.bus.errors import NotSerialisable, Undecodable
+from sparrow.bus.codec.payload import encode_payload, payload_decoder, payload_type_name
+from sparrow.bus.errors import NotSerializable, Undecodable
 
 
 class Colour(enum.IntEnum):
@@ -66,14 +66,14 @@ EXACT = Decimal("12345678901234567890.123456789012345678901")
 
 
 def written(value, naming=None):
-    return json.loads(encode("t", value, naming=naming))
+    return json.loads(encode_payload("t", value, naming=naming))
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_an_empty_body():
-    assert encode("t", None) == b""
+    assert encode_payload("t", None) == b""
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def circle():
 )
 @pytest.mark.parametrize("naming", [None, "pascal"])
 def test_what_has_no_json_form_is_refused_by_name(value, why, naming):
-    with pytest.raises(NotSerialisable, match=why) as caught:
-        encode("order.created", value, naming=naming)
+    with pytest.raises(NotSerializable, match=why) as caught:
+        encode_payload("order.created", value, naming=naming)
     assert caught.value.name == "order.created"
 
 
 def test_fields_are_renamed_for_dotnet_and_keys_of_dicts_are_not():
     value = Shipped(7, {"first_parcel": Line(1, EXACT)}, timedelta(days=1, hours=2, milliseconds=5))
-    body = encode("t", value, naming="pascal")
+    body = encode_payload("t", value, naming="pascal")
     assert body == (
         b'{"OrderId":7,"Parcels":{"first_parcel":{"ArticleId":1,"UnitPrice":%s}},"Took":"1.02:00:00.0050000"}'
         % str(EXACT).encode()
@@ -186,12 +186,12 @@ def test_two_fields_that_would_get_one_name_are_refused():
         a_b: int
         aB: int
 
-    with pytest.raises(NotSerialisable, match="same name"):
-        encode("t", Twins(1, 2), naming="pascal")
+    with pytest.raises(NotSerializable, match="same name"):
+        encode_payload("t", Twins(1, 2), naming="pascal")
 
 
 def test_the_type_of_a_payload_is_its_short_class_name():
-    assert [type_name(each) for each in (Order(order_id=1), {}, None)] == ["Order", "dict", "null"]
+    assert [payload_type_name(each) for each in (Order(order_id=1), {}, None)] == ["Order", "dict", "null"]
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -223,35 +223,37 @@ def test_the_type_of_a_payload_is_its_short_class_name():
 )
 @pytest.mark.parametrize("naming", [None, "pascal", "camel"])
 def test_what_was_written_is_read_again(annotation, value, naming):
-    assert decoder(annotation, naming=naming)(encode("t", value, naming=naming)) == value
+    assert payload_decoder(annotation, naming=naming)(encode_payload("t", value, naming=naming)) == value
 
 
 def test_a_typed_dict_holds_models():
     body = b'{"order":{"OrderId":4}}'
     with pytest.raises(Undecodable):
-        decoder(Marked)(body)
-    assert decoder(Marked, naming="pascal")(body) == {"order": Order(order_id=4)}
+        payload_decoder(Marked)(body)
+    assert payload_decoder(Marked, naming="pascal")(body) == {"order": Order(order_id=4)}
 
 
 def test_with_a_naming_our_own_names_are_taken_as_well():
-    assert decoder(Shipped, naming="pascal")(b'{"order_id":1,"Took":"PT5S"}') == Shipped(1, took=timedelta(seconds=5))
+    assert payload_decoder(Shipped, naming="pascal")(b'{"order_id":1,"Took":"PT5S"}') == Shipped(
+        1, took=timedelta(seconds=5)
+    )
 
 
 def test_bytes_are_the_body_as_it_is():
-    assert decoder(bytes)(b"\xff not json") == b"\xff not json"
-    assert decoder(bytes)(b"") == b""
-    assert base64.b64decode(json.loads(encode("t", b"\xff"))) == b"\xff"
+    assert payload_decoder(bytes)(b"\xff not json") == b"\xff not json"
+    assert payload_decoder(bytes)(b"") == b""
+    assert base64.b64decode(json.loads(encode_payload("t", b"\xff"))) == b"\xff"
 
 
 @pytest.mark.parametrize("annotation", [Any, None, Order | None, Annotated[dict | None, 1]])
 def test_an_empty_body_is_none_where_none_may_be(annotation):
-    assert decoder(annotation)(b"") is None
+    assert payload_decoder(annotation)(b"") is None
 
 
 @pytest.mark.parametrize("annotation", [Order, dict, str, Shipped, list[int]])
 def test_an_empty_body_is_refused_where_something_is_wanted(annotation):
     with pytest.raises(Undecodable, match="empty"):
-        decoder(annotation)(b"")
+        payload_decoder(annotation)(b"")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_a_body_that_is_something_else_is_undecodable_and_says_why(annotation, b
     if naming and annotation is Order and body == b"nonsense":
         why = "malformed"
     with pytest.raises(Undecodable, match=why):
-        decoder(annotation, naming=naming)(body)
+        payload_decoder(annotation, naming=naming)(body)
 
 
 def test_a_type_that_nothing_can_make_is_refused_when_the_decoder_is_built():
@@ -289,7 +291,7 @@ def test_a_type_that_nothing_can_make_is_refused_when_the_decoder_is_built():
 
     for annotation in (Opaque, list[Opaque], Around):
         with pytest.raises(TypeError, match="cannot be made of JSON"):
-            decoder(annotation)
+            payload_decoder(annotation)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_a_type_that_nothing_can_make_is_refused_when_the_decoder_is_built():
     ],
 )
 def test_a_union_is_read_as_the_member_that_fits(annotation, body, value):
-    read = decoder(annotation, naming="pascal")(body)
+    read = payload_decoder(annotation, naming="pascal")(body)
     assert (read, type(read)) == (value, type(value))
 
 
@@ -313,17 +315,17 @@ def test_fields_of_generic_models_are_renamed():
     class Page(msgspec.Struct, Generic[thing]):
         first_item: thing
 
-    assert decoder(Page[Order], naming="pascal")(b'{"FirstItem":{"OrderId":3}}') == Page(Order(order_id=3))
+    assert payload_decoder(Page[Order], naming="pascal")(b'{"FirstItem":{"OrderId":3}}') == Page(Order(order_id=3))
 
 
 @pytest.mark.parametrize("body", [b'{"Took":"99999999999.00:00:00","OrderId":1}', b"1e99999999999999999999"])
 def test_numbers_beyond_all_bounds_are_undecodable(body):
     with pytest.raises(Undecodable):
-        decoder(Shipped, naming="pascal")(body)
+        payload_decoder(Shipped, naming="pascal")(body)
 
 
 def test_a_struct_may_hold_a_pydantic_model():
     class Both(msgspec.Struct):
         order: Order
 
-    assert decoder(Both)(b'{"order":{"order_id":3}}') == Both(Order(order_id=3))
+    assert payload_decoder(Both)(b'{"order":{"order_id":3}}') == Both(Order(order_id=3))

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from sparrow.bus.errors import SubscriptionError, Undecodable
-from sparrow.bus.handlers.call_plan import CancelToken, Event, plan
+from sparrow.bus.handlers.call_plan import CancelToken, Event, plan_call
 from sparrow.bus.headers import Headers
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ CANCEL = CancelToken()
 
 def called(handler, **options):
     """What the handler returns when it is called as planned."""
-    args, kwargs = plan(handler, **options).arguments("payload", HEADERS, EVENT, "session", CANCEL)
+    args, kwargs = plan_call(handler, **options).arguments("payload", HEADERS, EVENT, "session", CANCEL)
     return handler(*args, **kwargs)
 
 
@@ -66,7 +66,7 @@ def test_the_payload_is_the_first_parameter_that_is_nothing_special():
 
 def test_a_handler_needs_no_payload():
     assert called(lambda: "done") == "done"
-    assert plan(lambda: "done").payload_annotation is None
+    assert plan_call(lambda: "done").payload_annotation is None
 
 
 def test_a_payload_may_be_given_by_name_only():
@@ -88,7 +88,7 @@ def test_none_and_annotated_around_a_type_do_not_hide_it():
         return evt, h
 
     assert called(handler) == ("payload", HEADERS)
-    assert plan(handler).decode(b'{"order_id":3}') == Order(3)
+    assert plan_call(handler).decode(b'{"order_id":3}') == Order(3)
 
 
 def test_other_types_come_from_providers():
@@ -105,7 +105,7 @@ def test_a_parameter_that_nobody_can_fill_is_named():
         pass
 
     with pytest.raises(SubscriptionError, match=r"'mail' of .*handler"):
-        plan(handler)
+        plan_call(handler)
 
 
 def test_a_payload_type_that_nothing_can_make_is_named():
@@ -113,7 +113,7 @@ def test_a_payload_type_that_nothing_can_make_is_named():
         pass
 
     with pytest.raises(SubscriptionError, match=r"'mail' of .*handler.* Mailer cannot be made"):
-        plan(handler)
+        plan_call(handler)
 
 
 def test_an_annotation_that_is_not_there_at_run_time_is_named():
@@ -121,7 +121,7 @@ def test_an_annotation_that_is_not_there_at_run_time_is_named():
         pass
 
     with pytest.raises(SubscriptionError, match="'Unseen' of parameter 'evt'"):
-        plan(handler)
+        plan_call(handler)
 
 
 def test_a_result_annotation_that_is_not_there_at_run_time_harms_nobody():
@@ -138,7 +138,7 @@ def test_types_of_the_surrounding_function_are_seen_when_it_uses_them():
     def handler(evt: Local):
         return Local(evt.a)
 
-    assert plan(handler).decode(b'{"a":1}') == Local(1)
+    assert plan_call(handler).decode(b'{"a":1}') == Local(1)
 
 
 # -- the payload -----------------------------------------------------------------------------------------------------
@@ -148,21 +148,21 @@ def test_the_payload_is_decoded_as_annotated():
     def handler(evt: Order):
         pass
 
-    assert plan(handler).decode(b'{"order_id":3}') == Order(3)
-    assert plan(handler, naming="pascal").decode(b'{"OrderId":3}') == Order(3)
+    assert plan_call(handler).decode(b'{"order_id":3}') == Order(3)
+    assert plan_call(handler, naming="pascal").decode(b'{"OrderId":3}') == Order(3)
     with pytest.raises(Undecodable):
-        plan(handler).decode(b'{"order_id":"x"}')
+        plan_call(handler).decode(b'{"order_id":"x"}')
 
 
 def test_the_default_of_the_payload_stands_for_an_empty_body():
     def handler(evt: Order = Order(0)):  # noqa: B008
         pass
 
-    assert plan(handler).decode(b"") == Order(0)
+    assert plan_call(handler).decode(b"") == Order(0)
 
 
 def test_a_handler_without_payload_takes_any_json_or_none():
-    assert [plan(lambda: None).decode(body) for body in (b"", b"[1]")] == [None, [1]]
+    assert [plan_call(lambda: None).decode(body) for body in (b"", b"[1]")] == [None, [1]]
 
 
 # -- kinds of handlers -----------------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ def test_bound_methods_partials_and_callable_objects_are_handlers():
     assert called(Orders().plain) == ("payload", HEADERS)
     assert called(Orders.standing) == "payload"
     assert called(functools.partial(handler, 3, colour="blue")) == (3, "payload", HEADERS, "blue")
-    assert plan(functools.partial(handler, 3)).decode(b'{"order_id":3}') == Order(3)
-    assert plan(Orders()).decode(b'{"order_id":3}') == Order(3)
+    assert plan_call(functools.partial(handler, 3)).decode(b'{"order_id":3}') == Order(3)
+    assert plan_call(Orders()).decode(b'{"order_id":3}') == Order(3)
 
 
 async def test_async_is_seen_through_methods_partials_and_objects():
     orders = Orders()
     handlers = [orders.later, functools.partial(orders.later), orders, orders.plain]
-    assert [plan(handler).is_async for handler in handlers] == [True, True, True, False]
+    assert [plan_call(handler).is_async for handler in handlers] == [True, True, True, False]
     assert await called(orders) == "payload"
 
 
@@ -215,7 +215,7 @@ def test_a_decorated_handler_shows_what_is_inside():
 
     assert called(handler) == ("payload", HEADERS)
     with pytest.raises(SubscriptionError, match=r"functools\.wraps"):
-        plan(lambda *args: None)
+        plan_call(lambda *args: None)
 
 
 def test_a_generator_is_no_handler():
@@ -223,7 +223,7 @@ def test_a_generator_is_no_handler():
         yield evt
 
     with pytest.raises(SubscriptionError, match="does not yield"):
-        plan(handler)
+        plan_call(handler)
 
 
 # -- database handles ------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def handlers():
 
 
 def test_the_kind_of_handle_is_known():
-    plans = [plan(handler) for handler in handlers()]
+    plans = [plan_call(handler) for handler in handlers()]
     assert [(each.session_kind, each.wants_connection) for each in plans] == [
         ("sync", False),
         ("sync", True),
@@ -257,16 +257,16 @@ def test_a_handle_of_the_other_colour_is_refused_with_what_to_do():
     async def later(c: Connection): ...
 
     with pytest.raises(SubscriptionError, match=r"plain is a plain def.*'s' is an AsyncSession: ask for Session"):
-        plan(plain)
+        plan_call(plain)
     with pytest.raises(SubscriptionError, match=r"later is async def.*'c' is a Connection: ask for AsyncConnection"):
-        plan(later)
+        plan_call(later)
 
 
 def test_two_handles_are_refused():
     def handler(s: Session, c: Connection): ...
 
     with pytest.raises(SubscriptionError, match="two database handles"):
-        plan(handler)
+        plan_call(handler)
 
 
 def test_a_handle_is_known_by_name_so_that_sqlalchemy_need_not_be_there():
@@ -275,7 +275,7 @@ def test_a_handle_is_known_by_name_so_that_sqlalchemy_need_not_be_there():
     def handler(s): ...
 
     handler.__annotations__["s"] = named_alike
-    assert plan(handler).session_kind == "sync"
+    assert plan_call(handler).session_kind == "sync"
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_a_handle_is_known_by_name_so_that_sqlalchemy_need_not_be_there():
 def test_a_batch_gets_lists():
     def handler(evts: list[Order], heads: list[Headers], events: Sequence[Event], s: Session, c: CancelToken): ...
 
-    made = plan(handler, batch=True)
+    made = plan_call(handler, batch=True)
     assert made.decode(b'{"order_id":3}') == Order(3)
     _, kwargs = made.arguments([1], [HEADERS], [EVENT], "session", CANCEL)
     assert kwargs == {"evts": [1], "heads": [HEADERS], "events": [EVENT], "s": "session", "c": CANCEL}
@@ -296,7 +296,7 @@ def test_a_batch_of_anything_needs_no_type(annotation):
 
     if annotation != "no annotation":
         handler.__annotations__["evts"] = annotation
-    assert plan(handler, batch=True).decode(b"[1]") == [1]
+    assert plan_call(handler, batch=True).decode(b"[1]") == [1]
 
 
 def test_lists_and_batches_must_agree():
@@ -305,11 +305,11 @@ def test_lists_and_batches_must_agree():
     def many_heads(evt: Order, h: list[Headers]): ...
 
     with pytest.raises(SubscriptionError, match="list"):
-        plan(one_order, batch=True)
+        plan_call(one_order, batch=True)
     with pytest.raises(SubscriptionError, match=r"batch.*'h'"):
-        plan(one_head, batch=True)
+        plan_call(one_head, batch=True)
     with pytest.raises(SubscriptionError, match=r"one message.*'h'"):
-        plan(many_heads)
+        plan_call(many_heads)
 
 
 # -- the token -------------------------------------------------------------------------------------------------------

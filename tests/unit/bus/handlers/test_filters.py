@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from sparrow.bus.errors import SubscriptionError
-from sparrow.bus.handlers.filters import Context, as_filter, chain
+from sparrow.bus.handlers.filters import FilterContext, chain_filters, to_filter
 from sparrow.bus.headers import Headers
 
 
 def context(payload=1):
-    return Context(event=None, headers=Headers(), payload=payload)
+    return FilterContext(event=None, headers=Headers(), payload=payload)
 
 
 async def doubled(ctx):
@@ -32,13 +32,13 @@ def noting(name, notes):
 
 async def test_the_first_filter_is_the_outermost():
     notes = []
-    assert await chain([noting("a", notes), noting("b", notes)], doubled)(context()) == 2
+    assert await chain_filters([noting("a", notes), noting("b", notes)], doubled)(context()) == 2
     assert notes == ["a before", "b before", "b after 2", "a after 2"]
 
 
 async def test_no_filter_is_just_the_handler():
     ctx = context()
-    assert await chain([], doubled)(ctx) == 2
+    assert await chain_filters([], doubled)(ctx) == 2
     assert ctx.result == 2
 
 
@@ -48,14 +48,14 @@ async def test_a_filter_replaces_payload_and_result():
         answer = await call_next(ctx)
         ctx.result = answer + 1
 
-    assert await chain([change], doubled)(context()) == 21
+    assert await chain_filters([change], doubled)(context()) == 21
 
 
 async def test_a_filter_that_does_not_call_on_answers_for_the_handler():
     async def known(ctx, call_next):
         ctx.result = "cached"
 
-    assert await chain([known], failing)(context()) == "cached"
+    assert await chain_filters([known], failing)(context()) == "cached"
 
 
 async def test_a_filter_that_raises_fails_the_message():
@@ -63,7 +63,7 @@ async def test_a_filter_that_raises_fails_the_message():
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        await chain([guard], doubled)(context())
+        await chain_filters([guard], doubled)(context())
 
 
 class Three:
@@ -84,17 +84,17 @@ class Three:
 
 async def test_the_three_methods_run_plain_or_async():
     three = Three()
-    assert await chain([as_filter(three)], doubled)(context()) == 3
+    assert await chain_filters([to_filter(three)], doubled)(context()) == 3
     assert three.notes == ["executing", "executed 2"]
 
 
 async def test_an_exception_goes_on_unless_it_is_handled():
     three = Three()
     with pytest.raises(ValueError, match="no"):
-        await chain([as_filter(three)], failing)(context())
+        await chain_filters([to_filter(three)], failing)(context())
     assert three.notes == ["executing", "exception no"]
     ctx = context()
-    assert await chain([as_filter(Three(handled=True))], failing)(ctx) == "instead"
+    assert await chain_filters([to_filter(Three(handled=True))], failing)(ctx) == "instead"
     assert ctx.error is None
 
 
@@ -106,7 +106,7 @@ async def test_being_handled_once_does_not_excuse_the_next_exception():
     ctx = context()
     ctx.handled = True
     with pytest.raises(ValueError):
-        await chain([as_filter(Both())], failing)(ctx)
+        await chain_filters([to_filter(Both())], failing)(ctx)
 
 
 async def test_a_cancelled_handler_cannot_be_handled():
@@ -115,7 +115,7 @@ async def test_a_cancelled_handler_cannot_be_handled():
 
     three = Three(handled=True)
     with pytest.raises(asyncio.CancelledError):
-        await chain([as_filter(three)], cancelled)(context())
+        await chain_filters([to_filter(three)], cancelled)(context())
     assert three.notes == ["executing"]
 
 
@@ -124,7 +124,7 @@ async def test_one_method_is_enough_and_a_class_is_made():
         def executed(self, ctx):
             ctx.result = "after"
 
-    assert await chain([as_filter(OnlyAfter)], doubled)(context()) == "after"
+    assert await chain_filters([to_filter(OnlyAfter)], doubled)(context()) == "after"
 
 
 async def test_a_callable_object_is_a_filter():
@@ -133,7 +133,7 @@ async def test_a_callable_object_is_a_filter():
             await call_next(ctx)
             ctx.result += 5
 
-    assert await chain([as_filter(Adding())], doubled)(context()) == 7
+    assert await chain_filters([to_filter(Adding())], doubled)(context()) == 7
 
 
 def test_what_is_no_filter_is_refused():
@@ -143,6 +143,6 @@ def test_what_is_no_filter_is_refused():
 
     for wrong in (lambda ctx, call_next: None, "filter", object()):
         with pytest.raises(SubscriptionError, match="is not a filter"):
-            as_filter(wrong)
+            to_filter(wrong)
     with pytest.raises(SubscriptionError, match="give an instance"):
-        as_filter(NeedsMuch)
+        to_filter(NeedsMuch)

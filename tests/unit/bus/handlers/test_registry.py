@@ -8,10 +8,10 @@ import pytest
 
 from sparrow.bus.errors import SubscriptionError
 from sparrow.bus.handlers.call_plan import CancelToken
-from sparrow.bus.handlers.registry import Registry, subscribe
-from sparrow.bus.handlers.subscription import seconds
+from sparrow.bus.handlers.registry import SubscriptionRegistry, subscribe
+from sparrow.bus.handlers.subscription import to_seconds
 from sparrow.bus.headers import Headers
-from sparrow.bus.retry import Delays, Retry
+from sparrow.bus.retry import Retry, RetryDelays
 
 UNNAMED = "cap.queue.shop.v1"
 
@@ -39,7 +39,7 @@ async def other_note(ctx, call_next):
 
 @pytest.fixture
 def registry():
-    return Registry()
+    return SubscriptionRegistry()
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_all_that_was_said_is_kept(registry):
 
 def test_durations_are_numbers_texts_or_timedeltas():
     durations = (2, "2s", "500ms", "1.5m", "1h", "3", timedelta(days=1))
-    assert [seconds(each) for each in durations] == [2.0, 2.0, 0.5, 90.0, 3600.0, 3.0, 86400.0]
+    assert [to_seconds(each) for each in durations] == [2.0, 2.0, 0.5, 90.0, 3600.0, 3.0, 86400.0]
     with pytest.raises(SubscriptionError, match="not a duration"):
-        seconds("soon")
+        to_seconds("soon")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_the_concurrency_of_a_group_is_said_once(registry):
 
 
 def test_the_check_says_all_that_is_wrong_and_can_be_repeated(registry):
-    def impossible(evt: dict, mail: Registry): ...
+    def impossible(evt: dict, mail: SubscriptionRegistry): ...
 
     registry.add("a", impossible)
     registry.add("b", "no_such_module:handler")
@@ -362,7 +362,7 @@ def test_a_file_names_handlers_that_are_imported_by_the_check(registry, package,
     registry.check(app="Shop")
     found = registry.find("billing.v1", "order.created")
     assert (found.handler.__name__, found.within_s) == ("on_order", 2.0)
-    assert found.retry == Retry(max=5, backoff=Delays((1, 10)))
+    assert found.retry == Retry(max=5, backoff=RetryDelays((1, 10)))
     assert [each.__name__ for each in found.filters] == ["log"]
 
 

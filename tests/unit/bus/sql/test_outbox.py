@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from sparrow.bus.sql.outbox import NewEvent, lane_of, lots
+from sparrow.bus.sql.outbox import PublishedRow, outgoing_group, row_batches
 
 
-def events(*sizes: int) -> list[NewEvent]:
-    return [NewEvent(number, "t", "x" * size) for number, size in enumerate(sizes)]
+def events(*sizes: int) -> list[PublishedRow]:
+    return [PublishedRow(number, "t", "x" * size) for number, size in enumerate(sizes)]
 
 
 def test_a_statement_holds_no_more_rows_than_it_may() -> None:
-    assert [len(lot) for lot in lots(events(*[10] * 7), 3)] == [3, 3, 1]
+    assert [len(lot) for lot in row_batches(events(*[10] * 7), 3)] == [3, 3, 1]
 
 
 def test_a_statement_stays_below_a_megabyte_unless_a_row_alone_is_larger() -> None:
-    found = [[event.id for event in lot] for lot in lots(events(600_000, 600_000, 10, 3_000_000, 10), 100)]
+    found = [[event.id for event in lot] for lot in row_batches(events(600_000, 600_000, 10, 3_000_000, 10), 100)]
     assert found == [[0], [1, 2], [3], [4]]
 
 
 def test_nothing_makes_no_statement() -> None:
-    assert list(lots([], 3)) == []
+    assert list(row_batches([], 3)) == []
 
 
 def test_the_first_version_keeps_the_lane_without_a_name() -> None:
-    assert (lane_of("v1"), lane_of("v2")) == ("", "v2")
+    assert (outgoing_group("v1"), outgoing_group("v2")) == ("", "v2")

@@ -2,33 +2,33 @@
 
 import re
 
-from sparrow.bus.operations.stored_event import Backlog, SideStats, Stats, Total
-from sparrow.bus.telemetry.metrics import COUNTERS, exposition
-from sparrow.bus.telemetry.probe import BOUNDS_S, Probe
+from sparrow.bus.operations.stored_event import BusStats, GroupBacklog, RowCount, TableStats
+from sparrow.bus.telemetry.metrics import COUNTERS, prometheus_text
+from sparrow.bus.telemetry.probe import HISTOGRAM_BOUNDS_S, BusProbe
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\\n]|\\["\\n])*"(,[a-z]+="([^"\\\n]|\\["\\n])*")*\})? -?[0-9.e+-]+')
 
 
-def stats(*groups: Backlog) -> Stats:
-    def side(name: str, *groups: Backlog) -> SideStats:
-        return SideStats(
+def stats(*groups: GroupBacklog) -> BusStats:
+    def side(name: str, *groups: GroupBacklog) -> TableStats:
+        return TableStats(
             side=name,  # type: ignore[arg-type]
             by_status={"Failed": 3},
             parked=1,
-            rows=Total(10),
+            rows=RowCount(10),
             oldest_open_s=1.5,
             groups=groups,
         )
 
-    return Stats(side("published"), side("received", *groups))
+    return BusStats(side("published"), side("received", *groups))
 
 
 def test_every_line_has_the_form_and_every_metric_a_type() -> None:
-    probe = Probe()
+    probe = BusProbe()
     probe.count("bus_retries_total", 2, place="send")
     probe.count("bus_something_new_total")
     probe.send_seconds.add(0.3)
-    text = exposition(probe, stats(Backlog(side="received", group="a", open=4, held=1, due=2, lag_s=0.25)))
+    text = prometheus_text(probe, stats(GroupBacklog(side="received", group="a", open=4, held=1, due=2, lag_s=0.25)))
     assert text.endswith("\n")
     typed = set()
     for line in text.splitlines():
@@ -43,32 +43,35 @@ def test_every_line_has_the_form_and_every_metric_a_type() -> None:
 
 
 def test_counters_are_there_before_they_count_and_labels_stay() -> None:
-    probe = Probe()
-    assert "bus_published_total 0" in exposition(probe, None).splitlines()
+    probe = BusProbe()
+    assert "bus_published_total 0" in prometheus_text(probe, None).splitlines()
     probe.count("bus_handled_total", 5, result="ok")
-    lines = exposition(probe, None).splitlines()
+    lines = prometheus_text(probe, None).splitlines()
     assert 'bus_handled_total{result="ok"} 5' in lines
     assert "bus_handled_total 0" not in lines
 
 
 def test_buckets_add_up_to_the_count() -> None:
-    probe = Probe()
+    probe = BusProbe()
     for seconds in (0.0005, 0.001, 0.02, 1_000.0):
         probe.handle_seconds.add(seconds)
-    lines = exposition(probe, None).splitlines()
+    lines = prometheus_text(probe, None).splitlines()
     assert 'bus_handle_seconds_bucket{le="0.001"} 2' in lines
-    assert f'bus_handle_seconds_bucket{{le="{BOUNDS_S[-1]}"}} 3' in lines
+    assert f'bus_handle_seconds_bucket{{le="{HISTOGRAM_BOUNDS_S[-1]}"}} 3' in lines
     assert 'bus_handle_seconds_bucket{le="+Inf"} 4' in lines
     assert "bus_handle_seconds_count 4" in lines
 
 
 def test_a_group_named_strangely_cannot_break_the_page() -> None:
-    strange = Backlog(side="received", group='a"b\\c\nd', open=1, held=0, due=0, lag_s=0)
-    assert r'bus_queue_depth{side="received",group="a\"b\\c\nd"} 1' in exposition(Probe(), stats(strange)).splitlines()
+    strange = GroupBacklog(side="received", group='a"b\\c\nd', open=1, held=0, due=0, lag_s=0)
+    assert (
+        r'bus_queue_depth{side="received",group="a\"b\\c\nd"} 1'
+        in prometheus_text(BusProbe(), stats(strange)).splitlines()
+    )
 
 
 def test_without_a_database_the_process_still_speaks() -> None:
-    lines = exposition(Probe(), None).splitlines()
+    lines = prometheus_text(BusProbe(), None).splitlines()
     assert "bus_database_reachable 0" in lines
     assert not any(line.startswith("bus_queue_depth") for line in lines)
-    assert "bus_database_reachable 1" in exposition(Probe(), stats()).splitlines()
+    assert "bus_database_reachable 1" in prometheus_text(BusProbe(), stats()).splitlines()

@@ -10,8 +10,8 @@ import pytest
 from tests.support.waiting import eventually, wait_until
 
 from sparrow.bus import headers as h
-from sparrow.bus.transports.memory import MemoryBroker, MemoryListening, MemoryTransport
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.transports.memory import MemoryBroker, MemoryConsumer, MemoryTransport
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 from sparrow.model.errors import Closed, ConnectionLost, IllegalName, Refused
 
 ADDED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,7 +22,7 @@ def event(number: int, name: str = "order.created", key: str | None = None) -> E
     return Envelope(name=name, headers=headers, body=b"%d" % number, added=ADDED, key=key)
 
 
-def numbers(deliveries: Sequence[Delivery]) -> list[int]:
+def numbers(deliveries: Sequence[BrokerDelivery]) -> list[int]:
     return [int(delivery.body) for delivery in deliveries]
 
 
@@ -30,7 +30,7 @@ async def send(transport: MemoryTransport, *which: int, name: str = "order.creat
     assert await transport.send([event(number, name) for number in which]) == [None] * len(which)
 
 
-async def nothing_comes(listening: MemoryListening) -> bool:
+async def nothing_comes(listening: MemoryConsumer) -> bool:
     """Whatever could come is there at once, or never."""
     receiving = asyncio.create_task(listening.receive(1))
     for _ in range(10):

@@ -8,7 +8,7 @@ import pytest
 from tests.support.waiting import eventually
 
 from sparrow.bus.worker import supervision
-from sparrow.bus.worker.supervision import Supervised
+from sparrow.bus.worker.supervision import SupervisedTask
 
 
 async def test_work_that_fails_begins_again_until_it_returns():
@@ -19,7 +19,7 @@ async def test_work_that_fails_begins_again_until_it_returns():
         if len(tries) < 3:
             raise ValueError(len(tries))
 
-    running = Supervised("work", work)
+    running = SupervisedTask("work", work)
     await eventually(lambda: len(tries) == 3)
     await running.stop()
     assert isinstance(running.problem, ValueError)
@@ -38,7 +38,7 @@ async def test_work_that_loses_a_cancellation_ends_all_the_same(monkeypatch: pyt
                     raise
                 lost.append(1)
 
-    running = Supervised("work", work)
+    running = SupervisedTask("work", work)
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await running.stop()
@@ -54,7 +54,7 @@ async def test_who_is_cancelled_while_it_stops_something_is_cancelled():
         finally:
             await is_free.wait()
 
-    running = Supervised("work", work)
+    running = SupervisedTask("work", work)
     await asyncio.sleep(0)
     stopping = asyncio.create_task(running.stop())
     await asyncio.sleep(0)

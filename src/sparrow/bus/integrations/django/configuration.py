@@ -10,9 +10,9 @@ from django.db import connections
 from sqlalchemy import URL
 
 from sparrow.bus.api import EventBus
-from sparrow.bus.handlers.discovery import imported
+from sparrow.bus.handlers.discovery import import_object
 from sparrow.bus.publish.publisher import Publisher
-from sparrow.bus.sql.dialect import KINDS, Kind, kind_of
+from sparrow.bus.sql.dialect import DATABASE_KINDS, DatabaseKind, database_kind
 from sparrow.model.errors import Refused, SettingsError
 
 
@@ -20,8 +20,8 @@ def using() -> str:
     return str(getattr(settings, "SPARROW_BUS_USING", "default"))
 
 
-def kind() -> Kind:
-    return kind_of(connections[using()].vendor)
+def kind() -> DatabaseKind:
+    return database_kind(connections[using()].vendor)
 
 
 @cache
@@ -29,7 +29,7 @@ def bus() -> EventBus:
     given = getattr(settings, "SPARROW_BUS", None)
     _first_database_name()
     if isinstance(given, str):
-        found = imported(given)
+        found = import_object(given)
         if not isinstance(found, EventBus):
             raise SettingsError("SPARROW_BUS", given, "Django's settings", '"module:bus", the name of an EventBus,')
         return found
@@ -64,7 +64,7 @@ def database_url(alias: str) -> URL:
     where they matter, say `"database"` in SPARROW_BUS."""
     connection = connections[alias]
     said: dict[str, Any] = connection.settings_dict
-    if connection.vendor not in KINDS:
+    if connection.vendor not in DATABASE_KINDS:
         raise SettingsError("SPARROW_BUS_USING", alias, "Django's settings", "a MySQL, PostgreSQL or SQLite database")
     name, host = str(said["NAME"]), str(said["HOST"] or "")
     if connection.vendor == "sqlite":

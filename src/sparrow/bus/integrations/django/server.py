@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.signals import request_started
 
 from sparrow.bus.integrations.django import configuration
-from sparrow.bus.integrations.django.transaction import DjangoEffect
-from sparrow.bus.integrations.first_request import FirstRequest
+from sparrow.bus.integrations.django.transaction import DjangoTransaction
+from sparrow.bus.integrations.first_request import StartOnFirstRequest
 
 if TYPE_CHECKING:
     from sparrow.bus.api import EventBus
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
     """It starts with the first request. `start=False`: only make the tables that are missing."""
-    first_request = FirstRequest(bus, start=start)
+    first_request = StartOnFirstRequest(bus, start=start)
     with_django_transactions(bus)
 
     def begin(**_: Any) -> None:
@@ -31,4 +31,4 @@ def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
 def with_django_transactions(bus: EventBus) -> None:
     """Functions that handle events work inside Django's `atomic()`: what they write through its models, and the end of
     the message, are one commit."""
-    bus.shared.blocking_effect = partial(DjangoEffect, configuration.using())
+    bus.shared.blocking_effect = partial(DjangoTransaction, configuration.using())

@@ -18,10 +18,10 @@ from typing import Any, cast
 from django.db import close_old_connections, connections, transaction
 from sqlalchemy import Connection
 
-from sparrow.bus.handlers.transactions import Finish, plain_result
+from sparrow.bus.handlers.transactions import FinishMessage, checked_result
 
 
-class DjangoEffect:
+class DjangoTransaction:
     """For handlers that are plain functions and ask for no session of SQLAlchemy's."""
 
     def __init__(self, using: str, pool: Pool) -> None:
@@ -38,9 +38,9 @@ class DjangoEffect:
 
     async def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._calling = self._ask(lambda: function(*args, **kwargs))
-        return plain_result(await asyncio.wrap_future(self._calling), function)
+        return checked_result(await asyncio.wrap_future(self._calling), function)
 
-    async def commit(self, finish: Finish) -> None:
+    async def commit(self, finish: FinishMessage) -> None:
         def work() -> None:
             finish(cast("Connection", _Speaking(self._using)))
             atomic, self._atomic = self._atomic, None

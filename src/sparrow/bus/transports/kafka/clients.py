@@ -36,7 +36,7 @@ _TOO_LARGE = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, e
 
 
 @contextmanager
-def our_errors(address: str, what: str, timeout_s: float, *, topic: str = "") -> Iterator[None]:
+def translated_errors(address: str, what: str, timeout_s: float, *, topic: str = "") -> Iterator[None]:
     """The library's many errors as ours, sorted by who must act."""
     try:
         yield

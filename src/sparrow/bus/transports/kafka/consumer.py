@@ -10,9 +10,9 @@ from typing import NamedTuple
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
 from aiokafka.abc import ConsumerRebalanceListener
 
-from sparrow.bus.names import as_regex, is_pattern
-from sparrow.bus.transports.kafka.clients import our_errors, stop_consumer
-from sparrow.bus.transports.spi import Delivery, HeaderBuilder, with_foreign_headers
+from sparrow.bus.names import is_pattern, pattern_regex
+from sparrow.bus.transports.kafka.clients import stop_consumer, translated_errors
+from sparrow.bus.transports.spi import BrokerDelivery, HeaderBuilder, with_foreign_headers
 from sparrow.model.errors import Closed
 
 
@@ -22,7 +22,7 @@ class _State(Enum):
     BACK = "given back, to be fetched again"
 
 
-class Track:
+class OffsetTracker:
     """What is out of one partition, while it is ours."""
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class Track:
 class _Ticket(NamedTuple):
     partition: TopicPartition
     offset: int
-    track: Track
+    track: OffsetTracker
 
 
-class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
+class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # the library has no types
     def __init__(
         self,
         consumer: AIOKafkaConsumer,
@@ -80,19 +80,19 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
     ) -> None:
         self._consumer, self._address, self._build = consumer, address, build
         self._prefetch, self._silence_s, self._timeout_s = prefetch, silence_s, timeout_s
-        self._tracks: dict[TopicPartition, Track] = {}
+        self._tracks: dict[TopicPartition, OffsetTracker] = {}
         self._committing = asyncio.Lock()
         self._is_closed = False
 
     def begin(self, names: Sequence[str]) -> None:
         if any(map(is_pattern, names)):
-            self._consumer.subscribe(pattern="|".join(map(as_regex, names)), listener=self)
+            self._consumer.subscribe(pattern="|".join(map(pattern_regex, names)), listener=self)
         else:
             self._consumer.subscribe(topics=list(names), listener=self)
 
-    async def receive(self, count_max: int) -> Sequence[Delivery]:
+    async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         while not self._is_closed:
-            with our_errors(self._address, "a fetch", self._timeout_s):
+            with translated_errors(self._address, "a fetch", self._timeout_s):
                 found = await self._fetch(min(count_max, self._prefetch))
                 if found is None:
                     async with asyncio.timeout(self._timeout_s):
@@ -103,7 +103,7 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
                 return deliveries
         raise Closed("this membership")
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         async with self._committing:
             offsets: dict[TopicPartition, int] = {}
             for delivery in deliveries:
@@ -115,7 +115,7 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
             if offsets:
                 await self._commit(offsets)
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         ours = self._ours(deliveries)
         for delivery in ours:
             delivery.ticket.track.give_back(delivery.ticket.offset)
@@ -150,18 +150,18 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         try:
-            with our_errors(self._address, "a commit", self._timeout_s):
+            with translated_errors(self._address, "a commit", self._timeout_s):
                 async with asyncio.timeout(self._timeout_s):
                     await self._consumer.commit(offsets)
         except (errors.CommitFailedError, errors.IllegalStateError):
             pass  # the partitions have just moved: their new owner gets these again, and drops them by id
 
-    def _taken(self, record: ConsumerRecord) -> Delivery | None:
+    def _taken(self, record: ConsumerRecord) -> BrokerDelivery | None:
         partition = TopicPartition(record.topic, record.partition)
-        track = self._tracks.setdefault(partition, Track())
+        track = self._tracks.setdefault(partition, OffsetTracker())
         if not track.take(record.offset):
             return None
-        delivery = Delivery(
+        delivery = BrokerDelivery(
             name=record.topic,
             headers={name: None if value is None else value.decode(errors="replace") for name, value in record.headers},
             body=record.value or b"",
@@ -169,7 +169,7 @@ class KafkaListening(ConsumerRebalanceListener):  # type: ignore[misc]  # the li
         )
         return with_foreign_headers(delivery, f"{record.topic}-{record.partition}-{record.offset}", self._build)
 
-    def _ours(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    def _ours(self, deliveries: Sequence[BrokerDelivery]) -> list[BrokerDelivery]:
         """Those whose partition has been ours ever since they came."""
         return [
             delivery for delivery in deliveries if self._tracks.get(delivery.ticket.partition) is delivery.ticket.track

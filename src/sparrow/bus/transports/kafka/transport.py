@@ -27,14 +27,14 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from sparrow.bus import headers as h
 from sparrow.bus.names import is_pattern
-from sparrow.bus.transports.kafka.clients import our_errors, stop_admin, stop_producer
-from sparrow.bus.transports.kafka.consumer import KafkaListening
+from sparrow.bus.transports.kafka.clients import stop_admin, stop_producer, translated_errors
+from sparrow.bus.transports.kafka.consumer import KafkaGroupConsumer
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.model.errors import IllegalName, Unavailable, UnknownTopic
 
 TOPIC_CHARS_MAX = 249
 BATCH_BYTES_MAX = 128 << 10
-AS_THE_CLUSTER_LIKES = -1
+CLUSTER_DEFAULT = -1
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -44,8 +44,8 @@ class KafkaTransport:
         servers: str,
         *,
         allow_auto_create: bool = True,
-        partitions: int = AS_THE_CLUSTER_LIKES,
-        replicas: int = AS_THE_CLUSTER_LIKES,
+        partitions: int = CLUSTER_DEFAULT,
+        replicas: int = CLUSTER_DEFAULT,
         header_builder: HeaderBuilder | None = None,
         request_timeout_s: float = 10,
         session_timeout_s: float = 10,
@@ -98,7 +98,7 @@ class KafkaTransport:
             await self._abandon(producer)
         return results
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> KafkaListening:
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> KafkaGroupConsumer:
         for refusal in (await self._make_topics({name for name in names if not is_pattern(name)})).values():
             if not isinstance(refusal, UnknownTopic):  # one that others make is read as soon as it is there
                 raise refusal
@@ -114,7 +114,7 @@ class KafkaTransport:
             heartbeat_interval_ms=int(self._session_timeout_s * 1000 / 3),
             metadata_max_age_ms=int(self._new_topics_every_s * 1000),
         )
-        listening = KafkaListening(
+        listening = KafkaGroupConsumer(
             consumer,
             address=self.address,
             build=self._build,
@@ -123,7 +123,7 @@ class KafkaTransport:
             timeout_s=self._timeout_s,
         )
         try:
-            with our_errors(self.address, "a connection", self._timeout_s):
+            with translated_errors(self.address, "a connection", self._timeout_s):
                 async with asyncio.timeout(self._timeout_s):
                     await consumer.start()
             listening.begin(names)
@@ -144,7 +144,7 @@ class KafkaTransport:
                     **self._options, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES_MAX
                 )
                 try:
-                    with our_errors(self.address, "a connection", self._timeout_s):
+                    with translated_errors(self.address, "a connection", self._timeout_s):
                         async with asyncio.timeout(self._timeout_s):
                             await producer.start()
                 except BaseException:
@@ -159,7 +159,7 @@ class KafkaTransport:
         key = envelope.key or envelope.headers.get(h.KAFKA_KEY) or envelope.id
         headers = [(name, None if value is None else value.encode()) for name, value in envelope.headers.items()]
         try:
-            with our_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
+            with translated_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
                 async with asyncio.timeout(max(0, deadline - time.monotonic())):
                     future: asyncio.Future[Any] = await producer.send(
                         envelope.name, envelope.body, key=key.encode(), headers=headers
@@ -172,7 +172,7 @@ class KafkaTransport:
         if isinstance(outcome, Exception):
             return outcome
         try:
-            with our_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
+            with translated_errors(self.address, f"event {envelope.name!r}", self._timeout_s, topic=envelope.name):
                 if not outcome.done():
                     outcome.cancel()  # nobody looks at it any more; the record may be sent all the same
                     raise TimeoutError
@@ -195,7 +195,7 @@ class KafkaTransport:
             return {}
         admin = AIOKafkaAdminClient(**self._options)
         try:
-            with our_errors(self.address, "the topics", self._timeout_s):
+            with translated_errors(self.address, "the topics", self._timeout_s):
                 async with asyncio.timeout(self._timeout_s):
                     await admin.start()
                     missing -= set(await admin.list_topics())
@@ -209,7 +209,7 @@ class KafkaTransport:
             if code in (0, errors.TopicAlreadyExistsError.errno):
                 continue
             try:
-                with our_errors(self.address, f"topic {name!r}", self._timeout_s, topic=name):
+                with translated_errors(self.address, f"topic {name!r}", self._timeout_s, topic=name):
                     raise errors.for_code(code)(why or name)
             except Exception as error:
                 refused[name] = error
@@ -217,6 +217,6 @@ class KafkaTransport:
         return refused
 
     def _new_topic(self, name: str) -> NewTopic:
-        by_default = AS_THE_CLUSTER_LIKES in (self._partitions, self._replicas)
+        by_default = CLUSTER_DEFAULT in (self._partitions, self._replicas)
         # The library takes a -1 for a promise to place the replicas by hand.
         return NewTopic(name, self._partitions, self._replicas, replica_assignments={} if by_default else None)

@@ -19,10 +19,10 @@ from sparrow.model.errors import Busy, ConnectionLost, IllegalMessage, RequestTi
 
 log = logging.getLogger(__name__)
 
-MESSAGE_ID = "Nats-Msg-Id"
+MESSAGE_ID_HEADER = "Nats-Msg-Id"
 UNACKNOWLEDGED_MAX = 4_000
-PING_EVERY_S = 10
-CLOSE_S = 5.0
+PING_INTERVAL_S = 10
+CLOSE_TIMEOUT_S = 5.0
 
 
 class NatsConnection:
@@ -44,7 +44,7 @@ class NatsConnection:
                     max_reconnect_attempts=1,  # the client takes 0 as "for ever", at the first connection too
                     reconnect_time_wait=0.01,  # type: ignore[arg-type]
                     connect_timeout=max(1, int(timeout_s)),
-                    ping_interval=PING_EVERY_S,
+                    ping_interval=PING_INTERVAL_S,
                     closed_cb=connection._closed,
                     error_cb=connection._failed,
                 )
@@ -61,7 +61,7 @@ class NatsConnection:
         headers = {name: value or "" for name, value in envelope.headers.items()}
         if any("\r" in value or "\n" in value for value in headers.values()):
             raise fails.BadHeaderError("a value with a line break")
-        headers[MESSAGE_ID] = envelope.id
+        headers[MESSAGE_ID_HEADER] = envelope.id
         return await self.jetstream.publish_async(envelope.name, envelope.body, timeout_s, headers=headers)
 
     async def answers(self, waiting: Sequence[asyncio.Future[api.PubAck]], timeout_s: float) -> None:
@@ -110,7 +110,7 @@ class NatsConnection:
 
     async def close(self) -> None:
         try:
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.client.close()
         except (fails.Error, OSError, TimeoutError) as cause:
             log.debug("a connection to NATS ended badly", extra={"address": self.address, "why": str(cause)})

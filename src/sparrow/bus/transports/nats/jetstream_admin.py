@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from sparrow.bus.transports.nats.stream_lock import locked
-from sparrow.bus.transports.nats.subjects import covers, with_subjects
+from sparrow.bus.transports.nats.stream_lock import lock_stream
+from sparrow.bus.transports.nats.subjects import covers, merge_subjects
 from sparrow.model.errors import IllegalName
 
 _STREAM_UNKNOWN, _CONSUMER_UNKNOWN, _SUBJECTS_TAKEN = 10059, 10014, 10065
@@ -49,8 +49,8 @@ class JetStreamAdmin:
     async def ensure_stream(self, name: str, subjects: Sequence[str]) -> str:
         """The stream that takes these subjects: `name`, or the one of another name that already does."""
         config = await self._stream_config(name)
-        if config is None or with_subjects(config.get("subjects", ()), subjects) != config.get("subjects"):
-            async with locked(self._connection, self._ask, name, timeout_s=self._timeout_s):
+        if config is None or merge_subjects(config.get("subjects", ()), subjects) != config.get("subjects"):
+            async with lock_stream(self._connection, self._ask, name, timeout_s=self._timeout_s):
                 return await self._extend_stream(name, subjects)
         return name
 
@@ -58,10 +58,10 @@ class JetStreamAdmin:
         config = await self._stream_config(name)
         try:
             if config is None:
-                new = {"name": name, "subjects": with_subjects((), subjects), "storage": self._storage}
+                new = {"name": name, "subjects": merge_subjects((), subjects), "storage": self._storage}
                 await self._ask(f"STREAM.CREATE.{name}", new | {"retention": "limits", "num_replicas": 1})
             else:
-                wanted = with_subjects(config.get("subjects", ()), subjects)
+                wanted = merge_subjects(config.get("subjects", ()), subjects)
                 if wanted != config.get("subjects"):
                     await self._ask(f"STREAM.UPDATE.{name}", config | {"subjects": wanted})
         except JetStreamError as refusal:

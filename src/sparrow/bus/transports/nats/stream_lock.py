@@ -20,33 +20,33 @@ from nats.aio.client import Client
 
 from sparrow.model.errors import Busy
 
-LOCKS = "SPARROW_LOCKS"
-SUBJECT = "$SPARROW.lock"
-HELD_S_MAX = 10
+LOCK_STREAM = "SPARROW_LOCKS"
+LOCK_SUBJECT = "$SPARROW.lock"
+LOCK_MAX_AGE_S = 10
 """Far more than reading and writing the settings of a stream takes."""
 _PAUSE_MAX_S = 0.05
 _ONLY_IF_NONE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
-Ask = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
+AdminRequest = Callable[[str, dict[str, Any] | None], Awaitable[dict[str, Any]]]
 """Asks JetStream's administration."""
 
 
 @asynccontextmanager
-async def locked(connection: Client, ask: Ask, stream: str, *, timeout_s: float) -> AsyncIterator[None]:
+async def lock_stream(connection: Client, ask: AdminRequest, stream: str, *, timeout_s: float) -> AsyncIterator[None]:
     sequence = await _take(connection, ask, stream, timeout_s)
     try:
         yield
     finally:
-        await ask(f"STREAM.MSG.DELETE.{LOCKS}", {"seq": sequence, "no_erase": True})
+        await ask(f"STREAM.MSG.DELETE.{LOCK_STREAM}", {"seq": sequence, "no_erase": True})
 
 
-async def _take(connection: Client, ask: Ask, stream: str, timeout_s: float) -> int:
-    deadline = asyncio.get_running_loop().time() + HELD_S_MAX + timeout_s
+async def _take(connection: Client, ask: AdminRequest, stream: str, timeout_s: float) -> int:
+    deadline = asyncio.get_running_loop().time() + LOCK_MAX_AGE_S + timeout_s
     while asyncio.get_running_loop().time() < deadline:
         try:
-            reply = await connection.request(f"{SUBJECT}.{stream}", timeout=timeout_s, headers=_ONLY_IF_NONE)
+            reply = await connection.request(f"{LOCK_SUBJECT}.{stream}", timeout=timeout_s, headers=_ONLY_IF_NONE)
         except fails.NoRespondersError:
-            await ask(f"STREAM.CREATE.{LOCKS}", _stream_of_locks())
+            await ask(f"STREAM.CREATE.{LOCK_STREAM}", _stream_of_locks())
             continue
         answer: dict[str, Any] = msgspec.json.decode(reply.data)
         if "error" not in answer:
@@ -58,12 +58,12 @@ async def _take(connection: Client, ask: Ask, stream: str, timeout_s: float) -> 
 
 def _stream_of_locks() -> dict[str, Any]:
     return {
-        "name": LOCKS,
-        "subjects": [f"{SUBJECT}.*"],
+        "name": LOCK_STREAM,
+        "subjects": [f"{LOCK_SUBJECT}.*"],
         "storage": "memory",  # a lock that dies with the server has nothing to protect any more
         "retention": "limits",
         "num_replicas": 1,
-        "max_age": HELD_S_MAX * 1_000_000_000,
+        "max_age": LOCK_MAX_AGE_S * 1_000_000_000,
         "max_msgs_per_subject": 1,
         "duplicate_window": 1_000_000_000,
     }

@@ -17,7 +17,7 @@ _BLANK = re.compile(r"\s")
 _UNFIT_FOR_STREAMS = re.compile(r"[/\\]")
 
 
-class Wanted(NamedTuple):
+class SubjectFilter(NamedTuple):
     """One thing to subscribe to."""
 
     subject: str | None
@@ -28,7 +28,7 @@ class Wanted(NamedTuple):
     """If set, the subject is too broad: only names that match this are wanted."""
 
 
-def check(name: str) -> None:
+def check_event_subject(name: str) -> None:
     """Whether an event may be called so."""
     words = name.split(".")
     if not all(words):
@@ -41,19 +41,19 @@ def check(name: str) -> None:
         raise IllegalName("event", name, "the first word is the name of a NATS stream, which has no slashes")
 
 
-def wanted_for(name: str) -> list[Wanted]:
+def subject_filters(name: str) -> list[SubjectFilter]:
     """What a name or AMQP pattern of a subscription takes."""
     words = name.split(".")
-    check(".".join("any" if word in ("*", "#") else word for word in words))
+    check_event_subject(".".join("any" if word in ("*", "#") else word for word in words))
     if words[0] in ("*", "#"):
-        return [Wanted(None, name, name)]
+        return [SubjectFilter(None, name, name)]
     if "#" not in words:
-        return [Wanted(name, name)]
+        return [SubjectFilter(name, name)]
     start = words[: words.index("#")]
     bare, broad = ".".join(start), ".".join([*start, ">"])
     if any(word != "#" for word in words[len(start) :]):
-        return [Wanted(broad, name, name)]
-    return [Wanted(bare, bare), Wanted(broad, broad)]
+        return [SubjectFilter(broad, name, name)]
+    return [SubjectFilter(bare, bare), SubjectFilter(broad, broad)]
 
 
 def may_hold(present: Iterable[str], pattern: str) -> bool:
@@ -100,7 +100,7 @@ def overlap(one: str, other: str) -> bool:
     return len(left) == len(right)
 
 
-def with_subjects(present: Sequence[str], added: Iterable[str]) -> list[str]:
+def merge_subjects(present: Sequence[str], added: Iterable[str]) -> list[str]:
     """The subjects of a stream after more were added: it takes all it took before. NATS wants no two that overlap."""
     subjects = list(present)
     for new in added:

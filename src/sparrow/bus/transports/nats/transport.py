@@ -27,17 +27,17 @@ from nats.js import errors as refusals
 
 from sparrow.bus.names import matches
 from sparrow.bus.transports.nats import subjects
-from sparrow.bus.transports.nats.connection import CLOSE_S, MESSAGE_ID, NatsConnection
+from sparrow.bus.transports.nats.connection import CLOSE_TIMEOUT_S, MESSAGE_ID_HEADER, NatsConnection
 from sparrow.bus.transports.nats.jetstream_admin import NOT_IN_STREAM, JetStreamAdmin, JetStreamError
-from sparrow.bus.transports.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, HeaderBuilder, with_foreign_headers
 from sparrow.model.errors import ConnectionLost, Unavailable
 
 log = logging.getLogger(__name__)
 
-FIRST_LOOK_S = 0.5
+FIRST_RESCAN_S = 0.5
 """Soon after the start, since services start together and may have overwritten each other's streams; then rarer."""
 STREAM_TRIES = 5
-STREAM_CHARS_MAX = 100
+STREAM_NAME_CHARS_MAX = 100
 """Of a stream's name in the id of a message that brought none: an id has 128 characters at most."""
 CLOCK_SKEW = timedelta(minutes=1)
 
@@ -61,7 +61,7 @@ class NatsTransport:
         self._opening = asyncio.Lock()
 
     def check_name(self, name: str) -> None:
-        subjects.check(name)
+        subjects.check_event_subject(name)
 
     async def open(self) -> None:
         await self._connected()
@@ -81,10 +81,10 @@ class NatsTransport:
             sender.outcome(each, envelope, self._timeout_s) for each, envelope in zip(pending, envelopes, strict=True)
         ]
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> NatsListening:
-        wanted = [each for name in dict.fromkeys(names) for each in subjects.wanted_for(name)]
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> NatsStreamConsumer:
+        wanted = [each for name in dict.fromkeys(names) for each in subjects.subject_filters(name)]
         connection = await NatsConnection.to(self._url, self._timeout_s)
-        listening = NatsListening(
+        listening = NatsStreamConsumer(
             connection,
             group,
             wanted,
@@ -113,12 +113,12 @@ class NatsTransport:
             return self._sender
 
 
-class NatsListening:
+class NatsStreamConsumer:
     def __init__(
         self,
         connection: NatsConnection,
         group: str,
-        wanted: Sequence[subjects.Wanted],
+        wanted: Sequence[subjects.SubjectFilter],
         *,
         admin: JetStreamAdmin,
         stream_name: Callable[[str], str],
@@ -127,7 +127,7 @@ class NatsListening:
     ) -> None:
         self._connection, self._group, self._admin = connection, group, admin
         self._everywhere = [each for each in wanted if each.subject is None]
-        self._streams: dict[str, list[subjects.Wanted]] = {}
+        self._streams: dict[str, list[subjects.SubjectFilter]] = {}
         for each in wanted:
             if each.subject is not None:
                 self._streams.setdefault(stream_name(each.subject), []).append(each)
@@ -137,7 +137,7 @@ class NatsListening:
         self._held: dict[str, Msg] = {}
         self._news = asyncio.Event()
         self._since: str | None = None
-        self._look_after_s = FIRST_LOOK_S
+        self._look_after_s = FIRST_RESCAN_S
         self._look_at = 0.0
 
     async def join(self) -> None:
@@ -146,7 +146,7 @@ class NatsListening:
             await self._connection.client.flush()  # the server knows our subscriptions when this returns
         self._since = (datetime.now(UTC) - CLOCK_SKEW).isoformat()
 
-    async def receive(self, count_max: int) -> Sequence[Delivery]:
+    async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         while True:
             if self._connection.is_lost:
                 raise ConnectionLost(self._connection.address, "it went away")
@@ -158,13 +158,13 @@ class NatsListening:
                 return found
             await self._wait_for_news()
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._connection.told():
             for delivery in deliveries:
                 await delivery.ticket.ack()
                 self._held.pop(delivery.ticket.reply, None)
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._connection.told():
             for delivery in deliveries:
                 await delivery.ticket.nak()
@@ -173,7 +173,9 @@ class NatsListening:
     async def close(self) -> None:
         try:
             with self._connection.told():
-                async with asyncio.timeout(CLOSE_S):  # the client would wait for ever for a connection that just broke
+                async with asyncio.timeout(
+                    CLOSE_TIMEOUT_S
+                ):  # the client would wait for ever for a connection that just broke
                     await self._hand_back()
         except Unavailable as lost:
             log.info("left a NATS group without a word", extra={"group": self._group, "why": str(lost)})
@@ -191,8 +193,8 @@ class NatsListening:
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def _take(self, count_max: int) -> list[Delivery]:
-        found: list[Delivery] = []
+    def _take(self, count_max: int) -> list[BrokerDelivery]:
+        found: list[BrokerDelivery] = []
         while self._ready and len(found) < count_max:
             expires_at, msg = self._ready.popleft()
             if time.monotonic() < expires_at:  # else the server has given it to somebody already
@@ -200,11 +202,13 @@ class NatsListening:
                 found.append(self._delivery(msg))
         return found
 
-    def _delivery(self, msg: Msg) -> Delivery:
+    def _delivery(self, msg: Msg) -> BrokerDelivery:
         headers: dict[str, str | None] = {name: value or None for name, value in (msg.headers or {}).items()}
         about = msg.metadata
-        fallback_id = headers.pop(MESSAGE_ID, None) or f"{about.stream[:STREAM_CHARS_MAX]}-{about.sequence.stream}"
-        delivery = Delivery(name=msg.subject, headers=headers, body=msg.data, ticket=msg)
+        fallback_id = (
+            headers.pop(MESSAGE_ID_HEADER, None) or f"{about.stream[:STREAM_NAME_CHARS_MAX]}-{about.sequence.stream}"
+        )
+        delivery = BrokerDelivery(name=msg.subject, headers=headers, body=msg.data, ticket=msg)
         return with_foreign_headers(delivery, fallback_id, self._build)
 
     async def _wait_for_news(self) -> None:
@@ -240,7 +244,7 @@ class NatsListening:
         self._look_at = time.monotonic() + self._look_after_s
         self._look_after_s = min(self._look_after_s * 2, self._look_every_s)
 
-    async def _look_at_stream(self, stream: str, wanted: Sequence[subjects.Wanted]) -> None:
+    async def _look_at_stream(self, stream: str, wanted: Sequence[subjects.SubjectFilter]) -> None:
         for attempts_left in reversed(range(STREAM_TRIES)):
             actual = await self._admin.ensure_stream(stream, [each.subject for each in wanted if each.subject])
             try:
@@ -252,7 +256,7 @@ class NatsListening:
             else:
                 return
 
-    async def _subscribe_everywhere(self, streams: dict[str, list[str]], wanted: subjects.Wanted) -> None:
+    async def _subscribe_everywhere(self, streams: dict[str, list[str]], wanted: subjects.SubjectFilter) -> None:
         durable = subjects.durable_name(self._group, wanted.label)
         fitting = [name for name, present in streams.items() if subjects.may_hold(present, wanted.label)]
         infos = [await self._admin.consumer(stream, durable) for stream in fitting]
@@ -262,7 +266,7 @@ class NatsListening:
         for stream in fitting:
             await self._subscribe(stream, wanted, since=since)
 
-    async def _subscribe(self, stream: str, wanted: subjects.Wanted, *, since: str | None) -> None:
+    async def _subscribe(self, stream: str, wanted: subjects.SubjectFilter, *, since: str | None) -> None:
         durable, queue = subjects.durable_name(self._group, wanted.label), subjects.queue_group(self._group)
         consumer = await self._admin.ensure_consumer(stream, durable, subject=wanted.subject, queue=queue, since=since)
         present = self._subscriptions.get((stream, consumer.durable))

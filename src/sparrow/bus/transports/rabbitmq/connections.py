@@ -25,7 +25,7 @@ class DeclarationRefused(Refused):
 
 
 @contextmanager
-def our_errors(address: str, what: str, timeout_s: float) -> Iterator[None]:
+def translated_errors(address: str, what: str, timeout_s: float) -> Iterator[None]:
     """The library's many errors as ours, sorted by who must act."""
     try:
         yield

@@ -14,17 +14,17 @@ from aio_pika.abc import AbstractConnection
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
-from sparrow.bus.transports.rabbitmq.connections import close_connection, our_errors
-from sparrow.bus.transports.spi import Delivery, HeaderBuilder, with_foreign_headers
+from sparrow.bus.transports.rabbitmq.connections import close_connection, translated_errors
+from sparrow.bus.transports.spi import BrokerDelivery, HeaderBuilder, with_foreign_headers
 from sparrow.model.errors import Closed, ConnectionLost, Unavailable
 
 
-class RabbitListening:
+class RabbitQueueConsumer:
     def __init__(
         self, address: str, connection: AbstractConnection, channel: AbstractChannel, build: HeaderBuilder | None
     ) -> None:
         self._address, self._connection, self._channel, self._build = address, connection, channel, build
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[BrokerDelivery] = deque()
         """RabbitMQ holds back what goes beyond the prefetch, so this is never longer than that."""
         self._news = asyncio.Event()
         self._end: Unavailable | None = None
@@ -34,7 +34,7 @@ class RabbitListening:
         self._channel.on_consumer_cancel_callbacks.add(lambda _: self._finish(f"the queue {queue!r} was deleted"))
         await self._channel.basic_consume(queue, self._take)
 
-    async def receive(self, count_max: int) -> Sequence[Delivery]:
+    async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         while not self._arrived and self._end is None:
             self._news.clear()
             await self._news.wait()
@@ -42,12 +42,12 @@ class RabbitListening:
             raise self._end
         return [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._or_lost():
             for delivery in deliveries:
                 await self._channel.basic_ack(delivery.ticket, wait=delivery is deliveries[-1])
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._or_lost():
             for delivery in deliveries:
                 await self._channel.basic_nack(delivery.ticket, requeue=True, wait=delivery is deliveries[-1])
@@ -60,7 +60,7 @@ class RabbitListening:
         assert isinstance(message.delivery, Basic.Deliver)
         properties = message.header.properties
         headers = {name: _text(value) for name, value in (properties.headers or {}).items()}
-        delivery = Delivery(
+        delivery = BrokerDelivery(
             name=message.delivery.routing_key or "",
             headers=headers,
             body=message.body,
@@ -80,7 +80,7 @@ class RabbitListening:
     def _or_lost(self) -> Iterator[None]:
         if self._end is not None:
             raise self._end
-        with our_errors(self._address, "an acknowledgement", 0):  # waits for nothing but the socket
+        with translated_errors(self._address, "an acknowledgement", 0):  # waits for nothing but the socket
             yield
 
 

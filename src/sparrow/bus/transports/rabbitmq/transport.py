@@ -25,8 +25,8 @@ from aiormq.exceptions import DeliveryError, PublishError
 from pamqp.commands import Basic
 from yarl import URL
 
-from sparrow.bus.transports.rabbitmq.connections import DeclarationRefused, close_connection, our_errors
-from sparrow.bus.transports.rabbitmq.consumer import RabbitListening
+from sparrow.bus.transports.rabbitmq.connections import DeclarationRefused, close_connection, translated_errors
+from sparrow.bus.transports.rabbitmq.consumer import RabbitQueueConsumer
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.model.errors import ConnectionLost, IllegalMessage, IllegalName, RequestTimeout, TooLarge, Unavailable
 
@@ -120,11 +120,11 @@ class RabbitTransport:
             await self._forget(publishing)
         return results
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> RabbitListening:
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> RabbitQueueConsumer:
         # A connection of its own: RabbitMQ stops reading from one that publishes too fast, acknowledgements included.
         connection = await self._connect()
         try:
-            with our_errors(self.address, f"the queue {group!r}", self._connect_timeout_s):
+            with translated_errors(self.address, f"the queue {group!r}", self._connect_timeout_s):
                 async with asyncio.timeout(self._connect_timeout_s):
                     channel = await connection.channel(publisher_confirms=False)
                     await channel.set_qos(prefetch_count=prefetch)
@@ -133,7 +133,7 @@ class RabbitTransport:
                     for name in names:
                         await queue.bind(exchange, routing_key=name)
                     below = await channel.get_underlay_channel()
-                    listening = RabbitListening(self.address, connection, below, self._build)
+                    listening = RabbitQueueConsumer(self.address, connection, below, self._build)
                     await listening.begin(group)
         except BaseException:
             await close_connection(connection)
@@ -156,7 +156,7 @@ class RabbitTransport:
             properties = Basic.Properties(
                 headers=dict(envelope.headers), message_id=envelope.id, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
             )
-            with our_errors(self.address, f"event {envelope.name!r}", self._confirm_timeout_s):
+            with translated_errors(self.address, f"event {envelope.name!r}", self._confirm_timeout_s):
                 await publishing.channel.basic_publish(
                     envelope.body,
                     exchange=self.exchange,
@@ -184,7 +184,7 @@ class RabbitTransport:
                 await self._forget(self._publishing)
             connection = await self._connect()
             try:
-                with our_errors(self.address, f"the exchange {self.exchange!r}", self._connect_timeout_s):
+                with translated_errors(self.address, f"the exchange {self.exchange!r}", self._connect_timeout_s):
                     async with asyncio.timeout(self._connect_timeout_s):
                         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
                         await channel.declare_exchange(self.exchange, "topic", durable=True)
@@ -198,7 +198,7 @@ class RabbitTransport:
             return self._publishing
 
     async def _connect(self) -> AbstractConnection:
-        with our_errors(self.address, "a connection", self._connect_timeout_s):
+        with translated_errors(self.address, "a connection", self._connect_timeout_s):
             return await aio_pika.connect(self._url, timeout=self._connect_timeout_s)
 
     async def _forget(self, publishing: _Publishing) -> None:

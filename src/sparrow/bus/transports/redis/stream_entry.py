@@ -16,25 +16,25 @@ from typing import Any
 
 import msgspec
 
-from sparrow.bus.transports.spi import Delivery, Envelope
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope
 
-HEADERS = b"headers"
-BODY = b"body"
+HEADERS_FIELD = b"headers"
+BODY_FIELD = b"body"
 _FALLBACK_ID_CHARACTERS_MAX = 128
 
 
-def entry_of(envelope: Envelope) -> dict[bytes, bytes]:
+def to_entry(envelope: Envelope) -> dict[bytes, bytes]:
     base64 = binascii.b2a_base64(envelope.body, newline=False)
-    return {HEADERS: msgspec.json.encode(envelope.headers), BODY: b'"' + base64 + b'"'}
+    return {HEADERS_FIELD: msgspec.json.encode(envelope.headers), BODY_FIELD: b'"' + base64 + b'"'}
 
 
-def delivery_of(stream: str, entry_id: str, fields: Mapping[bytes, bytes]) -> Delivery:
-    headers = _headers(fields.get(HEADERS))
+def to_delivery(stream: str, entry_id: str, fields: Mapping[bytes, bytes]) -> BrokerDelivery:
+    headers = _headers(fields.get(HEADERS_FIELD))
     if headers is None:
         body = _foreign_body(fields)
     else:
-        body = _body(fields.get(BODY, b""))
-    return Delivery(name=stream, headers=headers or {}, body=body, ticket=(stream, entry_id))
+        body = _body(fields.get(BODY_FIELD, b""))
+    return BrokerDelivery(name=stream, headers=headers or {}, body=body, ticket=(stream, entry_id))
 
 
 def fallback_id(stream: str, entry_id: str) -> str:
@@ -73,8 +73,8 @@ def _body(text: bytes) -> bytes:
 
 def _foreign_body(fields: Mapping[bytes, bytes]) -> bytes:
     """The body a writer without headers meant: the field of that name, or all fields as one JSON object."""
-    if BODY in fields:
-        return fields[BODY]
+    if BODY_FIELD in fields:
+        return fields[BODY_FIELD]
     return msgspec.json.encode({_decoded(name): _decoded(value) for name, value in fields.items()})
 
 

@@ -26,14 +26,14 @@ from redis.backoff import NoBackoff
 
 from sparrow.bus.names import is_pattern
 from sparrow.bus.transports.redis import consumer_groups as groups
-from sparrow.bus.transports.redis.stream_entry import delivery_of, entry_of, fallback_id
-from sparrow.bus.transports.redis.trimming import SLOWEST_GROUP, Trim, trim_to_slowest
-from sparrow.bus.transports.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
+from sparrow.bus.transports.redis.stream_entry import fallback_id, to_delivery, to_entry
+from sparrow.bus.transports.redis.trimming import TRIM_TO_SLOWEST_GROUP, TrimPolicy, trim_to_slowest
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, HeaderBuilder, with_foreign_headers
 from sparrow.model.errors import Busy, ConnectionLost, IllegalName, SparrowError
 
 log = logging.getLogger(__name__)
 
-BLOCK_S = 1.0
+READ_BLOCK_S = 1.0
 """So long the server holds a read that finds nothing: what was given back meanwhile is looked for after it."""
 
 
@@ -43,7 +43,7 @@ class RedisTransport:
         url: str,
         *,
         header_builder: HeaderBuilder | None = None,
-        trim: Trim | None = SLOWEST_GROUP,
+        trim: TrimPolicy | None = TRIM_TO_SLOWEST_GROUP,
         idle_claim_s: float = 60.0,
         claim_every_s: float = 5.0,
         scan_every_s: float = 30.0,
@@ -70,7 +70,7 @@ class RedisTransport:
         try:
             async with sender.pipeline(transaction=False) as pipeline:
                 for envelope in envelopes:
-                    pipeline.xadd(envelope.name, entry_of(envelope), maxlen=length_max, approximate=True)  # type: ignore[arg-type]
+                    pipeline.xadd(envelope.name, to_entry(envelope), maxlen=length_max, approximate=True)  # type: ignore[arg-type]
                 answers = await pipeline.execute(raise_on_error=False)
         except (fails.RedisError, OSError) as cause:
             await self.close()  # the next send finds out first whether anybody is there
@@ -81,9 +81,9 @@ class RedisTransport:
             for envelope, answer in zip(envelopes, answers, strict=True)
         ]
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> RedisListening:
-        client = self._new_client(self._timeout_s + BLOCK_S)
-        listening = RedisListening(
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> RedisStreamConsumer:
+        client = self._new_client(self._timeout_s + READ_BLOCK_S)
+        listening = RedisStreamConsumer(
             client,
             group,
             names,
@@ -149,7 +149,7 @@ class RedisTransport:
         return Busy(f"{address} says: {cause}")
 
 
-class RedisListening:
+class RedisStreamConsumer:
     def __init__(
         self,
         client: Redis,
@@ -159,7 +159,7 @@ class RedisListening:
         prefetch: int,
         told: Callable[[], AbstractContextManager[None]],
         header_builder: HeaderBuilder | None,
-        trim: Trim | None,
+        trim: TrimPolicy | None,
         idle_claim_s: float,
         claim_every_s: float,
         scan_every_s: float,
@@ -173,7 +173,7 @@ class RedisListening:
         self._member = groups.new_member_name()
         self._since: dict[str, str] = {}
         self._cursors: dict[str, str] = {}
-        self._ready: deque[Delivery] = deque()
+        self._ready: deque[BrokerDelivery] = deque()
         self._held: set[tuple[str, str]] = set()
         self._untrimmed: Counter[str] = Counter()
         self._claim_at = self._scan_at = 0.0
@@ -181,14 +181,14 @@ class RedisListening:
 
     async def join(self) -> None:
         for stream in self._streams:
-            await groups.create(self._client, stream, self._group, "$")
+            await groups.create_group(self._client, stream, self._group, "$")
         if self._patterns:
-            self._since = await groups.register(self._client, self._group, self._patterns)
+            self._since = await groups.register_patterns(self._client, self._group, self._patterns)
             await self._scan()
         for stream in self._streams:
             await groups.forget_dead_members(self._client, stream, self._group)
 
-    async def receive(self, count_max: int) -> Sequence[Delivery]:
+    async def receive(self, count_max: int) -> Sequence[BrokerDelivery]:
         count_max = max(1, min(count_max, self._prefetch))
         with self._told():
             while not self._ready:
@@ -202,7 +202,7 @@ class RedisListening:
                         self._filling = None
         return [self._ready.popleft() for _ in range(min(count_max, len(self._ready)))]
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         with self._told():
             async with self._client.pipeline(transaction=False) as pipeline:
                 for stream, ids in _by_stream(deliveries).items():
@@ -212,13 +212,13 @@ class RedisListening:
             self._held.difference_update(delivery.ticket for delivery in deliveries)
             await self._trim_when_due()
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         """They wait again, for this member as for any other."""
         self._held.difference_update(delivery.ticket for delivery in deliveries)
         with self._told():
             for stream, ids in _by_stream(deliveries).items():
                 entries: list[Any] = list(ids)  # the client's own type of an id is wider, and a list must say so
-                idle_ms = groups.LONG_AGO_MS
+                idle_ms = groups.RELEASED_IDLE_MS
                 await self._client.xclaim(stream, self._group, self._member, 0, entries, idle=idle_ms, justid=True)
                 self._cursors.pop(stream, None)
         self._claim_at = 0.0
@@ -238,7 +238,7 @@ class RedisListening:
     async def _leave(self, stream: str) -> None:
         try:
             with self._told():
-                await groups.leave(self._client, stream, self._group, self._member)
+                await groups.leave_group(self._client, stream, self._group, self._member)
         except Busy as refusal:  # the stream, or the group, was removed: there is nothing to leave
             log.debug("there is no such Redis group", extra={"group": self._group, "why": str(refusal)})
 
@@ -252,10 +252,10 @@ class RedisListening:
         if self._streams:
             await self._read(count_max, is_waiting=not self._ready)
         else:
-            await asyncio.sleep(min(BLOCK_S, self._scan_every_s))
+            await asyncio.sleep(min(READ_BLOCK_S, self._scan_every_s))
 
     async def _read(self, count_max: int, *, is_waiting: bool) -> None:
-        wait_s = min(BLOCK_S, self._claim_at - time.monotonic(), self._scan_every_s)
+        wait_s = min(READ_BLOCK_S, self._claim_at - time.monotonic(), self._scan_every_s)
         found: Any = await self._client.xreadgroup(
             self._group,
             self._member,
@@ -284,12 +284,12 @@ class RedisListening:
         for entry, fields in entries:
             entry_id = entry.decode()
             if (stream, entry_id) not in self._held:  # else it is our own, and slow: claiming it has only bought time
-                delivery = delivery_of(stream, entry_id, fields)
+                delivery = to_delivery(stream, entry_id, fields)
                 self._held.add(delivery.ticket)
                 self._ready.append(with_foreign_headers(delivery, fallback_id(stream, entry_id), self._build))
 
     async def _scan(self) -> None:
-        found = await groups.discover(self._client, self._group, self._since, known=self._streams)
+        found = await groups.discover_streams(self._client, self._group, self._since, known=self._streams)
         self._streams += found
         self._scan_at = time.monotonic() + self._scan_every_s
 
@@ -307,7 +307,7 @@ class RedisListening:
                     log.debug("stream trimmed", extra={"stream": stream, "entries": removed})
 
 
-def _by_stream(deliveries: Sequence[Delivery]) -> dict[str, list[str]]:
+def _by_stream(deliveries: Sequence[BrokerDelivery]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for delivery in deliveries:
         stream, entry_id = delivery.ticket

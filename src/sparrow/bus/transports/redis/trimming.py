@@ -1,7 +1,7 @@
 """Keeping Redis streams short: Redis keeps every entry for ever, and CAP never removes one.
 
 1. What any group of a stream has still to read or to acknowledge stays. That holds too for a group that listens with a
-   wildcard and has not discovered this stream yet: such groups are on record in `WILDCARDS`.
+   wildcard and has not discovered this stream yet: such groups are on record in `WILDCARD_GROUPS_KEY`.
 2. A stream without any group is left alone.
 """
 
@@ -15,11 +15,11 @@ from redis.asyncio import Redis
 
 from sparrow.bus.names import matches
 
-WILDCARDS = "sparrow:bus:wildcards"
+WILDCARD_GROUPS_KEY = "sparrow:bus:wildcards"
 """A hash: `["group","pattern"]` → since when, in milliseconds of the server's clock."""
 
 
-class Trim(msgspec.Struct, frozen=True, kw_only=True):
+class TrimPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What may be removed from a stream."""
 
     by_slowest_group: bool = True
@@ -30,7 +30,7 @@ class Trim(msgspec.Struct, frozen=True, kw_only=True):
     """So many acknowledgements on a stream between two looks at its groups."""
 
 
-SLOWEST_GROUP = Trim()
+TRIM_TO_SLOWEST_GROUP = TrimPolicy()
 
 
 def wildcard_field(group: str, pattern: str) -> str:
@@ -41,7 +41,9 @@ async def trim_to_slowest(client: Redis, stream: str, *, is_exact: bool = False)
     """How many entries went. Not exact means whole blocks of entries only, which is much cheaper for the server."""
     groups = await client.xinfo_groups(stream)
     # In this order: who goes on record after the groups were read starts later than anything that could go now.
-    missing = _expected_groups(stream, await client.hkeys(WILDCARDS)) - {_text(group["name"]) for group in groups}
+    missing = _expected_groups(stream, await client.hkeys(WILDCARD_GROUPS_KEY)) - {
+        _text(group["name"]) for group in groups
+    }
     if not groups or missing:
         return 0
     floors = [await _needs_from(client, stream, group) for group in groups]

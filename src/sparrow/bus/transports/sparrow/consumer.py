@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from sparrow.bus.names import is_pattern, matches
-from sparrow.bus.transports.sparrow.message_format import delivery_of, name_of, topic_of
-from sparrow.bus.transports.spi import Delivery, HeaderBuilder
+from sparrow.bus.transports.sparrow.message_format import name_of, to_delivery, topic_of
+from sparrow.bus.transports.spi import BrokerDelivery, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
@@ -31,7 +31,7 @@ _SYSTEM_SUFFIX = "_REPLY_TOPIC"
 _SYSTEM = frozenset({"TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest"})
 
 
-class SparrowListening:
+class SparrowGroupConsumer:
     def __init__(
         self, consumer: Consumer, names: Sequence[str], *, build: HeaderBuilder | None, scan_interval_s: float
     ) -> None:
@@ -46,11 +46,11 @@ class SparrowListening:
         self._joined = asyncio.Event()
         self._scanning: asyncio.Task[None] | None = None
         self._is_closed = False
-        self.on_closed: Callable[[SparrowListening], None] = lambda _: None
+        self.on_closed: Callable[[SparrowGroupConsumer], None] = lambda _: None
 
     async def open(self) -> None:
         await self._consumer.open()
-        await check_brokers(Admin(session=self._consumer.session))
+        await check_any_broker(Admin(session=self._consumer.session))
         await self._subscribe(self._exact)
         if self._patterns:
             await self._scan()
@@ -89,14 +89,14 @@ class SparrowListening:
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    async def receive(self, count_max: int) -> list[Delivery]:
+    async def receive(self, count_max: int) -> list[BrokerDelivery]:
         while True:
             self._stirred.clear()  # first, or what is given back while we look would go unheard
             if self._is_closed:
                 raise Closed("the listening")
             items = self._given_back(count_max) or await self._taken(count_max)
             if items:
-                return [delivery_of(item[1], item, self._build) for item in items]
+                return [to_delivery(item[1], item, self._build) for item in items]
 
     def _given_back(self, count_max: int) -> list[FetchedMessage]:
         """What is still ours of it: a queue that moved to another member is read there, from the same event on."""
@@ -129,10 +129,10 @@ class SparrowListening:
         await self._joined.wait()
         return await self._consumer.take_away(count_max, None)
 
-    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+    async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         mark_consumed([delivery.ticket for delivery in deliveries])
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def give_back(self, deliveries: Sequence[BrokerDelivery]) -> None:
         self._returned.extendleft(reversed([delivery.ticket for delivery in deliveries]))
         self._stirred.set()
 
@@ -165,7 +165,7 @@ def _left(leaving: asyncio.Task[None]) -> None:
 # -- the cluster ------------------------------------------------------------------------------------------------------
 
 
-async def check_brokers(admin: Admin) -> None:
+async def check_any_broker(admin: Admin) -> None:
     if not any(cluster.brokers for cluster in (await admin.clusters()).values()):
         raise Unavailable(f"the name servers {', '.join(admin.session.name_servers)} know of no broker yet")
 

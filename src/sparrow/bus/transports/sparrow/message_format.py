@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Literal
 
-from sparrow.bus.codec.document import VERSION, document_of, read_document
-from sparrow.bus.transports.spi import Delivery, Envelope, HeaderBuilder, with_foreign_headers
+from sparrow.bus.codec.document import DOCUMENT_VERSION_DEFAULT, decode_document, encode_document
+from sparrow.bus.transports.spi import BrokerDelivery, Envelope, HeaderBuilder, with_foreign_headers
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import IllegalMessage, IllegalName
 from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Message, StoredMessage
@@ -24,7 +24,7 @@ from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_END
 
 log = logging.getLogger(__name__)
 
-Form = Literal["document", "cap"]
+MessageForm = Literal["document", "cap"]
 
 _HEADERS_BYTES_MAX = PROPERTIES_BYTES_MAX - 1024
 """Client and broker add properties of their own, which must fit too."""
@@ -79,7 +79,9 @@ def group_of(group: str) -> str:
 # -- sending ----------------------------------------------------------------------------------------------------------
 
 
-def message_of(envelope: Envelope, form: Form = "document", *, version: str = VERSION) -> Message:
+def to_message(
+    envelope: Envelope, form: MessageForm = "document", *, version: str = DOCUMENT_VERSION_DEFAULT
+) -> Message:
     properties = {PROPERTY_KEYS: envelope.id}
     key = envelope.key
     if key is not None and key.strip():
@@ -87,7 +89,7 @@ def message_of(envelope: Envelope, form: Form = "document", *, version: str = VE
     body = envelope.body
     if form == "document" or not _fit(envelope.headers):
         try:
-            body = document_of(envelope, version=version)
+            body = encode_document(envelope, version=version)
         except ValueError as cause:
             raise IllegalMessage(f"the payload of {envelope.name!r} is not UTF-8: {cause}") from cause
     else:
@@ -101,7 +103,7 @@ def _fit(headers: dict[str, str | None]) -> bool:
     for name, value in headers.items():
         if not value:
             continue
-        if is_own(name) or VALUE_END in value or not name.isprintable() or not name:
+        if is_reserved_property(name) or VALUE_END in value or not name.isprintable() or not name:
             return False
         chars += len(name) + len(value) + 2
     if chars * 4 <= _HEADERS_BYTES_MAX:  # whatever alphabet they are in
@@ -109,7 +111,7 @@ def _fit(headers: dict[str, str | None]) -> bool:
     return sum(len(f"{name}{value}".encode()) + 2 for name, value in headers.items() if value) <= _HEADERS_BYTES_MAX
 
 
-def is_own(name: str) -> bool:
+def is_reserved_property(name: str) -> bool:
     """Whether a property is the broker's or the client's, not a user's."""
     return name in _OWN or name.startswith(_OWN_PREFIXES)
 
@@ -117,16 +119,16 @@ def is_own(name: str) -> bool:
 # -- receiving --------------------------------------------------------------------------------------------------------
 
 
-def delivery_of(message: StoredMessage, ticket: Any = None, build: HeaderBuilder | None = None) -> Delivery:
+def to_delivery(message: StoredMessage, ticket: Any = None, build: HeaderBuilder | None = None) -> BrokerDelivery:
     name, properties, body = name_of(message.topic), message.properties, message.body
     if body[:1] == b"{" and not any(said.startswith(_MARK) for said in properties):
         try:
-            headers, content, _ = read_document(body)
-            return Delivery(name=name, headers=headers, body=content, ticket=ticket)
+            headers, content, _ = decode_document(body)
+            return BrokerDelivery(name=name, headers=headers, body=content, ticket=ticket)
         except ValueError:
             pass
-    headers = {said: value for said, value in properties.items() if not is_own(said)}
-    delivery = Delivery(name=name, headers=headers, body=body, ticket=ticket)
+    headers = {said: value for said, value in properties.items() if not is_reserved_property(said)}
+    delivery = BrokerDelivery(name=name, headers=headers, body=body, ticket=ticket)
     fallback_id = properties.get(PROPERTY_UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
     try:
         return with_foreign_headers(delivery, fallback_id, build)

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from sparrow.bus.codec.document import VERSION
-from sparrow.bus.transports.sparrow.consumer import SparrowListening, check_brokers
-from sparrow.bus.transports.sparrow.message_format import Form, group_of, message_of, topic_of
+from sparrow.bus.codec.document import DOCUMENT_VERSION_DEFAULT
+from sparrow.bus.transports.sparrow.consumer import SparrowGroupConsumer, check_any_broker
+from sparrow.bus.transports.sparrow.message_format import MessageForm, group_of, to_message, topic_of
 from sparrow.bus.transports.spi import Envelope, HeaderBuilder
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.consume.consumer import Consumer
@@ -55,8 +55,8 @@ class SparrowTransport:
         self,
         name_servers: str = "127.0.0.1:9876",
         *,
-        form: Form = "document",
-        version: str = VERSION,
+        form: MessageForm = "document",
+        version: str = DOCUMENT_VERSION_DEFAULT,
         credentials: Credentials | None = None,
         header_builder: HeaderBuilder | None = None,
         timeout_ms: int = 5_000,
@@ -72,7 +72,7 @@ class SparrowTransport:
         self._timeout_ms, self._topic_queues = timeout_ms, topic_queues
         self._scan_interval_s, self._commit_interval_ms = scan_interval_s, commit_interval_ms
         self._producer: Producer | None = None
-        self._listenings: set[SparrowListening] = set()
+        self._listenings: set[SparrowGroupConsumer] = set()
 
     def check_name(self, name: str) -> None:
         topic_of(name)
@@ -89,7 +89,7 @@ class SparrowTransport:
         )
         await producer.open()
         try:
-            await check_brokers(Admin(session=producer.session))
+            await check_any_broker(Admin(session=producer.session))
         except BaseException:
             await producer.close()
             raise
@@ -116,7 +116,7 @@ class SparrowTransport:
         for number, envelope in enumerate(envelopes):
             key = envelope.key
             try:
-                message = message_of(envelope, self._form, version=self._version)
+                message = to_message(envelope, self._form, version=self._version)
             except SparrowError as error:
                 outcomes[number] = error
                 if key is not None:
@@ -157,7 +157,7 @@ class SparrowTransport:
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> SparrowListening:
+    async def listen(self, group: str, names: Sequence[str], *, prefetch: int) -> SparrowGroupConsumer:
         """`prefetch`: events of each queue that are here and not acknowledged yet."""
         consumer = Consumer(
             group_of(group),
@@ -168,7 +168,9 @@ class SparrowTransport:
             timeout_ms=self._timeout_ms,
             credentials=self._credentials,
         )
-        listening = SparrowListening(consumer, names, build=self._header_builder, scan_interval_s=self._scan_interval_s)
+        listening = SparrowGroupConsumer(
+            consumer, names, build=self._header_builder, scan_interval_s=self._scan_interval_s
+        )
         self._listenings.add(listening)
         listening.on_closed = self._listenings.discard
         try:
