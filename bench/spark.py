@@ -67,9 +67,9 @@ class TupleSource(DataSource):
 
 class TupleReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: Any) -> None:
-        from sparrow.spark.source.batch_reader import TopicReader
+        from sparrow.spark.source.batch_reader import TopicBatchReader
 
-        self._reader = TopicReader(options, schema)
+        self._reader = TopicBatchReader(options, schema)
 
     def partitions(self) -> Any:
         return self._reader.partitions()
@@ -325,12 +325,12 @@ def planning(lab: Lab) -> list[Row]:
             admin.create_topic(f"wide{number}", queues=100)
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from sparrow.spark.source.batch_reader import TopicReader
+    from sparrow.spark.source.batch_reader import TopicBatchReader
 
     schema = StructType([StructField("queue_offset", LongType())])
     options = {"nameserver": lab.name_servers, "subscribePattern": "wide.*"}
-    TopicReader(options, schema).partitions()
-    seconds = min(timed(lambda: TopicReader(options, schema).partitions()) for _ in range(3))
+    TopicBatchReader(options, schema).partitions()
+    seconds = min(timed(lambda: TopicBatchReader(options, schema).partitions()) for _ in range(3))
     return [Row(f"planning {topics * 100} queues", seconds, "s", 1.0, at_most=True)]
 
 
@@ -345,11 +345,11 @@ spark.stop()
 
 
 def starting() -> list[Row]:
-    from sparrow.spark.runtime.class_archive import make
+    from sparrow.spark.runtime.class_archive import build_class_archive
 
     if SMOKE:
         return []
-    make()
+    build_class_archive()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
     def start(how: str) -> Callable[[], object]:

@@ -13,7 +13,7 @@ import sparrow.testing
 from sparrow.client import Message, Producer
 from sparrow.spark import spark_session
 from sparrow.spark.pipelines import load
-from sparrow.spark.pipelines.runner import run
+from sparrow.spark.pipelines.runner import run_pipeline
 
 declared = load(Path(__file__).with_name("pipeline_orders.toml"))
 print(f"pipeline {declared.name}: {declared.sources[0].topic} -> {declared.sinks[0].topic}")
@@ -26,9 +26,9 @@ with sparrow.testing.running() as platform, tempfile.TemporaryDirectory() as che
             body = json.dumps({"cents": 100 + number})
             producer.send(Message.of("demo_orders", body, tags=("Berlin", "Lagos", "Lima")[number % 3]))
 
-    done = run(spark, pipeline, told=lambda done: None)  # `told` hears how far it is
+    done = run_pipeline(spark, pipeline, told=lambda done: None)  # `told` hears how far it is
     print(f"{done.rows} orders read")
-    done = run(spark, pipeline, told=lambda done: None)
+    done = run_pipeline(spark, pipeline, told=lambda done: None)
     print(f"{done.rows} orders read by a second run: it goes on where the first one ended")
 
     results = spark.read.format("sparrow").options(nameserver=platform.name_servers, subscribe="demo_minutes")

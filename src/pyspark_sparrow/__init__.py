@@ -37,11 +37,11 @@ class DefaultSource(DataSource):
         return default_ddl(kafka=is_set.get("kafkaschema", False), headers=is_set.get("includeheaders", True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from sparrow.spark.source.batch_reader import TopicReader
-        from sparrow.spark.source.pushdown import FilteringTopicReader
+        from sparrow.spark.source.batch_reader import TopicBatchReader
+        from sparrow.spark.source.pushdown import PushdownBatchReader
 
         # Spark refuses a reader that can filter unless its setting for it is on.
-        kind = FilteringTopicReader if self.options.get("pushdown", "").lower() == "true" else TopicReader
+        kind = PushdownBatchReader if self.options.get("pushdown", "").lower() == "true" else TopicBatchReader
         return kind(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -15,7 +15,7 @@ from tests.fault.spark_driver import Plan
 from tests.support.processes import ENVIRONMENT
 from tests.support.waiting import eventually
 
-from sparrow.spark.source.offsets import Offsets
+from sparrow.spark.source.offsets import SourceOffsets
 
 DAEMON = "pyspark.daemon"
 TASKS, COMMITS = "pyspark.worker", "pyspark.sql.worker.python_streaming_sink_runner"
@@ -61,7 +61,7 @@ class Checkpoint:
         if self.committed < 0:
             return {}
         _version, _settings, offsets = (self._folder / "offsets" / str(self.committed)).read_text().splitlines()
-        return {queue.queue_id: at for queue, at in Offsets.of_json(json.loads(offsets)).next.items() if at}
+        return {queue.queue_id: at for queue, at in SourceOffsets.of_json(json.loads(offsets)).next.items() if at}
 
 
 def _last(folder: Path) -> int:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.spark.source.offset_ranges import Range, shared, tasks
-from sparrow.spark.source.offsets import Offsets
+from sparrow.spark.source.offset_ranges import OffsetRange, apportion, plan_tasks
+from sparrow.spark.source.offsets import SourceOffsets
 from sparrow.wire.bodies import QueueRef
 
 QUEUES = st.builds(QueueRef, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 20))
 BACKLOGS = st.dictionaries(QUEUES, st.integers(1, 10_000), max_size=12)
 RANGES = st.dictionaries(QUEUES, st.tuples(st.integers(0, 1000), st.integers(0, 5000)), max_size=8).map(
-    lambda some: [Range(queue, start, start + rows) for queue, (start, rows) in some.items()]
+    lambda some: [OffsetRange(queue, start, start + rows) for queue, (start, rows) in some.items()]
 )
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
 def test_a_share_never_passes_its_backlog_and_no_queue_starves(backlogs: dict[QueueRef, int], limit: int) -> None:
-    shares = shared(backlogs, limit)
+    shares = apportion(backlogs, limit)
     assert set(shares) == set(backlogs)
     assert all(1 <= shares[queue] <= backlogs[queue] for queue in backlogs)
 
 
 @given(BACKLOGS, st.integers(1, 50_000))
 def test_the_whole_keeps_the_limit_but_for_one_row_of_each_queue(backlogs: dict[QueueRef, int], limit: int) -> None:
-    total = sum(shared(backlogs, limit).values())
+    total = sum(apportion(backlogs, limit).values())
     assert total <= limit + len(backlogs)
     if limit >= len(backlogs):
         # What rounding leaves over is handed out, one to each queue at most.
@@ -38,16 +38,16 @@ def test_repeated_batches_reach_the_end(backlogs: dict[QueueRef, int], limit: in
     for _ in range(sum(backlogs.values()) + 1):
         if not left:
             return
-        shares = shared(left, limit)
+        shares = apportion(left, limit)
         left = {queue: rows - shares[queue] for queue, rows in left.items() if rows > shares[queue]}
     raise AssertionError("the limit lets nothing through")
 
 
 @given(RANGES, st.none() | st.integers(1, 40), st.sampled_from([0, 1, 7, 1000]), st.sampled_from([0, 1, 500, 100_000]))
 def test_tasks_cover_every_offset_once_and_in_order(
-    ranges: list[Range], partitions_min: int | None, rows_a_range: int, rows_a_task: int
+    ranges: list[OffsetRange], partitions_min: int | None, rows_a_range: int, rows_a_task: int
 ) -> None:
-    planned = tasks(ranges, partitions_min=partitions_min, rows_a_range=rows_a_range, rows_a_task=rows_a_task)
+    planned = plan_tasks(ranges, partitions_min=partitions_min, rows_a_range=rows_a_range, rows_a_task=rows_a_task)
     pieces = [piece for task in planned for piece in task]
     assert pieces == sorted(pieces)
     assert all(piece.rows > 0 for piece in pieces)
@@ -64,9 +64,9 @@ def test_tasks_cover_every_offset_once_and_in_order(
 
 
 @given(RANGES, st.integers(1, 40))
-def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[Range], partitions_min: int) -> None:
-    def planned(some: list[Range]) -> object:
-        return tasks(some, partitions_min=partitions_min, rows_a_range=100, rows_a_task=250)
+def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[OffsetRange], partitions_min: int) -> None:
+    def planned(some: list[OffsetRange]) -> object:
+        return plan_tasks(some, partitions_min=partitions_min, rows_a_range=100, rows_a_task=250)
 
     assert planned(ranges) == planned(ranges[::-1])
 
@@ -75,8 +75,8 @@ def test_the_order_in_which_ranges_are_named_changes_nothing(ranges: list[Range]
 def test_offsets_read_back_as_written_and_keys_are_sorted(
     positions: dict[QueueRef, int], begun: dict[QueueRef, int]
 ) -> None:
-    offsets = Offsets(positions, begun)
+    offsets = SourceOffsets(positions, begun)
     said = offsets.to_json()
-    assert Offsets.of_json(said) == offsets
-    assert said == Offsets(dict(reversed(positions.items())), begun).to_json()
-    assert list(said["q"]) == list(Offsets(dict(reversed(positions.items())), begun).to_json()["q"])
+    assert SourceOffsets.of_json(said) == offsets
+    assert said == SourceOffsets(dict(reversed(positions.items())), begun).to_json()
+    assert list(said["q"]) == list(SourceOffsets(dict(reversed(positions.items())), begun).to_json()["q"])

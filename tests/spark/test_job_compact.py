@@ -13,7 +13,7 @@ from tests.support.jobs import append, make_topic, stored
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
 from sparrow.spark.jobs import compact
-from sparrow.spark.jobs.compact import Compact
+from sparrow.spark.jobs.compact import CompactJob
 from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire import properties
 
@@ -51,7 +51,7 @@ def quiet(_: object) -> None:
 
 
 def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
-    rows = compact.table(spark, path).select("keys", "body").collect()
+    rows = compact.read_table(spark, path).select("keys", "body").collect()
     found = {row["keys"]: bytes(row["body"]) for row in rows}
     assert len(found) == len(rows), "a key is there once"
     return found
@@ -61,9 +61,11 @@ def bodies(spark: SparkSession, path: str) -> dict[str, bytes]:
 def test_the_table_holds_the_last_of_each_key_run_after_run(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
-    work = Compact(name_servers=platform.name_servers, path=f"{tmp_path}/table", topics=("changes",), drop_empty=True)
+    work = CompactJob(
+        name_servers=platform.name_servers, path=f"{tmp_path}/table", topics=("changes",), drop_empty=True
+    )
     with pytest.raises(Refused, match="no compacted table"):
-        compact.table(spark, work.path)
+        compact.read_table(spark, work.path)
     known = change(platform, 1, 2000)
     done = compact.run(spark, work, told=quiet)
     assert (done.read, done.version) == (2000, 1)
@@ -86,7 +88,7 @@ def test_the_table_holds_the_last_of_each_key_run_after_run(
     assert sorted(path.name for path in (tmp_path / "table").glob("v*")) == ["v00000002", "v00000003"]
 
     # To a topic, with its own progress: only what has news, its tombstones too.
-    to_topic = Compact(
+    to_topic = CompactJob(
         name_servers=platform.name_servers, path=f"{tmp_path}/ck", topics=("changes",), to_topic="latest"
     )
     assert compact.run(spark, to_topic, told=quiet).keys == len(known)
@@ -115,7 +117,7 @@ def test_newer_is_the_higher_offset_in_a_queue_and_the_later_store_time_between_
     ]
     schema = "topic string, keys string, body binary, broker string, queue_id int, queue_offset bigint, at string"
     frame = spark.createDataFrame(rows, schema).selectExpr("*", "timestamp(at) as store_timestamp").drop("at")
-    found = {(row["topic"], row["keys"]): bytes(row["body"]) for row in compact.latest(frame).collect()}
+    found = {(row["topic"], row["keys"]): bytes(row["body"]) for row in compact.latest_by_key(frame).collect()}
     assert found == {
         ("t", "a"): b"newer",
         ("t", "b"): b"newer",

@@ -15,7 +15,7 @@ from sparrow.client import Admin, Consumer, DeadLetter, Message, Producer
 from sparrow.client.retry import make_redriven_message as redriven_by_client
 from sparrow.model.errors import Refused
 from sparrow.model.message import StoredMessage
-from sparrow.spark.jobs.dead_letters import DeadLetters, Redriven, redrive, run
+from sparrow.spark.jobs.dead_letters import DeadLettersJob, RedriveResult, redrive, run
 from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -53,9 +53,9 @@ def test_a_selection_goes_back_once_and_as_it_was_when_it_was_young(
     bury(platform, "billing", slow, Message.of("orders", "wrong", tags="b", ERROR="Wrong"))
     with Admin(platform.name_servers) as admin:
         letters = {letter.body: letter for letter in admin.dead_letters("billing")}
-    arguments = DeadLetters(name_servers=platform.name_servers, group="billing", where="cause = 'Timeout: 3 s'")
+    arguments = DeadLettersJob(name_servers=platform.name_servers, group="billing", where="cause = 'Timeout: 3 s'")
     checkpoint = str(tmp_path / "checkpoint")
-    assert redrive(spark, arguments, checkpoint) == Redriven(2, 1)
+    assert redrive(spark, arguments, checkpoint) == RedriveResult(2, 1)
     first, again = [message for message in stored(platform, "orders") if message.body == b"slow"]
     young = redriven_by_client(letters[b"slow"], "billing", to_group_only=False)
     given_by_broker = {"CLUSTER", "MSG_REGION", "TRACE_ON"}
@@ -109,7 +109,7 @@ def test_the_command_reports_by_group_topic_tag_cause_and_hour(
 
 @pytest.mark.thorough
 def test_where_nothing_died_there_is_nothing_to_report(spark: SparkSession, platform: RunningPlatform) -> None:
-    found = run(spark, DeadLetters(name_servers=platform.name_servers, group="nobody"))
+    found = run(spark, DeadLettersJob(name_servers=platform.name_servers, group="nobody"))
     assert (found.lines, found.letters) == ([], 0)
     with pytest.raises(Refused, match="say the group, 'billing'"):
-        run(spark, DeadLetters(name_servers=platform.name_servers, group="%DLQ%billing"))
+        run(spark, DeadLettersJob(name_servers=platform.name_servers, group="%DLQ%billing"))

@@ -15,7 +15,7 @@ from sparrow.client import Admin, Consumer, Message, Producer
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import SCHEMA
-from sparrow.spark.jobs.dedupe import ROCKSDB, Dedupe, deduped, run, run_archive
+from sparrow.spark.jobs.dedupe import ROCKSDB_PROVIDER, DedupeJob, dedupe_stream, run, run_archive
 from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -46,7 +46,7 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
     send(platform, [(f"a{number}", str(number)) for number in range(30)])
     send(platform, [("no number", None), ("no number", None)])
     send(platform, [(f"b{number}", str(number)) for number in range(20, 35)])
-    arguments = Dedupe(
+    arguments = DedupeJob(
         name_servers=platform.name_servers,
         sources=("orders",),
         target="once",
@@ -60,7 +60,7 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
     assert (done.read, done.dropped) == (47, 10)
     kept = [f"a{number}" for number in range(30)] + ["no number"] * 2 + [f"b{number}" for number in range(30, 35)]
     assert bodies(platform, "once") == kept
-    assert spark.conf.get("spark.sql.streaming.stateStore.providerClass") != ROCKSDB, "that was for one query"
+    assert spark.conf.get("spark.sql.streaming.stateStore.providerClass") != ROCKSDB_PROVIDER, "that was for one query"
 
     send(platform, [("c0", "0"), ("c99", "99")])
     assert run(spark, arguments).dropped == 1
@@ -79,7 +79,7 @@ def test_rows_of_a_long_time_ago_are_not_late(spark: SparkSession, tmp_path: Pat
         spark.createDataFrame(table, shape).coalesce(1).write.mode("append").json(str(source))
     read = spark.readStream.schema(shape).option("maxFilesPerTrigger", 1).json(str(source))
     query = (
-        deduped(read, within_ms=60_000)
+        dedupe_stream(read, within_ms=60_000)
         .writeStream.format("memory")
         .queryName("never_late")
         .trigger(availableNow=True)
@@ -121,7 +121,7 @@ def test_the_command_says_how_many_were_dropped(spark: SparkSession, platform: R
 
 
 def test_what_makes_no_sense_is_refused(spark: SparkSession) -> None:
-    arguments = Dedupe(name_servers="127.0.0.1:1", sources=("orders",), target="orders", checkpoint="nowhere")
+    arguments = DedupeJob(name_servers="127.0.0.1:1", sources=("orders",), target="orders", checkpoint="nowhere")
     with pytest.raises(Refused, match="never end"):
         run(spark, arguments)
     assert CliRunner().invoke(app, ["pipeline", "dedupe", "--to", "once"]).exit_code == 2

@@ -14,7 +14,7 @@ from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.spark.jobs.forward import Forward, mentioned, run
+from sparrow.spark.jobs.forward import ForwardJob, columns_in_sql, run
 from sparrow.testing.platform import RunningPlatform
 from sparrow.wire.properties import VALUE_END
 
@@ -67,7 +67,7 @@ def test_a_backlog_moves_to_a_wider_topic_once_and_in_order(
     with Admin(platform.name_servers) as admin:
         admin.create_topic("orders", queues=3)
         send(platform, range(60))
-        arguments = Forward(
+        arguments = ForwardJob(
             name_servers=platform.name_servers,
             sources=("orders",),
             target="wide",
@@ -106,9 +106,9 @@ def test_the_command_forwards_what_a_filter_lets_through(
 def test_what_cannot_be_forwarded_is_said_in_a_sentence(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
-    def arguments(**changes: object) -> Forward:
+    def arguments(**changes: object) -> ForwardJob:
         usual = {"sources": ("orders",), "target": "wide", "checkpoint": str(tmp_path / "checkpoint")}
-        return Forward(name_servers=platform.name_servers, **{**usual, **changes})  # type: ignore[arg-type]
+        return ForwardJob(name_servers=platform.name_servers, **{**usual, **changes})  # type: ignore[arg-type]
 
     send(platform, range(1))
     with pytest.raises(Refused, match="never end"):
@@ -120,5 +120,5 @@ def test_what_cannot_be_forwarded_is_said_in_a_sentence(
 
 
 def test_only_columns_that_are_spoken_of_are_read() -> None:
-    assert mentioned("properties['body_of'] = 'x' AND Tags IN ('a')", None) == ["tags", "properties"]
-    assert mentioned(None) == []
+    assert columns_in_sql("properties['body_of'] = 'x' AND Tags IN ('a')", None) == ["tags", "properties"]
+    assert columns_in_sql(None) == []

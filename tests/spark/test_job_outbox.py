@@ -20,10 +20,10 @@ from sparrow.bus.sql.claims import claim
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.bus.transports.sparrow.message_format import to_delivery
 from sparrow.cli.main import app
-from sparrow.cli.pipeline.outbox_relay import Relaying
+from sparrow.cli.pipeline.outbox_relay import BulkRelay
 from sparrow.client import Admin, Consumer
 from sparrow.model.message import StoredMessage
-from sparrow.spark.jobs.outbox import Outbox, run
+from sparrow.spark.jobs.outbox import OutboxJob, run
 from sparrow.testing.platform import RunningPlatform
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -70,11 +70,11 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
         database_url, [OutgoingEvent("order.paid", {"n": number}, f"k{number % 3}") for number in range(12)]
     )
     (later,) = publish(database_url, [OutgoingEvent("order.created", {}, delay=timedelta(hours=1))])
-    relaying = Relaying(name_servers=platform.name_servers, database=database_url, lot=40)
+    relaying = BulkRelay(name_servers=platform.name_servers, database=database_url, lot=40)
     told: list[tuple[int, int | None]] = []
     done = run(
         spark,
-        Outbox(tasks=2),
+        OutboxJob(tasks=2),
         relaying,
         relaying.open_events,
         told=lambda done: told.append((done.rows, done.behind)),
@@ -98,7 +98,7 @@ def test_relays_that_run_meanwhile_share_the_work(
 ) -> None:
     url = f"sqlite:///{tmp_path}/sparrow.db"
     numbers = publish(url, [OutgoingEvent("order.created", {"n": number}) for number in range(300)])
-    relaying = Relaying(name_servers=platform.name_servers, database=url, lot=25)
+    relaying = BulkRelay(name_servers=platform.name_servers, database=url, lot=25)
 
     async def both() -> tuple[int, int]:
         bus = EventBus(url, f"sparrow://{platform.name_servers}", relay_batch=5)
@@ -106,7 +106,7 @@ def test_relays_that_run_meanwhile_share_the_work(
         relay = EventRelay(bus.shared)
         try:
             await relay.step()
-            job = asyncio.create_task(asyncio.to_thread(run, spark, Outbox(tasks=2), relaying, relaying.open_events))
+            job = asyncio.create_task(asyncio.to_thread(run, spark, OutboxJob(tasks=2), relaying, relaying.open_events))
             while not job.done():
                 if not await relay.step():
                     await asyncio.sleep(0.01)
@@ -142,8 +142,8 @@ def test_what_others_have_claimed_is_left_to_them(
             await bus.database.close()
 
     others = asyncio.run(held())
-    relaying = Relaying(name_servers=platform.name_servers, database=url)
-    done = run(spark, Outbox(tasks=1), relaying, relaying.open_events)
+    relaying = BulkRelay(name_servers=platform.name_servers, database=url)
+    done = run(spark, OutboxJob(tasks=1), relaying, relaying.open_events)
     assert (done.sent, done.left) == (3, 2)
     assert {number for number, _ in events(platform, "order|created")} == set(numbers) - others
 

@@ -17,10 +17,10 @@ from sparrow.client import Consumer
 from sparrow.model.errors import Refused, UnknownGroup
 from sparrow.model.message import Draft
 from sparrow.spark.jobs import archive
-from sparrow.spark.jobs.archive import Archive
+from sparrow.spark.jobs.archive import ArchiveJob
 from sparrow.spark.jobs.copy import replay
-from sparrow.spark.jobs.copy.replay import Replay
-from sparrow.spark.jobs.copy.selection import Selection
+from sparrow.spark.jobs.copy.replay import ReplayJob
+from sparrow.spark.jobs.copy.selection import MessageSelection
 from sparrow.testing.platform import RunningPlatform, running
 from sparrow.wire import properties
 
@@ -51,8 +51,8 @@ def quiet(_: object) -> None:
 def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
     spark: SparkSession, platform: RunningPlatform
 ) -> None:
-    wanted = Selection(topics=("orders",), keys=("order-3", "order-40", "ID1-7", "absent"))
-    work = Replay(name_servers=platform.name_servers, selection=wanted, to="again", replay_id="tuesday")
+    wanted = MessageSelection(topics=("orders",), keys=("order-3", "order-40", "ID1-7", "absent"))
+    work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to="again", replay_id="tuesday")
     dry = ["pipeline", "replay", "orders", "--to", "again", "--keys", ",".join(wanted.keys), "--dry-run"]
     ran = CliRunner().invoke(app, [*dry, "-n", platform.name_servers])
     assert ran.exit_code == 0, ran.output
@@ -76,38 +76,38 @@ def test_chosen_keys_come_again_with_their_ids_and_say_where_from(
 def test_a_group_gets_what_only_the_archive_has_under_its_own_topic(
     spark: SparkSession, platform: RunningPlatform, tmp_path: Path
 ) -> None:
-    kept = Archive(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
+    kept = ArchiveJob(name_servers=platform.name_servers, path=f"{tmp_path}/archive", topics=("orders",))
     archive.run(spark, kept, told=quiet)
     got: list[tuple[str, bytes, str | None]] = []
     with Consumer("billing", platform.name_servers, start="last") as consumer:
         consumer.subscribe("orders")
         consumer.start(lambda message: got.append((message.topic, message.body, message.unique_key)))
-        part = Selection(topics=("orders",), queue_id=0, offsets=(10, 12))
-        work = Replay(name_servers=platform.name_servers, selection=part, archive=kept.path, to_group="billing")
+        part = MessageSelection(topics=("orders",), queue_id=0, offsets=(10, 12))
+        work = ReplayJob(name_servers=platform.name_servers, selection=part, archive=kept.path, to_group="billing")
         assert replay.run(spark, work, told=quiet).written == 3
         wait_until(lambda: len(got) >= 3, within_s=30)
     assert sorted(got) == [("orders", b"0/%d" % number, f"ID0-{number}") for number in (10, 11, 12)]
 
 
 def test_a_group_that_does_not_exist_is_refused(spark: SparkSession, platform: RunningPlatform) -> None:
-    wanted = Selection(topics=("orders",), queue_id=0, offsets=(0, 1))
-    work = Replay(name_servers=platform.name_servers, selection=wanted, to_group="biling")
+    wanted = MessageSelection(topics=("orders",), queue_id=0, offsets=(0, 1))
+    work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to_group="biling")
     with pytest.raises(UnknownGroup):
         replay.run(spark, work, told=quiet)
 
 
 def test_what_makes_no_sense_is_refused_before_spark_works(platform: RunningPlatform) -> None:
-    wanted = Selection(topics=("orders",))
-    work = Replay(name_servers=platform.name_servers, selection=wanted, to="again")
+    wanted = MessageSelection(topics=("orders",))
+    work = ReplayJob(name_servers=platform.name_servers, selection=wanted, to="again")
     with pytest.raises(Refused, match="to a topic, or to a group"):
         msgspec.structs.replace(work, to_group="billing")
     with pytest.raises(Refused, match="into itself"):
         msgspec.structs.replace(work, to="orders")
     with pytest.raises(Refused, match="no range of offsets"):
-        Selection(offsets=(3, 2))
+        MessageSelection(offsets=(3, 2))
 
 
 def test_the_same_work_has_the_same_name_and_other_work_another(platform: RunningPlatform) -> None:
-    work = Replay(name_servers=platform.name_servers, selection=Selection(topics=("orders",)), to="again")
+    work = ReplayJob(name_servers=platform.name_servers, selection=MessageSelection(topics=("orders",)), to="again")
     assert work.key == msgspec.structs.replace(work, options={"sparrow.accessKey": "me"}).key
-    assert work.key != msgspec.structs.replace(work, selection=Selection(topics=("orders",), queue_id=1)).key
+    assert work.key != msgspec.structs.replace(work, selection=MessageSelection(topics=("orders",), queue_id=1)).key

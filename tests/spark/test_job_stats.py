@@ -18,9 +18,9 @@ from sparrow.cli.main import app
 from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.spark.jobs.stats.job import TOPIC, Stats, run
-from sparrow.spark.jobs.stats.measures import KEYS, latest
-from sparrow.spark.jobs.time_span import Span
+from sparrow.spark.jobs.stats.job import TOPIC, StatsJob, run
+from sparrow.spark.jobs.stats.measures import KEYS, latest_measures
+from sparrow.spark.jobs.time_span import JobTimeSpan
 from sparrow.testing import RunningPlatform
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
     handle(platform, "T", "readers", 100)
     send(platform, "T", 10, body="x" * 100)
     folder = tmp_path / "stats"
-    stats = Stats(name_servers=platform.name_servers, topics=("T", "U"), parquet=str(folder))
+    stats = StatsJob(name_servers=platform.name_servers, topics=("T", "U"), parquet=str(folder))
     measured = run(spark, stats)
 
     rows = told(platform)
@@ -127,7 +127,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
     assert total(list(measured.recent), topic="T") == 110
 
     run(spark, msgspec.structs.replace(stats, traces=False, topic=None))  # the same minutes, measured later
-    again = latest(spark.read.parquet(str(folder / "messages")), "messages")
+    again = latest_measures(spark.read.parquet(str(folder / "messages")), "messages")
     assert again.count() == measured.rows["messages"]
     assert total([row.asDict() for row in again.collect()], topic="T") == 110
 
@@ -141,10 +141,10 @@ def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatfor
     until = clock.now_ms() + 1
     wait_until(lambda: clock.now_ms() > until)
     send(platform, "T", 5)
-    stats = Stats(
+    stats = StatsJob(
         name_servers=platform.name_servers,
         topics=("T",),
-        span=Span(since, until),
+        span=JobTimeSpan(since, until),
         topic=None,
         parquet=str(tmp_path / "stats"),
         traces=False,
@@ -158,7 +158,7 @@ def test_only_the_span_is_measured(spark: SparkSession, platform: RunningPlatfor
 def test_catching_up_goes_on_where_it_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 20)
     handle(platform, "T", "readers", 20)
-    stats = Stats(name_servers=platform.name_servers, topics=("T",), checkpoint=str(tmp_path / "progress"))
+    stats = StatsJob(name_servers=platform.name_servers, topics=("T",), checkpoint=str(tmp_path / "progress"))
     run(spark, stats)
     first = told(platform)
     assert total(newest(first, "messages")) == 20
@@ -185,7 +185,7 @@ def test_a_batch_that_comes_again_is_in_the_topic_once(
 ) -> None:
     send(platform, "T", 20)
     progress = tmp_path / "progress"
-    stats = Stats(name_servers=platform.name_servers, topics=("T",), checkpoint=str(progress), traces=False)
+    stats = StatsJob(name_servers=platform.name_servers, topics=("T",), checkpoint=str(progress), traces=False)
     run(spark, stats)
     written = Counter(row["kind"] for row in told(platform))
     forget(progress / "messages")
@@ -197,11 +197,11 @@ def test_a_batch_that_comes_again_is_in_the_topic_once(
 @pytest.mark.thorough
 def test_a_stream_follows_until_it_is_stopped(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
     send(platform, "T", 1)
-    stats = Stats(
+    stats = StatsJob(
         name_servers=platform.name_servers,
         topics=("T",),
         checkpoint=str(tmp_path / "progress"),
-        span=Span(1),
+        span=JobTimeSpan(1),
         every_s=1,
         traces=False,
         groups=("readers",),
@@ -228,7 +228,7 @@ def _sees(platform: RunningPlatform, kind: str, count: int) -> Callable[[], bool
 
 @pytest.mark.thorough
 def test_a_stream_that_fails_stops_the_others(spark: SparkSession, platform: RunningPlatform, tmp_path: Path) -> None:
-    stats = Stats(
+    stats = StatsJob(
         name_servers=platform.name_servers,
         topics=("nowhere",),
         checkpoint=str(tmp_path / "progress"),
@@ -242,15 +242,15 @@ def test_a_stream_that_fails_stops_the_others(spark: SparkSession, platform: Run
 
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(Refused, match="which topics"):
-        Stats(name_servers="x", topics=())
+        StatsJob(name_servers="x", topics=())
     with pytest.raises(Refused, match="where the measures"):
-        Stats(name_servers="x", topics=("T",), topic=None)
+        StatsJob(name_servers="x", topics=("T",), topic=None)
     with pytest.raises(Refused, match="without a checkpoint"):
-        Stats(name_servers="x", topics=("T",), every_s=10)
+        StatsJob(name_servers="x", topics=("T",), every_s=10)
     with pytest.raises(Refused, match="no end"):
-        Stats(name_servers="x", topics=("T",), checkpoint="here", span=Span(1, 2))
+        StatsJob(name_servers="x", topics=("T",), checkpoint="here", span=JobTimeSpan(1, 2))
     with pytest.raises(Refused, match="before it begins"):
-        Span(2, 1)
+        JobTimeSpan(2, 1)
 
 
 @pytest.mark.thorough

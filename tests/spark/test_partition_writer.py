@@ -20,13 +20,13 @@ from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Refused, Unavailable, UnknownTopic
 from sparrow.model.priority import Priority, priority_of_queue
 from sparrow.settings import NamingSettings
-from sparrow.spark.client_pool import Link
+from sparrow.spark.client_pool import PooledClient
 from sparrow.spark.options import ClientOptions
 from sparrow.spark.sink import driver_commit, partition_writer
-from sparrow.spark.sink.brokers import Brokers
-from sparrow.spark.sink.commit_messages import Receipt, Transaction
-from sparrow.spark.sink.message_columns import STRING_MAP, layout_of
-from sparrow.spark.sink.options import SinkOptions, sink_options
+from sparrow.spark.sink.brokers import SinkBrokers
+from sparrow.spark.sink.commit_messages import TaskCommit, WriteId
+from sparrow.spark.sink.message_columns import STRING_MAP_TYPE, resolve_columns
+from sparrow.spark.sink.options import SinkOptions, parse_sink_options
 from sparrow.testing import running
 from sparrow.wire.codes import Code
 from sparrow.wire.columns.properties import MAP
@@ -77,28 +77,28 @@ class Job:
     """Writes as Spark does: tasks, then a commit."""
 
     def __init__(self, name_servers: str, fields: Sequence[tuple[str, str]] = FIELDS, **given: str) -> None:
-        self.options: SinkOptions = sink_options({"nameserver": name_servers, "topic": "t", **given})
-        self.link = Link(ClientOptions(name_servers, timeout_ms=5000))
-        self.layout = layout_of(fields, self.options)
+        self.options: SinkOptions = parse_sink_options({"nameserver": name_servers, "topic": "t", **given})
+        self.link = PooledClient(ClientOptions(name_servers, timeout_ms=5000))
+        self.layout = resolve_columns(fields, self.options)
 
     @property
-    def brokers(self) -> Brokers:
-        return Brokers(self.link.session, patience_ms=self.options.commit_timeout_ms, topic_queues=4)
+    def brokers(self) -> SinkBrokers:
+        return SinkBrokers(self.link.session, patience_ms=self.options.commit_timeout_ms, topic_queues=4)
 
     def create(self, topic: str = "t", *, brokers: list[str] | None = None) -> None:
         self.link.run(Admin(session=self.link.session).create_topic(topic, 4, brokers=brokers))
 
-    def task(self, bodies: list[bytes], partition: int = 0, batch: int = 0, *, rows_a_batch: int = 100) -> Receipt:
+    def task(self, bodies: list[bytes], partition: int = 0, batch: int = 0, *, rows_a_batch: int = 100) -> TaskCommit:
         keys = [str(hash(body) % 97) for body in bodies]
         table = pa.table({"body": pa.array(bodies, pa.binary()), "keys": keys})
         return self.write(table.to_batches(rows_a_batch), partition, batch)
 
-    def write(self, batches: Iterable[pa.RecordBatch], partition: int = 0, batch: int = 0) -> Receipt:
-        task = partition_writer.Task(Transaction("query/sink", batch), partition, may_make_topics=batch == 0)
-        return partition_writer.write(batches, self.layout, self.options, task, self.link)
+    def write(self, batches: Iterable[pa.RecordBatch], partition: int = 0, batch: int = 0) -> TaskCommit:
+        task = partition_writer.WriteTask(WriteId("query/sink", batch), partition, may_make_topics=batch == 0)
+        return partition_writer.write_partition(batches, self.layout, self.options, task, self.link)
 
-    def commit(self, *receipts: Receipt) -> bool:
-        return self.link.run(driver_commit.publish(self.link.session, self.brokers, receipts))
+    def commit(self, *receipts: TaskCommit) -> bool:
+        return self.link.run(driver_commit.publish_stages(self.link.session, self.brokers, receipts))
 
     def stored(self, topic: str = "t") -> list[bytes]:
         return self.table(topic, "body").column("body").to_pylist()
@@ -163,9 +163,9 @@ def test_a_batch_that_one_broker_missed_is_completed_when_it_is_written_again(jo
     assert sorted(job.stored()) == sorted(BODIES)
 
 
-async def _begun(job: Job, receipt: Receipt) -> None:
+async def _begun(job: Job, receipt: TaskCommit) -> None:
     """Note what the batch is begun with, as the first step of a commit does."""
-    mark = driver_commit.mark_of(broker for broker, _ in receipt.routes)
+    mark = driver_commit.broker_set_hash(broker for broker, _ in receipt.routes)
     for broker, topic in receipt.routes:
         await job.brokers.ask(
             broker, topic, lambda at: staging.commit_stages(job.link.session, at, "query/sink#begun", mark, [])
@@ -180,7 +180,7 @@ def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: J
     receipt = job.task(BODIES)
     job.link.run(_begun(job, receipt))
     job.link.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
-    alone = Receipt(receipt.transaction, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
+    alone = TaskCommit(receipt.transaction, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
     with pytest.raises(Refused, match="begun with other brokers"):
         job.commit(alone)
 
@@ -188,7 +188,7 @@ def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: J
 def test_a_batch_that_was_done_is_dropped_with_other_brokers_too(job: Job):
     assert job.commit(job.task(BODIES))
     again = job.task(BODIES)
-    fewer = Receipt(again.transaction, 0, again.rows, again.stages[:1], (("a", "t"),))
+    fewer = TaskCommit(again.transaction, 0, again.rows, again.stages[:1], (("a", "t"),))
     assert not job.commit(fewer)
     assert sorted(job.stored()) == sorted(BODIES)
 
@@ -229,7 +229,7 @@ def test_a_task_that_fails_leaves_nothing_behind(job: Job, tmp_path: Path):
 def test_what_was_staged_can_be_dropped(job: Job, tmp_path: Path):
     receipt = job.task(BODIES)
     assert [*tmp_path.rglob("*.stage")]
-    job.link.run(driver_commit.drop(job.link.session, job.brokers, receipt.stages))
+    job.link.run(driver_commit.discard_stages(job.link.session, job.brokers, receipt.stages))
     assert not [*tmp_path.rglob("*.stage")]
 
 
@@ -275,7 +275,7 @@ def test_a_topic_is_made_by_its_first_rows(shards: Shards, delivery: str):
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent", "atLeastOnce"])
 def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
-    job = Job(shards.name_servers, [("body", "string"), ("properties", STRING_MAP)], delivery=delivery)
+    job = Job(shards.name_servers, [("body", "string"), ("properties", STRING_MAP_TYPE)], delivery=delivery)
     job.link.run(Admin(session=job.link.session).create_topic("t", 2, has_lanes=True))
     words = ["high", "middle", "low", None] * 5
     maps = [[("PRIORITY", word)] if word else [] for word in words]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparrow.client import Message, Producer
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import load
-from sparrow.spark.pipelines.runner import Ran, run, validate
+from sparrow.spark.pipelines.runner import PipelineResult, run_pipeline, validate_pipeline
 from sparrow.testing.platform import RunningPlatform, running
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -59,8 +59,8 @@ sql = "{sql or "SELECT city, sum(cents) AS cents, count(*) AS orders FROM dear G
     return path
 
 
-def run_file(spark: SparkSession, path: Path) -> Ran:
-    return run(spark, load(path), told=lambda done: None)
+def run_file(spark: SparkSession, path: Path) -> PipelineResult:
+    return run_pipeline(spark, load(path), told=lambda done: None)
 
 
 def rows_of(spark: SparkSession, platform: RunningPlatform, topic: str) -> list[dict[str, object]]:
@@ -141,8 +141,8 @@ def test_validate_needs_no_broker_and_finds_what_does_not_fit(spark: SparkSessio
     class Nowhere:
         name_servers = "127.0.0.1:1"
 
-    frames = validate(spark, load(pipeline_of(Nowhere(), tmp_path, sinks)))  # type: ignore[arg-type]
+    frames = validate_pipeline(spark, load(pipeline_of(Nowhere(), tmp_path, sinks)))  # type: ignore[arg-type]
     assert frames["sums"].columns == ["city", "cents", "orders"]
     wrong = pipeline_of(Nowhere(), tmp_path, sinks, sql="SELECT citty FROM dear")  # type: ignore[arg-type]
     with pytest.raises(Refused, match=r"step 'sums'.*citty"):
-        validate(spark, load(wrong))
+        validate_pipeline(spark, load(wrong))

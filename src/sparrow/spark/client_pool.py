@@ -18,7 +18,7 @@ from sparrow.spark.options import ClientOptions
 T = TypeVar("T")
 
 
-class Link:
+class PooledClient:
     """A session with the brokers, for code that is not asyncio."""
 
     def __init__(self, options: ClientOptions) -> None:
@@ -47,19 +47,19 @@ async def _opened(options: ClientOptions) -> ClientSession:
     return session
 
 
-class Links:
+class ClientPool:
     """The links of this process."""
 
     def __init__(self) -> None:
-        self._links: dict[ClientOptions, Link] = {}
+        self._links: dict[ClientOptions, PooledClient] = {}
         self._opening = threading.Lock()
 
-    def to(self, options: ClientOptions) -> Link:
+    def to(self, options: ClientOptions) -> PooledClient:
         """The link with these brokers."""
         with self._opening:
             found = self._links.get(options)
             if found is None:
-                found = self._links[options] = Link(options)
+                found = self._links[options] = PooledClient(options)
             return found
 
     def close(self) -> None:
@@ -73,6 +73,6 @@ class Links:
         self._links, self._opening = {}, threading.Lock()
 
 
-LINKS = Links()
+CLIENT_POOL = ClientPool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=LINKS.forget)
+    os.register_at_fork(after_in_child=CLIENT_POOL.forget)

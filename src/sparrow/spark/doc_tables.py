@@ -13,7 +13,7 @@ from pathlib import Path
 from sparrow.spark.options import CLIENT, Option
 from sparrow.spark.sink.options import SINK
 from sparrow.spark.source.options import SOURCE
-from sparrow.spark.source.schema import DEFAULT, KAFKA_TYPES, TYPES
+from sparrow.spark.source.schema import COLUMN_TYPES, DEFAULT, KAFKA_COLUMN_TYPES
 
 _COLUMN_NOTES = {
     "body": "As sent; decompressed unless `decompress=false`. `string` may be asked for instead.",
@@ -40,20 +40,20 @@ def options_table(options: Sequence[Option]) -> str:
 
 def columns_table() -> str:
     rows = ["| Column | Type | Unless a schema is given | |", "| --- | --- | --- | --- |"]
-    for name, kind in TYPES.items():
+    for name, kind in COLUMN_TYPES.items():
         rows.append(f"| `{name}` | {kind} | {'yes' if name in DEFAULT else ''} | {_COLUMN_NOTES.get(name, '')} |")
     return "\n".join(rows)
 
 
 def kafka_columns() -> str:
-    return ", ".join(f"`{name}` {kind}" for name, kind in KAFKA_TYPES.items()) + "."
+    return ", ".join(f"`{name}` {kind}" for name, kind in KAFKA_COLUMN_TYPES.items()) + "."
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
+TABLES: dict[str, Callable[[], str]] = {
     "columns": columns_table,
     "columns of Kafka": kafka_columns,
     "options of the source": lambda: options_table(SOURCE),
@@ -62,9 +62,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
-def filled(page: str) -> str:
+def fill_tables(page: str) -> str:
     """The page with its tables as the code has them."""
-    for name, make in BLOCKS.items():
+    for name, make in TABLES.items():
         opening, closing = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
         before, _, rest = page.partition(opening)
         _, found, after = rest.partition(closing)
@@ -76,4 +76,4 @@ def filled(page: str) -> str:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        path.write_text(filled(path.read_text()))
+        path.write_text(fill_tables(path.read_text()))

@@ -35,7 +35,7 @@ class Option(NamedTuple):
     """What the documentation says, where the value itself does not tell."""
 
 
-def read(table: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
+def parse_options(table: Sequence[Option], given: Mapping[str, str]) -> dict[str, Any]:
     """The value of every option of the table."""
     given = {name.lower(): text for name, text in given.items()}
     by_name = {option.name.lower(): option for option in table}
@@ -51,7 +51,7 @@ def _value(option: Option, text: str | None) -> Any:
     try:
         return option.read(text.strip())
     except ValueError as cause:
-        raise Refused(f"the option {option.name!r} cannot be {text!r}: {cause}") from cause
+        raise Refused(f"the option {option.name!r} cannot be {parse_text!r}: {cause}") from cause
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -64,20 +64,20 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 # -- kinds of values --------------------------------------------------------------------------------------------------
 
 
-def text(value: str) -> str:
+def parse_text(value: str) -> str:
     if not value:
         raise ValueError("it is empty")
     return value
 
 
-def boolean(value: str) -> bool:
+def parse_boolean(value: str) -> bool:
     try:
         return {"true": True, "false": False}[value.lower()]
     except KeyError:
         raise ValueError("say true or false") from None
 
 
-def count(value: str) -> int:
+def parse_count(value: str) -> int:
     """A number that may be 0."""
     number = int(value)
     if number < 0:
@@ -85,14 +85,14 @@ def count(value: str) -> int:
     return number
 
 
-def positive(value: str) -> int:
+def parse_positive(value: str) -> int:
     number = int(value)
     if number < 1:
         raise ValueError("it must be 1 or more")
     return number
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def choice_parser(*words: str) -> Callable[[str], str]:
     def read_word(value: str) -> str:
         for word in words:
             if value.lower() == word.lower():
@@ -107,7 +107,7 @@ _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 
 
-def duration_ms(value: str) -> int:
+def parse_duration_ms(value: str) -> int:
     """`15m`, `30s`, `500ms`; a bare number is milliseconds."""
     if value.isdigit():
         return int(value)
@@ -117,7 +117,7 @@ def duration_ms(value: str) -> int:
     return int(matched[1]) * _UNITS_MS[matched[2]]
 
 
-def size_bytes(value: str) -> int:
+def parse_size_bytes(value: str) -> int:
     """`4m`, `64k`, `1g`; a bare number is bytes."""
     matched = _SIZE.fullmatch(value)
     if matched is None or int(matched[1]) < 1:
@@ -125,7 +125,7 @@ def size_bytes(value: str) -> int:
     return int(matched[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[matched[2].lower()]
 
 
-def json_of(kind: Any, example: str) -> Callable[[str], Any]:
+def json_parser(kind: Any, example: str) -> Callable[[str], Any]:
     """JSON of this shape."""
 
     def read_json(value: str) -> Any:
@@ -149,21 +149,23 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
 
 CLIENT: tuple[Option, ...] = (
-    Option("sparrow.accessKey", "access_key", text, None, "The name of the token that signs the requests.", "none"),
-    Option("sparrow.secretKey", "secret_key", text, None, "Its secret.", "none"),
-    Option("sparrow.timeoutMs", "timeout_ms", positive, 30_000, "How long one request may take."),
+    Option(
+        "sparrow.accessKey", "access_key", parse_text, None, "The name of the token that signs the requests.", "none"
+    ),
+    Option("sparrow.secretKey", "secret_key", parse_text, None, "Its secret.", "none"),
+    Option("sparrow.timeoutMs", "timeout_ms", parse_positive, 30_000, "How long one request may take."),
 )
 
 
-def for_client(given: Mapping[str, str]) -> dict[str, str]:
+def select_client_options(given: Mapping[str, str]) -> dict[str, str]:
     """Those that any source or sink passes on to its client."""
     return {name: text for name, text in given.items() if name.lower().startswith(CLIENT_PREFIX)}
 
 
-def client_options(name_servers: str, given: Mapping[str, str]) -> ClientOptions:
+def parse_client_options(name_servers: str, given: Mapping[str, str]) -> ClientOptions:
     """From what the user said under `sparrow.`."""
-    ours = for_client(given)
-    said = read(CLIENT, ours)
+    ours = select_client_options(given)
+    said = parse_options(CLIENT, ours)
     unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT}
     if unknown:
         raise Refused(_unknown(min(unknown), [option.name for option in CLIENT]))

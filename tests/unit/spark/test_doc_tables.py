@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparrow.spark.doc_tables import filled
+from sparrow.spark.doc_tables import fill_tables
 from sparrow.spark.sink.options import SINK
 from sparrow.spark.source.options import SOURCE
 
@@ -11,6 +11,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
 def test_the_manual_lists_every_option_as_the_code_has_it() -> None:
     page = PAGE.read_text()
-    assert page == filled(page), "run: python -m sparrow.spark.doc_tables docs/spark.md"
+    assert page == fill_tables(page), "run: python -m sparrow.spark.doc_tables docs/spark.md"
     for option in (*SOURCE, *SINK):
         assert f"| `{option.name}` |" in page

@@ -22,9 +22,9 @@ from rich.table import Table
 
 from sparrow import clock
 from sparrow.cli import lifecycle
-from sparrow.cli.demo.revenue_pipeline import ORDERS, REVENUE
-from sparrow.cli.demo.revenue_windows import Windows
-from sparrow.cli.demo.spark_process import SparkBeside
+from sparrow.cli.demo.revenue_pipeline import ORDERS_TOPIC, REVENUE_TOPIC
+from sparrow.cli.demo.revenue_windows import RevenueWindows
+from sparrow.cli.demo.spark_process import SparkProcess
 from sparrow.cli.server.platform import Platform
 from sparrow.cli.server.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
 from sparrow.client.aio.consume.consumer import Consumer
@@ -35,7 +35,7 @@ from sparrow.settings import Settings
 
 GROUP = "demo_billing"
 CITIES = ("Beijing", "Berlin", "Lagos", "Lima", "Oslo", "Shanghai")
-BATCH, TURN_S = 20, 0.02
+BATCH, BATCH_INTERVAL_S = 20, 0.02
 """A thousand orders a second: enough to see, little enough to leave running."""
 
 
@@ -62,16 +62,16 @@ async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.E
         say_broker(settings.broker.name, str(platform.address))
         typer.echo(f"data in {data}; Ctrl-C stops it")
         sys.stdout.flush()
-        spark = SparkBeside(platform.name_servers, data / "demo") if with_spark else None
+        spark = SparkProcess(platform.name_servers, data / "demo") if with_spark else None
         await Demo(platform.name_servers, spark).run(seconds, stop)
 
 
 class Demo:
     """Orders in, orders out, and what is seen of them."""
 
-    def __init__(self, name_servers: str, spark: SparkBeside | None) -> None:
+    def __init__(self, name_servers: str, spark: SparkProcess | None) -> None:
         self._name_servers, self._spark = name_servers, spark
-        self._windows = Windows()
+        self._windows = RevenueWindows()
         self._sent = 0
         self._received: Counter[str] = Counter()
         self._latency_ms = 0.0
@@ -82,7 +82,7 @@ class Demo:
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as beside:
             await self._send_some(producer)  # makes the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):
-                await consumer.subscribe(ORDERS)
+                await consumer.subscribe(ORDERS_TOPIC)
                 await consumer.start(self._handler(name))
             if self._spark is not None:
                 await self._read_back(await beside.enter_async_context(Consumer(None, self._name_servers)))
@@ -98,13 +98,13 @@ class Demo:
                 live.update(self._shown(time.monotonic() - begun, _share_of(first), _share_of(second)))
 
     async def _read_back(self, consumer: Consumer) -> None:
-        await consumer.subscribe(REVENUE)
+        await consumer.subscribe(REVENUE_TOPIC)
         await consumer.start(self._windows.handle, orderly=True)
 
     async def _keep_sending(self, producer: Producer) -> None:
         while True:
             await self._send_some(producer)
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(BATCH_INTERVAL_S)
 
     async def _send_some(self, producer: Producer) -> None:
         orders = [self._order() for _ in range(BATCH)]
@@ -113,7 +113,7 @@ class Demo:
 
     def _order(self) -> Message:
         body = json.dumps({"cents": random.randrange(100, 100_000)})
-        return Message.of(ORDERS, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
+        return Message.of(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
 
     def _handler(self, name: str) -> MessageHandler:
         async def handle(message: StoredMessage) -> None:
@@ -138,4 +138,4 @@ class Demo:
 
 
 def _share_of(consumer: Consumer) -> int:
-    return sum(queue.topic == ORDERS for queue in consumer.queues)
+    return sum(queue.topic == ORDERS_TOPIC for queue in consumer.queues)

@@ -1,10 +1,10 @@
 """The Spark half of `sparrow demo`, a program of its own: orders in, revenue by city and window out, exactly once.
 
-1. Its standard output is a `Word` a line, for whoever started it. What Spark, Java and Python have to say besides goes
+1. Its standard output is a `SparkStatus` a line, for whoever started it. What Spark, Java and Python have to say besides goes
    to the error output.
 2. SIGTERM stops the query in order, and Java is gone before this process is.
 3. The end of its standard input means that its starter is gone, however it went: then it stops as well, and within
-   `FAREWELL_S` whatever happens. It is to be the leader of a process group, so that it takes Java along.
+   `SHUTDOWN_TIMEOUT_S` whatever happens. It is to be the leader of a process group, so that it takes Java along.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import msgspec
 
 from sparrow.model.errors import SparrowError
 from sparrow.spark.pipelines import Pipeline, Sink, Source, Step
-from sparrow.spark.runtime.progress import Done
+from sparrow.spark.runtime.progress import JobProgress
 
-ORDERS, REVENUE, GROUP = "demo_orders", "demo_revenue", "demo_spark"
-FAREWELL_S = 10.0
+ORDERS_TOPIC, REVENUE_TOPIC, GROUP = "demo_orders", "demo_revenue", "demo_spark"
+SHUTDOWN_TIMEOUT_S = 10.0
 """Without a broker Spark might go on trying for a minute."""
 _JAVA_LEAVES_S = 5.0
 _CORES = "2"
-SETTINGS = {"spark.sql.shuffle.partitions": _CORES}
+SPARK_CONF = {"spark.sql.shuffle.partitions": _CORES}
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SparkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far it is."""
 
     state: Literal["starting", "running", "failed"]
@@ -45,10 +45,10 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line: what failed, and what to do."""
 
 
-Say = Callable[[Word], None]
+StatusCallback = Callable[[SparkStatus], None]
 
 
-def revenue(name_servers: str, checkpoint: str) -> Pipeline:
+def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
     """Orders and euros by city, for each ten seconds. A window is told again whenever it has grown."""
     return Pipeline(
         name="demo",
@@ -58,7 +58,7 @@ def revenue(name_servers: str, checkpoint: str) -> Pipeline:
         sources=[
             Source(
                 name="orders",
-                topic=ORDERS,
+                topic=ORDERS_TOPIC,
                 columns="body string, tags string, store_timestamp timestamp",
                 json="cents bigint",
                 watermark={"store_timestamp": "10 seconds"},
@@ -76,7 +76,7 @@ def revenue(name_servers: str, checkpoint: str) -> Pipeline:
                 """,
             )
         ],
-        sinks=[Sink(name="revenue", input="by_city", topic=REVENUE, key="city", mode="update")],
+        sinks=[Sink(name="revenue", input="by_city", topic=REVENUE_TOPIC, key="city", mode="update")],
     )
 
 
@@ -86,9 +86,9 @@ def main(name_servers: str, checkpoint: str) -> int:
     # Java and whatever else prints gets the error output, so that a line of ours is never torn.
     words = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    said: Word | None = None
+    said: SparkStatus | None = None
 
-    def say(word: Word) -> None:
+    def say(word: SparkStatus) -> None:
         nonlocal said
         if word != said:
             said = word
@@ -96,25 +96,25 @@ def main(name_servers: str, checkpoint: str) -> int:
                 words.write(msgspec.json.encode(word) + b"\n")
 
     try:
-        _run(revenue(name_servers, checkpoint), say)
+        _run(revenue_pipeline(name_servers, checkpoint), say)
     except KeyboardInterrupt:
         return 0
     except Exception as failure:
         traceback.print_exc()
-        say(Word(state="failed", why=one_line(failure)))
+        say(SparkStatus(state="failed", why=one_line_error(failure)))
         return 1
     return 0
 
 
-def _run(pipeline: Pipeline, say: Say) -> None:
-    from sparrow.spark.pipelines.runner import run
+def _run(pipeline: Pipeline, say: StatusCallback) -> None:
+    from sparrow.spark.pipelines.runner import run_pipeline
     from sparrow.spark.runtime.session import spark_session
 
-    say(Word(state="starting"))
-    spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SETTINGS, quick_start=True)
+    say(SparkStatus(state="starting"))
+    spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SPARK_CONF, quick_start=True)
     gateway = spark.sparkContext._gateway
     try:
-        run(spark, pipeline, told=lambda done: say(_word(done)))
+        run_pipeline(spark, pipeline, told=lambda done: say(_word(done)))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         spark.stop()
@@ -125,11 +125,11 @@ def _run(pipeline: Pipeline, say: Say) -> None:
                 gateway.proc.wait(_JAVA_LEAVES_S)
 
 
-def _word(done: Done) -> Word:
-    return Word(state="running", rows=done.rows, behind=done.behind)
+def _word(done: JobProgress) -> SparkStatus:
+    return SparkStatus(state="running", rows=done.rows, behind=done.behind)
 
 
-def one_line(failure: Exception) -> str:
+def one_line_error(failure: Exception) -> str:
     """Ours say what is wrong first and what to do last, and may list details between."""
     if not isinstance(failure, SparrowError):
         return f"{type(failure).__name__}: {failure}".partition("\n")[0]
@@ -146,7 +146,7 @@ def _stop_with_input() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(FAREWELL_S)
+    threading.Event().wait(SHUTDOWN_TIMEOUT_S)
     os.killpg(0, signal.SIGKILL)
 
 

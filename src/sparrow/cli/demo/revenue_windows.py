@@ -9,13 +9,13 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from sparrow.cli.demo.revenue_pipeline import REVENUE, Word
+from sparrow.cli.demo.revenue_pipeline import REVENUE_TOPIC, SparkStatus
 from sparrow.model.message import StoredMessage
 
-WINDOWS_SHOWN = 3
+WINDOWS_SHOWN_MAX = 3
 
 
-class Revenue(msgspec.Struct, frozen=True):
+class WindowRevenue(msgspec.Struct, frozen=True):
     """A message of the result topic: one city in one window, so far."""
 
     city: str
@@ -24,23 +24,23 @@ class Revenue(msgspec.Struct, frozen=True):
     euros: float
 
 
-class Windows:
+class RevenueWindows:
     """The newest windows. A later word about a city in a window replaces the one before."""
 
     def __init__(self) -> None:
-        self._windows: dict[datetime, dict[str, Revenue]] = {}
+        self._windows: dict[datetime, dict[str, WindowRevenue]] = {}
 
     async def handle(self, message: StoredMessage) -> None:
         """For a consumer that takes each queue in order: a city is always in the same one."""
         with suppress(msgspec.DecodeError):  # anybody may write to the topic
-            self.hear(msgspec.json.decode(message.body, type=Revenue))
+            self.hear(msgspec.json.decode(message.body, type=WindowRevenue))
 
-    def hear(self, revenue: Revenue) -> None:
+    def hear(self, revenue: WindowRevenue) -> None:
         self._windows.setdefault(revenue.since, {})[revenue.city] = revenue
-        for since in sorted(self._windows)[:-WINDOWS_SHOWN]:
+        for since in sorted(self._windows)[:-WINDOWS_SHOWN_MAX]:
             del self._windows[since]
 
-    def shown(self, word: Word, elapsed_s: float) -> Table | Text:
+    def shown(self, word: SparkStatus, elapsed_s: float) -> Table | Text:
         """As far as there is something to show; else what Spark is doing instead."""
         if word.state == "failed":
             return Text(f"Spark {'has stopped' if self._windows else 'does not take part'}: {word.why}")
@@ -49,8 +49,8 @@ class Windows:
             return Text(f"Spark is {at_work}: {elapsed_s:.0f} s so far. Windows come after 10 to 20, as a rule.")
         return self._table(word)
 
-    def _table(self, word: Word) -> Table:
-        table = Table(title=f"ten seconds at a time, by Spark, from topic {REVENUE}")
+    def _table(self, word: SparkStatus) -> Table:
+        table = Table(title=f"ten seconds at a time, by Spark, from topic {REVENUE_TOPIC}")
         table.add_column("city")
         newest = sorted(self._windows.items(), reverse=True)
         for since, _ in newest:
@@ -64,5 +64,5 @@ class Windows:
         return table
 
 
-def _cells(revenue: Revenue | None) -> tuple[str, str]:
+def _cells(revenue: WindowRevenue | None) -> tuple[str, str]:
     return (f"{revenue.orders:,}", f"{revenue.euros:,.0f}") if revenue is not None else ("", "")

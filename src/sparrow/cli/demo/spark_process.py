@@ -15,23 +15,23 @@ from pathlib import Path
 
 import msgspec
 
-from sparrow.cli.demo.revenue_pipeline import Word
+from sparrow.cli.demo.revenue_pipeline import SparkStatus
 
-PATIENCE_S = 15.0
+STOP_TIMEOUT_S = 15.0
 """How long it may take to stop in order: a batch is finished, and Java tidies up."""
 
 
-class SparkBeside:
+class SparkProcess:
     """`async with SparkBeside(name_servers, folder) as spark:` and `spark.word` says how far it is."""
 
     def __init__(self, name_servers: str, folder: Path) -> None:
         self._name_servers, self._folder = name_servers, folder.resolve()
         self.log_path = folder / "spark.log"
-        self.word = Word(state="starting")
+        self.word = SparkStatus(state="starting")
         self._process: asyncio.subprocess.Process
         self._listening: asyncio.Task[None]
 
-    async def __aenter__(self) -> SparkBeside:
+    async def __aenter__(self) -> SparkProcess:
         self._folder.mkdir(parents=True, exist_ok=True)
         program = (sys.executable, "-m", "sparrow.cli.demo.revenue_pipeline")
         with (self._folder / "spark.log").open("wb") as log:
@@ -49,7 +49,7 @@ class SparkBeside:
         with suppress(ProcessLookupError):
             self._process.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._process.wait()
         # What was still starting when its parent left, or would not stop. A batch cut short is done again, once.
         with suppress(ProcessLookupError):
@@ -60,7 +60,7 @@ class SparkBeside:
     async def _listen(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            self.word = msgspec.json.decode(line, type=Word)
+            self.word = msgspec.json.decode(line, type=SparkStatus)
         if self.word.state != "failed":
             code = await self._process.wait()
-            self.word = Word(state="failed", why=f"it left with code {code}; {self.log_path} may say why")
+            self.word = SparkStatus(state="failed", why=f"it left with code {code}; {self.log_path} may say why")

@@ -6,11 +6,19 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.progress_bar import progress
-from sparrow.cli.pipeline.selection_options import counted
+from sparrow.cli.pipeline.options import (
+    CheckpointOption,
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
+from sparrow.cli.pipeline.progress_bar import show_progress
+from sparrow.cli.pipeline.selection_options import pluralize
 from sparrow.spark.jobs import archive as job
-from sparrow.spark.options import duration_ms
+from sparrow.spark.options import parse_duration_ms
 
 EXAMPLES = """
 Examples:
@@ -35,18 +43,18 @@ def archive(
         str, typer.Option(help="Where the first run starts: earliest, latest, or offsets as JSON.")
     ] = "earliest",
     rows: Annotated[int, typer.Option(help="Messages of one batch, at most.", min=1)] = 1_000_000,
-    name_server: NameServers = "127.0.0.1:9876",
-    checkpoint: Checkpoint = None,
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    name_server: NameServerOption = "127.0.0.1:9876",
+    checkpoint: CheckpointOption = None,
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Copy topics to Parquet files by topic, day and hour, each message once. Run it again, and it goes on."""
     try:
-        every_ms = None if every is None else duration_ms(every)
+        every_ms = None if every is None else parse_duration_ms(every)
     except ValueError as cause:
         raise typer.BadParameter(f"--every {every!r}: {cause}") from cause
-    work = job.Archive(
+    work = job.ArchiveJob(
         name_servers=name_server,
         path=path,
         topics=tuple(topic or ()),
@@ -56,9 +64,9 @@ def archive(
         checkpoint=None if checkpoint is None else str(checkpoint),
         every_ms=every_ms,
         rows_a_batch=rows,
-        options=pairs("--option", option),
+        options=parse_pairs("--option", option),
     )
-    with progress("archive") as told:
-        spark = session("archive", master, pairs("--conf", conf))
+    with show_progress("archive") as told:
+        spark = open_session("archive", master, parse_pairs("--conf", conf))
         done = job.run(spark, work, told=told)
-    typer.echo(f"{counted(done.rows, 'message')} archived to {path}.")
+    typer.echo(f"{pluralize(done.rows, 'message')} archived to {path}.")

@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparrow import clock
-from sparrow.cli.pipeline.options import Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.options import MasterOption, NameServerOption, SparkConfOption, open_session, parse_pairs
+from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.model.errors import SparrowError
-from sparrow.spark.options import duration_ms
+from sparrow.spark.options import parse_duration_ms
 
 if TYPE_CHECKING:
-    from sparrow.spark.jobs.audit.job import Audited
+    from sparrow.spark.jobs.audit.job import AuditReport
 
 EXAMPLES = """
 Leaves with 0 when all is well, with 1 when something was found, and with 2 when it could not find out.
@@ -31,12 +31,12 @@ Examples:
 
 [bold]sparrow pipeline audit orders payments -g billing --parquet ./audit --json[/bold]
 """
-CLEAN, FOUND, FAILED = 0, 1, 2
+EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
 
 def audit(
     topic: Annotated[list[str], typer.Argument(help="The topics.")],
-    name_server: NameServers = "127.0.0.1:9876",
+    name_server: NameServerOption = "127.0.0.1:9876",
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="Who should have handled it; may be repeated.")
     ] = None,
@@ -59,21 +59,21 @@ def audit(
     option: Annotated[
         list[str] | None, typer.Option(help="For the client, such as sparrow.accessKey=NAME; may be repeated.")
     ] = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Compare what was sent, what is stored and what was handled, by topic, group and hour."""
     # Late: they load NumPy and Arrow, which no other verb should wait for.
     from sparrow.spark.jobs.audit import job
-    from sparrow.spark.jobs.time_span import Span
+    from sparrow.spark.jobs.time_span import JobTimeSpan
 
     try:
-        end = until or str(clock.now_ms() - duration_ms(settle))
-        arguments = job.Audit(
+        end = until or str(clock.now_ms() - parse_duration_ms(settle))
+        arguments = job.AuditJob(
             name_servers=name_server,
             topics=tuple(topic),
             groups=tuple(group or ()),
-            span=Span.of(since, end),
+            span=JobTimeSpan.of(since, end),
             sent=sent,
             handled=handled,
             match=match,
@@ -81,30 +81,30 @@ def audit(
             tags=tuple(tag or ()),
             ids_max=ids,
             parquet=parquet,
-            options=pairs("--option", option),
+            options=parse_pairs("--option", option),
         )
-        with progress("audit") as told:
-            spark = session("audit", master, pairs("--conf", conf))
+        with show_progress("audit") as told:
+            spark = open_session("audit", master, parse_pairs("--conf", conf))
             found = job.run(spark, arguments, told=told)
     except (SparrowError, ValueError) as error:
         typer.secho(f"sparrow: {error}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(FAILED) from error
+        raise typer.Exit(EXIT_FAILED) from error
     if as_json:
         typer.echo(_json(found))
     else:
-        Console().print(shown(found))
-        for line in lines(found):
+        Console().print(hours_table(found))
+        for line in finding_lines(found):
             typer.echo(line)  # whole ids, however narrow the terminal is
-        for line in remarks(found):
+        for line in note_lines(found):
             Console(stderr=True).print(line)
-    raise typer.Exit(CLEAN if found.is_clean else FOUND)
+    raise typer.Exit(EXIT_CLEAN if found.is_clean else EXIT_FINDINGS)
 
 
-def _json(found: Audited) -> str:
+def _json(found: AuditReport) -> str:
     return msgspec.json.encode({"clean": found.is_clean, **msgspec.to_builtins(found)}).decode()
 
 
-def shown(found: Audited) -> Table:
+def hours_table(found: AuditReport) -> Table:
     table = Table("topic", "group", "hour (UTC)", "sent", "stored", "handled", "ok", "findings")
     for hour in found.hours:
         numbers = [_count(number) for number in (hour.sent, hour.stored, hour.handled, hour.ok)]
@@ -114,21 +114,21 @@ def shown(found: Audited) -> Table:
     return table
 
 
-def lines(found: Audited) -> list[str]:
+def finding_lines(found: AuditReport) -> list[str]:
     """The ids of the report, a finding a line. What is about a topic is said once, whatever its groups are."""
-    from sparrow.spark.jobs.audit.findings import OF_GROUPS
+    from sparrow.spark.jobs.audit.findings import GROUP_FINDINGS
 
     said: dict[str, None] = {}
     for hour in found.hours:
         for finding, ids in hour.findings.items():
-            where = f"{hour.topic} {hour.group}" if finding in OF_GROUPS else hour.topic
+            where = f"{hour.topic} {hour.group}" if finding in GROUP_FINDINGS else hour.topic
             more = f" and {ids.count - len(ids.first):,} more" if ids.count > len(ids.first) else ""
             words = finding.replace("_", " ")
             said[f"{where} {_when(hour.hour_ms)}: {ids.count:,} {words}: {', '.join(ids.first)}{more}"] = None
     return list(said)
 
 
-def remarks(found: Audited) -> list[str]:
+def note_lines(found: AuditReport) -> list[str]:
     said = [f"note: {note}" for note in found.notes]
     if found.without_id:
         said.append(f"note: {found.without_id:,} messages have nothing to be known by, and were not judged")

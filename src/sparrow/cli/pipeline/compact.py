@@ -6,9 +6,17 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.progress_bar import progress
-from sparrow.cli.pipeline.selection_options import counted
+from sparrow.cli.pipeline.options import (
+    CheckpointOption,
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
+from sparrow.cli.pipeline.progress_bar import show_progress
+from sparrow.cli.pipeline.selection_options import pluralize
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs import compact as job
 
@@ -33,28 +41,30 @@ def compact(
     drop_empty: Annotated[
         bool, typer.Option("--drop-empty", help="A key whose newest message has an empty body is gone.")
     ] = False,
-    name_server: NameServers = "127.0.0.1:9876",
-    checkpoint: Checkpoint = None,
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    name_server: NameServerOption = "127.0.0.1:9876",
+    checkpoint: CheckpointOption = None,
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Keep the latest message of each key, in Parquet or in a topic. Run it again, and it takes in what is new."""
     if to_topic is None and (path is None or checkpoint is not None):
         raise Refused("name the folder of the table: its progress is kept there, too")
     if to_topic is not None and (path is not None or checkpoint is None):
         raise Refused("a topic needs --checkpoint, where progress is kept, and no folder for a table")
-    work = job.Compact(
+    work = job.CompactJob(
         name_servers=name_server,
         path=str(checkpoint) if path is None else path,
         topics=tuple(topic or ()),
         pattern=pattern,
         to_topic=to_topic,
         drop_empty=drop_empty,
-        options=pairs("--option", option),
+        options=parse_pairs("--option", option),
     )
-    with progress("compact") as told:
-        spark = session("compact", master, pairs("--conf", conf))
+    with show_progress("compact") as told:
+        spark = open_session("compact", master, parse_pairs("--conf", conf))
         done = job.run(spark, work, told=told)
-    written = f"{counted(done.keys, 'key')} written to {to_topic}" if to_topic else f"{counted(done.keys, 'key')} now"
-    typer.echo(f"{counted(done.read, 'message')} read, {written}.")
+    written = (
+        f"{pluralize(done.keys, 'key')} written to {to_topic}" if to_topic else f"{pluralize(done.keys, 'key')} now"
+    )
+    typer.echo(f"{pluralize(done.read, 'message')} read, {written}.")

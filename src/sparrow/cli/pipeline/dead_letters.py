@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparrow.cli.pipeline.forward import said
-from sparrow.cli.pipeline.options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
+from sparrow.cli.pipeline.forward import count_or_unknown
+from sparrow.cli.pipeline.options import (
+    CheckpointOption,
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sparrow.spark.jobs.dead_letters import Report
+    from sparrow.spark.jobs.dead_letters import DeadLetterReport
 
 EXAMPLES = """
 Columns for --where: group, origin (the topic a letter was sent to), cause, hour, and those of a topic: tags, keys,
@@ -28,8 +36,8 @@ Examples:
 """
 
 
-def deadletters(
-    name_servers: NameServers = "127.0.0.1:9876",
+def dead_letters(
+    name_servers: NameServerOption = "127.0.0.1:9876",
     group: Annotated[str | None, typer.Option("--group", "-g", help="Of this group only.")] = None,
     where: Annotated[str | None, typer.Option(help="SQL: only these.")] = None,
     cause: Annotated[
@@ -40,10 +48,10 @@ def deadletters(
     json: Annotated[str | None, typer.Option(help="Write the report to this file.", metavar="FILE")] = None,
     parquet: Annotated[str | None, typer.Option(help="Write it to this new folder.", metavar="DIR")] = None,
     rows: Annotated[int, typer.Option(help="Show so many lines.", min=1)] = 50,
-    checkpoint: Checkpoint = None,
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    checkpoint: CheckpointOption = None,
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Count dead letters by group, topic, tag, cause and hour; send a selection of them back.
 
@@ -51,36 +59,36 @@ def deadletters(
     """
     from rich.console import Console
 
-    from sparrow.cli.pipeline.progress_bar import progress
+    from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dead_letters as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint
+    from sparrow.spark.runtime.filesystem import default_checkpoint_path
 
-    arguments = job.DeadLetters(
+    arguments = job.DeadLettersJob(
         name_servers=name_servers,
         group=group,
         where=where,
-        causes=(*(cause or ()), *job.CAUSES),
+        causes=(*(cause or ()), *job.CAUSE_PROPERTIES),
         json_file=json,
         parquet=parquet,
-        options=pairs("--option", option),
+        options=parse_pairs("--option", option),
     )
-    with progress("dead letters") as told:
-        spark = session("deadletters", master, pairs("--conf", conf))
+    with show_progress("dead letters") as told:
+        spark = open_session("deadletters", master, parse_pairs("--conf", conf))
         found = job.run(spark, arguments, told=told)
-    Console().print(shown(found, rows))
+    Console().print(report_table(found, rows))
     if found.without_origin:
         typer.echo(f"{found.without_origin:,} of them do not say which topic they were sent to, and cannot go back")
     if not redrive or found.letters == found.without_origin:
         return
     if not yes:
         typer.confirm(f"Send {found.letters - found.without_origin:,} dead letters back to their topics?", abort=True)
-    place = str(checkpoint or default_checkpoint("redrive", [name_servers, group, where, cause]))
-    with progress("redrive") as told:
+    place = str(checkpoint or default_checkpoint_path("redrive", [name_servers, group, where, cause]))
+    with show_progress("redrive") as told:
         done = job.redrive(spark, arguments, place, told=told)
-    typer.echo(f"{said(done.sent)} sent; what was sent is kept in {place}")
+    typer.echo(f"{count_or_unknown(done.sent)} sent; what was sent is kept in {place}")
 
 
-def shown(found: Report, rows: int) -> Table:
+def report_table(found: DeadLetterReport, rows: int) -> Table:
     from rich.markup import escape
     from rich.table import Table
 

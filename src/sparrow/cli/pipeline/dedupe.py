@@ -6,8 +6,23 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.forward import Every, Group, Starting, Tags, said, seconds
-from sparrow.cli.pipeline.options import Checkpoint, ClientOptions, Master, NameServers, SparkOptions, pairs, session
+from sparrow.cli.pipeline.forward import (
+    EveryOption,
+    GroupOption,
+    StartingOption,
+    TagsOption,
+    count_or_unknown,
+    parse_seconds,
+)
+from sparrow.cli.pipeline.options import (
+    CheckpointOption,
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
 
 EXAMPLES = """
 Examples:
@@ -26,7 +41,7 @@ def dedupe(
     archive: Annotated[
         str | None, typer.Option(help="Read an archive in place of topics; of each message the first stays.")
     ] = None,
-    name_servers: NameServers = "127.0.0.1:9876",
+    name_servers: NameServerOption = "127.0.0.1:9876",
     by: Annotated[str, typer.Option(help="SQL: messages for which it gives the same are the same.")] = "msg_id",
     within: Annotated[str, typer.Option(help="How long a message is remembered.")] = "10m",
     in_order: Annotated[
@@ -35,32 +50,34 @@ def dedupe(
     large_state: Annotated[
         bool, typer.Option("--large-state", help="Remember in RocksDB: for more than some millions. Half as quick.")
     ] = False,
-    tags: Tags = None,
-    group: Group = None,
-    starting: Starting = "earliest",
-    every: Every = None,
+    tags: TagsOption = None,
+    group: GroupOption = None,
+    starting: StartingOption = "earliest",
+    every: EveryOption = None,
     queues: Annotated[int, typer.Option(help="On each broker, if the topic has to be made.", min=1)] = 4,
-    checkpoint: Checkpoint = None,
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    checkpoint: CheckpointOption = None,
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Copy a topic without the messages that were sent twice, exactly once. Run it again and it goes on."""
-    from sparrow.cli.pipeline.progress_bar import progress
+    from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dedupe as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint
+    from sparrow.spark.runtime.filesystem import default_checkpoint_path
 
     if (archive is None) == (not source):
         raise typer.BadParameter("say which topics to read, or --archive FOLDER")
-    settings = pairs("--conf", conf)
+    settings = parse_pairs("--conf", conf)
     if archive is not None:
-        with progress(f"dedupe to {to}") as told:
-            spark = session("dedupe", master, settings)
+        with show_progress(f"dedupe to {to}") as told:
+            spark = open_session("dedupe", master, settings)
             done = job.run_archive(spark, archive, to, by=by, told=told)
     else:
-        topics, within_s = tuple(source or ()), seconds(within) or 0
-        place = str(checkpoint or default_checkpoint("dedupe", [name_servers, sorted(topics), to, by, within_s, tags]))
-        arguments = job.Dedupe(
+        topics, within_s = tuple(source or ()), parse_seconds(within) or 0
+        place = str(
+            checkpoint or default_checkpoint_path("dedupe", [name_servers, sorted(topics), to, by, within_s, tags])
+        )
+        arguments = job.DedupeJob(
             name_servers=name_servers,
             sources=topics,
             target=to,
@@ -72,11 +89,11 @@ def dedupe(
             group=group,
             starting=starting,
             tags=tags,
-            every_s=seconds(every),
+            every_s=parse_seconds(every),
             target_queues=queues,
-            options=pairs("--option", option),
+            options=parse_pairs("--option", option),
         )
-        with progress(f"dedupe to {to}") as told:
-            spark = session("dedupe", master, settings)
+        with show_progress(f"dedupe to {to}") as told:
+            spark = open_session("dedupe", master, settings)
             done = job.run(spark, arguments, told=told)
-    typer.echo(f"{done.read:,} messages read, {said(done.dropped)} of them repeats that were dropped")
+    typer.echo(f"{done.read:,} messages read, {count_or_unknown(done.dropped)} of them repeats that were dropped")

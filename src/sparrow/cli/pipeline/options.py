@@ -10,26 +10,26 @@ import typer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NameServers = Annotated[
+NameServerOption = Annotated[
     str, typer.Option("--name-server", "-n", help="Name servers, ';' between them.", envvar="SPARROW_NAME_SERVER")
 ]
-Master = Annotated[
+MasterOption = Annotated[
     str | None,
     typer.Option("--master", help="Spark's master: local[*] unless told; spark://..., yarn, k8s://..."),
 ]
-Checkpoint = Annotated[
+CheckpointOption = Annotated[
     Path | None, typer.Option("--checkpoint", help="Where progress is kept, so that the job goes on where it stopped.")
 ]
-SparkOptions = Annotated[
+SparkConfOption = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark, KEY=VALUE; may be given again and again.")
 ]
-ClientOptions = Annotated[
+ClientSettingOption = Annotated[
     list[str] | None,
     typer.Option("--option", help="For the client, such as sparrow.accessKey=NAME; may be repeated."),
 ]
 
 
-def pairs(name: str, words: list[str] | None) -> dict[str, str]:
+def parse_pairs(name: str, words: list[str] | None) -> dict[str, str]:
     """`KEY=VALUE`, given again and again."""
     found = {}
     for word in words or ():
@@ -40,7 +40,7 @@ def pairs(name: str, words: list[str] | None) -> dict[str, str]:
     return found
 
 
-def session(name: str, master: str | None, conf: dict[str, str]) -> SparkSession:
+def open_session(name: str, master: str | None, conf: dict[str, str]) -> SparkSession:
     """A session for one command; what the next one needs to start quicker is made in the background."""
     from sparrow.spark.runtime.session import spark_session
 

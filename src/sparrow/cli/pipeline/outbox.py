@@ -7,8 +7,15 @@ from typing import Annotated
 import typer
 
 from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption
-from sparrow.cli.pipeline.options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.outbox_relay import Relaying
+from sparrow.cli.pipeline.options import (
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
+from sparrow.cli.pipeline.outbox_relay import BulkRelay
 
 EXAMPLES = """
 Examples:
@@ -20,7 +27,7 @@ Examples:
 
 
 def outbox(
-    name_servers: NameServers = "127.0.0.1:9876",
+    name_servers: NameServerOption = "127.0.0.1:9876",
     bus: BusOption = None,
     database: DatabaseOption = None,
     schema: SchemaOption = "cap",
@@ -33,20 +40,20 @@ def outbox(
     ),
     tasks: Annotated[int | None, typer.Option(help="Relays side by side; unless told, one a core.", min=1)] = None,
     lot: Annotated[int, typer.Option(help="Events that are claimed and sent together.", min=1, max=20_000)] = 2_000,
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Send what is published and not sent yet, with a relay in every task.
 
     Running relays may go on: each event is claimed by one of them all. What is due later stays.
     """
-    from sparrow.cli.pipeline.progress_bar import progress
+    from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import outbox as job
 
     if form not in ("document", "cap"):
         raise typer.BadParameter("say document or cap", param_hint="--form")
-    relay = Relaying(
+    relay = BulkRelay(
         name_servers=name_servers,
         bus=bus,
         database=database,
@@ -55,12 +62,12 @@ def outbox(
         version=version,
         form=form,
         lot=lot,
-        client=pairs("--option", option),
+        client=parse_pairs("--option", option),
     )
     relay.open_events()  # what cannot work is said before Spark starts
-    with progress("outbox") as told:
-        spark = session("outbox", master, pairs("--conf", conf))
-        done = job.run(spark, job.Outbox(tasks=tasks), relay, relay.open_events, told=told)
+    with show_progress("outbox") as told:
+        spark = open_session("outbox", master, parse_pairs("--conf", conf))
+        done = job.run(spark, job.OutboxJob(tasks=tasks), relay, relay.open_events, told=told)
     typer.echo(
         f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are left: not due, in other hands, "
         "or behind one of their key that failed"

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from sparrow.bus.relay.relay import EventRelay
     from sparrow.bus.transports.spi import Envelope, TransportConsumer
     from sparrow.model.message import Message
-    from sparrow.spark.jobs.outbox import Posting, Sent
+    from sparrow.spark.jobs.outbox import BulkAppender, RelayCounts
 
 _PAUSE_S = 0.1
 """While what is left is in other hands: when they are done, the next events of the same keys can be had."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relaying:
+class BulkRelay:
     """A relay on somebody's tables that appends in bulk. Holds values only: it connects in the task that it goes to."""
 
     name_servers: str
@@ -39,16 +39,16 @@ class Relaying:
     lot: int = 2_000
     client: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, number: int) -> Sent:
+    def __call__(self, number: int) -> RelayCounts:
         return asyncio.run(self._send_all())
 
     def open_events(self) -> int:
         """Published and not sent, whether due or not."""
         return asyncio.run(self._open_events())
 
-    async def _send_all(self) -> Sent:
+    async def _send_all(self) -> RelayCounts:
         from sparrow.bus.relay.relay import EventRelay
-        from sparrow.spark.jobs.outbox import Posting, Sent
+        from sparrow.spark.jobs.outbox import BulkAppender, RelayCounts
 
         async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
             settings = replace(
@@ -62,7 +62,7 @@ class Relaying:
             bus.settings = bus.shared.settings = settings
             bus.shared.use(replace(bus.shared.sql, writes_steps=False))
             patience_ms = int(settings.send_timeout_s * 1_000 / 2)
-            posting = Posting(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            posting = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
             transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)
             bus.shared.transport = transport
             relay = EventRelay(bus.shared)
@@ -73,7 +73,7 @@ class Relaying:
                 await transport.close()
             totals = bus.shared.probe.totals
             failed = totals['bus_retries_total{place="send"}'] + totals['bus_failed_total{side="published"}']
-            return Sent(totals["bus_sent_total"], failed)
+            return RelayCounts(totals["bus_sent_total"], failed)
 
     async def _until_nothing_is_due(self, bus: EventBus, relay: EventRelay) -> None:
         from sparrow.bus.relay.relay import BATCHES_IN_FLIGHT_MAX
@@ -119,7 +119,7 @@ class BulkTransport:
     each event what became of it.
     """
 
-    def __init__(self, name_servers: str, posting: Posting, *, form: str, version: str) -> None:
+    def __init__(self, name_servers: str, posting: BulkAppender, *, form: str, version: str) -> None:
         with explained():
             from sparrow.bus.transports.sparrow.transport import SparrowTransport
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from sparrow.spark.runtime.progress import Done, Told
+from sparrow.spark.runtime.progress import JobProgress, ProgressCallback
 
 
 class _Counts(ProgressColumn):
@@ -19,7 +19,7 @@ class _Counts(ProgressColumn):
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Told]:
+def show_progress(what: str) -> Iterator[ProgressCallback]:
     """A bar on the error output, as long as this lasts. Gives what a job should call when it gets further.
 
     Ctrl-C stops the job in order, and the command then ends without a trace of the interrupt.
@@ -29,9 +29,9 @@ def progress(what: str) -> Iterator[Told]:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             work = bar.add_task(what, total=None, counts="starting Spark")
 
-            def told(done: Done) -> None:
-                completed, total = extent(done)
-                bar.update(work, completed=completed, total=total, counts=counts(done))
+            def told(done: JobProgress) -> None:
+                completed, total = bar_extent(done)
+                bar.update(work, completed=completed, total=total, counts=progress_text(done))
 
             yield told
     except KeyboardInterrupt:
@@ -39,14 +39,14 @@ def progress(what: str) -> Iterator[Told]:
         raise typer.Exit(130) from None
 
 
-def extent(done: Done) -> tuple[int, int | None]:
+def bar_extent(done: JobProgress) -> tuple[int, int | None]:
     """How full the bar is, and of what; None: nobody knows yet."""
     if done.behind is not None:
         return done.rows, max(done.rows + done.behind, 1)
     return done.tasks, done.tasks_total or None
 
 
-def counts(done: Done) -> str:
+def progress_text(done: JobProgress) -> str:
     said = []
     if done.rows or done.behind is not None:
         said.append(f"{done.rows:,} rows")

@@ -6,18 +6,25 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.options import (
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
+from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.cli.pipeline.selection_options import (
-    DryRun,
-    Keys,
-    KeysFile,
-    OffsetRange,
-    QueueNumber,
-    Since,
-    Until,
-    selection,
-    told_of_copies,
+    DryRunOption,
+    KeysFileOption,
+    KeysOption,
+    OffsetsOption,
+    QueueOption,
+    SinceOption,
+    UntilOption,
+    copy_summary,
+    parse_selection,
 )
 from sparrow.spark.jobs.copy import replay as job
 
@@ -39,33 +46,35 @@ def replay(
     to: Annotated[str | None, typer.Option(help="The topic they go to.")] = None,
     to_group: Annotated[str | None, typer.Option(help="Or the group that gets them, and nobody else.")] = None,
     archive: Annotated[str | None, typer.Option(help="Take them from this archive, not from the brokers.")] = None,
-    since: Since = None,
-    until: Until = None,
-    queue: QueueNumber = None,
-    offsets: OffsetRange = None,
-    keys: Keys = None,
-    keys_file: KeysFile = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    queue: QueueOption = None,
+    offsets: OffsetsOption = None,
+    keys: KeysOption = None,
+    keys_file: KeysFileOption = None,
     replay_id: Annotated[
         str | None, typer.Option("--id", help="A name for this replay, which is done once; else its arguments are.")
     ] = None,
-    dry_run: DryRun = False,
-    name_server: NameServers = "127.0.0.1:9876",
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    dry_run: DryRunOption = False,
+    name_server: NameServerOption = "127.0.0.1:9876",
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Write messages once more, with their ids, and with REPLAY_ID and REPLAY_OF among their properties."""
-    chosen = selection(topic, since=since, until=until, queue=queue, offsets=offsets, keys=keys, keys_file=keys_file)
-    work = job.Replay(
+    chosen = parse_selection(
+        topic, since=since, until=until, queue=queue, offsets=offsets, keys=keys, keys_file=keys_file
+    )
+    work = job.ReplayJob(
         name_servers=name_server,
         selection=chosen,
         archive=archive,
         to=to,
         to_group=to_group,
         replay_id=replay_id,
-        options=pairs("--option", option),
+        options=parse_pairs("--option", option),
     )
-    with progress("replay") as told:
-        spark = session("replay", master, pairs("--conf", conf))
+    with show_progress("replay") as told:
+        spark = open_session("replay", master, parse_pairs("--conf", conf))
         done = job.run(spark, work, dry_run=dry_run, told=told)
-    typer.echo(told_of_copies(done, "replayed", to or f"group {to_group}", dry_run=dry_run))
+    typer.echo(copy_summary(done, "replayed", to or f"group {to_group}", dry_run=dry_run))

@@ -6,18 +6,25 @@ from typing import Annotated
 
 import typer
 
-from sparrow.cli.pipeline.options import ClientOptions, Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.options import (
+    ClientSettingOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
+from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.cli.pipeline.selection_options import (
-    DryRun,
-    Keys,
-    KeysFile,
-    OffsetRange,
-    QueueNumber,
-    Since,
-    Until,
-    selection,
-    told_of_copies,
+    DryRunOption,
+    KeysFileOption,
+    KeysOption,
+    OffsetsOption,
+    QueueOption,
+    SinceOption,
+    UntilOption,
+    copy_summary,
+    parse_selection,
 )
 from sparrow.spark.jobs.copy import restore as job
 
@@ -36,32 +43,34 @@ def restore(
     path: Annotated[str, typer.Argument(help="An archive, as `sparrow pipeline archive` writes it.")],
     topic: Annotated[list[str] | None, typer.Option(help="Only this topic; may be repeated.")] = None,
     to: Annotated[str | None, typer.Option(help="Another topic for the messages of the one that is restored.")] = None,
-    since: Since = None,
-    until: Until = None,
-    queue: QueueNumber = None,
-    offsets: OffsetRange = None,
-    keys: Keys = None,
-    keys_file: KeysFile = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    queue: QueueOption = None,
+    offsets: OffsetsOption = None,
+    keys: KeysOption = None,
+    keys_file: KeysFileOption = None,
     name: Annotated[
         str | None, typer.Option(help="A name for this work, which is done once under it; else its arguments are.")
     ] = None,
-    dry_run: DryRun = False,
-    name_server: NameServers = "127.0.0.1:9876",
-    option: ClientOptions = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    dry_run: DryRunOption = False,
+    name_server: NameServerOption = "127.0.0.1:9876",
+    option: ClientSettingOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Write archived messages to topics again: every byte, in the order of their queues, once."""
-    chosen = selection(topic, since=since, until=until, queue=queue, offsets=offsets, keys=keys, keys_file=keys_file)
-    work = job.Restore(
+    chosen = parse_selection(
+        topic, since=since, until=until, queue=queue, offsets=offsets, keys=keys, keys_file=keys_file
+    )
+    work = job.RestoreJob(
         name_servers=name_server,
         path=path,
         selection=chosen,
         to=to,
         job_key=name,
-        options=pairs("--option", option),
+        options=parse_pairs("--option", option),
     )
-    with progress("restore") as told:
-        spark = session("restore", master, pairs("--conf", conf))
+    with show_progress("restore") as told:
+        spark = open_session("restore", master, parse_pairs("--conf", conf))
         done = job.run(spark, work, dry_run=dry_run, told=told)
-    typer.echo(told_of_copies(done, "restored", to or "their topics", dry_run=dry_run))
+    typer.echo(copy_summary(done, "restored", to or "their topics", dry_run=dry_run))

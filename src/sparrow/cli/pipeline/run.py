@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sparrow.cli.pipeline.options import pairs
-from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.options import parse_pairs
+from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.spark.pipelines import Pipeline, load
 
 RUN_EXAMPLES = """
@@ -23,24 +23,24 @@ PACKAGE_EXAMPLES = """
 with PYSPARK_PYTHON=./environment/bin/python
 """
 
-File = Annotated[Path, typer.Argument(help="A pipeline: .toml, or .py that defines `pipeline`.")]
+PipelineFile = Annotated[Path, typer.Argument(help="A pipeline: .toml, or .py that defines `pipeline`.")]
 Master = Annotated[str | None, typer.Option("--master", help="Spark's master; local[*] unless told.")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, KEY=VALUE; repeatable.")]
 
 
-def run(file: File, master: Master = None, conf: Conf = None) -> None:
+def run(file: PipelineFile, master: Master = None, conf: Conf = None) -> None:
     """Run a declared pipeline, here or on a cluster."""
-    from sparrow.spark.pipelines.runner import run as run_pipeline
+    from sparrow.spark.pipelines.runner import run_pipeline as run_pipeline
 
     pipeline = load(file)
-    with progress(pipeline.name) as told:
+    with show_progress(pipeline.name) as told:
         done = run_pipeline(_session(pipeline, master, conf), pipeline, told=told)
     typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written")
 
 
-def validate(file: File) -> None:
+def validate(file: PipelineFile) -> None:
     """Check a pipeline: its file, its SQL, its columns. Nothing is read or written, and no broker need run."""
-    from sparrow.spark.pipelines.runner import validate as validate_pipeline
+    from sparrow.spark.pipelines.runner import validate_pipeline as validate_pipeline
 
     pipeline = load(file)
     frames = validate_pipeline(_session(pipeline, "local[1]", None), pipeline)
@@ -50,9 +50,9 @@ def validate(file: File) -> None:
         typer.echo(f"  {sink.name} <- {sink.input}: {columns}")
 
 
-def explain(file: File) -> None:
+def explain(file: PipelineFile) -> None:
     """Show what a pipeline is made of, and Spark's plan for each sink."""
-    from sparrow.spark.pipelines.runner import validate as validate_pipeline
+    from sparrow.spark.pipelines.runner import validate_pipeline as validate_pipeline
 
     pipeline = load(file)
     Console().print(_overview(pipeline))
@@ -68,29 +68,31 @@ def package(
     """Pack this Python environment for a cluster's executors."""
     from rich.progress import Progress
 
-    from sparrow.spark.runtime.environment_archive import build_archive
+    from sparrow.spark.runtime.environment_archive import build_environment_archive
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         work = bar.add_task("packing", total=None)
-        build_archive(out, progress=lambda done, total: bar.update(work, completed=done, total=total))
+        build_environment_archive(out, progress=lambda done, total: bar.update(work, completed=done, total=total))
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.0f} MB. On the cluster: --archives {out}#environment, and")
     typer.echo("PYSPARK_PYTHON=./environment/bin/python for driver and executors")
 
 
 def warm() -> None:
     """Make the class archive, which lets Spark start in about half the time."""
-    from sparrow.spark.runtime.class_archive import make
+    from sparrow.spark.runtime.class_archive import build_class_archive
 
     with Console(stderr=True).status("loading Spark's classes once"):
-        path = make()
+        path = build_class_archive()
     typer.echo(f"{path}: the next start is quicker")
 
 
 def _session(pipeline: Pipeline, master: str | None, conf: list[str] | None):  # type: ignore[no-untyped-def]
-    from sparrow.spark.pipelines.frames import text_of
+    from sparrow.spark.pipelines.frames import option_strings
     from sparrow.spark.runtime.session import spark_session
 
-    return spark_session(pipeline.name, master=master, options={**text_of(pipeline.spark), **pairs("--conf", conf)})
+    return spark_session(
+        pipeline.name, master=master, options={**option_strings(pipeline.spark), **parse_pairs("--conf", conf)}
+    )
 
 
 def _overview(pipeline: Pipeline) -> Table:

@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparrow.spark.jobs.time_span import Span
+from sparrow.spark.jobs.time_span import JobTimeSpan
 
 if TYPE_CHECKING:
-    from sparrow.spark.jobs.copy.message_copy import Copied
-    from sparrow.spark.jobs.copy.selection import Selection
+    from sparrow.spark.jobs.copy.message_copy import CopyResult
+    from sparrow.spark.jobs.copy.selection import MessageSelection
 
-Since = Annotated[str | None, typer.Option(help="Stored from then on: ISO time, ms since 1970, or -24h.")]
-Until = Annotated[str | None, typer.Option(help="Stored before then.")]
-QueueNumber = Annotated[int | None, typer.Option(help="Only this queue.", min=0)]
-OffsetRange = Annotated[
+SinceOption = Annotated[str | None, typer.Option(help="Stored from then on: ISO time, ms since 1970, or -24h.")]
+UntilOption = Annotated[str | None, typer.Option(help="Stored before then.")]
+QueueOption = Annotated[int | None, typer.Option(help="Only this queue.", min=0)]
+OffsetsOption = Annotated[
     tuple[int, int] | None, typer.Option(help="First and last queue offset, both included.", metavar="FIRST LAST")
 ]
-Keys = Annotated[str | None, typer.Option(help="Only messages with one of these keys or ids, ',' between them.")]
-KeysFile = Annotated[Path | None, typer.Option(help="The same from a file, a key a line.", exists=True, dir_okay=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+KeysOption = Annotated[str | None, typer.Option(help="Only messages with one of these keys or ids, ',' between them.")]
+KeysFileOption = Annotated[
+    Path | None, typer.Option(help="The same from a file, a key a line.", exists=True, dir_okay=False)
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 
 
-def selection(
+def parse_selection(
     topics: list[str] | None,
     *,
     since: str | None,
@@ -33,15 +35,15 @@ def selection(
     offsets: tuple[int, int] | None,
     keys: str | None,
     keys_file: Path | None,
-) -> Selection:
-    from sparrow.spark.jobs.copy.selection import Selection
+) -> MessageSelection:
+    from sparrow.spark.jobs.copy.selection import MessageSelection
 
-    span = Span.of(since, until)
+    span = JobTimeSpan.of(since, until)
     words = (keys or "").split(",") + (keys_file.read_text().splitlines() if keys_file is not None else [])
     wanted = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
     if (keys is not None or keys_file is not None) and not wanted:
         raise typer.BadParameter("there are no keys in --keys or --keys-file")
-    return Selection(
+    return MessageSelection(
         topics=tuple(topics or ()),
         from_ms=span.since_ms,
         to_ms=span.until_ms,
@@ -51,19 +53,19 @@ def selection(
     )
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def told_of_copies(copied: Copied, done: str, where: str, *, dry_run: bool) -> str:
+def copy_summary(copied: CopyResult, done: str, where: str, *, dry_run: bool) -> str:
     """What a copying job did, queue by queue where it only counted."""
     if copied.was_done:
         return f"Nothing written: this was {done} to {where} before. To do it once more, give it another name."
     if not dry_run:
-        return f"{counted(copied.written, 'message')} {done} to {where}."
+        return f"{pluralize(copied.written, 'message')} {done} to {where}."
     lines = [
         f"{count.queue.topic}/{count.queue.broker_name}/{count.queue.queue_id}: "
-        f"{counted(count.rows, 'message')}, offsets {count.first} to {count.last}"
+        f"{pluralize(count.rows, 'message')}, offsets {count.first} to {count.last}"
         for count in copied.counts
     ]
-    return "\n".join([*lines, f"{counted(copied.rows, 'message')} would be {done} to {where}."])
+    return "\n".join([*lines, f"{pluralize(copied.rows, 'message')} would be {done} to {where}."])

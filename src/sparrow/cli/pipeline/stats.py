@@ -10,12 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.pipeline.options import Checkpoint, Master, NameServers, SparkOptions, pairs, session
-from sparrow.cli.pipeline.progress_bar import progress
+from sparrow.cli.pipeline.options import (
+    CheckpointOption,
+    MasterOption,
+    NameServerOption,
+    SparkConfOption,
+    open_session,
+    parse_pairs,
+)
+from sparrow.cli.pipeline.progress_bar import show_progress
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
-    from sparrow.spark.jobs.stats.job import Measured
+    from sparrow.spark.jobs.stats.job import StatsResult
 
 TOPIC = "sparrow_stats"
 EXAMPLES = f"""
@@ -31,7 +38,7 @@ Examples:
 
 def stats(
     topic: Annotated[list[str], typer.Argument(help="The topics.")],
-    name_server: NameServers = "127.0.0.1:9876",
+    name_server: NameServerOption = "127.0.0.1:9876",
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", help="Sample the lag of this group only; may be repeated.")
     ] = None,
@@ -52,15 +59,15 @@ def stats(
     option: Annotated[
         list[str] | None, typer.Option(help="For the client, such as sparrow.accessKey=NAME; may be repeated.")
     ] = None,
-    checkpoint: Checkpoint = None,
-    master: Master = None,
-    conf: SparkOptions = None,
+    checkpoint: CheckpointOption = None,
+    master: MasterOption = None,
+    conf: SparkConfOption = None,
 ) -> None:
     """Measure topics and what clients do with them, into Parquet tables and a topic."""
     # Late: they load NumPy and Arrow, which no other verb should wait for.
     from sparrow.spark.jobs.stats import job
-    from sparrow.spark.jobs.time_span import Span
-    from sparrow.spark.runtime.filesystem import default_checkpoint
+    from sparrow.spark.jobs.time_span import JobTimeSpan
+    from sparrow.spark.runtime.filesystem import default_checkpoint_path
 
     if follow and catch_up:
         raise Refused("--follow and --catch-up exclude each other: one goes on for ever, the other leaves")
@@ -68,31 +75,31 @@ def stats(
     place = None
     if follow or catch_up:
         work = (name_server, sorted(topic), sorted(group or ()), output, parquet, no_traces)
-        place = str(checkpoint or default_checkpoint("stats", work))
+        place = str(checkpoint or default_checkpoint_path("stats", work))
     elif checkpoint is not None:
         raise Refused("a checkpoint is for --follow and --catch-up: a span of time is measured anew each time")
-    arguments = job.Stats(
+    arguments = job.StatsJob(
         name_servers=name_server,
         topics=tuple(topic),
         groups=tuple(group or ()),
-        span=Span.of(since, until),
+        span=JobTimeSpan.of(since, until),
         traces=not no_traces,
         parquet=parquet,
         topic=output,
         hot_keys=hot_keys,
         checkpoint=place,
         every_s=every if follow else None,
-        options=pairs("--option", option),
+        options=parse_pairs("--option", option),
     )
-    with progress("stats") as told:
-        spark = session("stats", master, pairs("--conf", conf))
+    with show_progress("stats") as told:
+        spark = open_session("stats", master, parse_pairs("--conf", conf))
         measured = job.run(spark, arguments, told=told)
     if measured.recent:
-        Console().print(shown(measured))
+        Console().print(minutes_table(measured))
     typer.echo(", ".join(f"{count:,} rows of {kind}" for kind, count in measured.rows.items()) or "nothing to measure")
 
 
-def shown(measured: Measured) -> Table:
+def minutes_table(measured: StatsResult) -> Table:
     table = Table(
         "minute (UTC)", "topic", "messages", "per s", "KB/s", "retried", "size p95", "latency p95", "hot keys"
     )

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.spark.runtime.filesystem import checkpoint_has_begun, joined, path_exists
-from sparrow.spark.runtime.progress import Told, follow
-from sparrow.spark.source.schema import TYPES
+from sparrow.spark.runtime.filesystem import checkpoint_exists, join_path, path_exists
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query
+from sparrow.spark.source.schema import COLUMN_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 GROUP = "sparrow_archive"
-EVERY_MS_MIN = 1_000
-READ_COLUMNS = (
+INTERVAL_MIN_MS = 1_000
+ARCHIVED_COLUMNS = (
     "body",
     "keys",
     "tags",
@@ -45,14 +45,14 @@ READ_COLUMNS = (
     "flag",
     "sys_flag",
 )
-READ_SCHEMA = ", ".join(f"{name} {TYPES[name]}" for name in READ_COLUMNS)
-FOLDERS = ("topic", "date", "hour")
+ARCHIVED_SCHEMA = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ARCHIVED_COLUMNS)
+PARTITION_COLUMNS = ("topic", "date", "hour")
 """Columns that are names of folders, not in the files."""
-SCHEMA = READ_SCHEMA + ", date date, hour int"
+SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
 """Of an archive. Whoever reads one should say it, or Spark takes a topic named 2024 for a number."""
 
 
-class Archive(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to archive, and where."""
 
     name_servers: str
@@ -74,29 +74,29 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if bool(self.topics) == (self.pattern is not None):
             raise Refused("say which topics to archive: their names, or a pattern, and not both")
-        if self.every_ms is not None and self.every_ms < EVERY_MS_MIN:
+        if self.every_ms is not None and self.every_ms < INTERVAL_MIN_MS:
             raise Refused("an archive is written at most once a second: smaller batches make a file for every message")
 
     @property
     def checkpoint_path(self) -> str:
-        return self.checkpoint or joined(self.path, "_checkpoint")
+        return self.checkpoint or join_path(self.path, "_checkpoint")
 
 
-class Archived(msgspec.Struct, frozen=True):
+class ArchiveResult(msgspec.Struct, frozen=True):
     rows: int
     """Written in this run."""
     behind: int
     """What came in while it ran."""
 
 
-def run(spark: SparkSession, archive: Archive, *, told: Told) -> Archived:
+def run(spark: SparkSession, archive: ArchiveJob, *, told: ProgressCallback) -> ArchiveResult:
     """Archive until everything that is there now is, or (`every_ms`) until the query is stopped."""
     _check_checkpoint(spark, archive)
     writer = (
-        with_folders(messages(spark, archive))
+        add_partition_columns(read_topics(spark, archive))
         .writeStream.format("parquet")
         .queryName(f"archive of {archive.path}")
-        .partitionBy(*FOLDERS)
+        .partitionBy(*PARTITION_COLUMNS)
         .option("compression", "zstd")
         .option("path", archive.path)
         .option("checkpointLocation", archive.checkpoint_path)
@@ -105,16 +105,16 @@ def run(spark: SparkSession, archive: Archive, *, told: Told) -> Archived:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{archive.every_ms} milliseconds")
-    done = follow(writer.start(), told)
-    return Archived(done.rows, done.behind or 0)
+    done = follow_query(writer.start(), told)
+    return ArchiveResult(done.rows, done.behind or 0)
 
 
-def messages(spark: SparkSession, archive: Archive) -> DataFrame:
+def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
     """The topics as a stream of everything that a record says."""
     which = {"subscribe": ",".join(archive.topics)} if archive.topics else {"subscribePattern": archive.pattern}
     return (
         spark.readStream.format("sparrow")
-        .schema(READ_SCHEMA)
+        .schema(ARCHIVED_SCHEMA)
         .options(
             **which,
             nameserver=archive.name_servers,
@@ -128,7 +128,7 @@ def messages(spark: SparkSession, archive: Archive) -> DataFrame:
     )
 
 
-def with_folders(stored: DataFrame) -> DataFrame:
+def add_partition_columns(stored: DataFrame) -> DataFrame:
     """With the day and the hour of store time, in UTC whatever the session's zone is."""
     from pyspark.sql import functions as F
 
@@ -142,16 +142,16 @@ def with_folders(stored: DataFrame) -> DataFrame:
     )
 
 
-def archived(spark: SparkSession, path: str) -> DataFrame:
+def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """An archive as a table."""
     if not path_exists(spark, path):
         raise Refused(f"there is no archive at {path}")
     return spark.read.schema(SCHEMA).parquet(path)
 
 
-def _check_checkpoint(spark: SparkSession, archive: Archive) -> None:
-    has_files = path_exists(spark, joined(archive.path, "_spark_metadata"))
-    if has_files and not checkpoint_has_begun(spark, archive.checkpoint_path):
+def _check_checkpoint(spark: SparkSession, archive: ArchiveJob) -> None:
+    has_files = path_exists(spark, join_path(archive.path, "_spark_metadata"))
+    if has_files and not checkpoint_exists(spark, archive.checkpoint_path):
         raise Refused(
             f"the archive {archive.path} was written with another checkpoint than {archive.checkpoint_path}, which "
             f"knows nothing: name the old one, or archive to another folder"

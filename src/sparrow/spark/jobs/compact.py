@@ -20,27 +20,35 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.spark.options import for_client
-from sparrow.spark.runtime.filesystem import joined, key_of, names_in, path_exists, read_text, remove, replace_text
-from sparrow.spark.runtime.progress import Told, watch_job
-from sparrow.spark.source.metadata import look, places_of
-from sparrow.spark.source.offset_resolution import name_of
+from sparrow.spark.options import select_client_options
+from sparrow.spark.runtime.filesystem import (
+    derive_job_key,
+    join_path,
+    list_names,
+    path_exists,
+    read_text,
+    remove_path,
+    replace_text,
+)
+from sparrow.spark.runtime.progress import ProgressCallback, watch_job
+from sparrow.spark.source.metadata import fetch_extents, open_metadata
+from sparrow.spark.source.offset_resolution import format_queue_name
 from sparrow.spark.source.options import SourceOptions
-from sparrow.spark.source.schema import TYPES
+from sparrow.spark.source.schema import COLUMN_TYPES
 from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PLACE = ("topic", "broker", "queue_id", "queue_offset", "store_timestamp")
-TABLE = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *PLACE)
-COPY = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *PLACE)
+POSITION_COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "store_timestamp")
+TABLE = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
+COPY = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
 KEY = ("topic", "keys")
-CURRENT, PLANNED = "_current", "_planned"
+CURRENT_FILE, PLAN_FILE = "_current", "_planned"
 _VERSIONS_KEPT = 2
 
 
-class Compact(msgspec.Struct, frozen=True, kw_only=True):
+class CompactJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to compact, and where to."""
 
     name_servers: str
@@ -60,7 +68,7 @@ class Compact(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused(f"{self.to_topic!r} cannot be compacted into itself: name another topic")
 
 
-class Version(msgspec.Struct, frozen=True):
+class TableVersion(msgspec.Struct, frozen=True):
     """What `_current` and `_planned` say."""
 
     number: int
@@ -72,7 +80,7 @@ class Version(msgspec.Struct, frozen=True):
         return f"v{self.number:08}"
 
 
-class Compacted(msgspec.Struct, frozen=True):
+class CompactResult(msgspec.Struct, frozen=True):
     read: int
     """Messages that came since the run before."""
     keys: int
@@ -80,35 +88,35 @@ class Compacted(msgspec.Struct, frozen=True):
     version: int
 
 
-def run(spark: SparkSession, compact: Compact, *, told: Told) -> Compacted:
+def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> CompactResult:
     """Bring the table, or the topic, up to what the topics hold now."""
-    current = _said(spark, joined(compact.path, CURRENT)) or Version(0, {})
+    current = _said(spark, join_path(compact.path, CURRENT_FILE)) or TableVersion(0, {})
     ranges, planned = _plan(spark, compact, current)
     read = sum(end - start for start, end in ranges.values())
     if not read:
         there = _known(spark, compact, current)
-        return Compacted(0, there.count() if there is not None else 0, current.number)
-    news = messages(spark, compact, ranges)
+        return CompactResult(0, there.count() if there is not None else 0, current.number)
+    news = read_new_messages(spark, compact, ranges)
     with watch_job(spark, told, what="compact"):
         if compact.to_topic is None:
             keys = _write_table(spark, compact, news, current, planned)
         else:
             keys = _write_topic(compact, news, planned)
-    replace_text(spark, joined(compact.path, CURRENT), msgspec.json.encode(planned).decode())
-    remove(spark, joined(compact.path, PLANNED))
+    replace_text(spark, join_path(compact.path, CURRENT_FILE), msgspec.json.encode(planned).decode())
+    remove_path(spark, join_path(compact.path, PLAN_FILE))
     _sweep(spark, compact.path, planned.number)
-    return Compacted(read, keys, planned.number)
+    return CompactResult(read, keys, planned.number)
 
 
-def table(spark: SparkSession, path: str) -> DataFrame:
+def read_table(spark: SparkSession, path: str) -> DataFrame:
     """The table as it is now."""
-    current = _said(spark, joined(path, CURRENT))
-    if current is None or not path_exists(spark, joined(path, current.folder)):
+    current = _said(spark, join_path(path, CURRENT_FILE))
+    if current is None or not path_exists(spark, join_path(path, current.folder)):
         raise Refused(f"there is no compacted table at {path}")
-    return spark.read.parquet(joined(path, current.folder))
+    return spark.read.parquet(join_path(path, current.folder))
 
 
-def latest(messages: DataFrame) -> DataFrame:
+def latest_by_key(messages: DataFrame) -> DataFrame:
     """One row for each key of each topic: the newest."""
     from pyspark.sql import functions as F
 
@@ -123,7 +131,7 @@ def latest(messages: DataFrame) -> DataFrame:
     return newest.select(*KEY, "row.*").select(*messages.columns)
 
 
-def without_empty(rows: DataFrame) -> DataFrame:
+def drop_empty_bodies(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.where(F.length("body") > 0)
@@ -131,32 +139,32 @@ def without_empty(rows: DataFrame) -> DataFrame:
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
-Ranges = dict[QueueRef, tuple[int, int]]
+RangesOfQueues = dict[QueueRef, tuple[int, int]]
 
 
-def _plan(spark: SparkSession, compact: Compact, current: Version) -> tuple[Ranges, Version]:
+def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tuple[RangesOfQueues, TableVersion]:
     """What the next version is made of. A plan that was made before and not carried out is kept to."""
     which = {"subscribe": ",".join(compact.topics)} if compact.topics else {"subscribePattern": str(compact.pattern)}
     options = SourceOptions.of({**which, "nameserver": compact.name_servers, **compact.options})
-    heads = look(options, places_of(options), is_fresh=True)
-    ends = {name_of(queue): head.end for queue, head in heads.items()}
-    planned = _said(spark, joined(compact.path, PLANNED))
+    heads = fetch_extents(options, open_metadata(options), is_fresh=True)
+    ends = {format_queue_name(queue): head.end for queue, head in heads.items()}
+    planned = _said(spark, join_path(compact.path, PLAN_FILE))
     if planned is None or planned.number != current.number + 1:
-        planned = Version(current.number + 1, current.next | ends)
+        planned = TableVersion(current.number + 1, current.next | ends)
         is_new = True
     else:
         is_new = False
     ranges = {}
     for queue, head in heads.items():
-        name = name_of(queue)
+        name = format_queue_name(queue)
         if name in planned.next:
             ranges[queue] = (current.next.get(name, head.first), planned.next[name])
     if is_new and any(start < end for start, end in ranges.values()):
-        replace_text(spark, joined(compact.path, PLANNED), msgspec.json.encode(planned).decode())
+        replace_text(spark, join_path(compact.path, PLAN_FILE), msgspec.json.encode(planned).decode())
     return ranges, planned
 
 
-def messages(spark: SparkSession, compact: Compact, ranges: Ranges) -> DataFrame:
+def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOfQueues) -> DataFrame:
     """What came since the run before."""
     assign: dict[str, dict[str, list[int]]] = {}
     starts: dict[str, dict[str, dict[str, int]]] = {}
@@ -168,7 +176,7 @@ def messages(spark: SparkSession, compact: Compact, ranges: Ranges) -> DataFrame
     is_copy = compact.to_topic is not None
     return (
         spark.read.format("sparrow")
-        .schema(", ".join(f"{name} {TYPES[name]}" for name in (COPY if is_copy else TABLE)))
+        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (COPY if is_copy else TABLE)))
         .options(
             nameserver=compact.name_servers,
             assign=msgspec.json.encode(assign).decode(),
@@ -184,30 +192,32 @@ def messages(spark: SparkSession, compact: Compact, ranges: Ranges) -> DataFrame
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _write_table(spark: SparkSession, compact: Compact, news: DataFrame, current: Version, planned: Version) -> int:
+def _write_table(
+    spark: SparkSession, compact: CompactJob, news: DataFrame, current: TableVersion, planned: TableVersion
+) -> int:
     known = _known(spark, compact, current)
-    rows = latest(news if known is None else known.unionByName(news))
+    rows = latest_by_key(news if known is None else known.unionByName(news))
     if compact.drop_empty:
-        rows = without_empty(rows)
-    folder = joined(compact.path, planned.folder)
+        rows = drop_empty_bodies(rows)
+    folder = join_path(compact.path, planned.folder)
     rows.write.mode("overwrite").option("compression", "zstd").parquet(folder)
     return spark.read.parquet(folder).count()
 
 
-def _known(spark: SparkSession, compact: Compact, current: Version) -> DataFrame | None:
-    folder = joined(compact.path, current.folder)
+def _known(spark: SparkSession, compact: CompactJob, current: TableVersion) -> DataFrame | None:
+    folder = join_path(compact.path, current.folder)
     return spark.read.parquet(folder) if current.number and path_exists(spark, folder) else None
 
 
-def _write_topic(compact: Compact, news: DataFrame, planned: Version) -> int:
+def _write_topic(compact: CompactJob, news: DataFrame, planned: TableVersion) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    rows = latest(news)
+    rows = latest_by_key(news)
     if compact.drop_empty:
-        rows = without_empty(rows)
+        rows = drop_empty_bodies(rows)
     seen = Observation()
-    key = key_of("compact", (msgspec.structs.replace(compact, options={}), planned))
+    key = derive_job_key("compact", (msgspec.structs.replace(compact, options={}), planned))
     (
         rows.select("body", "keys", "properties_raw", "flag", "sys_flag", "born_timestamp")
         .observe(seen, F.count("*").alias("rows"))
@@ -218,24 +228,24 @@ def _write_topic(compact: Compact, news: DataFrame, planned: Version) -> int:
             topic=compact.to_topic,
             delivery="exactlyOnce",
             jobKey=key,
-            **for_client(compact.options),
+            **select_client_options(compact.options),
         )
         .save()
     )
     return int(seen.get["rows"])
 
 
-def _said(spark: SparkSession, path: str) -> Version | None:
+def _said(spark: SparkSession, path: str) -> TableVersion | None:
     text = read_text(spark, path)
     try:
-        return None if text is None else msgspec.json.decode(text, type=Version)
+        return None if text is None else msgspec.json.decode(text, type=TableVersion)
     except msgspec.DecodeError as cause:
         raise Refused(f"{path} is not what a compaction leaves behind: {cause}") from cause
 
 
 def _sweep(spark: SparkSession, path: str, number: int) -> None:
     """Versions that nobody reads any more, and those of runs that were killed."""
-    kept = {Version(number - back, {}).folder for back in range(_VERSIONS_KEPT)}
-    for name in names_in(spark, path):
+    kept = {TableVersion(number - back, {}).folder for back in range(_VERSIONS_KEPT)}
+    for name in list_names(spark, path):
         if name.startswith("v") and name[1:].isdecimal() and name not in kept:
-            remove(spark, joined(path, name))
+            remove_path(spark, join_path(path, name))

@@ -18,30 +18,30 @@ import msgspec
 
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.archive import FOLDERS, archived
+from sparrow.spark.jobs.archive import PARTITION_COLUMNS, read_archive
 from sparrow.spark.jobs.forward import (
-    CARRIED,
-    carried,
+    FORWARDED_COLUMNS,
     check_topics,
-    mentioned,
-    property_of,
+    columns_in_sql,
+    extract_property,
     read_stream,
-    topic_options,
+    to_sink_rows,
+    topic_sink_options,
     write_stream,
 )
-from sparrow.spark.runtime.progress import Told, failing_in_a_sentence, follow, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 _PLACE = ("topic", "broker", "queue_id", "queue_offset")
 _SAME, _COUNTED = "_same", "_counted"
 
 
-class Dedupe(msgspec.Struct, frozen=True, kw_only=True):
+class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     sources: tuple[str, ...]
     target: str
@@ -63,56 +63,56 @@ class Dedupe(msgspec.Struct, frozen=True, kw_only=True):
     """Of the client, `sparrow.*`."""
 
 
-class Deduped(msgspec.Struct, frozen=True):
+class DedupeResult(msgspec.Struct, frozen=True):
     read: int
     dropped: int | None
     """None: too many batches to know."""
 
 
-def run(spark: SparkSession, arguments: Dedupe, *, told: Told = lambda done: None) -> Deduped:
+def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = lambda done: None) -> DedupeResult:
     """Dedupe what there is; with `every_s`, whatever comes."""
     check_topics(arguments.sources, arguments.target)
-    with failing_in_a_sentence(), _state_store(spark, arguments.large_state):
+    with translate_spark_errors(), _state_store(spark, arguments.large_state):
         read = read_stream(
             spark,
-            (*CARRIED, *_PLACE, "store_timestamp", *mentioned(arguments.by)),
+            (*FORWARDED_COLUMNS, *_PLACE, "store_timestamp", *columns_in_sql(arguments.by)),
             nameserver=arguments.name_servers,
             subscribe=",".join(arguments.sources),
             startingOffsets=arguments.starting,
             maxOffsetsPerTrigger=str(arguments.rows_a_batch),
             groupId=arguments.group,
             tags=arguments.tags,
-            decompress=str("body" in mentioned(arguments.by)).lower(),
+            decompress=str("body" in columns_in_sql(arguments.by)).lower(),
             **arguments.options,
         )
-        once = deduped(read, by=arguments.by, within_ms=arguments.within_ms)
+        once = dedupe_stream(read, by=arguments.by, within_ms=arguments.within_ms)
         query = write_stream(
-            once if arguments.in_order else carried(once),
+            once if arguments.in_order else to_sink_rows(once),
             name=f"dedupe-{arguments.target}",
             checkpoint=arguments.checkpoint,
             every_s=arguments.every_s,
-            options=topic_options(arguments),
-            arranged=in_order if arguments.in_order else None,
+            options=topic_sink_options(arguments),
+            arranged=sort_by_key if arguments.in_order else None,
         )
-    done = follow(query, told)
-    return Deduped(done.rows, _dropped(query, done.rows))
+    done = follow_query(query, told)
+    return DedupeResult(done.rows, _dropped(query, done.rows))
 
 
 def run_archive(
-    spark: SparkSession, path: str, to: str, *, by: str = "msg_id", told: Told = lambda done: None
-) -> Deduped:
+    spark: SparkSession, path: str, to: str, *, by: str = "msg_id", told: ProgressCallback = lambda done: None
+) -> DedupeResult:
     """An archive to a new one, without its repeats."""
-    stored = archived(spark, path)
+    stored = read_archive(spark, path)
     with watch_job(spark, told, what="dedupe"):
-        first_of_each(stored, by=by).repartition(*FOLDERS).sortWithinPartitions(*_PLACE).write.partitionBy(
-            *FOLDERS
+        dedupe_table(stored, by=by).repartition(*PARTITION_COLUMNS).sortWithinPartitions(*_PLACE).write.partitionBy(
+            *PARTITION_COLUMNS
         ).option("compression", "zstd").parquet(to)
         read = stored.count()
-        kept = archived(spark, to).count()
-    return Deduped(read, read - kept)
+        kept = read_archive(spark, to).count()
+    return DedupeResult(read, read - kept)
 
 
-def deduped(messages: DataFrame, *, by: str = "msg_id", within_ms: int = 600_000) -> DataFrame:
+def dedupe_stream(messages: DataFrame, *, by: str = "msg_id", within_ms: int = 600_000) -> DataFrame:
     """A stream without the repeats that are read within the time. Has all columns of the messages."""
     from pyspark.sql import functions as f
 
@@ -131,7 +131,7 @@ def deduped(messages: DataFrame, *, by: str = "msg_id", within_ms: int = 600_000
     )
 
 
-def first_of_each(messages: DataFrame, *, by: str = "msg_id") -> DataFrame:
+def dedupe_table(messages: DataFrame, *, by: str = "msg_id") -> DataFrame:
     """A table, of an archive say, without any repeats: of each the one that was stored first."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -146,13 +146,13 @@ def first_of_each(messages: DataFrame, *, by: str = "msg_id") -> DataFrame:
     )
 
 
-def in_order(batch: DataFrame) -> DataFrame:
+def sort_by_key(batch: DataFrame) -> DataFrame:
     """Rows for the sink, those with one key in the order of their queue."""
     from pyspark.sql import functions as f
 
-    keys = (property_of("properties_raw", PROPERTY_SHARDING_KEY), f.col("keys"))
+    keys = (extract_property("properties_raw", PROPERTY_SHARDING_KEY), f.col("keys"))
     key = f.coalesce(*(f.nullif(each, f.lit("")) for each in keys), f.col("msg_id"))
-    return carried(batch.repartition(key).sortWithinPartitions(*_PLACE))
+    return to_sink_rows(batch.repartition(key).sortWithinPartitions(*_PLACE))
 
 
 def _same(by: str, messages: DataFrame) -> Column:
@@ -172,7 +172,7 @@ def _state_store(spark: SparkSession, is_large: bool) -> Iterator[None]:
     """A query keeps the settings of the moment at which it starts."""
     before = spark.conf.get(_STATE_STORE, None)
     if is_large:
-        spark.conf.set(_STATE_STORE, ROCKSDB)
+        spark.conf.set(_STATE_STORE, ROCKSDB_PROVIDER)
     try:
         yield
     finally:

@@ -16,22 +16,28 @@ import msgspec
 
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.copy.message_copy import COPIED
-from sparrow.spark.runtime.progress import Done, Told, failing_in_a_sentence, follow, in_a_sentence
-from sparrow.spark.source.schema import TYPES
+from sparrow.spark.jobs.copy.message_copy import COPIED_COLUMNS
+from sparrow.spark.runtime.progress import (
+    JobProgress,
+    ProgressCallback,
+    follow_query,
+    shorten_batch_errors,
+    translate_spark_errors,
+)
+from sparrow.spark.source.schema import COLUMN_TYPES
 from sparrow.wire.properties import NAME_END, VALUE_END
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-CARRIED = ("body", *COPIED, "keys", "msg_id")
+FORWARDED_COLUMNS = ("body", *COPIED_COLUMNS, "keys", "msg_id")
 """What is read of a message to write it again; the last two only choose its queue."""
-EVERY_MIN_S = 1.0
+INTERVAL_MIN_S = 1.0
 """A stream that looks more often is busy with looking."""
 
 
-class Forward(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     sources: tuple[str, ...]
     target: str
@@ -54,19 +60,19 @@ class Forward(msgspec.Struct, frozen=True, kw_only=True):
     """Of the client, `sparrow.*`."""
 
 
-class Forwarded(msgspec.Struct, frozen=True):
+class ForwardResult(msgspec.Struct, frozen=True):
     read: int
     written: int | None
     """None: too many batches to know."""
 
 
-def run(spark: SparkSession, arguments: Forward, *, told: Told = lambda done: None) -> Forwarded:
+def run(spark: SparkSession, arguments: ForwardJob, *, told: ProgressCallback = lambda done: None) -> ForwardResult:
     """Forward what there is; with `every_s`, whatever comes."""
     check_topics(arguments.sources, arguments.target)
-    with failing_in_a_sentence():
+    with translate_spark_errors():
         read = read_stream(
             spark,
-            (*CARRIED, *mentioned(arguments.where, arguments.by)),
+            (*FORWARDED_COLUMNS, *columns_in_sql(arguments.where, arguments.by)),
             nameserver=arguments.name_servers,
             subscribe=",".join(arguments.sources),
             startingOffsets=arguments.starting,
@@ -76,18 +82,18 @@ def run(spark: SparkSession, arguments: Forward, *, told: Told = lambda done: No
             targetRowsPerTask="0",
             groupId=arguments.group,
             tags=arguments.tags,
-            decompress=str("body" in mentioned(arguments.where, arguments.by)).lower(),
+            decompress=str("body" in columns_in_sql(arguments.where, arguments.by)).lower(),
             **arguments.options,
         )
         query = write_stream(
-            forwarded(read, where=arguments.where, by=arguments.by),
+            to_forwarded_rows(read, where=arguments.where, by=arguments.by),
             name=f"forward-{arguments.target}",
             checkpoint=arguments.checkpoint,
             every_s=arguments.every_s,
-            options=topic_options(arguments),
+            options=topic_sink_options(arguments),
         )
-    done = follow(query, told)
-    return Forwarded(done.rows, written(query, done))
+    done = follow_query(query, told)
+    return ForwardResult(done.rows, rows_written(query, done))
 
 
 def check_topics(sources: Sequence[str], target: str) -> None:
@@ -97,20 +103,20 @@ def check_topics(sources: Sequence[str], target: str) -> None:
         raise Refused(f"topic {target!r} cannot be read and written by one job: it would never end")
 
 
-def forwarded(messages: DataFrame, *, where: str | None = None, by: str | None = None) -> DataFrame:
+def to_forwarded_rows(messages: DataFrame, *, where: str | None = None, by: str | None = None) -> DataFrame:
     """Messages of a topic as rows for another one."""
-    return carried(messages if where is None else messages.where(where), by=by)
+    return to_sink_rows(messages if where is None else messages.where(where), by=by)
 
 
-def carried(messages: DataFrame, *, by: str | None = None) -> DataFrame:
+def to_sink_rows(messages: DataFrame, *, by: str | None = None) -> DataFrame:
     """All that a message is, as a sink takes it. `by`: SQL for the key that chooses its queue."""
     from pyspark.sql import functions as f
 
-    key = property_of("properties_raw", PROPERTY_SHARDING_KEY) if by is None else f.expr(by).cast("string")
-    return messages.select(*CARRIED, key.alias("sharding_key"))
+    key = extract_property("properties_raw", PROPERTY_SHARDING_KEY) if by is None else f.expr(by).cast("string")
+    return messages.select(*FORWARDED_COLUMNS, key.alias("sharding_key"))
 
 
-def property_of(raw: str, name: str) -> Column:
+def extract_property(raw: str, name: str) -> Column:
     """One property, of the column with all of them as a record has them; empty if there is none."""
     from pyspark.sql import functions as f
 
@@ -121,24 +127,24 @@ def property_of(raw: str, name: str) -> Column:
 # -- streams of messages ----------------------------------------------------------------------------------------------
 
 
-def mentioned(*expressions: str | None) -> list[str]:
+def columns_in_sql(*expressions: str | None) -> list[str]:
     """Columns of a topic that SQL may speak of: what it does not, need not be read."""
     words = {word for sql in expressions for word in re.findall(r"\w+", (sql or "").lower())}
-    return [name for name in TYPES if name in words]
+    return [name for name in COLUMN_TYPES if name in words]
 
 
 def read_stream(spark: SparkSession, columns: Sequence[str], **options: str | None) -> DataFrame:
     """These columns of topics, as a stream; an option that is None is not set."""
     said = {name: text for name, text in options.items() if text is not None}
-    return spark.readStream.format("sparrow").schema(ddl(columns)).options(**said).load()
+    return spark.readStream.format("sparrow").schema(topic_schema(columns)).options(**said).load()
 
 
-def ddl(columns: Sequence[str]) -> str:
+def topic_schema(columns: Sequence[str]) -> str:
     """A schema of these columns of a topic."""
-    return ", ".join(f"`{name}` {TYPES[name]}" for name in dict.fromkeys(columns))
+    return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in dict.fromkeys(columns))
 
 
-class ToTopic(Protocol):
+class TopicJob(Protocol):
     """Arguments of a job that writes a topic."""
 
     @property
@@ -151,7 +157,7 @@ class ToTopic(Protocol):
     def options(self) -> dict[str, str]: ...
 
 
-def topic_options(arguments: ToTopic) -> dict[str, str]:
+def topic_sink_options(arguments: TopicJob) -> dict[str, str]:
     """For the sink."""
     return {
         "nameserver": arguments.name_servers,
@@ -174,8 +180,8 @@ def write_stream(
 
     `arranged`: what is done with each micro-batch before it is written; a stream cannot be sorted, its batches can.
     """
-    if every_s is not None and every_s < EVERY_MIN_S:
-        raise Refused(f"a stream that looks every {every_s} s would do little else: say {EVERY_MIN_S} s or more")
+    if every_s is not None and every_s < INTERVAL_MIN_S:
+        raise Refused(f"a stream that looks every {every_s} s would do little else: say {INTERVAL_MIN_S} s or more")
     writer = rows.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     if every_s is None:
         writer = writer.trigger(availableNow=True)
@@ -187,10 +193,10 @@ def write_stream(
     def write(batch: DataFrame, _: int) -> None:
         arranged(batch).write.format("sparrow").mode("append").options(**options).save()
 
-    return writer.foreachBatch(in_a_sentence(write)).start()
+    return writer.foreachBatch(shorten_batch_errors(write)).start()
 
 
-def written(query: StreamingQuery, done: Done) -> int | None:
+def rows_written(query: StreamingQuery, done: JobProgress) -> int | None:
     """How many rows a query that has ended gave its sink; None: Spark does not remember, or never knew."""
     remembered = query.recentProgress
     if sum(progress.numInputRows for progress in remembered) != done.rows:

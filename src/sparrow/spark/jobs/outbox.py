@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from sparrow.spark.runtime.progress import Done, Told, watch_job
+from sparrow.spark.runtime.progress import JobProgress, ProgressCallback, watch_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOT_ROWS = 2_000
+CLAIM_ROWS = 2_000
 """Claimed together. A lot is sent within half a lease, whatever the bodies' size."""
 _LOOK_S = 1.0
 """Between two counts of what is left."""
 _COUNTED = "sent long, failed long, seconds double"
 
 
-class Outbox(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxJob(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int | None = None
     """Relays side by side; None: one for each core."""
 
 
-class Sent(NamedTuple):
+class RelayCounts(NamedTuple):
     """What one relay did."""
 
     sent: int
@@ -46,13 +46,13 @@ class Sent(NamedTuple):
     """Attempts that failed: those events are tried again later, by whoever comes."""
 
 
-class Relay(Protocol):
+class TaskRelay(Protocol):
     """Sends until nothing is due. Goes to the tasks by pickle."""
 
-    def __call__(self, number: int) -> Sent: ...
+    def __call__(self, number: int) -> RelayCounts: ...
 
 
-class Outboxed(msgspec.Struct, frozen=True):
+class OutboxResult(msgspec.Struct, frozen=True):
     sent: int
     failed: int
     left: int
@@ -67,12 +67,12 @@ class Outboxed(msgspec.Struct, frozen=True):
 
 def run(
     spark: SparkSession,
-    arguments: Outbox,
-    relay: Relay,
+    arguments: OutboxJob,
+    relay: TaskRelay,
     open_events: Callable[[], int],
     *,
-    told: Told = lambda done: None,
-) -> Outboxed:
+    told: ProgressCallback = lambda done: None,
+) -> OutboxResult:
     """Send what is due. `open_events` counts, in the driver, what is not sent yet."""
     tasks = arguments.tasks or max(1, spark.sparkContext.defaultParallelism)
 
@@ -90,7 +90,7 @@ def run(
     work = spark.range(0, tasks, 1, tasks).mapInArrow(relayed, _COUNTED)
     with watch_job(spark, lambda done: None, what="outbox"), _counting(open_events, told):
         rows = work.collect()
-    return Outboxed(
+    return OutboxResult(
         sum(row["sent"] for row in rows),
         sum(row["failed"] for row in rows),
         open_events(),
@@ -102,14 +102,14 @@ _KINDS = (pa.int64(), pa.int64(), pa.float64())
 
 
 @contextmanager
-def _counting(open_events: Callable[[], int], told: Told) -> Iterator[None]:
+def _counting(open_events: Callable[[], int], told: ProgressCallback) -> Iterator[None]:
     """Tells what is left, as the database sees it: tasks say nothing before their end."""
     first, is_over = open_events(), threading.Event()
 
     def watch() -> None:
         left = first
         while True:
-            told(Done(rows=max(0, first - left), behind=left))
+            told(JobProgress(rows=max(0, first - left), behind=left))
             if is_over.wait(_LOOK_S):
                 return
             left = open_events()
@@ -123,20 +123,20 @@ def _counting(open_events: Callable[[], int], told: Told) -> Iterator[None]:
         watcher.join()
 
 
-class Posting:
+class BulkAppender:
     """Messages of any topics, appended in bulk from inside a task.
 
     What is posted is there when `post` returns. When no answer comes it is asked again, and not appended twice.
     """
 
     def __init__(self, name_servers: str, *, client: dict[str, str], topic_queues: int, patience_ms: int) -> None:
-        from sparrow.spark.sink.options import sink_options
+        from sparrow.spark.sink.options import parse_sink_options
 
-        self._options = sink_options(
+        self._options = parse_sink_options(
             {
                 "nameserver": name_servers,
                 "delivery": "idempotent",
-                "chunkRows": str(LOT_ROWS * 10),
+                "chunkRows": str(CLAIM_ROWS * 10),
                 "topicQueues": str(topic_queues),
                 "commitTimeoutMs": str(patience_ms),
                 **client,
@@ -147,14 +147,14 @@ class Posting:
 
     def post(self, messages: pa.RecordBatch) -> None:
         """Columns are those of a sink: body, topic, keys, sharding_key, properties."""
-        from sparrow.spark.client_pool import LINKS
-        from sparrow.spark.sink.commit_messages import Transaction
-        from sparrow.spark.sink.message_columns import layout_of
-        from sparrow.spark.sink.partition_writer import Task, write
+        from sparrow.spark.client_pool import CLIENT_POOL
+        from sparrow.spark.sink.commit_messages import WriteId
+        from sparrow.spark.sink.message_columns import resolve_columns
+        from sparrow.spark.sink.partition_writer import WriteTask, write_partition
 
-        layout = layout_of([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
-        task = Task(Transaction(self._scope, next(self._numbers)), 0, may_make_topics=True)
-        write([messages], layout, self._options, task, LINKS.to(self._options.client))
+        layout = resolve_columns([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
+        task = WriteTask(WriteId(self._scope, next(self._numbers)), 0, may_make_topics=True)
+        write_partition([messages], layout, self._options, task, CLIENT_POOL.to(self._options.client))
 
 
 PROPERTIES = pa.map_(pa.string(), pa.string())

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.spark.client_pool import LINKS
-from sparrow.spark.options import client_options, read
-from sparrow.spark.source.metadata import BrokerPlaces
+from sparrow.spark.client_pool import CLIENT_POOL
+from sparrow.spark.options import parse_client_options, parse_options
+from sparrow.spark.source.metadata import BrokerMetadata
 from sparrow.spark.source.options import SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Span(msgspec.Struct, frozen=True):
+class JobTimeSpan(msgspec.Struct, frozen=True):
     since_ms: int | None = None
     """None: from the beginning."""
     until_ms: int | None = None
@@ -28,26 +28,26 @@ class Span(msgspec.Struct, frozen=True):
             raise Refused(f"the time ends at {self.until_ms} ms, before it begins at {self.since_ms} ms")
 
     @classmethod
-    def of(cls, since: str | None, until: str | None) -> Span:
+    def of(cls, since: str | None, until: str | None) -> JobTimeSpan:
         """Milliseconds since 1970, ISO time, or relative: `-10m`."""
         return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
 
-    def wider(self, *, before_ms: int) -> Span:
+    def wider(self, *, before_ms: int) -> JobTimeSpan:
         """From earlier on, and with no end."""
-        return Span(None if self.since_ms is None else max(0, self.since_ms - before_ms))
+        return JobTimeSpan(None if self.since_ms is None else max(0, self.since_ms - before_ms))
 
 
 def _ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    said = read(SOURCE, {option: text})
+    said = parse_options(SOURCE, {option: text})
     found: int | None = said["starting_ms"] if option == "startingTimestamp" else said["ending_ms"]
     return found
 
 
-def stored_in(
+def read_time_span(
     spark: SparkSession,
-    span: Span,
+    span: JobTimeSpan,
     topics: Iterable[str],
     schema: str,
     *,
@@ -64,6 +64,6 @@ def stored_in(
     return spark.read.format("sparrow").schema(schema).options(**said).load()
 
 
-def brokers(name_servers: str, options: Mapping[str, str]) -> BrokerPlaces:
+def open_broker_metadata(name_servers: str, options: Mapping[str, str]) -> BrokerMetadata:
     """What the driver asks brokers itself."""
-    return BrokerPlaces(LINKS.to(client_options(name_servers, options)))
+    return BrokerMetadata(CLIENT_POOL.to(parse_client_options(name_servers, options)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-PUB, BEGUN, ENDED, TRANSACTION = "Pub", "SubBefore", "SubAfter", "EndTransaction"
+PUB, SUB_BEFORE, SUB_AFTER, END_TRANSACTION = "Pub", "SubBefore", "SubAfter", "EndTransaction"
 TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
     [
@@ -45,27 +45,27 @@ DDL = (
     "record string, time timestamp, `group` string, topic string, msg_id string, tags string, keys string, "
     "body_bytes bigint, cost_ms bigint, kind bigint, retries bigint, is_success boolean, code bigint, state string"
 )
-NEEDS = "body binary, store_timestamp timestamp"
-"""The columns of the trace topic that `records` wants."""
+TRACE_MESSAGE_SCHEMA = "body binary, store_timestamp timestamp"
+"""The columns of the trace topic that `explode_records` wants."""
 _FIELD_END, _RECORD_END = "\x01", "\x02"
 _NUMBER = r"^-?[0-9]{1,18}$"
 _TIME = r"^[0-9]{1,15}$"
 """Milliseconds that microseconds of 64 bits can hold."""
 
 
-def records(messages: DataFrame) -> DataFrame:
+def explode_records(messages: DataFrame) -> DataFrame:
     """A row a record, with the time at which its message was stored as `stored`."""
     return messages.select("body", "store_timestamp").mapInArrow(_mapped, f"{DDL}, stored timestamp")
 
 
 def _mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        decoded, parents = decode(batch.column(0))
+        decoded, parents = decode_bodies(batch.column(0))
         stored = batch.column(1).cast(TIME).take(pa.array(parents))
         yield pa.RecordBatch.from_arrays([*decoded.columns, stored], schema=SCHEMA.append(pa.field("stored", TIME)))
 
 
-def decode(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+def decode_bodies(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """All records of these bodies, in order, and which body each is from."""
     lists = pc.split_pattern(bodies.cast(pa.binary()), _RECORD_END)
     lines, parents = lists.flatten(), pc.list_parent_indices(lists)
@@ -216,10 +216,10 @@ _LAYOUTS: Mapping[str, _Layout] = {
             "is_success": _published_well,
         },
     ),
-    BEGUN: _Layout(
+    SUB_BEFORE: _Layout(
         6, {"time": _moment(0), "group": _word(2), "msg_id": _word(4), "retries": _number(5), "keys": _word(6)}
     ),
-    ENDED: _Layout(
+    SUB_AFTER: _Layout(
         4,
         {
             "msg_id": _word(1),
@@ -231,5 +231,5 @@ _LAYOUTS: Mapping[str, _Layout] = {
             "group": _word(7),
         },
     ),
-    TRANSACTION: _Layout(12, {**_ABOUT, "kind": _number(8, below=len(TracedMessageType)), "state": _word(10)}),
+    END_TRANSACTION: _Layout(12, {**_ABOUT, "kind": _number(8, below=len(TracedMessageType)), "state": _word(10)}),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-LEDGER = "sparrow_batches"
+LEDGER_TABLE = "sparrow_batches"
 """The table that says which batch of which query is in."""
 _ROWS_AT_ONCE = 1_000
 
@@ -110,7 +110,7 @@ def _portions(frame: DataFrame) -> Iterator[list[dict[str, Any]]]:
 def _ledger(sql: Any, engine: sa.Engine) -> sa.Table:
     metadata = sql.MetaData()
     table: sa.Table = sql.Table(
-        LEDGER,
+        LEDGER_TABLE,
         metadata,
         sql.Column("scope", sql.String(255), primary_key=True),
         sql.Column("batch", sql.BigInteger, nullable=False),

@@ -117,17 +117,17 @@ def load(path: Path | str) -> Pipeline:
         found = runpy.run_path(str(path)).get("pipeline")
         if not isinstance(found, Pipeline):
             raise Refused(f"{path} should define `pipeline = Pipeline(...)`, from sparrow.spark.pipelines")
-        return checked(found)
+        return check_pipeline(found)
     if path.suffix != ".toml":
         raise Refused(f"{path} is neither a .toml nor a .py file")
     try:
         said = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise Refused(f"{path} cannot be read: {cause}") from cause
-    return checked(of_toml(said, str(path)))
+    return check_pipeline(from_toml(said, str(path)))
 
 
-def of_toml(said: dict[str, Any], where: str) -> Pipeline:
+def from_toml(said: dict[str, Any], where: str) -> Pipeline:
     try:
         file = msgspec.convert(said, _File)
         return msgspec.convert(
@@ -137,7 +137,7 @@ def of_toml(said: dict[str, Any], where: str) -> Pipeline:
         raise Refused(f"{where}: {cause}") from cause
 
 
-def checked(pipeline: Pipeline) -> Pipeline:
+def check_pipeline(pipeline: Pipeline) -> Pipeline:
     """The pipeline itself, if its parts fit together."""
     if not pipeline.sources or not pipeline.sinks:
         raise Refused(f"pipeline {pipeline.name!r} needs at least one source and one sink")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.definition import Pipeline, Source, Step
-from sparrow.spark.runtime.progress import sentence_of
+from sparrow.spark.runtime.progress import summarize_error
 from sparrow.spark.source.schema import default_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def text_of(options: Mapping[str, str | int | bool]) -> dict[str, str]:
+def option_strings(options: Mapping[str, str | int | bool]) -> dict[str, str]:
     """Options and settings as Spark wants them."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
-def build(spark: SparkSession, pipeline: Pipeline, *, is_empty: bool = False) -> dict[str, DataFrame]:
+def build_frames(spark: SparkSession, pipeline: Pipeline, *, is_empty: bool = False) -> dict[str, DataFrame]:
     """Every source and step, by name. `is_empty`: with no rows and nobody asked, to see whether it all fits."""
     from pyspark.errors import PySparkException
 
@@ -33,13 +33,13 @@ def build(spark: SparkSession, pipeline: Pipeline, *, is_empty: bool = False) ->
         try:
             frames[step.name] = _stepped(spark, step, frames)
         except PySparkException as cause:
-            raise Refused(f"step {step.name!r}: {sentence_of(str(cause))}") from cause
+            raise Refused(f"step {step.name!r}: {summarize_error(str(cause))}") from cause
         frames[step.name].createOrReplaceTempView(step.name)
     return frames
 
 
 def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
-    reader = (spark.readStream if source.stream else spark.read).options(**text_of(source.options))
+    reader = (spark.readStream if source.stream else spark.read).options(**option_strings(source.options))
     if source.columns is not None:
         reader = reader.schema(source.columns)
     if source.parquet is not None:
@@ -51,7 +51,7 @@ def _read(spark: SparkSession, pipeline: Pipeline, source: Source) -> DataFrame:
 
 def _without_rows(spark: SparkSession, source: Source) -> DataFrame:
     if source.parquet is not None and source.columns is None:
-        return spark.read.options(**text_of(source.options)).parquet(source.parquet).limit(0)
+        return spark.read.options(**option_strings(source.options)).parquet(source.parquet).limit(0)
     is_kafka = str(source.options.get("kafkaSchema", "")).lower() == "true"
     return spark.createDataFrame([], source.columns or default_ddl(kafka=is_kafka, headers=True))
 

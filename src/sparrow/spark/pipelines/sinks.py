@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.database_sink import TableWriter
 from sparrow.spark.pipelines.definition import Pipeline, Sink
-from sparrow.spark.pipelines.frames import text_of
-from sparrow.spark.runtime.progress import in_a_sentence
+from sparrow.spark.pipelines.frames import option_strings
+from sparrow.spark.runtime.progress import shorten_batch_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ _OF_MESSAGES = frozenset(
 )
 
 
-def messages_of(frame: DataFrame, sink: Sink) -> DataFrame:
+def to_messages(frame: DataFrame, sink: Sink) -> DataFrame:
     """Rows as messages: with a body as they are, else as JSON; `key` makes the keys."""
     from pyspark.sql import functions as f
 
@@ -35,7 +35,7 @@ def messages_of(frame: DataFrame, sink: Sink) -> DataFrame:
     return frame.select(f.to_json(f.struct(*of_row)).alias("body"), *others)
 
 
-def write(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
+def write_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
     """All of a bounded result."""
     if sink.sql is not None:
         TableWriter(sink, scope=pipeline.name).write_all(frame)
@@ -54,7 +54,7 @@ def _save(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> None:
     writer.format(_format(sink)).save(sink.parquet or sink.delta)
 
 
-def start(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
+def start_sink(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
     """A query that goes on by itself."""
     frame = _formatted(frame, sink)
     writer = frame.writeStream.queryName(f"{pipeline.name}.{sink.name}").outputMode(sink.mode)
@@ -65,10 +65,10 @@ def start(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
     else:
         writer = writer.trigger(processingTime=pipeline.trigger)
     if sink.sql is not None:
-        return writer.foreachBatch(in_a_sentence(TableWriter(sink, scope=pipeline.name).write_batch)).start()
+        return writer.foreachBatch(shorten_batch_errors(TableWriter(sink, scope=pipeline.name).write_batch)).start()
     if sink.topic is not None and sink.mode != "append":
         # Spark lets Python sinks append only. A batch writer knows the query and the batch it is in, so it is as exact.
-        return writer.foreachBatch(in_a_sentence(lambda batch, _: _save(batch, pipeline, sink))).start()
+        return writer.foreachBatch(shorten_batch_errors(lambda batch, _: _save(batch, pipeline, sink))).start()
     writer = writer.options(**_options(pipeline, sink)).format(_format(sink))
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
@@ -76,7 +76,7 @@ def start(frame: DataFrame, pipeline: Pipeline, sink: Sink) -> StreamingQuery:
 
 
 def _formatted(frame: DataFrame, sink: Sink) -> DataFrame:
-    return messages_of(frame, sink) if sink.topic is not None else frame
+    return to_messages(frame, sink) if sink.topic is not None else frame
 
 
 def _format(sink: Sink) -> str:
@@ -90,7 +90,7 @@ def _format(sink: Sink) -> str:
 
 
 def _options(pipeline: Pipeline, sink: Sink) -> dict[str, str]:
-    options = text_of(sink.options)
+    options = option_strings(sink.options)
     if sink.topic is not None:
         options |= {"nameserver": str(sink.nameserver or pipeline.nameserver), "topic": sink.topic}
         options.setdefault("sinkName", sink.name)

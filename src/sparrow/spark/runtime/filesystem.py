@@ -11,23 +11,23 @@ import msgspec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECKPOINTS = "sparrow-pipelines"
+CHECKPOINTS_FOLDER = "sparrow-pipelines"
 """Where checkpoints are that nobody named, in the working directory."""
 
 
-def joined(path: str, *names: str) -> str:
+def join_path(path: str, *names: str) -> str:
     return "/".join([path.rstrip("/"), *names])
 
 
-def key_of(job: str, arguments: object) -> str:
+def derive_job_key(job: str, arguments: object) -> str:
     """The name of a piece of work: the same arguments give the same name, whoever runs it."""
     said = msgspec.json.encode(msgspec.to_builtins(arguments), order="deterministic")
     return f"{job}-{sha256(said).hexdigest()[:24]}"
 
 
-def default_checkpoint(job: str, arguments: object) -> str:
+def default_checkpoint_path(job: str, arguments: object) -> str:
     """The checkpoint of a job that was given none: by its arguments, so that the same command goes on with its work."""
-    return str(Path.cwd() / CHECKPOINTS / job / key_of(job, arguments).rpartition("-")[2])
+    return str(Path.cwd() / CHECKPOINTS_FOLDER / job / derive_job_key(job, arguments).rpartition("-")[2])
 
 
 def path_exists(spark: SparkSession, path: str) -> bool:
@@ -35,12 +35,12 @@ def path_exists(spark: SparkSession, path: str) -> bool:
     return bool(files.exists(at))
 
 
-def checkpoint_has_begun(spark: SparkSession, path: str) -> bool:
+def checkpoint_exists(spark: SparkSession, path: str) -> bool:
     """Whether a query has ever run with it."""
-    return path_exists(spark, joined(path, "metadata"))
+    return path_exists(spark, join_path(path, "metadata"))
 
 
-def names_in(spark: SparkSession, path: str) -> list[str]:
+def list_names(spark: SparkSession, path: str) -> list[str]:
     """What lies in a folder; nothing if there is none."""
     files, at = _found(spark, path)
     return sorted(each.getPath().getName() for each in files.listStatus(at)) if files.exists(at) else []
@@ -76,7 +76,7 @@ def replace_text(spark: SparkSession, path: str, text: str) -> None:
     )
 
 
-def remove(spark: SparkSession, path: str) -> None:
+def remove_path(spark: SparkSession, path: str) -> None:
     files, at = _found(spark, path)
     files.delete(at, True)
 

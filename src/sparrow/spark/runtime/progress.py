@@ -1,6 +1,6 @@
 """Watching Spark work: how far a job is, and in one sentence why it failed.
 
-`told` is called with a `Done` now and then, in the thread that waits or in one of the watcher's own.
+`told` is called with a `JobProgress` now and then, in the thread that waits or in one of the watcher's own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 """Between two looks at a query or at a job's tasks."""
 _SENTENCE_CHARS_MAX = 2_000
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job is."""
 
     rows: int = 0
@@ -40,7 +40,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """Those known by now; there may be more to come."""
 
 
-Told = Callable[[Done], None]
+ProgressCallback = Callable[[JobProgress], None]
 
 
 class JobFailed(SparrowError):
@@ -50,9 +50,9 @@ class JobFailed(SparrowError):
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def follow(query: StreamingQuery, told: Told) -> Done:
+def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
     """Wait until a query ends, and tell of each of its batches. Interrupted, the query is stopped first."""
-    heard, done = "", Done()
+    heard, done = "", JobProgress()
 
     def hear() -> None:
         nonlocal heard, done
@@ -62,8 +62,8 @@ def follow(query: StreamingQuery, told: Told) -> Done:
                 told(done)
 
     try:
-        with failing_in_a_sentence(), asked_to_stop() as is_asked:
-            while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]
+        with translate_spark_errors(), interrupt_requested() as is_asked:
+            while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]
                 hear()
                 if is_asked():
                     raise KeyboardInterrupt
@@ -74,21 +74,21 @@ def follow(query: StreamingQuery, told: Told) -> Done:
     return done
 
 
-def _after(done: Done, progress: StreamingQueryProgress) -> Done:
-    return Done(rows=done.rows + progress.numInputRows, behind=behind_of(progress))
+def _after(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
+    return JobProgress(rows=done.rows + progress.numInputRows, behind=query_lag(progress))
 
 
-def behind_of(progress: StreamingQueryProgress) -> int | None:
+def query_lag(progress: StreamingQueryProgress) -> int | None:
     """What the topics of a query hold behind the end of its last batch; None: no topic told."""
     counts = [
         behind
         for source in progress.sources
-        if (behind := behind_between(source.endOffset, source.latestOffset)) is not None
+        if (behind := lag_between(source.endOffset, source.latestOffset)) is not None
     ]
     return sum(counts) if counts else None
 
 
-def behind_between(end: str | None, latest: str | None) -> int | None:
+def lag_between(end: str | None, latest: str | None) -> int | None:
     """Messages between two offsets of our source, as Spark reports them. None: they are not of our source."""
     ends, latests = _places(end), _places(latest)
     if ends is None or latests is None:
@@ -110,7 +110,7 @@ def _places(said: str | None) -> Mapping[str, int] | None:
 
 
 @contextmanager
-def watch_job(spark: SparkSession, told: Told, *, what: str = "sparrow") -> Iterator[None]:
+def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
     """Tell of the tasks of whatever runs inside, and stop it when it is interrupted."""
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
@@ -122,10 +122,10 @@ def watch_job(spark: SparkSession, told: Told, *, what: str = "sparrow") -> Iter
             for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
                 if stage is not None:
                     tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
-        told(Done(tasks=tasks, tasks_total=total))
+        told(JobProgress(tasks=tasks, tasks_total=total))
 
     def watch(is_asked: Callable[[], bool]) -> None:
-        while not is_over.wait(LOOK_S):
+        while not is_over.wait(POLL_INTERVAL_S):
             try:
                 look()
                 if is_asked():
@@ -134,11 +134,11 @@ def watch_job(spark: SparkSession, told: Told, *, what: str = "sparrow") -> Iter
                 return
 
     context.setJobGroup(group, what, interruptOnCancel=True)
-    with asked_to_stop() as is_asked:
+    with interrupt_requested() as is_asked:
         watcher = threading.Thread(target=watch, args=(is_asked,), name="sparrow-job-watch", daemon=True)
         watcher.start()
         try:
-            with failing_in_a_sentence():
+            with translate_spark_errors():
                 yield
         except BaseException as failure:
             with suppress(Exception):  # the session may be gone; what matters is why
@@ -156,7 +156,7 @@ def watch_job(spark: SparkSession, told: Told, *, what: str = "sparrow") -> Iter
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
+def interrupt_requested() -> Iterator[Callable[[], bool]]:
     """Ctrl-C is noted, and acted on between two calls of Java: in the middle of one it leaves both sides confused.
 
     A second Ctrl-C does what it did before. In other threads than the main one nobody can ask.
@@ -182,7 +182,7 @@ def asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def failing_in_a_sentence() -> Iterator[None]:
+def translate_spark_errors() -> Iterator[None]:
     """Spark's errors, most of which are traces of Java around one of Python, as a `JobFailed`."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -191,7 +191,7 @@ def failing_in_a_sentence() -> Iterator[None]:
         with _without_traces():
             yield
     except (PySparkException, Py4JError) as cause:
-        raise JobFailed(sentence_of(str(cause))) from cause
+        raise JobFailed(summarize_error(str(cause))) from cause
 
 
 _TELLERS = (
@@ -225,7 +225,7 @@ def _set_level(jvm: Any, level: str | None) -> None:
         logging.core.config.Configurator.setLevel(name, chosen)
 
 
-def in_a_sentence(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+def shorten_batch_errors(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
     """What `foreachBatch` is given: it fails with one short sentence, and without its causes.
 
     Spark looks for patterns in what comes from there, and Java's way to do that overflows the stack on a long trace.
@@ -235,7 +235,7 @@ def in_a_sentence(write: Callable[[DataFrame, int], None]) -> Callable[[DataFram
         try:
             write(batch, number)
         except Exception as error:
-            raise JobFailed(sentence_of(str(error))) from None
+            raise JobFailed(summarize_error(str(error))) from None
 
     return write_batch
 
@@ -246,7 +246,7 @@ _ENDED = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with excep
 _JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
 
 
-def sentence_of(trace: str) -> str:
+def summarize_error(trace: str) -> str:
     """What a person should read of it: our own error if there is one, else the last Python error, else its start."""
     trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
     ours = _OURS.findall(trace)

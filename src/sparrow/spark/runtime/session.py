@@ -16,18 +16,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sparrow.model.errors import SettingsError
-from sparrow.spark.runtime.class_archive import archive_path, make_later, options_to_use, spark_home
-from sparrow.spark.runtime.java import Java, cache_directory, find_java, wrapped
+from sparrow.spark.runtime.class_archive import archive_path, build_in_background, options_to_use, spark_home
+from sparrow.spark.runtime.java import Java, cache_directory, find_java, write_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
 PYTHON = "spark.pyspark.python"
 # As a file of its own: a directory on the class path, where Spark's settings usually lie, would cost the class archive.
-LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 
-DEFAULTS: Mapping[str, str] = MappingProxyType(
+DEFAULT_CONF: Mapping[str, str] = MappingProxyType(
     {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "spark.ui.showConsoleProgress": "false",
     }
 )
-LOCAL_DEFAULTS: Mapping[str, str] = MappingProxyType(
+LOCAL_CONF: Mapping[str, str] = MappingProxyType(
     {
         # A laptop's name often leads to an address that comes and goes; the loopback stays.
         "spark.driver.host": "127.0.0.1",
@@ -44,10 +44,10 @@ LOCAL_DEFAULTS: Mapping[str, str] = MappingProxyType(
     }
 )
 # For tests and short jobs: half a second less at the start, and code that is never fully optimised.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+QUICK_START_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
-class NoPySpark(SettingsError):
+class PySparkNotInstalled(SettingsError):
     def __init__(self) -> None:
         super().__init__("pyspark", None, "this Python environment", "sparrowmq[spark]")
 
@@ -70,7 +70,7 @@ def spark_session(
     our defaults. `class_archive` uses the archive if there is one; `keep_classes` has it made in the background if not.
     """
     if find_spec("pyspark") is None:
-        raise NoPySpark
+        raise PySparkNotInstalled
     from pyspark import SparkConf, SparkContext
 
     if SparkContext._active_spark_context is not None:
@@ -78,24 +78,24 @@ def spark_session(
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started Java, and us
         SparkContext._ensure_initialized()
         told = SparkConf()
-        ours = {key: value for key, value in DEFAULTS.items() if not told.contains(key)}
+        ours = {key: value for key, value in DEFAULT_CONF.items() if not told.contains(key)}
         return _get_or_create(app_name, {**ours, **options, **({"spark.master": master} if master else {})})
 
     java, spark, cache = find_java(), spark_home(os.environ), cache_directory(os.environ)
     assert spark is not None
     archive = archive_path(java, spark, cache)
-    java_options = [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"]
+    java_options = [f"-Dlog4j2.configurationFile={LOG4J_FILE.as_uri()}"]
     java_options += options_to_use(java, archive) if class_archive else []
-    java_options += QUICK_START if quick_start else ()
+    java_options += QUICK_START_OPTIONS if quick_start else ()
     master = master or options.get("spark.master") or "local[*]"
     fixed = {
         "spark.master": master,
-        JAVA_OPTIONS: f"{joined(java_options)} {options.get(JAVA_OPTIONS, '')}".strip(),
+        JAVA_OPTIONS_KEY: f"{join_java_options(java_options)} {options.get(JAVA_OPTIONS_KEY, '')}".strip(),
     }
-    with environment(java, cache, python=options.get(PYTHON)):
-        session = _get_or_create(app_name, {**defaults(master), **options, **fixed})
+    with spark_environment(java, cache, python=options.get(PYTHON)):
+        session = _get_or_create(app_name, {**default_conf(master), **options, **fixed})
     if keep_classes and not archive.is_file():
-        make_later()
+        build_in_background()
     return session
 
 
@@ -111,24 +111,24 @@ def _get_or_create(app_name: str, options: Mapping[str, str]) -> SparkSession:
     return SparkSession.builder.appName(app_name).config(map=dict(options)).getOrCreate()
 
 
-def joined(java_options: Iterable[str]) -> str:
+def join_java_options(java_options: Iterable[str]) -> str:
     """As one line that Spark takes apart again at its blanks, except in quotes."""
     return " ".join(f'"{option}"' if " " in option else option for option in java_options)
 
 
-def defaults(master: str) -> dict[str, str]:
+def default_conf(master: str) -> dict[str, str]:
     """Ours where Spark's own do not suit; none of them costs a large cluster anything."""
     if not master.startswith("local"):
-        return dict(DEFAULTS)
+        return dict(DEFAULT_CONF)
     # Spark's 200 are meant for clusters. On one machine each costs milliseconds in every batch and gains nothing.
     cores = str(max(2, os.cpu_count() or 2))
-    return {**DEFAULTS, **LOCAL_DEFAULTS, "spark.sql.shuffle.partitions": cores}
+    return {**DEFAULT_CONF, **LOCAL_CONF, "spark.sql.shuffle.partitions": cores}
 
 
 @contextmanager
-def environment(java: Java, cache: Path, *, python: str | None = None) -> Iterator[None]:
+def spark_environment(java: Java, cache: Path, *, python: str | None = None) -> Iterator[None]:
     """What Java and Spark's Python processes inherit. It is put back afterwards: who started us owns it."""
-    ours = {"JAVA_HOME": str(wrapped(java, cache))}
+    ours = {"JAVA_HOME": str(write_java_home(java, cache))}
     # Unless told, workers run the first `python3` on the PATH, which may know nothing of this environment's packages.
     ours["PYSPARK_PYTHON"] = python or os.environ.get("PYSPARK_PYTHON", sys.executable)
     ours["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -22,12 +22,12 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
 from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, Message
 from sparrow.model.priority import PROPERTY_PRIORITY
-from sparrow.spark.sink.commit_messages import Staged
-from sparrow.spark.sink.message_columns import Rows
-from sparrow.spark.sink.ordered_sends import Lanes
-from sparrow.spark.sink.queue_selection import ANY, by_topic, places_of, sorted_by_place
-from sparrow.spark.sink.record_encoder import DELAYS, NOT_AT_ALL, pieces
-from sparrow.spark.sink.write_context import Work
+from sparrow.spark.sink.commit_messages import StagedRows
+from sparrow.spark.sink.message_columns import MessageRows
+from sparrow.spark.sink.ordered_sends import OrderedSends
+from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue, split_by_topic
+from sparrow.spark.sink.record_encoder import DELAY_PROPERTIES, UNSET_VALUES, split_rows
+from sparrow.spark.sink.write_context import WriteContext
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns.batch import encode_batches
 
@@ -38,32 +38,32 @@ _ALONE_COST_BYTES = 1024
 _RETRIES = 2
 
 
-class Sending:
-    def __init__(self, work: Work) -> None:
+class AtLeastOnceWriter:
+    def __init__(self, work: WriteContext) -> None:
         self._work = work
         options = work.options
         self._sender = Sender(
             work.link.session, group=options.group, retries=_RETRIES, template_queues=options.topic_queues
         )
         self._producer: Producer | None = None
-        self._lanes = Lanes(options.max_in_flight_bytes)
+        self._lanes = OrderedSends(options.max_in_flight_bytes)
         self._anywhere = cycle(range(_ANYWHERE_AT_ONCE))
         self._alone = cycle(range(_ALONE_AT_ONCE))
 
-    def add(self, rows: Rows) -> None:
-        for topic, its in by_topic(rows, self._work.topic):
+    def add(self, rows: MessageRows) -> None:
+        for topic, its in split_by_topic(rows, self._work.topic):
             route = self._work.routes[topic]
-            is_alone = must_go_alone(its, in_lanes=bool(route.in_lanes))
+            is_alone = find_unbatchable(its, in_lanes=bool(route.in_lanes))
             if is_alone.any():
                 self._send_alone(its.take(np.flatnonzero(is_alone)), route)
                 its = its.take(np.flatnonzero(~is_alone))
-            for piece in pieces(its):
+            for piece in split_rows(its):
                 self._send(piece, route)
 
-    def _send(self, rows: Rows, route: TopicRoute) -> None:
+    def _send(self, rows: MessageRows, route: TopicRoute) -> None:
         if not len(rows):
             return
-        order, shares = sorted_by_place(places_of(rows, len(route.write_queues), may_be_any=True))
+        order, shares = sort_by_queue(select_queues(rows, len(route.write_queues), may_be_any=True))
         if len(shares) > 1:
             rows = rows.take(order)
         for place, share in shares:
@@ -85,7 +85,7 @@ class Sending:
         timeout_ms = self._work.options.client.timeout_ms
         return await self._sender.deliver(topic, parcel, queue=queue, timeout_ms=timeout_ms)
 
-    def _send_alone(self, rows: Rows, route: TopicRoute) -> None:
+    def _send_alone(self, rows: MessageRows, route: TopicRoute) -> None:
         if self._producer is None:
             self._producer = Producer(
                 group=self._work.options.group,
@@ -95,8 +95,8 @@ class Sending:
                 session=self._work.link.session,
             )
             self._work.link.run(self._producer.open())
-        places = places_of(rows, len(route.write_queues), may_be_any=True)
-        for place, message in zip(places.tolist(), messages(rows, route.topic), strict=True):
+        places = select_queues(rows, len(route.write_queues), may_be_any=True)
+        for place, message in zip(places.tolist(), to_messages(rows, route.topic), strict=True):
             queue = None if place == ANY else route.write_queues[place]
             send = partial(self._producer.send, message, queue=queue)
             lane = ("alone", next(self._alone) if queue is None else queue)
@@ -105,7 +105,7 @@ class Sending:
     def _post(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
         self._work.link.run(self._lanes.post(lane, size, lambda: self._work.brokers.patiently(send)))
 
-    def finish(self) -> tuple[Staged, ...]:
+    def finish(self) -> tuple[StagedRows, ...]:
         self._work.link.run(self._lanes.finish())
         self._close()
         return ()
@@ -120,15 +120,15 @@ class Sending:
             self._work.link.run(producer.close())
 
 
-def must_go_alone(rows: Rows, *, in_lanes: bool) -> NDArray[np.bool_]:
+def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
     """Which rows brokers would refuse in a batch. `in_lanes`: the topic has lanes, and a row may name its own."""
     found = np.zeros(len(rows), np.bool_)
     if rows.deliver_ms is not None:
         found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
     for row, name, value in rows.entries(
-        _TRANSACTION, PROPERTY_TIMER_DELIVER_MS, *DELAYS, *((PROPERTY_PRIORITY,) if in_lanes else ())
+        _TRANSACTION, PROPERTY_TIMER_DELIVER_MS, *DELAY_PROPERTIES, *((PROPERTY_PRIORITY,) if in_lanes else ())
     ):
-        if value not in NOT_AT_ALL:
+        if value not in UNSET_VALUES:
             if name == _TRANSACTION:
                 raise Refused(
                     f"row {rows.number_of(row)} of its partition has the property {_TRANSACTION}, so a broker would "
@@ -141,7 +141,7 @@ def must_go_alone(rows: Rows, *, in_lanes: bool) -> NDArray[np.bool_]:
 _TRANSACTION = "TRAN_MSG"
 
 
-def messages(rows: Rows, topic: str) -> list[Message]:
+def to_messages(rows: MessageRows, topic: str) -> list[Message]:
     """Each row as a message of its own."""
     columns = (rows.body, rows.all_properties(), rows.keys, rows.tags, rows.msg_id, rows.deliver_ms)
     values = [column.to_pylist() if column is not None else [None] * len(rows) for column in columns]

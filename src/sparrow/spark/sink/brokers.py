@@ -28,7 +28,7 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 1.0
 T = TypeVar("T")
 
 
-class Brokers:
+class SinkBrokers:
     """What a session knows of brokers, with a bound for how long one that is away is waited for."""
 
     def __init__(self, session: ClientSession, *, patience_ms: int, topic_queues: int) -> None:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from pyspark.sql.datasource import WriterCommitMessage
 
 
-class Transaction(NamedTuple):
+class WriteId(NamedTuple):
     """What is written once: a batch of a query and one of its sinks, or a job. Brokers note how far a scope has got."""
 
     scope: str
     number: int
 
 
-class Staged(NamedTuple):
+class StagedRows(NamedTuple):
     """Rows that lie ready on a broker."""
 
     broker: str
@@ -27,10 +27,10 @@ class Staged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Receipt(WriterCommitMessage):
-    transaction: Transaction
+class TaskCommit(WriterCommitMessage):
+    transaction: WriteId
     partition: int
     rows: int
-    stages: tuple[Staged, ...] = ()
+    stages: tuple[StagedRows, ...] = ()
     routes: tuple[tuple[str, str], ...] = ()
     """Brokers that rows could have gone to, each with a topic by which it is found."""

@@ -25,21 +25,21 @@ from typing import NamedTuple, TypeAlias
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.spark.sink.brokers import Brokers
-from sparrow.spark.sink.commit_messages import Receipt, Staged, Transaction
+from sparrow.spark.sink.brokers import SinkBrokers
+from sparrow.spark.sink.commit_messages import StagedRows, TaskCommit, WriteId
 
 log = logging.getLogger(__name__)
 
-Finding: TypeAlias = dict[str, str]
+BrokerTopics: TypeAlias = dict[str, str]
 """Brokers that rows may go to, each with a topic by whose route it is found."""
-Stages: TypeAlias = dict[str, list[Staged]]
+StagesOfBrokers: TypeAlias = dict[str, list[StagedRows]]
 
 _BEGUN, _DONE = "#begun", "#done"
 _HASH_BITS = 32
 _HASH_MASK = (1 << _HASH_BITS) - 1
 
 
-class Noted(NamedTuple):
+class LedgerState(NamedTuple):
     """How far a scope has got at one broker; None: it never has."""
 
     committed: int | None
@@ -47,7 +47,7 @@ class Noted(NamedTuple):
     done: int | None
 
 
-def is_over(noted: Iterable[Noted], number: int, mark: int) -> bool:
+def is_published(noted: Iterable[LedgerState], number: int, mark: int) -> bool:
     """Whether a batch that these brokers were asked about is published everywhere, before rows go to those of `mark`.
 
     `Refused` if it is published in part, and the other part cannot be told from here.
@@ -68,14 +68,14 @@ def is_over(noted: Iterable[Noted], number: int, mark: int) -> bool:
     return False
 
 
-def mark_of(brokers: Iterable[str]) -> int:
+def broker_set_hash(brokers: Iterable[str]) -> int:
     """Tells sets of brokers apart."""
     return zlib.crc32("\n".join(sorted(brokers)).encode())
 
 
-async def publish(session: ClientSession, brokers: Brokers, receipts: Sequence[Receipt]) -> bool:
+async def publish_stages(session: ClientSession, brokers: SinkBrokers, receipts: Sequence[TaskCommit]) -> bool:
     """Make messages of all that was staged. False: they were before, and what is staged now is dropped."""
-    stages: dict[str, list[Staged]] = {}
+    stages: dict[str, list[StagedRows]] = {}
     for receipt in sorted(receipts, key=lambda each: each.partition):
         for staged in receipt.stages:
             stages.setdefault(staged.broker, []).append(staged)
@@ -89,7 +89,7 @@ async def publish(session: ClientSession, brokers: Brokers, receipts: Sequence[R
 
 
 async def _publish_on_one(
-    session: ClientSession, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
+    session: ClientSession, brokers: SinkBrokers, transaction: WriteId, finding: BrokerTopics, stages: StagesOfBrokers
 ) -> bool:
     ((broker, topic),) = finding.items()
     tries = 0
@@ -102,19 +102,19 @@ async def _publish_on_one(
     if await brokers.ask(broker, topic, commit):
         return True
     noted = await _noted(session, brokers, transaction.scope, broker, topic)
-    is_over([noted], transaction.number, mark_of(finding))
+    is_published([noted], transaction.number, broker_set_hash(finding))
     # If an answer was lost, that may well have been our own commit.
     return tries > 1
 
 
 async def _publish_on_several(
-    session: ClientSession, brokers: Brokers, transaction: Transaction, finding: Finding, stages: Stages
+    session: ClientSession, brokers: SinkBrokers, transaction: WriteId, finding: BrokerTopics, stages: StagesOfBrokers
 ) -> bool:
     scope, number = transaction
-    mark = mark_of(finding)
+    mark = broker_set_hash(finding)
     noted = await asyncio.gather(*(_noted(session, brokers, scope, *found) for found in finding.items()))
-    if is_over(noted, number, mark):
-        await drop(session, brokers, [each for some in stages.values() for each in some])
+    if is_published(noted, number, mark):
+        await discard_stages(session, brokers, [each for some in stages.values() for each in some])
         return False
 
     async def note(name: str, what: int) -> None:
@@ -123,7 +123,7 @@ async def _publish_on_several(
             for broker, topic in finding.items()
         )
 
-    async def commit(broker: str, some: list[Staged]) -> bool:
+    async def commit(broker: str, some: list[StagedRows]) -> bool:
         names = [each.stage for each in some]
         return await brokers.ask(
             broker, finding[broker], lambda address: staging.commit_stages(session, address, scope, number, names)
@@ -135,9 +135,11 @@ async def _publish_on_several(
     return True
 
 
-async def _noted(session: ClientSession, brokers: Brokers, scope: str, broker: str, topic: str) -> Noted:
-    async def ask(address: str) -> Noted:
-        return Noted(*[await staging.query_ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)])
+async def _noted(session: ClientSession, brokers: SinkBrokers, scope: str, broker: str, topic: str) -> LedgerState:
+    async def ask(address: str) -> LedgerState:
+        return LedgerState(
+            *[await staging.query_ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)]
+        )
 
     return await brokers.ask(broker, topic, ask)
 
@@ -149,9 +151,9 @@ async def _all(asked: Iterable[Awaitable[object]]) -> None:
             raise answer
 
 
-async def drop(session: ClientSession, brokers: Brokers, stages: Iterable[Staged]) -> None:
+async def discard_stages(session: ClientSession, brokers: SinkBrokers, stages: Iterable[StagedRows]) -> None:
     """Let go of what was staged. Where that fails, the broker does it when its time is up."""
-    by_broker: dict[str, list[Staged]] = {}
+    by_broker: dict[str, list[StagedRows]] = {}
     for each in stages:
         by_broker.setdefault(each.broker, []).append(each)
     for broker, its in by_broker.items():

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.sink.options import Delivery, SinkOptions
+from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
 from sparrow.wire.columns.layout import retyped
 from sparrow.wire.columns.properties import MAP
 
@@ -29,10 +29,10 @@ TEXT = ("string",)
 BYTES = ("binary", "string")
 NUMBER = ("int", "bigint", "smallint", "tinyint")
 TIME = ("timestamp", "timestamp_ntz", "bigint")
-STRING_MAP, KAFKA_HEADERS = "map<string,string>", "array<struct<key:string,value:binary>>"
+STRING_MAP_TYPE, KAFKA_HEADERS_TYPE = "map<string,string>", "array<struct<key:string,value:binary>>"
 
 
-class Part(NamedTuple):
+class MessageColumn(NamedTuple):
     name: str
     alias: str | None
     types: tuple[str, ...]
@@ -40,33 +40,33 @@ class Part(NamedTuple):
     doc: str
 
 
-PARTS: tuple[Part, ...] = (
-    Part("body", "value", BYTES, "What is sent; required, and never null."),
-    Part("topic", None, TEXT, "Where it goes; the option `topic` beats it."),
-    Part("queue_id", "partition", NUMBER, "Which of the topic's queues, counted over all its brokers."),
-    Part("keys", "key", BYTES, "What it is found by. Rows with the same keys go to one queue."),
-    Part("tags", None, TEXT, "What consumers filter by."),
-    Part("properties", "headers", (STRING_MAP, KAFKA_HEADERS), "More of them."),
-    Part("msg_id", None, TEXT, "Its unique id; else it is given one."),
-    Part("sharding_key", None, TEXT, "Rows with the same one go to one queue, whatever their keys are."),
-    Part("born_timestamp", None, TIME, "When it was made (a number is ms since 1970); else now."),
-    Part("deliver_timestamp", None, TIME, "When consumers get it; with `atLeastOnce` only."),
-    Part(
+MESSAGE_COLUMNS: tuple[MessageColumn, ...] = (
+    MessageColumn("body", "value", BYTES, "What is sent; required, and never null."),
+    MessageColumn("topic", None, TEXT, "Where it goes; the option `topic` beats it."),
+    MessageColumn("queue_id", "partition", NUMBER, "Which of the topic's queues, counted over all its brokers."),
+    MessageColumn("keys", "key", BYTES, "What it is found by. Rows with the same keys go to one queue."),
+    MessageColumn("tags", None, TEXT, "What consumers filter by."),
+    MessageColumn("properties", "headers", (STRING_MAP_TYPE, KAFKA_HEADERS_TYPE), "More of them."),
+    MessageColumn("msg_id", None, TEXT, "Its unique id; else it is given one."),
+    MessageColumn("sharding_key", None, TEXT, "Rows with the same one go to one queue, whatever their keys are."),
+    MessageColumn("born_timestamp", None, TIME, "When it was made (a number is ms since 1970); else now."),
+    MessageColumn("deliver_timestamp", None, TIME, "When consumers get it; with `atLeastOnce` only."),
+    MessageColumn(
         "properties_raw",
         None,
         TEXT,
         "All properties, as the source gives them; others then only choose the queue.",
     ),
-    Part("flag", None, NUMBER, "The application's own number; else 0."),
-    Part("sys_flag", None, NUMBER, "With a body that is compressed already, says how; else 0."),
-    Part("reconsume_times", None, NUMBER, "How often it was tried; else 0."),
+    MessageColumn("flag", None, NUMBER, "The application's own number; else 0."),
+    MessageColumn("sys_flag", None, NUMBER, "With a body that is compressed already, says how; else 0."),
+    MessageColumn("reconsume_times", None, NUMBER, "How often it was tried; else 0."),
 )
 
-RAW_PARTS = ("properties_raw", "flag", "sys_flag", "reconsume_times")
+RAW_COLUMNS = ("properties_raw", "flag", "sys_flag", "reconsume_times")
 """What a record has and a send cannot say: a copy of a message has them, and is not sent but appended."""
 
 
-class Rows(msgspec.Struct, frozen=True):
+class MessageRows(msgspec.Struct, frozen=True):
     """Rows of a batch as parts of messages, in Arrow arrays of one length. None: there is no such column."""
 
     body: pa.Array
@@ -91,13 +91,13 @@ class Rows(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.body)
 
-    def take(self, which: NDArray[Any]) -> Rows:
+    def take(self, which: NDArray[Any]) -> MessageRows:
         """These rows, in this order."""
         indices = pa.array(which)
         taken = which if self.taken is None else self.taken[which]
         return self._each(lambda column: pc.take(column, indices, boundscheck=False), self.first, taken)
 
-    def slice(self, at: int, count: int) -> Rows:
+    def slice(self, at: int, count: int) -> MessageRows:
         first, taken = (self.first + at, None) if self.taken is None else (self.first, self.taken[at : at + count])
         return self._each(lambda column: column.slice(at, count), first, taken)
 
@@ -109,16 +109,16 @@ class Rows(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         return sum(getattr(self, name).nbytes for name in _ARRAYS if getattr(self, name) is not None)
 
-    def _each(self, change: Callable[[pa.Array], pa.Array], first: int, taken: NDArray[Any] | None) -> Rows:
+    def _each(self, change: Callable[[pa.Array], pa.Array], first: int, taken: NDArray[Any] | None) -> MessageRows:
         columns = {name: getattr(self, name) for name in _ARRAYS}
         changed = {name: column if column is None else change(column) for name, column in columns.items()}
-        return Rows(**changed, first=first, taken=taken)
+        return MessageRows(**changed, first=first, taken=taken)
 
     def all_properties(self) -> pa.Array | None:
         """The map of each row, with its sharding key."""
         if self.sharding_key is None:
             return self.properties
-        return with_entry(self.properties, PROPERTY_SHARDING_KEY, self.sharding_key)
+        return add_map_entry(self.properties, PROPERTY_SHARDING_KEY, self.sharding_key)
 
     def entries(self, *names: str) -> list[tuple[int, str, str]]:
         """Rows that have one of these properties, and what it says. Meant for properties that are rare."""
@@ -133,17 +133,17 @@ class Rows(msgspec.Struct, frozen=True):
         return [(row, name, value or "") for row, name, value in zip(rows, *said, strict=True)]
 
 
-_ARRAYS = tuple(name for name in Rows.__struct_fields__ if name not in ("first", "taken"))
+_ARRAYS = tuple(name for name in MessageRows.__struct_fields__ if name not in ("first", "taken"))
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ColumnLayout(msgspec.Struct, frozen=True):
     """Where the parts are in the batches that Spark hands over."""
 
     places: dict[str, int]
     topic: str | None
     """Of all rows, if they have one in common."""
 
-    def rows(self, batch: pa.RecordBatch, *, first: int = 0) -> Rows:
+    def rows(self, batch: pa.RecordBatch, *, first: int = 0) -> MessageRows:
         """The parts of a batch; `first` is how many rows came before it."""
 
         def column(name: str) -> Any:
@@ -153,7 +153,7 @@ class Layout(msgspec.Struct, frozen=True):
         if topic is not None:
             topic = _text("topic", topic)
             _check_all_there(topic, "topic", first, "and there is no option 'topic' for such rows")
-        return Rows(
+        return MessageRows(
             _body(column("body"), first),
             topic,
             None if (queue_id := column("queue_id")) is None else queue_id.cast(pa.int64()),
@@ -172,9 +172,9 @@ class Layout(msgspec.Struct, frozen=True):
         )
 
 
-def layout_of(fields: Sequence[tuple[str, str]], options: SinkOptions) -> Layout:
+def resolve_columns(fields: Sequence[tuple[str, str]], options: SinkOptions) -> ColumnLayout:
     """Where the parts are among columns with these names and types, as Spark writes those."""
-    by_name = {name: part for part in PARTS for name in (part.name, part.alias) if name is not None}
+    by_name = {name: part for part in MESSAGE_COLUMNS for name in (part.name, part.alias) if name is not None}
     places: dict[str, int] = {}
     names: dict[str, str] = {}
     extra = []
@@ -190,7 +190,7 @@ def layout_of(fields: Sequence[tuple[str, str]], options: SinkOptions) -> Layout
             raise Refused(f"the column {name!r} is {kind}; as {part.name} of a message it must be {_or(part.types)}")
         places[part.name], names[part.name] = place, name
     if extra and not options.ignores_extra_columns:
-        known = ", ".join(part.name for part in PARTS)
+        known = ", ".join(part.name for part in MESSAGE_COLUMNS)
         raise Refused(
             f"the column {extra[0]!r} is no part of a message ({known}): leave it out, put it into properties, "
             f"or set the option ignoreExtraColumns to true"
@@ -203,12 +203,12 @@ def layout_of(fields: Sequence[tuple[str, str]], options: SinkOptions) -> Layout
     elif "topic" not in places:
         raise Refused("where should the rows go? Give the option 'topic', or a column 'topic'")
     _check_delivery(names, options)
-    return Layout(places, options.topic)
+    return ColumnLayout(places, options.topic)
 
 
 def _check_delivery(names: dict[str, str], options: SinkOptions) -> None:
-    is_sent = options.delivery is Delivery.AT_LEAST_ONCE
-    raw = [names[part] for part in RAW_PARTS if part in names]
+    is_sent = options.delivery is DeliveryGuarantee.AT_LEAST_ONCE
+    raw = [names[part] for part in RAW_COLUMNS if part in names]
     if raw and is_sent:
         raise Refused(
             f"the column {raw[0]!r} cannot be sent with delivery=atLeastOnce: leave it out, or set delivery=exactlyOnce"
@@ -229,7 +229,7 @@ def _check_delivery(names: dict[str, str], options: SinkOptions) -> None:
         )
 
 
-def with_entry(maps: pa.Array | None, name: str, values: pa.Array) -> pa.Array:
+def add_map_entry(maps: pa.Array | None, name: str, values: pa.Array) -> pa.Array:
     """The maps with one entry more in each row."""
     rows = len(values)
     if maps is None:

@@ -10,11 +10,11 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.model.topic import validate_topic_name
 from sparrow.spark import options as kinds
-from sparrow.spark.options import ClientOptions, Option, client_options
+from sparrow.spark.options import ClientOptions, Option, parse_client_options
 from sparrow.wire.compression import Compression
 
 
-class Delivery(StrEnum):
+class DeliveryGuarantee(StrEnum):
     EXACTLY_ONCE = "exactlyOnce"
     IDEMPOTENT = "idempotent"
     AT_LEAST_ONCE = "atLeastOnce"
@@ -23,7 +23,7 @@ class Delivery(StrEnum):
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientOptions
     topic: str | None
-    delivery: Delivery
+    delivery: DeliveryGuarantee
     sink_name: str
     job_key: str | None
     max_in_flight_bytes: int
@@ -37,16 +37,16 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str
 
 
-def _delivery(value: str) -> Delivery:
-    return Delivery(kinds.one_of(*Delivery)(value))
+def _delivery(value: str) -> DeliveryGuarantee:
+    return DeliveryGuarantee(kinds.choice_parser(*DeliveryGuarantee)(value))
 
 
 def _is_by_broker(value: str) -> bool:
-    return kinds.one_of("client", "broker")(value) == "broker"
+    return kinds.choice_parser("client", "broker")(value) == "broker"
 
 
 def _compression(value: str) -> Compression | None:
-    word = kinds.one_of("none", "zlib", "zstd")(value)
+    word = kinds.choice_parser("none", "zlib", "zstd")(value)
     return None if word == "none" else Compression[word.upper()]
 
 
@@ -61,15 +61,22 @@ _NAMES_CHARS_MAX = 160
 """Of a job's key and the sink's name together: a broker's ledger keeps both."""
 
 SINK: tuple[Option, ...] = (
-    Option("nameserver", "name_servers", kinds.text, None, "Name servers, `host:port`, with `;` between.", "required"),
     Option(
-        "topic", "topic", kinds.text, None, "Where all rows go; without it, the column `topic` says so.", "the column"
+        "nameserver", "name_servers", kinds.parse_text, None, "Name servers, `host:port`, with `;` between.", "required"
+    ),
+    Option(
+        "topic",
+        "topic",
+        kinds.parse_text,
+        None,
+        "Where all rows go; without it, the column `topic` says so.",
+        "the column",
     ),
     Option(
         "delivery",
         "delivery",
         _delivery,
-        Delivery.EXACTLY_ONCE,
+        DeliveryGuarantee.EXACTLY_ONCE,
         "`exactlyOnce`: rows are staged on the brokers and published when Spark commits the batch, or the job. "
         "`idempotent`: written at once; chunks that come again are dropped, which is exact as long as a partition that "
         "is computed again has the same rows in the same order. `atLeastOnce`: sent, with any RocketMQ broker.",
@@ -94,7 +101,7 @@ SINK: tuple[Option, ...] = (
     Option(
         "maxInFlightBytes",
         "max_in_flight_bytes",
-        kinds.size_bytes,
+        kinds.parse_size_bytes,
         16 << 20,
         "What a task may have on its way to the brokers.",
         "16m",
@@ -109,12 +116,17 @@ SINK: tuple[Option, ...] = (
     ),
     Option("compress", "compression", _compression, None, "`none`, `zlib` or `zstd`.", "none"),
     Option(
-        "compressMinBytes", "compress_min_bytes", kinds.size_bytes, 4096, "Shorter bodies are not compressed.", "4k"
+        "compressMinBytes",
+        "compress_min_bytes",
+        kinds.parse_size_bytes,
+        4096,
+        "Shorter bodies are not compressed.",
+        "4k",
     ),
     Option(
         "ignoreExtraColumns",
         "ignores_extra_columns",
-        kinds.boolean,
+        kinds.parse_boolean,
         False,
         "Leave out columns that mean nothing to a sink, instead of refusing them.",
         "false",
@@ -122,25 +134,33 @@ SINK: tuple[Option, ...] = (
     Option(
         "commitTimeoutMs",
         "commit_timeout_ms",
-        kinds.duration_ms,
+        kinds.parse_duration_ms,
         60_000,
         "How long a broker that is away is waited for, in tasks and when a batch is committed.",
     ),
-    Option("chunkRows", "chunk_rows", kinds.positive, 10_000, "With `idempotent`: rows that are written together."),
-    Option("topicQueues", "topic_queues", kinds.positive, 4, "Queues on each broker of a topic that is not there yet."),
-    Option("group", "group", kinds.text, "sparrow_spark", "With `atLeastOnce`: the name of the producer group."),
+    Option(
+        "chunkRows", "chunk_rows", kinds.parse_positive, 10_000, "With `idempotent`: rows that are written together."
+    ),
+    Option(
+        "topicQueues",
+        "topic_queues",
+        kinds.parse_positive,
+        4,
+        "Queues on each broker of a topic that is not there yet.",
+    ),
+    Option("group", "group", kinds.parse_text, "sparrow_spark", "With `atLeastOnce`: the name of the producer group."),
 )
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """From what the user said."""
-    said = kinds.read(SINK, given)
+    said = kinds.parse_options(SINK, given)
     name_servers = said.pop("name_servers")
     if name_servers is None:
         raise Refused("the option 'nameserver' is missing: say where the name servers are, such as 127.0.0.1:9876")
     if said["topic"] is not None:
         validate_topic_name(said["topic"])
-    if said["delivery"] is Delivery.AT_LEAST_ONCE:
+    if said["delivery"] is DeliveryGuarantee.AT_LEAST_ONCE:
         if said["compression"] is not None:
             raise Refused("the option 'compress' needs delivery exactlyOnce or idempotent: in batches all or none are")
         if said["job_key"] is not None:
@@ -148,4 +168,4 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     said["sink_name"] = said["sink_name"] or said["topic"] or "default"
     if said["job_key"] is not None and len(said["job_key"]) + len(said["sink_name"]) > _NAMES_CHARS_MAX:
         raise Refused(f"the options 'jobKey' and 'sinkName' may have {_NAMES_CHARS_MAX} characters together")
-    return SinkOptions(client=client_options(name_servers, given), **said)
+    return SinkOptions(client=parse_client_options(name_servers, given), **said)

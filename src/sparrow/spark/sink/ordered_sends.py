@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
 
 
-class Lanes:
+class OrderedSends:
     """After the first failure nothing more is sent, and everybody is told of it."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -18,28 +18,30 @@ import pyarrow as pa
 from sparrow import clock
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.spark.client_pool import Link
-from sparrow.spark.sink.at_least_once import Sending
-from sparrow.spark.sink.commit_messages import Receipt, Staged
-from sparrow.spark.sink.driver_commit import drop
-from sparrow.spark.sink.message_columns import Layout, Rows
-from sparrow.spark.sink.options import Delivery, SinkOptions
-from sparrow.spark.sink.ordered_sends import Lanes
-from sparrow.spark.sink.queue_selection import by_topic, places_of
-from sparrow.spark.sink.record_encoder import Encoder, Gathering, pieces
-from sparrow.spark.sink.write_context import Task, Work, Writing
+from sparrow.spark.client_pool import PooledClient
+from sparrow.spark.sink.at_least_once import AtLeastOnceWriter
+from sparrow.spark.sink.commit_messages import StagedRows, TaskCommit
+from sparrow.spark.sink.driver_commit import discard_stages
+from sparrow.spark.sink.message_columns import ColumnLayout, MessageRows
+from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
+from sparrow.spark.sink.ordered_sends import OrderedSends
+from sparrow.spark.sink.queue_selection import select_queues, split_by_topic
+from sparrow.spark.sink.record_encoder import BlobBuilder, RecordEncoder, split_rows
+from sparrow.spark.sink.write_context import PartitionWriter, WriteContext, WriteTask
 
-__all__ = ["Task", "chunks", "write"]
+__all__ = ["WriteTask", "rechunk", "write_partition"]
 
-CHUNK_BITS = 24
+CHUNK_NUMBER_BITS = 24
 """Of a number in an idempotent scope: the batch's number is above them."""
 
 
-def write(batches: Iterable[pa.RecordBatch], layout: Layout, options: SinkOptions, task: Task, link: Link) -> Receipt:
+def write_partition(
+    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, options: SinkOptions, task: WriteTask, link: PooledClient
+) -> TaskCommit:
     """Deliver a partition."""
-    work = Work.of(task, layout.topic, options, link)
-    if options.delivery is Delivery.IDEMPOTENT:
-        batches = chunks(batches, options.chunk_rows)
+    work = WriteContext.of(task, layout.topic, options, link)
+    if options.delivery is DeliveryGuarantee.IDEMPOTENT:
+        batches = rechunk(batches, options.chunk_rows)
     writing = _WRITINGS[options.delivery](work)
     rows = 0
     try:
@@ -51,10 +53,10 @@ def write(batches: Iterable[pa.RecordBatch], layout: Layout, options: SinkOption
     except BaseException:
         writing.abandon()
         raise
-    return Receipt(task.transaction, task.partition, rows, stages, work.routes.brokers())
+    return TaskCommit(task.transaction, task.partition, rows, stages, work.routes.brokers())
 
 
-def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """The same rows, so many in each batch; the last may have fewer."""
     waiting: list[pa.RecordBatch] = []
     count = 0
@@ -75,26 +77,26 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-class Recording(ABC):
+class RecordWriter(ABC):
     """Rows become blobs of records, which go one after the other to each broker."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WriteContext) -> None:
         self._work = work
-        self._encoder = Encoder(work.options, work.ids, clock.now_ms)
-        self._lanes = Lanes(work.options.max_in_flight_bytes)
-        self._gathered: dict[str, Gathering] = {}
+        self._encoder = RecordEncoder(work.options, work.ids, clock.now_ms)
+        self._lanes = OrderedSends(work.options.max_in_flight_bytes)
+        self._gathered: dict[str, BlobBuilder] = {}
         """By broker."""
 
     @abstractmethod
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
         """Hand a broker its next blob. May be asked again."""
 
-    def add(self, rows: Rows) -> None:
-        for topic, its in by_topic(rows, self._work.topic):
+    def add(self, rows: MessageRows) -> None:
+        for topic, its in split_by_topic(rows, self._work.topic):
             queues = self._work.routes[topic].write_queues
-            for piece in pieces(its):
-                for broker, portion in self._encoder.portions(piece, queues, places_of(piece, len(queues))):
-                    gathered = self._gathered.setdefault(broker, Gathering(topic))
+            for piece in split_rows(its):
+                for broker, portion in self._encoder.portions(piece, queues, select_queues(piece, len(queues))):
+                    gathered = self._gathered.setdefault(broker, BlobBuilder(topic))
                     if (blob := gathered.add(portion)) is not None:
                         self._post(broker, gathered, blob)
 
@@ -103,7 +105,7 @@ class Recording(ABC):
             if (blob := gathered.take()) is not None:
                 self._post(broker, gathered, blob)
 
-    def _post(self, broker: str, gathered: Gathering, blob: bytes) -> None:
+    def _post(self, broker: str, gathered: BlobBuilder, blob: bytes) -> None:
         number, topic = gathered.blobs - 1, gathered.topic
 
         def send() -> Awaitable[object]:
@@ -115,10 +117,10 @@ class Recording(ABC):
         self._work.link.run(self._lanes.abandon())
 
 
-class Staging(Recording):
+class ExactlyOnceWriter(RecordWriter):
     """Rows are put where nobody sees them until the driver commits."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WriteContext) -> None:
         super().__init__(work)
         self._names: dict[str, str] = {}
 
@@ -129,53 +131,53 @@ class Staging(Recording):
         session, fills_checksum = self._work.link.session, self._work.options.fills_checksum
         return staging.stage_records(session, address, self._stage(broker), number, blob, fills_checksum=fills_checksum)
 
-    def finish(self) -> tuple[Staged, ...]:
+    def finish(self) -> tuple[StagedRows, ...]:
         self._flush()
         return self._work.link.run(self._sealed())
 
-    async def _sealed(self) -> tuple[Staged, ...]:
+    async def _sealed(self) -> tuple[StagedRows, ...]:
         await self._lanes.finish()
         return tuple([await self._seal(broker) for broker in sorted(self._gathered)])
 
-    async def _seal(self, broker: str) -> Staged:
+    async def _seal(self, broker: str) -> StagedRows:
         gathered, name, session = self._gathered[broker], self._stage(broker), self._work.link.session
         sealed = await self._work.brokers.ask(
             broker, gathered.topic, lambda address: staging.seal_stage(session, address, name, gathered.blobs)
         )
         if sealed.rows != gathered.rows:
             raise SparrowError(f"broker {broker!r} has staged {sealed.rows} rows, and {gathered.rows} were sent")
-        return Staged(broker, gathered.topic, name, sealed.rows, sealed.bytes)
+        return StagedRows(broker, gathered.topic, name, sealed.rows, sealed.bytes)
 
     def abandon(self) -> None:
         super().abandon()
-        staged = [Staged(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._gathered.items()]
-        self._work.link.run(drop(self._work.link.session, self._work.brokers, staged))
+        staged = [StagedRows(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._gathered.items()]
+        self._work.link.run(discard_stages(self._work.link.session, self._work.brokers, staged))
 
 
-class Appending(Recording):
+class IdempotentWriter(RecordWriter):
     """Rows are appended at once, in numbered chunks."""
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MessageRows) -> None:
         super().add(rows)
         self._flush()  # a chunk ends here, however much would fit into a blob
 
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
-        if number >> CHUNK_BITS:
-            raise Refused(f"a partition has more than {1 << CHUNK_BITS} chunks: raise the option chunkRows")
+        if number >> CHUNK_NUMBER_BITS:
+            raise Refused(f"a partition has more than {1 << CHUNK_NUMBER_BITS} chunks: raise the option chunkRows")
         batch, session = self._work.task.transaction.number, self._work.link.session
         scope = f"{self._work.task.transaction.scope}/{self._work.task.partition}"
         fills_checksum = self._work.options.fills_checksum
         return staging.append_once(
-            session, address, scope, batch << CHUNK_BITS | number, blob, fills_checksum=fills_checksum
+            session, address, scope, batch << CHUNK_NUMBER_BITS | number, blob, fills_checksum=fills_checksum
         )
 
-    def finish(self) -> tuple[Staged, ...]:
+    def finish(self) -> tuple[StagedRows, ...]:
         self._work.link.run(self._lanes.finish())
         return ()
 
 
-_WRITINGS: dict[Delivery, type[Writing]] = {
-    Delivery.EXACTLY_ONCE: Staging,
-    Delivery.IDEMPOTENT: Appending,
-    Delivery.AT_LEAST_ONCE: Sending,
+_WRITINGS: dict[DeliveryGuarantee, type[PartitionWriter]] = {
+    DeliveryGuarantee.EXACTLY_ONCE: ExactlyOnceWriter,
+    DeliveryGuarantee.IDEMPOTENT: IdempotentWriter,
+    DeliveryGuarantee.AT_LEAST_ONCE: AtLeastOnceWriter,
 }

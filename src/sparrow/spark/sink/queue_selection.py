@@ -20,17 +20,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import Refused
-from sparrow.spark.sink.message_columns import Rows
+from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.wire.columns.encoder import crcs_of
 from sparrow.wire.columns.hashes import java_hashes
 
 ANY = -1
 """The place of a row that asks for no queue."""
 
-Places = NDArray[np.int64]
+QueueIndexes = NDArray[np.int64]
 
 
-def places_of(rows: Rows, queues: int, *, may_be_any: bool = False) -> Places:
+def select_queues(rows: MessageRows, queues: int, *, may_be_any: bool = False) -> QueueIndexes:
     """Where each row goes, as a place among so many write queues; `may_be_any`: or `ANY`."""
     places = np.full(len(rows), ANY, np.int64)
     is_open = np.ones(len(rows), np.bool_)
@@ -57,9 +57,9 @@ def places_of(rows: Rows, queues: int, *, may_be_any: bool = False) -> Places:
     return places
 
 
-def _chosen(hashes: NDArray[Any], queues: int) -> Places:
+def _chosen(hashes: NDArray[Any], queues: int) -> QueueIndexes:
     # The absolute value after widening: that of -2^31 is a number like any other, as in `select`.
-    chosen: Places = np.abs(hashes.astype(np.int64)) % queues
+    chosen: QueueIndexes = np.abs(hashes.astype(np.int64)) % queues
     return chosen
 
 
@@ -68,7 +68,7 @@ def _has_text(texts: pa.Array) -> NDArray[np.bool_]:
     return lengths > 0
 
 
-def sorted_by_place(places: Places) -> tuple[NDArray[Any], list[tuple[int, slice]]]:
+def sort_by_queue(places: QueueIndexes) -> tuple[NDArray[Any], list[tuple[int, slice]]]:
     """The rows in the order of their places, those of one place in their own order; and which are each place's."""
     # So narrow that NumPy sorts by counting.
     is_narrow = not len(places) or int(places.max()) < 0x7FFF
@@ -78,7 +78,7 @@ def sorted_by_place(places: Places) -> tuple[NDArray[Any], list[tuple[int, slice
     return order, [(place, slice(*two)) for place, two in zip(found.tolist(), bounds, strict=True)]
 
 
-def by_topic(rows: Rows, topic: str | None) -> Iterator[tuple[str, Rows]]:
+def split_by_topic(rows: MessageRows, topic: str | None) -> Iterator[tuple[str, MessageRows]]:
     """The rows of each topic, in order. `topic`: of all rows."""
     if topic is not None:
         yield topic, rows

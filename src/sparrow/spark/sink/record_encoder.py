@@ -17,9 +17,9 @@ from sparrow.client.delayed_delivery import PROPERTY_TIMER_DELAY_MS, PROPERTY_TI
 from sparrow.model.errors import Refused
 from sparrow.model.message import PROPERTY_DELAY_LEVEL
 from sparrow.model.queue import Queue
-from sparrow.spark.sink.message_columns import Rows
+from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.options import SinkOptions
-from sparrow.spark.sink.queue_selection import sorted_by_place
+from sparrow.spark.sink.queue_selection import sort_by_queue
 from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import encode
@@ -29,13 +29,13 @@ from sparrow.wire.compression import Compression, compress
 from sparrow.wire.message_ids import UniqueIds
 from sparrow.wire.queue_batches import Portion
 
-BLOB_BYTES = 2 * 1024 * 1024
+BLOB_BYTES_MAX = 2 * 1024 * 1024
 """Of records in one request. A single record that is longer goes alone."""
 _PIECE_BYTES = 8 * 1024 * 1024
 """How much is encoded at a time: what is longer leaves the processor's cache, and is held in memory twice."""
 
 
-def pieces(rows: Rows) -> Iterator[Rows]:
+def split_rows(rows: MessageRows) -> Iterator[MessageRows]:
     """The rows in runs that are not too long to be encoded at a time."""
     step = max(1, int(_PIECE_BYTES * len(rows) / max(rows.nbytes, 1)))
     if step >= len(rows):
@@ -78,7 +78,7 @@ _HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
 """The two characters of each byte."""
 
 
-class Encoder:
+class RecordEncoder:
     """How one task makes its records."""
 
     def __init__(
@@ -87,16 +87,18 @@ class Encoder:
         self._options, self._ids, self._now_ms = options, ids, now_ms
         self._born_host = born_host if len(born_host) == len(LOOPBACK) else LOOPBACK  # columns are for IPv4
 
-    def portions(self, rows: Rows, queues: tuple[QueueRef, ...], places: NDArray[Any]) -> Iterator[tuple[str, Portion]]:
+    def portions(
+        self, rows: MessageRows, queues: tuple[QueueRef, ...], places: NDArray[Any]
+    ) -> Iterator[tuple[str, Portion]]:
         """The records of one topic's rows, queue by queue, each with the name of the broker it is for."""
-        refuse_later(rows, self._options, self._now_ms())
-        order, shares = sorted_by_place(places)
+        refuse_delayed(rows, self._options, self._now_ms())
+        order, shares = sort_by_queue(places)
         if len(shares) > 1:
             rows = rows.take(order)
             places = places[order]
         body, sys_flag = rows.body, 0
         if self._options.compression is not None:
-            body, sys_flag = compressed(body, self._options.compression, self._options.compress_min_bytes)
+            body, sys_flag = compress_bodies(body, self._options.compression, self._options.compress_min_bytes)
         numbers = np.array([queue.queue_id for queue in queues], np.int32)
         encoded = encode(
             body,
@@ -122,7 +124,7 @@ class Encoder:
                 view = data[start_byte : int(ends[stop - 1])]
                 yield queue.broker_name, Portion(Queue(queue.topic, queue.queue_id), view, encoded.sizes[start:stop])
 
-    def _born_ms(self, rows: Rows) -> Any:
+    def _born_ms(self, rows: MessageRows) -> Any:
         now_ms = self._now_ms()
         if rows.born_ms is None:
             return now_ms
@@ -134,16 +136,16 @@ def _numbers(column: pa.Array | None) -> Any:
 
 
 def _cut(ends: NDArray[np.int64], share: slice) -> Iterator[tuple[int, int]]:
-    """The records of a share in runs of at most `BLOB_BYTES`, or of one."""
+    """The records of a share in runs of at most `BLOB_BYTES_MAX`, or of one."""
     start = share.start
     while start < share.stop:
-        room_end = BLOB_BYTES + (int(ends[start - 1]) if start else 0)
+        room_end = BLOB_BYTES_MAX + (int(ends[start - 1]) if start else 0)
         stop = min(max(int(np.searchsorted(ends, room_end, "right")), start + 1), share.stop)
         yield start, stop
         start = stop
 
 
-class Gathering:
+class BlobBuilder:
     """Portions for one broker, until they make a blob."""
 
     def __init__(self, topic: str) -> None:
@@ -156,7 +158,7 @@ class Gathering:
 
     def add(self, portion: Portion) -> bytes | None:
         """The blob of what came before, if this would make it too large."""
-        full = self.take() if self._bytes + len(portion.data) > BLOB_BYTES else None
+        full = self.take() if self._bytes + len(portion.data) > BLOB_BYTES_MAX else None
         self._portions.append(portion)
         self._bytes += len(portion.data)
         self.rows += len(portion.sizes)
@@ -172,23 +174,23 @@ class Gathering:
         return blob
 
 
-def refuse_later(rows: Rows, options: SinkOptions, now_ms: int) -> None:
+def refuse_delayed(rows: MessageRows, options: SinkOptions, now_ms: int) -> None:
     """Only a send can ask a broker to keep a message. What was kept before, and says so still, is a row like others."""
-    for row, name, value in rows.entries(PROPERTY_TIMER_DELIVER_MS, *DELAYS):
+    for row, name, value in rows.entries(PROPERTY_TIMER_DELIVER_MS, *DELAY_PROPERTIES):
         is_past = name == PROPERTY_TIMER_DELIVER_MS and value.isdecimal() and int(value) <= now_ms
-        if value not in NOT_AT_ALL and not is_past:
+        if value not in UNSET_VALUES and not is_past:
             raise Refused(
                 f"row {rows.number_of(row)} of its partition has the property {name}, which keeps a message for later: "
                 f"delivery={options.delivery.value} cannot; leave it out, or set delivery=atLeastOnce"
             )
 
 
-DELAYS = (PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", PROPERTY_TIMER_DELAY_MS)
-NOT_AT_ALL = ("", "0", "false")
+DELAY_PROPERTIES = (PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", PROPERTY_TIMER_DELAY_MS)
+UNSET_VALUES = ("", "0", "false")
 """Values by which a property asks for nothing."""
 
 
-def compressed(body: pa.Array, kind: Compression, min_bytes: int) -> tuple[pa.Array, Any]:
+def compress_bodies(body: pa.Array, kind: Compression, min_bytes: int) -> tuple[pa.Array, Any]:
     """The bodies, those compressed that become shorter by it, and the sys flags that say which."""
     lengths = np.diff(window(body)[1])
     long = np.flatnonzero(lengths >= min_bytes)

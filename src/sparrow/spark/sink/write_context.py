@@ -11,21 +11,21 @@ from typing import Any, NamedTuple, Protocol
 
 from sparrow import clock
 from sparrow.client.topic_route import TopicRoute
-from sparrow.spark.client_pool import Link
-from sparrow.spark.sink.brokers import Brokers
-from sparrow.spark.sink.commit_messages import Staged, Transaction
-from sparrow.spark.sink.message_columns import Rows
-from sparrow.spark.sink.options import Delivery, SinkOptions
+from sparrow.spark.client_pool import PooledClient
+from sparrow.spark.sink.brokers import SinkBrokers
+from sparrow.spark.sink.commit_messages import StagedRows, WriteId
+from sparrow.spark.sink.message_columns import MessageRows
+from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
 from sparrow.spark.sink.record_encoder import RowIds
 from sparrow.wire.message_ids import UniqueIds
 
 
-class Writing(Protocol):
+class PartitionWriter(Protocol):
     """How rows of one partition are delivered."""
 
-    def __init__(self, work: Work) -> None: ...
-    def add(self, rows: Rows) -> None: ...
-    def finish(self) -> tuple[Staged, ...]:
+    def __init__(self, work: WriteContext) -> None: ...
+    def add(self, rows: MessageRows) -> None: ...
+    def finish(self) -> tuple[StagedRows, ...]:
         """Returns once all rows are where they should be."""
         ...
 
@@ -34,10 +34,10 @@ class Writing(Protocol):
         ...
 
 
-class Routes:
+class TaskRoutes:
     """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
 
-    def __init__(self, link: Link, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
+    def __init__(self, link: PooledClient, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
         self._link, self._find = link, find
         self._known: dict[str, TopicRoute] = {}
 
@@ -53,38 +53,40 @@ class Routes:
         return tuple(sorted(found.items()))
 
 
-class Task(NamedTuple):
+class WriteTask(NamedTuple):
     """Which rows these are: a partition of something that is written once."""
 
-    transaction: Transaction
+    transaction: WriteId
     partition: int
     may_make_topics: bool
     """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
 
 
-def _finder(task: Task, options: SinkOptions, brokers: Brokers) -> Callable[[str], Coroutine[Any, Any, TopicRoute]]:
+def _finder(
+    task: WriteTask, options: SinkOptions, brokers: SinkBrokers
+) -> Callable[[str], Coroutine[Any, Any, TopicRoute]]:
     """How a task finds the route of a topic."""
-    if options.delivery is Delivery.AT_LEAST_ONCE:
+    if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
         return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
     return brokers.made_route if task.may_make_topics else brokers.known_route
 
 
-class Work(NamedTuple):
+class WriteContext(NamedTuple):
     """All that a task has in hand."""
 
-    task: Task
+    task: WriteTask
     topic: str | None
     """Of all rows, if they have one in common."""
     options: SinkOptions
-    link: Link
-    brokers: Brokers
-    routes: Routes
+    link: PooledClient
+    brokers: SinkBrokers
+    routes: TaskRoutes
     ids: RowIds
 
     @classmethod
-    def of(cls, task: Task, topic: str | None, options: SinkOptions, link: Link) -> Work:
-        brokers = Brokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
-        routes = Routes(link, _finder(task, options, brokers))
+    def of(cls, task: WriteTask, topic: str | None, options: SinkOptions, link: PooledClient) -> WriteContext:
+        brokers = SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+        routes = TaskRoutes(link, _finder(task, options, brokers))
         own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
         ids = RowIds(UniqueIds(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
         return cls(task, topic, options, link, brokers, routes, ids)

@@ -18,106 +18,106 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused, UnknownTopic
-from sparrow.spark.client_pool import LINKS, Link
+from sparrow.spark.client_pool import CLIENT_POOL, PooledClient
 from sparrow.spark.sink import driver_commit, partition_writer
-from sparrow.spark.sink.brokers import Brokers
-from sparrow.spark.sink.commit_messages import Receipt, Transaction
-from sparrow.spark.sink.message_columns import Layout, layout_of
-from sparrow.spark.sink.options import Delivery, SinkOptions, sink_options
+from sparrow.spark.sink.brokers import SinkBrokers
+from sparrow.spark.sink.commit_messages import TaskCommit, WriteId
+from sparrow.spark.sink.message_columns import ColumnLayout, resolve_columns
+from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions, parse_sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
-Messages = Sequence[WriterCommitMessage | None]
+CommitMessages = Sequence[WriterCommitMessage | None]
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a task that belongs to a stream."""
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicBatchWriter:
     """For `df.write.format("sparrow").mode("append")`."""
     if overwrite:
         raise Refused("a topic cannot be overwritten, messages are only ever added: use mode('append')")
-    said = sink_options(options)
-    return BatchSink(said, _checked(said, schema))
+    said = parse_sink_options(options)
+    return TopicBatchWriter(said, _checked(said, schema))
 
 
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TopicStreamWriter:
     """For `df.writeStream.format("sparrow")`."""
     if overwrite:
         raise Refused("a topic cannot be overwritten, messages are only ever added: use outputMode('append')")
-    said = sink_options(options)
+    said = parse_sink_options(options)
     if said.job_key is not None:
         raise Refused("the option 'jobKey' is for batch jobs: a stream is known by its checkpoint")
     try:
-        return StreamSink(said, _checked(said, schema))
+        return TopicStreamWriter(said, _checked(said, schema))
     except UnknownTopic:
         # New, or its brokers are away: a writer is made for every batch, and the tasks know which batch it is.
-        return StreamSink(said, _layout(said, schema))
+        return TopicStreamWriter(said, _layout(said, schema))
 
 
-def _checked(options: SinkOptions, schema: StructType) -> Layout:
+def _checked(options: SinkOptions, schema: StructType) -> ColumnLayout:
     layout = _layout(options, schema)
     if options.topic is not None:
-        link = LINKS.to(options.client)
+        link = CLIENT_POOL.to(options.client)
         brokers = _brokers(link, options)
-        if options.delivery is Delivery.AT_LEAST_ONCE:
+        if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             link.run(brokers.route(options.topic, may_be_new=True))
         else:
             link.run(brokers.check_staging(options.topic))
     return layout
 
 
-def _layout(options: SinkOptions, schema: StructType) -> Layout:
-    return layout_of([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
+def _layout(options: SinkOptions, schema: StructType) -> ColumnLayout:
+    return resolve_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
 
-def _brokers(link: Link, options: SinkOptions) -> Brokers:
-    return Brokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+def _brokers(link: PooledClient, options: SinkOptions) -> SinkBrokers:
+    return SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
 
 
 class _Sink:
     """What both kinds of writers do. Spark pickles them: they hold values, and connections belong to the process."""
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         self._options, self._layout = options, layout
 
-    def _written(self, batches: Iterator[pa.RecordBatch], transaction: Transaction, partition: int) -> Receipt:
-        link = LINKS.to(self._options.client)
-        task = partition_writer.Task(transaction, partition, may_make_topics=transaction.number == 0)
-        return partition_writer.write(batches, self._layout, self._options, task, link)
+    def _written(self, batches: Iterator[pa.RecordBatch], transaction: WriteId, partition: int) -> TaskCommit:
+        link = CLIENT_POOL.to(self._options.client)
+        task = partition_writer.WriteTask(transaction, partition, may_make_topics=transaction.number == 0)
+        return partition_writer.write_partition(batches, self._layout, self._options, task, link)
 
-    def _of_stream(self, context: TaskContext) -> Transaction | None:
+    def _of_stream(self, context: TaskContext) -> WriteId | None:
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
             return None
-        return Transaction(f"{query}/{self._options.sink_name}", int(batch))
+        return WriteId(f"{query}/{self._options.sink_name}", int(batch))
 
-    def _published(self, messages: Messages) -> bool:
+    def _published(self, messages: CommitMessages) -> bool:
         """False: it had been before."""
         receipts = _receipts(messages)
         if not any(receipt.stages for receipt in receipts):
             return True
-        link = LINKS.to(self._options.client)
-        return link.run(driver_commit.publish(link.session, _brokers(link, self._options), receipts))
+        link = CLIENT_POOL.to(self._options.client)
+        return link.run(driver_commit.publish_stages(link.session, _brokers(link, self._options), receipts))
 
-    def _dropped(self, messages: Messages) -> None:
+    def _dropped(self, messages: CommitMessages) -> None:
         stages = [staged for receipt in _receipts(messages) for staged in receipt.stages]
         if stages:
-            link = LINKS.to(self._options.client)
-            link.run(driver_commit.drop(link.session, _brokers(link, self._options), stages))
+            link = CLIENT_POOL.to(self._options.client)
+            link.run(driver_commit.discard_stages(link.session, _brokers(link, self._options), stages))
 
 
-class BatchSink(_Sink, DataSourceArrowWriter):
+class TopicBatchWriter(_Sink, DataSourceArrowWriter):
     """One job: the same object, pickled, is in every task and in the driver's commit."""
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: ColumnLayout) -> None:
         super().__init__(options, layout)
-        self._job = Transaction(f"job/{options.job_key or uuid.uuid4().hex}/{options.sink_name}", 0)
+        self._job = WriteId(f"job/{options.job_key or uuid.uuid4().hex}/{options.sink_name}", 0)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = _context()
         of_stream = self._of_stream(context)
         if of_stream is not None and self._options.job_key is not None:
@@ -126,7 +126,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
             )
         return self._written(iterator, of_stream or self._job, context.partitionId())
 
-    def commit(self, messages: Messages) -> None:
+    def commit(self, messages: CommitMessages) -> None:
         if self._published(messages):
             return
         if self._options.job_key is not None:
@@ -142,26 +142,26 @@ class BatchSink(_Sink, DataSourceArrowWriter):
                 self._options.sink_name,
             )
 
-    def abort(self, messages: Messages) -> None:
+    def abort(self, messages: CommitMessages) -> None:
         self._dropped(messages)
 
 
-class StreamSink(_Sink, DataSourceStreamArrowWriter):
+class TopicStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """A stream: made anew for every batch, and again for its commit."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Receipt:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = _context()
         transaction = self._of_stream(context)
         if transaction is None:
             raise Refused(f"the task does not know its query: Spark has set neither {_QUERY} nor {_BATCH}")
         return self._written(iterator, transaction, context.partitionId())
 
-    def commit(self, messages: Messages, batchId: int) -> None:
+    def commit(self, messages: CommitMessages, batchId: int) -> None:
         assert all(receipt.transaction.number == batchId for receipt in _receipts(messages)), "tasks know their batch"
         if not self._published(messages):
             log.info("batch %d of sink %r has been written before", batchId, self._options.sink_name)
 
-    def abort(self, messages: Messages, batchId: int) -> None:
+    def abort(self, messages: CommitMessages, batchId: int) -> None:
         self._dropped(messages)
 
 
@@ -171,5 +171,5 @@ def _context() -> TaskContext:
     return context
 
 
-def _receipts(messages: Messages) -> list[Receipt]:
-    return [message for message in messages if isinstance(message, Receipt)]
+def _receipts(messages: CommitMessages) -> list[TaskCommit]:
+    return [message for message in messages if isinstance(message, TaskCommit)]

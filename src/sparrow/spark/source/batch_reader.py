@@ -10,56 +10,58 @@ from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused
 from sparrow.spark.source import offset_resolution
-from sparrow.spark.source.metadata import places_of
-from sparrow.spark.source.offset_ranges import Range, Task, tasks
-from sparrow.spark.source.offset_resolution import MessagesGone, name_of
+from sparrow.spark.source.metadata import open_metadata
+from sparrow.spark.source.offset_ranges import OffsetRange, TaskRanges, plan_tasks
+from sparrow.spark.source.offset_resolution import MessagesGone, format_queue_name
 from sparrow.spark.source.options import SourceOptions
 from sparrow.spark.source.range_reader import read_task
-from sparrow.spark.source.schema import projection
+from sparrow.spark.source.schema import make_projection
 
 
-class TaskPartition(InputPartition):
+class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: TaskRanges) -> None:
         super().__init__(task)
         self.task = task
 
 
-class TopicReader(DataSourceReader):
+class TopicBatchReader(DataSourceReader):
     """Plans in the driver, reads in tasks; it is pickled in between, so it holds nothing but values."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.of(given)
-        self._shape = projection(schema, kafka=self._options.kafka_schema)
+        self._shape = make_projection(schema, kafka=self._options.kafka_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        planned = tasks(
+        planned = plan_tasks(
             self._ranges(),
             partitions_min=options.partitions_min,
             rows_a_range=options.rows_a_range,
             rows_a_task=options.rows_a_task,
         )
-        return [TaskPartition(task) for task in planned] or [TaskPartition(())]
+        return [RangePartition(task) for task in planned] or [RangePartition(())]
 
-    def _ranges(self) -> list[Range]:
-        options, places = self._options, places_of(self._options)
-        heads = offset_resolution.patient_look(options, places)
-        first = offset_resolution.starting(options, places, heads, default="earliest")
-        last = offset_resolution.ending(options, places, heads)
+    def _ranges(self) -> list[OffsetRange]:
+        options, places = self._options, open_metadata(self._options)
+        heads = offset_resolution.fetch_extents_with_retries(options, places)
+        first = offset_resolution.resolve_starting_offsets(options, places, heads, default="earliest")
+        last = offset_resolution.resolve_ending_offsets(options, places, heads)
         ranges = []
         for queue, head in heads.items():
             start, end = first[queue], last[queue]
             if start > end:
-                raise Refused(f"{name_of(queue)} would be read from {start} up to {end}: the start lies behind the end")
+                raise Refused(
+                    f"{format_queue_name(queue)} would be read from {start} up to {end}: the start lies behind the end"
+                )
             if end > head.end or (start < head.first and start < end):
                 if options.fails_on_loss:
                     raise MessagesGone(queue, start if start < head.first else end, head.first, head.end)
                 start, end = min(max(start, head.first), head.end), min(max(end, head.first), head.end)
-            ranges.append(Range(queue, start, end))
+            ranges.append(OffsetRange(queue, start, end))
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TaskPartition), "we made it"
+        assert isinstance(partition, RangePartition), "we made it"
         return read_task(partition.task, self._options, self._shape)

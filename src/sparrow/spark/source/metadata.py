@@ -17,22 +17,22 @@ from sparrow.client.retry import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, is_system_topic
-from sparrow.spark.client_pool import LINKS, Link
+from sparrow.spark.client_pool import CLIENT_POOL, PooledClient
 from sparrow.spark.source.options import SourceOptions
 from sparrow.store.log.readonly.store_directory import StoreDirectory
 from sparrow.wire.bodies import QueueRef
 
-FILES_BROKER = "files"
+FILES_BROKER_NAME = "files"
 """The name of the broker in offsets of a store that is read without one."""
-Heads = dict[QueueRef, SizedQueueBounds]
+QueueExtents = dict[QueueRef, SizedQueueBounds]
 
 
-class Places(Protocol):
+class SourceMetadata(Protocol):
     def topics(self) -> list[str]:
         """Every topic there is."""
         ...
 
-    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> Heads:
+    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
         """Where their queues begin and end; topics that are not there have none.
 
         `is_fresh`: look for new queues, too. `without_absent`: leave out brokers that are away.
@@ -56,14 +56,14 @@ class Places(Protocol):
         ...
 
 
-def places_of(options: SourceOptions) -> Places:
+def open_metadata(options: SourceOptions) -> SourceMetadata:
     if options.access == "files":
         assert options.path is not None, "the options say so"
-        return FilePlaces(options.path)
-    return BrokerPlaces(LINKS.to(options.client))
+        return StoreFilesMetadata(options.path)
+    return BrokerMetadata(CLIENT_POOL.to(options.client))
 
 
-def wanted_topics(options: SourceOptions, places: Places) -> list[str]:
+def select_topics(options: SourceOptions, places: SourceMetadata) -> list[str]:
     """The topics that the options mean, whether they exist or not; of a pattern, those that do."""
     if options.subscribe is not None:
         return list(options.subscribe)
@@ -74,9 +74,11 @@ def wanted_topics(options: SourceOptions, places: Places) -> list[str]:
     return [name for name in places.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
 
 
-def look(options: SourceOptions, places: Places, *, is_fresh: bool, without_absent: bool = False) -> Heads:
+def fetch_extents(
+    options: SourceOptions, places: SourceMetadata, *, is_fresh: bool, without_absent: bool = False
+) -> QueueExtents:
     """The queues that the options mean."""
-    topics = wanted_topics(options, places)
+    topics = select_topics(options, places)
     found = places.heads(topics, is_fresh=is_fresh, without_absent=without_absent)
     if options.missing == "error" and options.pattern is None:
         for name in topics:
@@ -87,7 +89,7 @@ def look(options: SourceOptions, places: Places, *, is_fresh: bool, without_abse
     return {queue: found[queue] for queue in _assigned(options.assign, found)}
 
 
-def _assigned(assign: dict[str, dict[str, list[int]]], found: Heads) -> list[QueueRef]:
+def _assigned(assign: dict[str, dict[str, list[int]]], found: QueueExtents) -> list[QueueRef]:
     queues = [QueueRef(t, b, number) for t, brokers in assign.items() for b, ids in brokers.items() for number in ids]
     there = {queue.topic for queue in found}
     for queue in queues:
@@ -100,10 +102,10 @@ def _assigned(assign: dict[str, dict[str, list[int]]], found: Heads) -> list[Que
     return sorted(queue for queue in queues if queue in found)
 
 
-class BrokerPlaces:
+class BrokerMetadata:
     """Asked over the wire."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: PooledClient) -> None:
         self._link, self._admin = link, Admin(session=link.session)
         self._groups: set[str] = set()
 
@@ -113,10 +115,10 @@ class BrokerPlaces:
     def has(self, topic: str) -> bool:
         return self._link.session.route_now(topic) is not None
 
-    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> Heads:
+    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
         return self._link.run(self._heads(list(topics), is_fresh, without_absent))
 
-    async def _heads(self, topics: list[str], is_fresh: bool, without_absent: bool) -> Heads:
+    async def _heads(self, topics: list[str], is_fresh: bool, without_absent: bool) -> QueueExtents:
         session = self._link.session
         there = await asyncio.gather(*(self._is_there(name, is_fresh) for name in topics))
         names = [name for name, is_there in zip(topics, there, strict=True) if is_there]
@@ -155,7 +157,7 @@ class BrokerPlaces:
             await self._admin.create_topic(f"{RETRY_TOPIC_PREFIX}{group}", queues=1)
 
 
-class FilePlaces:
+class StoreFilesMetadata:
     """Read from a store's directory, Sparrow's or RocketMQ's. No broker need run."""
 
     def __init__(self, path: str) -> None:
@@ -168,10 +170,10 @@ class FilePlaces:
     def has(self, topic: str) -> bool:
         return bool(self._directory.bounds(topic))
 
-    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> Heads:
+    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
         directory = self._directory = StoreDirectory(self._path)  # a directory is as of when it was opened
         return {
-            QueueRef(topic, FILES_BROKER, number): SizedQueueBounds(
+            QueueRef(topic, FILES_BROKER_NAME, number): SizedQueueBounds(
                 bounds.first, bounds.end, directory.mean_bytes(Queue(topic, number))
             )
             for topic in sorted(topics)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sparrow.wire.bodies import QueueRef
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Messages of one queue: from `start` up to, not including, `end`."""
 
     queue: QueueRef
@@ -21,11 +21,11 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-Task = tuple[Range, ...]
+TaskRanges = tuple[OffsetRange, ...]
 """What one task reads, in this order."""
 
 
-def shared(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef, int]:
+def apportion(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef, int]:
     """How much of each backlog fits the limit: in proportion, and at least 1 of every queue that has any.
 
     So no queue starves; the whole may pass the limit by one for each queue.
@@ -44,11 +44,13 @@ def shared(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef, i
     return shares
 
 
-def tasks(ranges: Sequence[Range], *, partitions_min: int | None, rows_a_range: int, rows_a_task: int) -> list[Task]:
+def plan_tasks(
+    ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_a_range: int, rows_a_task: int
+) -> list[TaskRanges]:
     """Ranges cut and joined. The same ranges give the same tasks, always."""
     full = [each for each in sorted(ranges) if each.rows > 0]
     total = sum(each.rows for each in full)
-    cut: list[Range] = []
+    cut: list[OffsetRange] = []
     for each in full:
         parts = -(-each.rows // rows_a_range) if rows_a_range else 1
         if partitions_min is not None:
@@ -63,14 +65,14 @@ def tasks(ranges: Sequence[Range], *, partitions_min: int | None, rows_a_range: 
     return _joined(cut, rows_a_task, joins_max=len(cut) - (partitions_min or 0))
 
 
-def _cut(whole: Range, parts: int) -> list[Range]:
+def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     parts = max(1, min(parts, whole.rows))
     edges = [whole.start + whole.rows * number // parts for number in range(parts + 1)]
-    return [Range(whole.queue, start, end) for start, end in itertools.pairwise(edges)]
+    return [OffsetRange(whole.queue, start, end) for start, end in itertools.pairwise(edges)]
 
 
-def _joined(ranges: Sequence[Range], room: int, *, joins_max: int) -> list[Task]:
-    joined: list[Task] = []
+def _joined(ranges: Sequence[OffsetRange], room: int, *, joins_max: int) -> list[TaskRanges]:
+    joined: list[TaskRanges] = []
     rows = 0
     for each in ranges:
         if joined and rows + each.rows <= room and joins_max > 0:

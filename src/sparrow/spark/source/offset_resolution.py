@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 
 from sparrow.model.errors import Refused, SparrowError, Unavailable
-from sparrow.spark.source.metadata import Heads, Places, look
-from sparrow.spark.source.options import EARLIEST, GROUP_PREFIX, LATEST, OffsetsByQueue, SourceOptions
+from sparrow.spark.source.metadata import QueueExtents, SourceMetadata, fetch_extents
+from sparrow.spark.source.options import EARLIEST_OFFSET, GROUP_PREFIX, LATEST_OFFSET, OffsetsByQueue, SourceOptions
 from sparrow.wire.bodies import QueueRef
 
-Found = dict[QueueRef, int]
+ResolvedOffsets = dict[QueueRef, int]
 
 
-def patient_look(options: SourceOptions, places: Places) -> Heads:
-    """`look`, tried again a few times while a broker is away."""
+def fetch_extents_with_retries(options: SourceOptions, places: SourceMetadata) -> QueueExtents:
+    """`fetch_extents`, tried again a few times while a broker is away."""
     for left in range(options.retries, -1, -1):
         try:
-            return look(options, places, is_fresh=True)
+            return fetch_extents(options, places, is_fresh=True)
         except (Unavailable, TimeoutError):
             if not left:
                 raise
@@ -24,7 +24,9 @@ def patient_look(options: SourceOptions, places: Places) -> Heads:
     raise AssertionError("unreachable")
 
 
-def starting(options: SourceOptions, places: Places, heads: Heads, *, default: str) -> Found:
+def resolve_starting_offsets(
+    options: SourceOptions, places: SourceMetadata, heads: QueueExtents, *, default: str
+) -> ResolvedOffsets:
     """The first offset of each queue. Times beat offsets."""
     if options.starting_ms is not None or options.starting_times is not None:
         found = {}
@@ -38,7 +40,7 @@ def starting(options: SourceOptions, places: Places, heads: Heads, *, default: s
             at = places.offset_at(queue, wanted)
             if at >= head.end and head.end > head.first and options.late_start == "error":
                 raise Refused(
-                    f"no message of {name_of(queue)} is as late as {wanted} ms: say "
+                    f"no message of {format_queue_name(queue)} is as late as {wanted} ms: say "
                     "startingOffsetsByTimestampStrategy=latest to start at its end"
                 )
             found[queue] = min(max(at, head.first), head.end)
@@ -46,7 +48,7 @@ def starting(options: SourceOptions, places: Places, heads: Heads, *, default: s
     return _by_offsets(options.starting_offsets or default, places, heads)
 
 
-def ending(options: SourceOptions, places: Places, heads: Heads) -> Found:
+def resolve_ending_offsets(options: SourceOptions, places: SourceMetadata, heads: QueueExtents) -> ResolvedOffsets:
     """Where to stop, not included."""
     if options.ending_ms is not None or options.ending_times is not None:
         found = {}
@@ -59,7 +61,7 @@ def ending(options: SourceOptions, places: Places, heads: Heads) -> Found:
     return _by_offsets(options.ending_offsets or "latest", places, heads)
 
 
-def _by_offsets(said: str | OffsetsByQueue, places: Places, heads: Heads) -> Found:
+def _by_offsets(said: str | OffsetsByQueue, places: SourceMetadata, heads: QueueExtents) -> ResolvedOffsets:
     if said == "earliest":
         return {queue: head.first for queue, head in heads.items()}
     if said == "latest":
@@ -71,13 +73,15 @@ def _by_offsets(said: str | OffsetsByQueue, places: Places, heads: Heads) -> Fou
     for queue, head in heads.items():
         offset = _said(said, queue, heads)
         if offset is None:
-            raise Refused(f"the offsets name no place for {name_of(queue)}: name every queue, or -2 for its beginning")
-        found[queue] = {EARLIEST: head.first, LATEST: head.end}.get(offset, offset)
+            raise Refused(
+                f"the offsets name no place for {format_queue_name(queue)}: name every queue, or -2 for its beginning"
+            )
+        found[queue] = {EARLIEST_OFFSET: head.first, LATEST_OFFSET: head.end}.get(offset, offset)
     _no_strangers(said, heads)
     return found
 
 
-def _said(table: OffsetsByQueue, queue: QueueRef, heads: Heads) -> int | None:
+def _said(table: OffsetsByQueue, queue: QueueRef, heads: QueueExtents) -> int | None:
     """What JSON says of a queue: by broker and number, or by number where the topic has only one broker."""
     of_topic = table.get(queue.topic, {})
     of_broker = of_topic.get(queue.broker_name)
@@ -91,13 +95,13 @@ def _said(table: OffsetsByQueue, queue: QueueRef, heads: Heads) -> int | None:
     return None
 
 
-def _no_strangers(table: OffsetsByQueue, heads: Heads) -> None:
+def _no_strangers(table: OffsetsByQueue, heads: QueueExtents) -> None:
     strangers = sorted(set(table) - {queue.topic for queue in heads})
     if strangers:
         raise Refused(f"the offsets name the topic {strangers[0]!r}, which is not read")
 
 
-def name_of(queue: QueueRef) -> str:
+def format_queue_name(queue: QueueRef) -> str:
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
@@ -110,7 +114,7 @@ class MessagesGone(SparrowError):
 
     def __str__(self) -> str:
         return (
-            f"{name_of(self.queue)} should be read from offset {self.asked} on, but it holds {self.first} to "
+            f"{format_queue_name(self.queue)} should be read from offset {self.asked} on, but it holds {self.first} to "
             f"{self.end} now: retention was quicker, or the topic was made anew. "
             "To go on without them: failOnDataLoss=false"
         )

@@ -19,10 +19,10 @@ from sparrow.model.errors import Refused
 from sparrow.wire.bodies import QueueRef
 
 VERSION = 1
-Positions = Mapping[QueueRef, int]
+OffsetsOfQueues = Mapping[QueueRef, int]
 
 
-class Offsets(msgspec.Struct, frozen=True):
+class SourceOffsets(msgspec.Struct, frozen=True):
     next: dict[QueueRef, int]
     """To be read next."""
     begun: dict[QueueRef, int] = {}
@@ -32,7 +32,7 @@ class Offsets(msgspec.Struct, frozen=True):
         return {"v": VERSION, "q": _written(self.next), "from": _written(self.begun)}
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> Offsets:
+    def of_json(cls, said: Mapping[str, Any]) -> SourceOffsets:
         """What a checkpoint holds; it may be of another program, or of a version to come."""
         if said.get("v") != VERSION or not isinstance(said.get("q"), dict):
             raise Refused(
@@ -42,15 +42,15 @@ class Offsets(msgspec.Struct, frozen=True):
         return cls(_read(said["q"]), _read(said.get("from") or {}))
 
 
-def _written(positions: Positions) -> dict[str, int]:
+def _written(positions: OffsetsOfQueues) -> dict[str, int]:
     return {f"{q.topic}/{q.broker_name}/{q.queue_id}": positions[q] for q in sorted(positions)}
 
 
 def _read(said: Mapping[str, int]) -> dict[QueueRef, int]:
-    return {queue_of(name): offset for name, offset in said.items()}
+    return {parse_queue_name(name): offset for name, offset in said.items()}
 
 
-def queue_of(name: str) -> QueueRef:
+def parse_queue_name(name: str) -> QueueRef:
     topic, _, rest = name.partition("/")
     broker, _, queue_id = rest.rpartition("/")
     if not (topic and broker and queue_id.isdigit()):

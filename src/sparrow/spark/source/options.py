@@ -14,19 +14,19 @@ from sparrow.model.errors import Refused
 from sparrow.spark.options import (
     ClientOptions,
     Option,
-    boolean,
-    client_options,
-    count,
-    duration_ms,
-    json_of,
-    one_of,
-    positive,
-    read,
-    size_bytes,
-    text,
+    choice_parser,
+    json_parser,
+    parse_boolean,
+    parse_client_options,
+    parse_count,
+    parse_duration_ms,
+    parse_options,
+    parse_positive,
+    parse_size_bytes,
+    parse_text,
 )
 
-EARLIEST, LATEST = -2, -1
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """How offsets in JSON say so, as Kafka's connector has it."""
 GROUP_PREFIX = "group:"
 
@@ -41,7 +41,7 @@ def _time_ms(value: str) -> int:
     if value.isdigit():
         return int(value)
     if matched := _RELATIVE.fullmatch(value):
-        return clock.now_ms() - duration_ms(matched[1].replace(" ", ""))
+        return clock.now_ms() - parse_duration_ms(matched[1].replace(" ", ""))
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
@@ -56,7 +56,7 @@ def _offsets(value: str) -> str | OffsetsByQueue:
         return value
     if not value.startswith("{"):
         raise ValueError(f"say earliest, latest, group:NAME or JSON such as {_OFFSETS_EXAMPLE}")
-    return json_of(OffsetsByQueue, _OFFSETS_EXAMPLE)(value)  # type: ignore[no-any-return]
+    return json_parser(OffsetsByQueue, _OFFSETS_EXAMPLE)(value)  # type: ignore[no-any-return]
 
 
 def _topics(value: str) -> tuple[str, ...]:
@@ -74,11 +74,18 @@ def _pattern(value: str) -> str:
     return value
 
 
-_times = json_of(OffsetsByQueue, '{"orders": {"broker-a": {"0": 1767225600000}}}')
+_times = json_parser(OffsetsByQueue, '{"orders": {"broker-a": {"0": 1767225600000}}}')
 
 SOURCE: tuple[Option, ...] = (
-    Option("nameserver", "name_servers", text, None, "Name servers, `;` between them. With `access=pull`.", "required"),
-    Option("path", "path", text, None, "A store directory. With `access=files`.", "none"),
+    Option(
+        "nameserver",
+        "name_servers",
+        parse_text,
+        None,
+        "Name servers, `;` between them. With `access=pull`.",
+        "required",
+    ),
+    Option("path", "path", parse_text, None, "A store directory. With `access=files`.", "none"),
     Option(
         "subscribe", "subscribe", _topics, None, "Topics, `,` between them. One of these three is required.", "none"
     ),
@@ -88,7 +95,7 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "assign",
         "assign",
-        json_of(dict[str, dict[str, list[int]]], '{"orders": {"broker-a": [0, 1]}}'),
+        json_parser(dict[str, dict[str, list[int]]], '{"orders": {"broker-a": [0, 1]}}'),
         None,
         'Single queues: `{"orders": {"broker-a": [0, 1]}}`.',
         "none",
@@ -109,7 +116,7 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestampStrategy",
         "late_start",
-        one_of("error", "latest"),
+        choice_parser("error", "latest"),
         "error",
         "When no message is that late: an error, or the end of the queue.",
     ),
@@ -119,19 +126,26 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "maxOffsetsPerTrigger",
         "rows_a_batch",
-        count,
+        parse_count,
         1_000_000,
         "Rows of a micro-batch, shared out in proportion to what each queue holds; 0 for no limit.",
     ),
-    Option("maxBytesPerTrigger", "bytes_a_batch", size_bytes, None, "The same in bytes of records, roughly.", "none"),
     Option(
-        "minOffsetsPerTrigger", "rows_min", positive, None, "Wait for so many rows, but not for longer than ...", "none"
+        "maxBytesPerTrigger", "bytes_a_batch", parse_size_bytes, None, "The same in bytes of records, roughly.", "none"
     ),
-    Option("maxTriggerDelay", "delay_max_ms", duration_ms, 900_000, "... this.", "15m"),
+    Option(
+        "minOffsetsPerTrigger",
+        "rows_min",
+        parse_positive,
+        None,
+        "Wait for so many rows, but not for longer than ...",
+        "none",
+    ),
+    Option("maxTriggerDelay", "delay_max_ms", parse_duration_ms, 900_000, "... this.", "15m"),
     Option(
         "minPartitions",
         "partitions_min",
-        positive,
+        parse_positive,
         None,
         "Cut ranges so that there are at least so many tasks.",
         "none",
@@ -139,15 +153,17 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "maxRecordsPerPartition",
         "rows_a_range",
-        count,
+        parse_count,
         1_000_000,
         "Longer ranges of a queue are cut; 0 never cuts, so that a task has whole queues.",
     ),
-    Option("targetRowsPerTask", "rows_a_task", count, 200_000, "Small ranges are joined up to here; 0 never joins."),
+    Option(
+        "targetRowsPerTask", "rows_a_task", parse_count, 200_000, "Small ranges are joined up to here; 0 never joins."
+    ),
     Option(
         "failOnDataLoss",
         "fails_on_loss",
-        boolean,
+        parse_boolean,
         True,
         "Messages that are gone: fail, or skip them, which is logged with their number.",
         "true",
@@ -155,42 +171,48 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "groupId",
         "group",
-        text,
+        parse_text,
         None,
         "A consumer group that shows how far the query has got, so that its lag is seen. Progress itself is in Spark's "
         "checkpoint.",
         "none",
     ),
-    Option("tags", "tags", text, "*", "`A || B`: only these tags, chosen by the broker. Offsets count all messages."),
+    Option(
+        "tags", "tags", parse_text, "*", "`A || B`: only these tags, chosen by the broker. Offsets count all messages."
+    ),
     Option(
         "pushdown",
         "pushdown",
-        boolean,
+        parse_boolean,
         False,
         "Batch: let filters on topic, queue, tag, offset and store time save reading. Needs "
         "`spark.sql.python.filterPushdown.enabled=true`.",
         "false",
     ),
-    Option("kafkaSchema", "kafka_schema", boolean, False, "Columns as Kafka's connector names them.", "false"),
-    Option("includeHeaders", "headers", boolean, True, "With `kafkaSchema`: a column of headers.", "true"),
+    Option("kafkaSchema", "kafka_schema", parse_boolean, False, "Columns as Kafka's connector names them.", "false"),
+    Option("includeHeaders", "headers", parse_boolean, True, "With `kafkaSchema`: a column of headers.", "true"),
     Option(
         "access",
         "access",
-        one_of("pull", "files", "auto"),
+        choice_parser("pull", "files", "auto"),
         "pull",
         "From brokers, from the files of a store directory, or from files where `path` is given and there.",
     ),
-    Option("batchRows", "batch_rows", positive, 8192, "Rows of an Arrow batch."),
-    Option("verifyChecksum", "verifies", boolean, False, "Compare each body with its checksum.", "false"),
-    Option("decompress", "expands", boolean, True, "Show compressed bodies as they were sent.", "true"),
-    Option("pullMaxBytes", "pull_bytes", size_bytes, 4 << 20, "Of one pull.", "4m"),
-    Option("pullTimeoutMs", "patience_ms", positive, 30_000, "How long a task waits for a broker that is away."),
-    Option("fetchOffset.numRetries", "retries", count, 3, "When offsets cannot be had at the start."),
-    Option("fetchOffset.retryIntervalMs", "retry_ms", count, 200, "Between those tries."),
-    Option("offsetPollIntervalMs", "poll_ms", count, 100, "How long a look at the ends of the queues counts."),
-    Option("metadataRefreshMs", "refresh_ms", count, 30_000, "How soon new queues and matching topics are seen."),
+    Option("batchRows", "batch_rows", parse_positive, 8192, "Rows of an Arrow batch."),
+    Option("verifyChecksum", "verifies", parse_boolean, False, "Compare each body with its checksum.", "false"),
+    Option("decompress", "expands", parse_boolean, True, "Show compressed bodies as they were sent.", "true"),
+    Option("pullMaxBytes", "pull_bytes", parse_size_bytes, 4 << 20, "Of one pull.", "4m"),
+    Option("pullTimeoutMs", "patience_ms", parse_positive, 30_000, "How long a task waits for a broker that is away."),
+    Option("fetchOffset.numRetries", "retries", parse_count, 3, "When offsets cannot be had at the start."),
+    Option("fetchOffset.retryIntervalMs", "retry_ms", parse_count, 200, "Between those tries."),
+    Option("offsetPollIntervalMs", "poll_ms", parse_count, 100, "How long a look at the ends of the queues counts."),
+    Option("metadataRefreshMs", "refresh_ms", parse_count, 30_000, "How soon new queues and matching topics are seen."),
     Option(
-        "topicMissing", "missing", one_of("error", "wait"), "error", "A topic that is not there: fail, or wait for it."
+        "topicMissing",
+        "missing",
+        choice_parser("error", "wait"),
+        "error",
+        "A topic that is not there: fail, or wait for it.",
     ),
 )
 
@@ -239,7 +261,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """What the user said, checked as a whole."""
-        said: dict[str, Any] = read(SOURCE, given)
+        said: dict[str, Any] = parse_options(SOURCE, given)
         chosen = [name for name in ("subscribe", "pattern", "assign") if said[name] is not None]
         if len(chosen) != 1:
             raise Refused("say exactly one of the options 'subscribe', 'subscribePattern' and 'assign'")
@@ -249,7 +271,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused("access=files needs the option 'path': the directory of a store")
         if said["access"] == "pull" and said["name_servers"] is None:
             raise Refused("say where the name server is: .option('nameserver', '127.0.0.1:9876')")
-        return cls(client=client_options(said["name_servers"] or "", given), **said)
+        return cls(client=parse_client_options(said["name_servers"] or "", given), **said)
 
 
 def _is_store(path: str) -> bool:

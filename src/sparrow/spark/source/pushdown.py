@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparrow.spark.source.batch_reader import TopicReader
-from sparrow.spark.source.metadata import places_of
-from sparrow.spark.source.offset_ranges import Range
+from sparrow.spark.source.batch_reader import TopicBatchReader
+from sparrow.spark.source.metadata import open_metadata
+from sparrow.spark.source.offset_ranges import OffsetRange
 
 _Names = Mapping[str, str]
 _PLAIN: _Names = {
@@ -38,7 +38,7 @@ _PLAIN: _Names = {
 _KAFKA: _Names = {"topic": "topic", "partition": "queue_id", "offset": "offset", "timestamp": "time"}
 
 
-class FilteringTopicReader(TopicReader):
+class PushdownBatchReader(TopicBatchReader):
     """The same reader where `pushdown=true`."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -103,8 +103,8 @@ class FilteringTopicReader(TopicReader):
             last = ms if last is None else min(last, ms)
         self._times_ms = (first, last)
 
-    def _ranges(self) -> list[Range]:
-        places = places_of(self._options)
+    def _ranges(self) -> list[OffsetRange]:
+        places = open_metadata(self._options)
         ranges = []
         for each in super()._ranges():
             queue, start, end = each
@@ -119,7 +119,7 @@ class FilteringTopicReader(TopicReader):
             if start < end and last_ms is not None:
                 end = min(end, places.offset_at(queue, last_ms + 1))
             if start < end:
-                ranges.append(Range(queue, start, end))
+                ranges.append(OffsetRange(queue, start, end))
         return ranges
 
 

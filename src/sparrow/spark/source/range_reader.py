@@ -22,23 +22,23 @@ from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable, UnknownTopic
 from sparrow.model.queue import Queue
-from sparrow.spark.client_pool import LINKS
-from sparrow.spark.source.offset_ranges import Range, Task
-from sparrow.spark.source.offset_resolution import MessagesGone, name_of
+from sparrow.spark.client_pool import CLIENT_POOL
+from sparrow.spark.source.offset_ranges import OffsetRange, TaskRanges
+from sparrow.spark.source.offset_resolution import MessagesGone, format_queue_name
 from sparrow.spark.source.options import SourceOptions
-from sparrow.spark.source.schema import Projection, offsets_of, with_tags
+from sparrow.spark.source.schema import Projection, filter_by_tags, read_queue_offsets
 from sparrow.wire import columns as codec
 from sparrow.wire.hashes import tags_code
 
 log = logging.getLogger(__name__)
 
-READER_GROUP = "SPARROW_SPARK"
+ANONYMOUS_READER_GROUP = "SPARROW_SPARK"
 """As whom tasks pull when the query names no group. Nothing is committed under it."""
 _PULL_COUNT = 65_536
 _TRY_AGAIN_S = 0.2
 
 
-class Records(NamedTuple):
+class FetchedRecords(NamedTuple):
     """A run of one queue's records, as they lie in memory."""
 
     buf: Any
@@ -47,13 +47,13 @@ class Records(NamedTuple):
     """After the last one looked at."""
 
 
-def read_task(task: Task, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+def read_task(task: TaskRanges, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
     """All rows of a task, range by range."""
     for each in task:
         yield from read_range(each, options, shape)
 
 
-def read_range(wanted: Range, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
+def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -> Iterator[pa.RecordBatch]:
     subscription = Subscription.of(wanted.queue.topic, options.tags, version_ms=clock.now_ms())
     tags = subscription.tags
     needs = tuple(dict.fromkeys((*shape.needs, "tags"))) if tags else shape.needs
@@ -69,18 +69,20 @@ def read_range(wanted: Range, options: SourceOptions, shape: Projection) -> Iter
                 verify_crc=options.verifies,
                 expand=options.expands,
             )
-            yield shape.batch(with_tags(decoded, tags) if tags else decoded, wanted.queue)
+            yield shape.batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
     if expected < wanted.end:
         _lost(wanted, options, expected, wanted.end)
 
 
-def _without_holes(records: Records, expected: int, wanted: Range, options: SourceOptions, *, is_filtered: bool) -> int:
+def _without_holes(
+    records: FetchedRecords, expected: int, wanted: OffsetRange, options: SourceOptions, *, is_filtered: bool
+) -> int:
     """Check that nothing is missing or comes twice; where to go on."""
     if not len(records.starts):
         return records.next_offset
-    offsets = offsets_of(records.buf, records.starts)
+    offsets = read_queue_offsets(records.buf, records.starts)
     if offsets[0] < expected or offsets[-1] >= wanted.end or (np.diff(offsets) <= 0).any():
-        raise DataLost(f"{name_of(wanted.queue)} answers out of order", expected, int(offsets[0]))
+        raise DataLost(f"{format_queue_name(wanted.queue)} answers out of order", expected, int(offsets[0]))
     missing = records.next_offset - expected - len(offsets)
     if missing and not is_filtered:
         at = int(np.argmax(offsets != np.arange(expected, expected + len(offsets))))
@@ -88,16 +90,18 @@ def _without_holes(records: Records, expected: int, wanted: Range, options: Sour
     return records.next_offset
 
 
-def _lost(wanted: Range, options: SourceOptions, start: int, end: int) -> None:
+def _lost(wanted: OffsetRange, options: SourceOptions, start: int, end: int) -> None:
     if options.fails_on_loss:
         raise MessagesGone(wanted.queue, start, end, wanted.end)
-    log.warning("messages are gone and skipped: %s from %d, %d of them", name_of(wanted.queue), start, end - start)
+    log.warning(
+        "messages are gone and skipped: %s from %d, %d of them", format_queue_name(wanted.queue), start, end - start
+    )
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def _from_files(wanted: Range, options: SourceOptions, tags: tuple[str, ...]) -> Iterator[Records]:
+def _from_files(wanted: OffsetRange, options: SourceOptions, tags: tuple[str, ...]) -> Iterator[FetchedRecords]:
     from sparrow.store.log.readonly.store_directory import StoreDirectory
 
     assert options.path is not None, "the options say so"
@@ -109,7 +113,7 @@ def _from_files(wanted: Range, options: SourceOptions, tags: tuple[str, ...]) ->
         try:
             for found in directory.read(queue, start, wanted.end, rows_max=_PULL_COUNT, tags_codes=codes):
                 start = found.next_offset
-                yield Records(found.view, found.starts, found.next_offset)
+                yield FetchedRecords(found.view, found.starts, found.next_offset)
             return
         except DataLost as gone:
             if options.fails_on_loss:
@@ -120,8 +124,8 @@ def _from_files(wanted: Range, options: SourceOptions, tags: tuple[str, ...]) ->
 # -- brokers ----------------------------------------------------------------------------------------------------------
 
 
-def _pulled(wanted: Range, options: SourceOptions, subscription: Subscription) -> Iterator[Records]:
-    link = LINKS.to(options.client)
+def _pulled(wanted: OffsetRange, options: SourceOptions, subscription: Subscription) -> Iterator[FetchedRecords]:
+    link = CLIENT_POOL.to(options.client)
     pulls = _Pulls(link.session, wanted, options, subscription)
     link.run(pulls.start())
     try:
@@ -130,15 +134,15 @@ def _pulled(wanted: Range, options: SourceOptions, subscription: Subscription) -
                 starts = codec.hop(answer.records)
             else:
                 starts = codec.starts_of(np.frombuffer(answer.sizes, ">i4").astype(np.int64))
-            yield Records(*_within(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end))
+            yield FetchedRecords(*_within(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end))
     finally:
         link.run(pulls.stop())
 
 
 def _within(buf: Any, starts: Any, end: int) -> tuple[Any, Any]:
     """Without what lies behind the range: a broker that filters counts what matched."""
-    if len(starts) and offsets_of(buf, starts[-1:])[0] >= end:
-        starts = starts[offsets_of(buf, starts) < end]
+    if len(starts) and read_queue_offsets(buf, starts[-1:])[0] >= end:
+        starts = starts[read_queue_offsets(buf, starts) < end]
     return buf, starts
 
 
@@ -146,7 +150,7 @@ class _Pulls:
     """The answers of one range, the next always on its way."""
 
     def __init__(
-        self, session: ClientSession, wanted: Range, options: SourceOptions, subscription: Subscription
+        self, session: ClientSession, wanted: OffsetRange, options: SourceOptions, subscription: Subscription
     ) -> None:
         self._session, self._wanted, self._options = session, wanted, options
         self._subscription = subscription
@@ -190,7 +194,7 @@ class _Pulls:
                 deadline = deadline or loop.time() + options.patience_ms / 1000
                 if loop.time() > deadline:
                     raise Unavailable(
-                        f"{name_of(wanted.queue)} could not be read from offset {offset} on "
+                        f"{format_queue_name(wanted.queue)} could not be read from offset {offset} on "
                         f"for {options.patience_ms} ms: {cause}"
                     ) from cause
                 await asyncio.sleep(_TRY_AGAIN_S)
@@ -200,13 +204,15 @@ class _Pulls:
             if answer.status is PullStatus.MOVED:
                 if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fails_on_loss:
                     return  # whoever counts the offsets says what is missing
-                log.warning("%s goes on at %d instead of %d", name_of(wanted.queue), answer.next_offset, offset)
+                log.warning(
+                    "%s goes on at %d instead of %d", format_queue_name(wanted.queue), answer.next_offset, offset
+                )
                 offset = answer.next_offset
                 continue
             if answer.status is PullStatus.NOTHING_NEW:
                 return
             if answer.next_offset <= offset:
-                raise Unavailable(f"{name_of(wanted.queue)} does not move on from offset {offset}")
+                raise Unavailable(f"{format_queue_name(wanted.queue)} does not move on from offset {offset}")
             offset = answer.next_offset
             yield answer
 
@@ -215,7 +221,7 @@ class _Pulls:
             self._session,
             self._wanted.queue,
             offset,
-            group=self._options.group or READER_GROUP,
+            group=self._options.group or ANONYMOUS_READER_GROUP,
             subscription=self._subscription,
             count_max=min(_PULL_COUNT, self._wanted.end - offset),
             bytes_max=self._options.pull_bytes,

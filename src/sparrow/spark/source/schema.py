@@ -34,7 +34,7 @@ DEFAULT = (
     "reconsume_times",
     "properties",
 )
-TYPES = {
+COLUMN_TYPES = {
     "body": "binary",
     "keys": "string",
     "tags": "string",
@@ -54,7 +54,7 @@ TYPES = {
     "sys_flag": "int",
 }
 """Every column, and its type in Spark's words. A body may be asked for as a string as well."""
-KAFKA_TYPES = {
+KAFKA_COLUMN_TYPES = {
     "key": "binary",
     "value": "binary",
     "topic": "string",
@@ -79,9 +79,9 @@ _LOG_APPEND_TIME = 1
 
 def default_ddl(*, kafka: bool, headers: bool) -> str:
     """The schema of a topic when the user names none."""
-    types = {name: kind for name, kind in KAFKA_TYPES.items() if headers or name != "headers"}
+    types = {name: kind for name, kind in KAFKA_COLUMN_TYPES.items() if headers or name != "headers"}
     if not kafka:
-        types = {name: TYPES[name] for name in DEFAULT}
+        types = {name: COLUMN_TYPES[name] for name in DEFAULT}
     return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
 
 
@@ -155,11 +155,11 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = ()) -> Projection:
+def make_projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = ()) -> Projection:
     """How to fill this schema. A name or a type that no column has is refused before the first task."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    types = KAFKA_TYPES if kafka else TYPES
+    types = KAFKA_COLUMN_TYPES if kafka else COLUMN_TYPES
     if not schema.fields:
         raise Refused(f"the schema has no columns; there are {', '.join(types)}")
     as_text = []
@@ -182,7 +182,7 @@ def projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = ()) ->
     )
 
 
-def offsets_of(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+def read_queue_offsets(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The queue offsets that the records themselves say."""
     from sparrow.wire.record import AT_QUEUE_OFFSET
 
@@ -190,6 +190,6 @@ def offsets_of(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     return offsets
 
 
-def with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
+def filter_by_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
     """Only the rows with one of these tags: brokers compare hashes."""
     return batch.filter(pc.is_in(batch.column("tags"), value_set=pa.array(tags, pa.string())))

@@ -21,14 +21,14 @@ from pyspark.sql.types import StructType
 
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.spark.source import offset_resolution
-from sparrow.spark.source.batch_reader import TaskPartition
-from sparrow.spark.source.metadata import Heads, Places, look, places_of
-from sparrow.spark.source.offset_ranges import Range, shared, tasks
-from sparrow.spark.source.offset_resolution import MessagesGone, name_of
-from sparrow.spark.source.offsets import Offsets
+from sparrow.spark.source.batch_reader import RangePartition
+from sparrow.spark.source.metadata import QueueExtents, SourceMetadata, fetch_extents, open_metadata
+from sparrow.spark.source.offset_ranges import OffsetRange, apportion, plan_tasks
+from sparrow.spark.source.offset_resolution import MessagesGone, format_queue_name
+from sparrow.spark.source.offsets import SourceOffsets
 from sparrow.spark.source.options import SourceOptions
 from sparrow.spark.source.range_reader import read_task
-from sparrow.spark.source.schema import projection
+from sparrow.spark.source.schema import make_projection
 from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
@@ -43,16 +43,16 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.of(given)
-        self._shape = projection(schema, kafka=self._options.kafka_schema)
-        self._watch: Watch | None = None
+        self._shape = make_projection(schema, kafka=self._options.kafka_schema)
+        self._watch: MicroBatchPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_shape": self._shape, "_watch": None}  # tasks do not plan
 
     @property
-    def _seen(self) -> Watch:
+    def _seen(self) -> MicroBatchPlanner:
         if self._watch is None:
-            self._watch = Watch(self._options, places_of(self._options))
+            self._watch = MicroBatchPlanner(self._options, open_metadata(self._options))
         return self._watch
 
     # -- planning, in the driver --------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes. Everything before `start` is done: the group may know."""
-        known = Offsets.of_json(start)
+        known = SourceOffsets.of_json(start)
         self._seen.done(known)
         planned = self._seen.planned(known, limit)
         return start if planned is None else planned.to_json()
@@ -79,18 +79,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         heads = self._seen.latest()
-        return Offsets({queue: head.end for queue, head in heads.items()}).to_json() if heads else None
+        return SourceOffsets({queue: head.end for queue, head in heads.items()}).to_json() if heads else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Depends on nothing but its arguments and the options: a replayed batch is the same batch."""
         options = self._options
-        planned = tasks(
-            ranges_between(Offsets.of_json(start), Offsets.of_json(end)),
+        planned = plan_tasks(
+            ranges_between(SourceOffsets.of_json(start), SourceOffsets.of_json(end)),
             partitions_min=options.partitions_min,
             rows_a_range=options.rows_a_range,
             rows_a_task=options.rows_a_task,
         )
-        return [TaskPartition(task) for task in planned]
+        return [RangePartition(task) for task in planned]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Comes a batch late, and after the last one not at all; `latestOffset` tells the group instead."""
@@ -98,50 +98,52 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading, in tasks --------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TaskPartition), "we made it"
+        assert isinstance(partition, RangePartition), "we made it"
         return read_task(partition.task, self._options, self._shape)
 
 
-def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
+def ranges_between(start: SourceOffsets, end: SourceOffsets) -> list[OffsetRange]:
     """What lies between two offsets of a query."""
     ranges = []
     for queue, last in end.next.items():
         first = start.next.get(queue, end.begun.get(queue))
         if first is None:
-            raise Refused(f"the checkpoint does not say where {name_of(queue)} starts")
+            raise Refused(f"the checkpoint does not say where {format_queue_name(queue)} starts")
         if last > first:
-            ranges.append(Range(queue, first, last))
+            ranges.append(OffsetRange(queue, first, last))
     return ranges
 
 
-class Watch:
+class MicroBatchPlanner:
     """What a running query sees of its queues."""
 
-    def __init__(self, options: SourceOptions, places: Places) -> None:
+    def __init__(self, options: SourceOptions, places: SourceMetadata) -> None:
         self._options, self._places = options, places
-        self._heads: Heads = {}
+        self._heads: QueueExtents = {}
         self._seen_s = self._refreshed_s = float("-inf")
-        self._frozen: Heads | None = None
-        self._first: Offsets | None = None
+        self._frozen: QueueExtents | None = None
+        self._first: SourceOffsets | None = None
         self._waiting_s: float | None = None
         self._told: dict[QueueRef, int] = {}
         self._complained_s = float("-inf")
 
-    def initial(self) -> Offsets:
+    def initial(self) -> SourceOffsets:
         """Asked more than once before the first batch, and answered alike."""
         if self._first is None:
-            heads = offset_resolution.patient_look(self._options, self._places)
-            self._first = Offsets(offset_resolution.starting(self._options, self._places, heads, default="latest"))
+            heads = offset_resolution.fetch_extents_with_retries(self._options, self._places)
+            self._first = SourceOffsets(
+                offset_resolution.resolve_starting_offsets(self._options, self._places, heads, default="latest")
+            )
         return self._first
 
-    def latest(self) -> Heads:
+    def latest(self) -> QueueExtents:
         """The ends of the queues, at most as old as the poll interval. An idle query asks 100 times a second."""
         now = time.monotonic()
         if now - self._seen_s < self._options.poll_ms / 1000:
             return self._heads
         is_fresh = now - self._refreshed_s >= self._options.refresh_ms / 1000
         try:
-            self._heads = look(self._options, self._places, is_fresh=is_fresh, without_absent=True)
+            self._heads = fetch_extents(self._options, self._places, is_fresh=is_fresh, without_absent=True)
         except (Unavailable, UnknownTopic, TimeoutError) as cause:
             # Nothing is lost while a broker is away, and with it perhaps all that is known of its topics: its queues
             # just bring nothing new. The query lives on.
@@ -155,9 +157,9 @@ class Watch:
 
     def freeze(self) -> None:
         """From now on nothing is new: AvailableNow reads up to here."""
-        self._frozen = offset_resolution.patient_look(self._options, self._places)
+        self._frozen = offset_resolution.fetch_extents_with_retries(self._options, self._places)
 
-    def planned(self, start: Offsets, limit: ReadLimit) -> Offsets | None:
+    def planned(self, start: SourceOffsets, limit: ReadLimit) -> SourceOffsets | None:
         """Where the next batch ends; None: there is none yet."""
         heads = self._frozen if self._frozen is not None else self.latest()
         self._same_topics(start)
@@ -169,9 +171,9 @@ class Watch:
         if self._frozen is None and not self._is_enough(sum(backlogs.values()), limit):
             return None
         shares = self._admitted(backlogs, heads, limit)
-        return Offsets({queue: at + shares.get(queue, 0) for queue, at in position.items()}, begun)
+        return SourceOffsets({queue: at + shares.get(queue, 0) for queue, at in position.items()}, begun)
 
-    def _same_topics(self, start: Offsets) -> None:
+    def _same_topics(self, start: SourceOffsets) -> None:
         if self._options.pattern is not None:
             return
         wanted = set(self._options.subscribe or self._options.assign or ())
@@ -182,7 +184,7 @@ class Watch:
                 "give each query a checkpoint of its own"
             )
 
-    def _checked(self, start: Offsets, heads: Heads) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
+    def _checked(self, start: SourceOffsets, heads: QueueExtents) -> tuple[dict[QueueRef, int], dict[QueueRef, int]]:
         """Where every queue stands, the new ones too; messages that are gone are an error, or skipped aloud."""
         position, begun = {}, {}
         for queue, at in start.next.items():
@@ -196,7 +198,10 @@ class Watch:
             else:
                 position[queue] = head.first if at < head.first else head.end
                 log.warning(
-                    "messages are gone and skipped: %s goes on at %d instead of %d", name_of(queue), position[queue], at
+                    "messages are gone and skipped: %s goes on at %d instead of %d",
+                    format_queue_name(queue),
+                    position[queue],
+                    at,
                 )
         for queue, head in heads.items():
             if queue not in start.next:
@@ -215,20 +220,20 @@ class Watch:
         self._waiting_s = None
         return True
 
-    def _admitted(self, backlogs: dict[QueueRef, int], heads: Heads, limit: ReadLimit) -> dict[QueueRef, int]:
+    def _admitted(self, backlogs: dict[QueueRef, int], heads: QueueExtents, limit: ReadLimit) -> dict[QueueRef, int]:
         """How much of each backlog the batch takes."""
         if isinstance(limit, ReadMaxRows):
-            backlogs = shared(backlogs, limit.max_rows)
+            backlogs = apportion(backlogs, limit.max_rows)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if most is None and not isinstance(limit, ReadAllAvailable):
             most = self._options.bytes_a_batch  # limits do not combine in Spark; here they do
         if most is None:
             return backlogs
         sizes = {queue: heads[queue].mean_bytes or _USUAL_BYTES for queue in backlogs}
-        in_bytes = shared({queue: rows * sizes[queue] for queue, rows in backlogs.items()}, most)
+        in_bytes = apportion({queue: rows * sizes[queue] for queue, rows in backlogs.items()}, most)
         return {queue: max(1, size // sizes[queue]) for queue, size in in_bytes.items()}
 
-    def done(self, offsets: Offsets) -> None:
+    def done(self, offsets: SourceOffsets) -> None:
         """Show the group where the query stands. It is for people to see; a failure costs nothing but that."""
         group = self._options.group
         if group is None:

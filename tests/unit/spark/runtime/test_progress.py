@@ -3,7 +3,7 @@
 import os
 import signal
 
-from sparrow.spark.runtime.progress import asked_to_stop, behind_between, sentence_of
+from sparrow.spark.runtime.progress import interrupt_requested, lag_between, summarize_error
 
 
 def test_our_own_error_is_the_sentence_however_deep_it_lies() -> None:
@@ -15,7 +15,7 @@ sparrow.model.errors.UnknownTopic: topic 'nope' does not exist: create it, or sw
  SQLSTATE: 38000
 \tat org.apache.spark.sql.Thing(Thing.scala:1)
 Caused by: java.lang.Exception: something else"""
-    assert sentence_of(trace) == "topic 'nope' does not exist: create it, or switch on automatic creation"
+    assert summarize_error(trace) == "topic 'nope' does not exist: create it, or switch on automatic creation"
 
 
 def test_of_several_python_errors_the_last_one_counts() -> None:
@@ -28,38 +28,38 @@ Traceback (most recent call last):
   File "x.py", line 1, in <module>
 ValueError: no such column
 \tat org.apache.spark.X(X.scala)"""
-    assert sentence_of(trace) == "ValueError: no such column"
+    assert summarize_error(trace) == "ValueError: no such column"
 
 
 def test_without_python_the_first_line_counts_and_no_frames() -> None:
     trace = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Several queries use it. SQLSTATE: X
 === Streaming Query ===
 Identifier: q"""
-    assert sentence_of(trace) == "Several queries use it. SQLSTATE: X"
-    assert sentence_of("\tat a.b(C.java:1)\n\njava.io.IOException: no space") == "java.io.IOException: no space"
-    assert sentence_of("") == "Spark gave no reason"
+    assert summarize_error(trace) == "Several queries use it. SQLSTATE: X"
+    assert summarize_error("\tat a.b(C.java:1)\n\njava.io.IOException: no space") == "java.io.IOException: no space"
+    assert summarize_error("") == "Spark gave no reason"
 
 
 def test_behind_is_what_lies_between_two_offsets_and_new_queues_wait_for_their_first_batch() -> None:
     end = '{"v": 1, "q": {"t/b/0": 5, "t/b/1": 7}, "from": {}}'
     latest = '{"v": 1, "q": {"t/b/0": 9, "t/b/1": 7, "t/b/2": 4}, "from": {}}'
-    assert behind_between(end, latest) == 4
-    assert behind_between(latest, end) == 0
+    assert lag_between(end, latest) == 4
+    assert lag_between(latest, end) == 0
 
 
 def test_offsets_of_other_sources_tell_nothing() -> None:
-    assert behind_between('{"orders": {"0": 5}}', '{"orders": {"0": 9}}') is None
-    assert behind_between("12", "14") is None
-    assert behind_between(None, None) is None
+    assert lag_between('{"orders": {"0": 5}}', '{"orders": {"0": 9}}') is None
+    assert lag_between("12", "14") is None
+    assert lag_between(None, None) is None
 
 
 def test_the_first_interrupt_is_noted_and_the_next_does_what_it_did_before() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with asked_to_stop() as is_asked:
+    with interrupt_requested() as is_asked:
         assert not is_asked()
         os.kill(os.getpid(), signal.SIGINT)
         assert is_asked()
         assert signal.getsignal(signal.SIGINT) is before
-    with asked_to_stop() as is_asked:
+    with interrupt_requested() as is_asked:
         assert not is_asked()
     assert signal.getsignal(signal.SIGINT) is before

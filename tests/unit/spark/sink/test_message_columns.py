@@ -6,25 +6,31 @@ import pytest
 
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
-from sparrow.spark.sink.message_columns import KAFKA_HEADERS, PARTS, STRING_MAP, Layout, layout_of
-from sparrow.spark.sink.options import sink_options
+from sparrow.spark.sink.message_columns import (
+    KAFKA_HEADERS_TYPE,
+    MESSAGE_COLUMNS,
+    STRING_MAP_TYPE,
+    ColumnLayout,
+    resolve_columns,
+)
+from sparrow.spark.sink.options import parse_sink_options
 
 MAP = pa.map_(pa.string(), pa.string())
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def layout(*fields: tuple[str, str], **given: str) -> Layout:
-    return layout_of(fields, sink_options({"nameserver": "127.0.0.1:9876", "topic": "t", **given}))
+def layout(*fields: tuple[str, str], **given: str) -> ColumnLayout:
+    return resolve_columns(fields, parse_sink_options({"nameserver": "127.0.0.1:9876", "topic": "t", **given}))
 
 
 def test_every_part_is_found_by_its_name():
-    fields = [(part.name, part.types[0]) for part in PARTS if part.name != "deliver_timestamp"]
-    found = layout_of(fields, sink_options({"nameserver": "127.0.0.1:9876"}))
+    fields = [(part.name, part.types[0]) for part in MESSAGE_COLUMNS if part.name != "deliver_timestamp"]
+    found = resolve_columns(fields, parse_sink_options({"nameserver": "127.0.0.1:9876"}))
     assert found.places == {name: place for place, (name, _) in enumerate(fields)}
 
 
 def test_names_of_kafkas_sink_and_upper_case_are_understood():
-    fields = (("Key", "binary"), ("VALUE", "string"), ("partition", "int"), ("headers", KAFKA_HEADERS))
+    fields = (("Key", "binary"), ("VALUE", "string"), ("partition", "int"), ("headers", KAFKA_HEADERS_TYPE))
     assert layout(*fields).places == {"keys": 0, "body": 1, "queue_id": 2, "properties": 3}
 
 
@@ -56,7 +62,7 @@ def test_columns_that_make_no_messages_are_refused_in_words(
 
 def test_without_an_option_or_a_column_there_is_no_topic():
     with pytest.raises(Refused, match="option 'topic', or a column 'topic'"):
-        layout_of([("body", "binary")], sink_options({"nameserver": "127.0.0.1:9876"}))
+        resolve_columns([("body", "binary")], parse_sink_options({"nameserver": "127.0.0.1:9876"}))
 
 
 def test_extra_columns_are_left_out_if_told_so():
@@ -74,7 +80,9 @@ def test_a_null_body_names_its_row():
 
 
 def test_a_null_topic_names_its_row():
-    some = layout_of([("topic", "string"), ("body", "binary")], sink_options({"nameserver": "127.0.0.1:9876"}))
+    some = resolve_columns(
+        [("topic", "string"), ("body", "binary")], parse_sink_options({"nameserver": "127.0.0.1:9876"})
+    )
     with pytest.raises(Refused, match="row 1 of its partition has a null topic"):
         some.rows(pa.record_batch({"topic": ["a", None], "body": [b"", b""]}))
 
@@ -90,7 +98,7 @@ def test_keys_that_are_bytes_must_be_text():
 def test_kafkas_headers_become_properties():
     given = pa.array([[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, []], HEADERS)
     batch = pa.record_batch({"body": [b"", b"", b""], "headers": given})
-    some = layout(("body", "binary"), ("headers", KAFKA_HEADERS))
+    some = layout(("body", "binary"), ("headers", KAFKA_HEADERS_TYPE))
     assert some.rows(batch).properties.to_pylist() == [[("a", "1"), ("b", None)], [], []]
     assert some.rows(batch.slice(1)).properties.to_pylist() == [[], []]
 
@@ -112,7 +120,7 @@ def test_a_sharding_key_joins_the_properties_of_its_row():
         "properties": pa.array([[("a", "1"), ("b", "2")], None, [], [("c", "3")]], MAP),
         "sharding_key": ["k0", "k1", None, "k3"],
     }
-    fields = (("body", "binary"), ("properties", STRING_MAP), ("sharding_key", "string"))
+    fields = (("body", "binary"), ("properties", STRING_MAP_TYPE), ("sharding_key", "string"))
     rows = layout(*fields).rows(pa.record_batch(columns))
     wanted = [
         [("a", "1"), ("b", "2"), (PROPERTY_SHARDING_KEY, "k0")],
@@ -134,7 +142,7 @@ def test_rows_with_a_property_are_found():
         [[("a", "DELAY")], [("x", "1"), ("DELAY", "3")], None, [("PRIORITY", "high")], [("DELAY", None)]], MAP
     )
     batch = pa.record_batch({"body": [b""] * 5, "properties": maps})
-    rows = layout(("body", "binary"), ("properties", STRING_MAP)).rows(batch)
+    rows = layout(("body", "binary"), ("properties", STRING_MAP_TYPE)).rows(batch)
     assert rows.entries("DELAY", "PRIORITY") == [(1, "DELAY", "3"), (3, "PRIORITY", "high"), (4, "DELAY", "")]
     assert rows.slice(2, 2).entries("DELAY", "PRIORITY") == [(1, "PRIORITY", "high")]
     assert rows.take(np.array([3, 1, 0])).entries("DELAY") == [(1, "DELAY", "3")]

@@ -5,32 +5,32 @@ import pytest
 from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused
 from sparrow.model.message import Message
-from sparrow.spark.sink.message_columns import Rows
-from sparrow.spark.sink.queue_selection import ANY, by_topic, places_of, sorted_by_place
+from sparrow.spark.sink.message_columns import MessageRows
+from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue, split_by_topic
 from sparrow.wire.bodies import QueueRef
 
 QUEUES = tuple(QueueRef("t", broker, number) for broker in ("a", "b") for number in range(3))
 
 
-def rows(count: int, **columns: list[object]) -> Rows:
+def rows(count: int, **columns: list[object]) -> MessageRows:
     kinds = {"queue_id": pa.int64()}
     made = {name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()}
-    return Rows(pa.array([b"body %d" % i for i in range(count)], pa.binary()), **made)
+    return MessageRows(pa.array([b"body %d" % i for i in range(count)], pa.binary()), **made)
 
 
 def test_a_queue_that_is_named_is_taken():
-    assert places_of(rows(3, queue_id=[5, 0, 3], keys=["k", "k", "k"]), 6).tolist() == [5, 0, 3]
+    assert select_queues(rows(3, queue_id=[5, 0, 3], keys=["k", "k", "k"]), 6).tolist() == [5, 0, 3]
 
 
 @pytest.mark.parametrize("wrong", [6, -1])
 def test_a_queue_that_is_not_there_is_refused_by_row(wrong: int):
     with pytest.raises(Refused, match=f"row 1 of its partition wants queue {wrong}.*0 to 5"):
-        places_of(rows(2, queue_id=[0, wrong]), 6)
+        select_queues(rows(2, queue_id=[0, wrong]), 6)
 
 
 def test_the_same_key_finds_the_same_queue_as_from_a_producer():
     keys = ["order-17", "", "ключ", "𝄞", "polygenelubricants", "order-18"]  # the fifth hashes to -2^31
-    places = places_of(rows(6, sharding_key=keys), len(QUEUES))
+    places = select_queues(rows(6, sharding_key=keys), len(QUEUES))
     for key, place in zip(keys, places.tolist(), strict=True):
         if key:
             assert QUEUES[place] == by_hash(key)(QUEUES, Message(topic="t"))
@@ -43,37 +43,37 @@ def test_a_sharding_key_comes_before_keys_and_keys_before_ids():
     some = rows(
         3, sharding_key=["s1", None, ""], keys=["k", "k2", None], msg_id=["id0", "id1", "id2"], queue_id=[None] * 3
     )
-    assert places_of(some, 6).tolist() == [place("s1"), place("k2"), place("id2")]
+    assert select_queues(some, 6).tolist() == [place("s1"), place("k2"), place("id2")]
 
 
 def test_rows_without_a_key_are_spread_by_their_body_and_find_their_queue_again():
     some = rows(1000)
-    places = places_of(some, 6)
-    assert places.tolist() == places_of(some, 6).tolist()
+    places = select_queues(some, 6)
+    assert places.tolist() == select_queues(some, 6).tolist()
     assert np.bincount(places, minlength=6).min() > 100
     order = np.random.default_rng(1).permutation(1000)
-    assert places_of(some.take(order), 6).tolist() == places[order].tolist()
+    assert select_queues(some.take(order), 6).tolist() == places[order].tolist()
 
 
 def test_only_rows_without_a_queue_and_a_key_may_go_anywhere():
     some = rows(3, keys=["k", None, None], queue_id=[None, 2, None], msg_id=["a", "b", "c"])
-    places = places_of(some, 6, may_be_any=True).tolist()
+    places = select_queues(some, 6, may_be_any=True).tolist()
     assert places[1:] == [2, ANY]
     assert places[0] >= 0
 
 
 def test_sorted_rows_of_one_queue_keep_their_order():
-    order, shares = sorted_by_place(np.array([2, ANY, 2, 0, ANY, 2]))
+    order, shares = sort_by_queue(np.array([2, ANY, 2, 0, ANY, 2]))
     assert order.tolist() == [1, 4, 3, 0, 2, 5]
     assert shares == [(ANY, slice(0, 2)), (0, slice(2, 3)), (2, slice(3, 6))]
-    assert sorted_by_place(np.array([], np.int64))[1] == []
+    assert sort_by_queue(np.array([], np.int64))[1] == []
     far = np.array([40_000, 1, 40_000])
-    assert sorted_by_place(far)[0].tolist() == [1, 0, 2]
+    assert sort_by_queue(far)[0].tolist() == [1, 0, 2]
 
 
 def test_rows_are_told_apart_by_topic():
     some = rows(4, topic=["a", "b", "a", "b"])
-    found = {name: its.body.to_pylist() for name, its in by_topic(some, None)}
+    found = {name: its.body.to_pylist() for name, its in split_by_topic(some, None)}
     assert found == {"a": [b"body 0", b"body 2"], "b": [b"body 1", b"body 3"]}
-    assert [(name, len(its)) for name, its in by_topic(some, "t")] == [("t", 4)]
-    assert [(name, len(its)) for name, its in by_topic(rows(2, topic=["a", "a"]), None)] == [("a", 2)]
+    assert [(name, len(its)) for name, its in split_by_topic(some, "t")] == [("t", 4)]
+    assert [(name, len(its)) for name, its in split_by_topic(rows(2, topic=["a", "a"]), None)] == [("a", 2)]

@@ -4,9 +4,9 @@ import pytest
 
 from sparrow.model.errors import Refused
 from sparrow.spark.sink import record_encoder
-from sparrow.spark.sink.message_columns import Rows
-from sparrow.spark.sink.options import sink_options
-from sparrow.spark.sink.record_encoder import Encoder, Gathering, RowIds, compressed, pieces
+from sparrow.spark.sink.message_columns import MessageRows
+from sparrow.spark.sink.options import parse_sink_options
+from sparrow.spark.sink.record_encoder import BlobBuilder, RecordEncoder, RowIds, compress_bodies, split_rows
 from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import decode
@@ -21,8 +21,8 @@ def ids(now_ms: int = 1_700_000_000_000) -> RowIds:
     return RowIds(UniqueIds(b"\x7f\0\0\1", 77, 5, lambda: now_ms))
 
 
-def encoder(**given: str) -> Encoder:
-    return Encoder(sink_options(GIVEN | given), ids(), lambda: 1234)
+def encoder(**given: str) -> RecordEncoder:
+    return RecordEncoder(parse_sink_options(GIVEN | given), ids(), lambda: 1234)
 
 
 def test_ids_are_as_java_makes_them_and_never_the_same():
@@ -44,7 +44,7 @@ def test_ids_that_were_given_are_kept():
 
 
 def test_records_say_what_the_rows_say():
-    rows = Rows(
+    rows = MessageRows(
         pa.array([b"zero", b"", b"two"]),
         keys=pa.array(["k0", None, "k2"]),
         tags=pa.array([None, "T", None]),
@@ -64,10 +64,10 @@ def test_records_say_what_the_rows_say():
 
 
 def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(record_encoder, "BLOB_BYTES", 1000)
+    monkeypatch.setattr(record_encoder, "BLOB_BYTES_MAX", 1000)
     bodies = [bytes([i]) * (2000 if i == 3 else 100) for i in range(20)]
-    gathering, blobs = Gathering("t"), []
-    for _, portion in encoder().portions(Rows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
+    gathering, blobs = BlobBuilder("t"), []
+    for _, portion in encoder().portions(MessageRows(pa.array(bodies)), QUEUES, np.zeros(20, np.int64)):
         blobs.append(gathering.add(portion))
     blobs.append(gathering.take())
     assert gathering.take() is None
@@ -80,8 +80,8 @@ def test_no_blob_is_larger_than_it_may_be_unless_one_record_is(monkeypatch: pyte
 
 def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(record_encoder, "_PIECE_BYTES", 1000)
-    rows = Rows(pa.array([b"x" * 100] * 50))
-    parts = list(pieces(rows))
+    rows = MessageRows(pa.array([b"x" * 100] * 50))
+    parts = list(split_rows(rows))
     assert len(parts) > 4
     assert sum(map(len, parts)) == 50
     assert [part.number_of(0) for part in parts] == list(np.cumsum([0, *map(len, parts)])[:-1])
@@ -90,20 +90,20 @@ def test_long_rows_are_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("kind", [Compression.ZLIB, Compression.ZSTD])
 def test_long_bodies_are_compressed_and_read_back(kind: Compression):
     bodies = [b"x" * 5000, b"short", bytes(np.random.default_rng(1).integers(0, 256, 5000, np.uint8)), b"y" * 4999]
-    _packed, flags = compressed(pa.array(bodies), kind, 4999)
+    _packed, flags = compress_bodies(pa.array(bodies), kind, 4999)
     assert (flags != 0).tolist() == [True, False, False, True], "what does not become shorter stays"
     made = encoder(compress=kind.name.lower(), compressMinBytes="4999").portions(
-        Rows(pa.array(bodies)), QUEUES, np.zeros(4, np.int64)
+        MessageRows(pa.array(bodies)), QUEUES, np.zeros(4, np.int64)
     )
     ((_, portion),) = made
     assert decode(portion.data, columns=["body"]).column(0).to_pylist() == bodies
     assert len(portion.data) < 7000
-    assert compressed(pa.array([b"a"]), kind, 4999) == (pa.array([b"a"]), 0)
+    assert compress_bodies(pa.array([b"a"]), kind, 4999) == (pa.array([b"a"]), 0)
 
 
-def properties(*maps: dict[str, str]) -> Rows:
+def properties(*maps: dict[str, str]) -> MessageRows:
     entries = [list(each.items()) for each in maps]
-    return Rows(pa.array([b""] * len(maps)), properties=pa.array(entries, pa.map_(pa.string(), pa.string())))
+    return MessageRows(pa.array([b""] * len(maps)), properties=pa.array(entries, pa.map_(pa.string(), pa.string())))
 
 
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])

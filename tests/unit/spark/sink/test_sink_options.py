@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from sparrow.model.errors import IllegalName, Refused
-from sparrow.spark.sink.options import SINK, Delivery, SinkOptions, sink_options
+from sparrow.spark.sink.options import SINK, DeliveryGuarantee, SinkOptions, parse_sink_options
 from sparrow.wire.compression import Compression
 
 GIVEN = {"nameserver": "127.0.0.1:9876"}
@@ -16,15 +16,15 @@ def test_every_option_of_the_table_is_a_field():
 
 
 def test_rows_are_written_exactly_once_unless_told_otherwise():
-    options = sink_options(GIVEN)
-    assert options.delivery is Delivery.EXACTLY_ONCE
+    options = parse_sink_options(GIVEN)
+    assert options.delivery is DeliveryGuarantee.EXACTLY_ONCE
     assert options.max_in_flight_bytes == 16 << 20
     assert options.fills_checksum
     assert options.compression is None
 
 
 def test_options_are_read_whatever_their_case():
-    options = sink_options(
+    options = parse_sink_options(
         {
             **GIVEN,
             "DELIVERY": "ATLEASTONCE",
@@ -34,14 +34,14 @@ def test_options_are_read_whatever_their_case():
             "SPARROW.secretKey": "s",
         }
     )
-    assert options.delivery is Delivery.AT_LEAST_ONCE
+    assert options.delivery is DeliveryGuarantee.AT_LEAST_ONCE
     assert options.max_in_flight_bytes == 1 << 20
     assert not options.fills_checksum
     assert options.client.credentials is not None
 
 
 def test_options_survive_pickling():
-    options = sink_options(
+    options = parse_sink_options(
         {**GIVEN, "topic": "t", "compress": "zstd", "sparrow.secretKey": "s", "sparrow.accessKey": "me"}
     )
     assert pickle.loads(pickle.dumps(options)) == options
@@ -52,7 +52,7 @@ def test_options_survive_pickling():
     ("given", "named"), [({}, "default"), ({"topic": "t"}, "t"), ({"topic": "t", "sinkName": "audit"}, "audit")]
 )
 def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
-    assert sink_options(GIVEN | given).sink_name == named
+    assert parse_sink_options(GIVEN | given).sink_name == named
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
 )
 def test_what_cannot_be_is_refused_in_words(given: dict[str, str], words: str):
     with pytest.raises(Refused, match=words):
-        sink_options(GIVEN | given)
+        parse_sink_options(GIVEN | given)
 
 
 def test_name_servers_and_a_legal_topic_are_needed():
     with pytest.raises(Refused, match="nameserver"):
-        sink_options({"topic": "t"})
+        parse_sink_options({"topic": "t"})
     with pytest.raises(IllegalName):
-        sink_options({**GIVEN, "topic": "no spaces"})
+        parse_sink_options({**GIVEN, "topic": "no spaces"})

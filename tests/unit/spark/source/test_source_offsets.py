@@ -5,28 +5,28 @@ import json
 import pytest
 
 from sparrow.model.errors import Refused
-from sparrow.spark.source.offsets import Offsets, queue_of
+from sparrow.spark.source.offsets import SourceOffsets, parse_queue_name
 from sparrow.wire.bodies import QueueRef
 
 
 def test_an_offset_is_one_text_whatever_the_order_it_was_made_in() -> None:
     queues = [QueueRef("orders", "b", 10), QueueRef("orders", "b", 9), QueueRef("a", "z", 0)]
-    text = json.dumps(Offsets(dict.fromkeys(queues, 1)).to_json())
-    assert text == json.dumps(Offsets(dict.fromkeys(reversed(queues), 1)).to_json())
+    text = json.dumps(SourceOffsets(dict.fromkeys(queues, 1)).to_json())
+    assert text == json.dumps(SourceOffsets(dict.fromkeys(reversed(queues), 1)).to_json())
     assert text == '{"v": 1, "q": {"a/z/0": 1, "orders/b/9": 1, "orders/b/10": 1}, "from": {}}'
 
 
 @pytest.mark.parametrize("said", [{}, {"v": 2, "q": {}}, {"v": 1}, {"orders": {"0": 3}}])
 def test_a_checkpoint_of_another_program_is_refused(said: dict[str, object]) -> None:
     with pytest.raises(Refused, match="checkpoint of its own"):
-        Offsets.of_json(said)
+        SourceOffsets.of_json(said)
 
 
 @pytest.mark.parametrize("name", ["orders", "orders/0", "orders/b/x", "/b/0"])
 def test_a_name_that_is_no_queue_is_refused(name: str) -> None:
     with pytest.raises(Refused, match="is no queue"):
-        queue_of(name)
+        parse_queue_name(name)
 
 
 def test_a_broker_name_may_hold_a_slash() -> None:
-    assert queue_of("orders/rack/1/7") == QueueRef("orders", "rack/1", 7)
+    assert parse_queue_name("orders/rack/1/7") == QueueRef("orders", "rack/1", 7)

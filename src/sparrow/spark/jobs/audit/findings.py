@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sparrow.spark.jobs.time_span import Span
+from sparrow.spark.jobs.time_span import JobTimeSpan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 
-class Finding(StrEnum):
+class AuditFinding(StrEnum):
     MISSING_IN_STORE = "missing_in_store"
     DOUBLED_IN_STORE = "doubled_in_store"
     UNKNOWN = "unknown"
@@ -26,12 +26,12 @@ class Finding(StrEnum):
     DOUBLED_IN_HANDLING = "doubled_in_handling"
 
 
-OF_GROUPS = (Finding.MISSING_IN_HANDLING, Finding.DOUBLED_IN_HANDLING)
+GROUP_FINDINGS = (AuditFinding.MISSING_IN_HANDLING, AuditFinding.DOUBLED_IN_HANDLING)
 """The others are about topics, whoever reads them."""
 
 
-def judged(
-    stored: DataFrame, sent: DataFrame | None, handled: DataFrame | None, groups: Sequence[str], span: Span
+def judge_ids(
+    stored: DataFrame, sent: DataFrame | None, handled: DataFrame | None, groups: Sequence[str], span: JobTimeSpan
 ) -> DataFrame:
     """A row for each id and group, with what is wrong about it. Without a topic: handled, and nothing else known.
     Without an id: how many of a topic cannot be judged."""
@@ -73,7 +73,7 @@ def _null(kind: str) -> Column:
     return F.lit(None).cast(kind)
 
 
-def _is_in(span: Span) -> Column:
+def _is_in(span: JobTimeSpan) -> Column:
     """An id of which no time is known is judged."""
     from pyspark.sql import functions as F
 
@@ -91,18 +91,18 @@ def _findings() -> Column:
 
     sent, stored, handled = F.col("sent"), F.col("stored"), F.col("handled")
     claims = {
-        Finding.MISSING_IN_STORE: (sent > 0) & (stored == 0),
-        Finding.DOUBLED_IN_STORE: stored > 1,
-        Finding.UNKNOWN: (stored > 0) & (F.col("tried") == 0),
-        Finding.MISSING_IN_HANDLING: (stored > 0) & (handled == 0),
-        Finding.DOUBLED_IN_HANDLING: handled > 1,
+        AuditFinding.MISSING_IN_STORE: (sent > 0) & (stored == 0),
+        AuditFinding.DOUBLED_IN_STORE: stored > 1,
+        AuditFinding.UNKNOWN: (stored > 0) & (F.col("tried") == 0),
+        AuditFinding.MISSING_IN_HANDLING: (stored > 0) & (handled == 0),
+        AuditFinding.DOUBLED_IN_HANDLING: handled > 1,
     }
     words = [F.when(claim, F.lit(finding.value)) for finding, claim in claims.items()]
     can_tell = F.col("topic").isNotNull() & F.col("msg_id").isNotNull()
     return F.when(can_tell, F.array_compact(F.array(*words))).otherwise(F.array().cast("array<string>"))
 
 
-def by_hour(rows: DataFrame) -> DataFrame:
+def count_by_hour(rows: DataFrame) -> DataFrame:
     """How many of each, by topic, group and hour."""
     from pyspark.sql import functions as F
 
@@ -112,24 +112,24 @@ def by_hour(rows: DataFrame) -> DataFrame:
         .agg(
             *(F.sum(name).alias(name) for name in ("sent", "stored", "handled")),
             F.count_if(F.size("findings") == 0).alias("ok"),
-            *(F.count_if(F.array_contains("findings", each.value)).alias(each.value) for each in Finding),
+            *(F.count_if(F.array_contains("findings", each.value)).alias(each.value) for each in AuditFinding),
         )
     )
 
 
-def found(rows: DataFrame) -> DataFrame:
+def list_findings(rows: DataFrame) -> DataFrame:
     """A row for each finding. Those about a topic have no group."""
     from pyspark.sql import functions as F
 
     each = rows.where(F.size("findings") > 0).withColumn("finding", F.explode("findings")).drop("findings")
-    is_of_group = F.col("finding").isin(*(finding.value for finding in OF_GROUPS))
+    is_of_group = F.col("finding").isin(*(finding.value for finding in GROUP_FINDINGS))
     each = each.withColumns(
         {name: F.when(is_of_group, F.col(name)) for name in ("group", "handled")},
     )
     return each.distinct()
 
 
-def first_ids(findings: DataFrame, ids_max: int) -> DataFrame:
+def sample_ids(findings: DataFrame, ids_max: int) -> DataFrame:
     """A few ids of each finding and hour."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -18,23 +18,30 @@ import msgspec
 from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.audit import sources as sides
-from sparrow.spark.jobs.audit.findings import OF_GROUPS, Finding, by_hour, first_ids, found, judged
+from sparrow.spark.jobs.audit.findings import (
+    GROUP_FINDINGS,
+    AuditFinding,
+    count_by_hour,
+    judge_ids,
+    list_findings,
+    sample_ids,
+)
 from sparrow.spark.jobs.audit.sources import ID, KEYS, NONE, PROPERTY, TOPIC, TRACE
-from sparrow.spark.jobs.time_span import Span, brokers, stored_in
-from sparrow.spark.jobs.trace_records import NEEDS, records
-from sparrow.spark.runtime.filesystem import joined
-from sparrow.spark.runtime.progress import Told, watch_job
+from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
+from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
+from sparrow.spark.runtime.filesystem import join_path
+from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
+class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
     """None: handling is not looked at."""
-    span: Span = Span()
+    span: JobTimeSpan = JobTimeSpan()
     sent: str = TRACE
     """`trace`, `none`, `topic:NAME`, or a path of a table."""
     handled: str = TRACE
@@ -64,13 +71,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused("a table of what was sent says nothing of tags: leave them out, and give the ids that count")
 
 
-class Ids(msgspec.Struct, frozen=True):
+class FindingIds(msgspec.Struct, frozen=True):
     count: int
     first: tuple[str, ...]
     """In alphabetical order, and no more than asked for."""
 
 
-class Hour(msgspec.Struct, frozen=True, kw_only=True):
+class AuditHour(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     group: str | None
     hour_ms: int | None
@@ -81,11 +88,11 @@ class Hour(msgspec.Struct, frozen=True, kw_only=True):
     handled: int | None
     ok: int
     """Ids without a finding."""
-    findings: dict[str, Ids]
+    findings: dict[str, FindingIds]
 
 
-class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    hours: tuple[Hour, ...]
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    hours: tuple[AuditHour, ...]
     without_id: int
     """Messages that cannot be judged, because nothing tells them apart."""
     elsewhere: int
@@ -100,14 +107,14 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def run(spark: SparkSession, audit: Audit, *, told: Told = lambda done: None) -> Audited:
+def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda done: None) -> AuditReport:
     from pyspark.sql import functions as F
 
     notes = _checked(audit)
     with watch_job(spark, told, what="audit"):
-        messages = sides.named(_read(spark, audit, audit.topics, sides.stored_schema(audit.match)), audit.match)
-        traces = records(_read(spark, audit, [TRACE_TOPIC], NEEDS, **_EVERY_TAG))
-        rows = judged(
+        messages = sides.with_match_id(_read(spark, audit, audit.topics, sides.stored_schema(audit.match)), audit.match)
+        traces = explode_records(_read(spark, audit, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, **_EVERY_TAG))
+        rows = judge_ids(
             sides.stored_ids(messages),
             _sent(spark, audit, traces),
             _handled(spark, audit, traces) if audit.groups else None,
@@ -115,11 +122,11 @@ def run(spark: SparkSession, audit: Audit, *, told: Told = lambda done: None) ->
             audit.span,
         ).persist()
         try:
-            hours, findings = by_hour(rows), found(rows)
+            hours, findings = count_by_hour(rows), list_findings(rows)
             if audit.parquet is not None:
-                hours.write.mode("overwrite").parquet(joined(audit.parquet, "hours"))
-                findings.write.mode("overwrite").parquet(joined(audit.parquet, "findings"))
-            few = first_ids(findings, audit.ids_max)
+                hours.write.mode("overwrite").parquet(join_path(audit.parquet, "hours"))
+                findings.write.mode("overwrite").parquet(join_path(audit.parquet, "findings"))
+            few = sample_ids(findings, audit.ids_max)
             told_hours = _millis(hours).orderBy("topic", "group", "hour").collect()
             ids = {
                 (row.topic, row.group, row.hour, row.finding): tuple(row.ids)
@@ -131,7 +138,7 @@ def run(spark: SparkSession, audit: Audit, *, told: Told = lambda done: None) ->
             ).collect()
         finally:
             rows.unpersist()
-    return Audited(
+    return AuditReport(
         hours=tuple(_hour(row, ids) for row in told_hours),
         without_id=(left_out.without_id or 0) // max(1, len(audit.groups)),  # each group has a row
         elsewhere=left_out.elsewhere,
@@ -142,20 +149,20 @@ def run(spark: SparkSession, audit: Audit, *, told: Told = lambda done: None) ->
 _EVERY_TAG = {"tags": "*"}
 
 
-def _read(spark: SparkSession, audit: Audit, topics: Sequence[str], schema: str, **options: str) -> DataFrame:
+def _read(spark: SparkSession, audit: AuditJob, topics: Sequence[str], schema: str, **options: str) -> DataFrame:
     said = {"tags": " || ".join(audit.tags) or "*", **audit.options, **options}
     span = audit.span.wider(before_ms=audit.margin_ms)
-    return stored_in(spark, span, topics, schema, name_servers=audit.name_servers, options=said)
+    return read_time_span(spark, span, topics, schema, name_servers=audit.name_servers, options=said)
 
 
-def _table(spark: SparkSession, audit: Audit, where: str) -> DataFrame:
+def _table(spark: SparkSession, audit: AuditJob, where: str) -> DataFrame:
     if where.startswith(TOPIC):
         schema = "body binary, store_timestamp timestamp"
-        return sides.ids_of_topic(_read(spark, audit, [where.removeprefix(TOPIC)], schema, **_EVERY_TAG))
-    return sides.table_of(spark, where)
+        return sides.read_id_topic(_read(spark, audit, [where.removeprefix(TOPIC)], schema, **_EVERY_TAG))
+    return sides.read_id_table(spark, where)
 
 
-def _sent(spark: SparkSession, audit: Audit, traces: DataFrame) -> DataFrame | None:
+def _sent(spark: SparkSession, audit: AuditJob, traces: DataFrame) -> DataFrame | None:
     if audit.sent == NONE:
         return None
     if audit.sent == TRACE:
@@ -163,21 +170,21 @@ def _sent(spark: SparkSession, audit: Audit, traces: DataFrame) -> DataFrame | N
     return sides.sent_in_table(_table(spark, audit, audit.sent), audit.topics, _id_column(audit, audit.sent))
 
 
-def _handled(spark: SparkSession, audit: Audit, traces: DataFrame) -> DataFrame:
+def _handled(spark: SparkSession, audit: AuditJob, traces: DataFrame) -> DataFrame:
     if audit.handled == TRACE:
         return sides.handled_in_traces(traces, audit.groups, audit.match)
     return sides.handled_in_table(_table(spark, audit, audit.handled), audit.groups, _id_column(audit, audit.handled))
 
 
-def _id_column(audit: Audit, where: str) -> str:
+def _id_column(audit: AuditJob, where: str) -> str:
     return "msg_id" if where.startswith(TOPIC) else audit.id_column
 
 
-def _checked(audit: Audit) -> list[str]:
+def _checked(audit: AuditJob) -> list[str]:
     """What the report should say beforehand; refused: what cannot be found out."""
     if audit.groups and audit.handled == NONE:
         raise Refused("say who knows what the groups handled, or leave the groups out")
-    places = brokers(audit.name_servers, audit.options)
+    places = open_broker_metadata(audit.name_servers, audit.options)
     traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == TRACE]
     if not audit.groups and "handled" in traced:
         traced.remove("handled")
@@ -199,14 +206,14 @@ def _millis(rows: DataFrame) -> DataFrame:
     return rows.withColumn("hour", F.unix_millis("hour"))
 
 
-def _hour(row: object, ids: dict[tuple[str, str | None, int | None, str], tuple[str, ...]]) -> Hour:
+def _hour(row: object, ids: dict[tuple[str, str | None, int | None, str], tuple[str, ...]]) -> AuditHour:
     said = row.asDict()  # type: ignore[attr-defined]
     findings = {}
-    for finding in Finding:
+    for finding in AuditFinding:
         if said[finding]:
-            group = said["group"] if finding in OF_GROUPS else None
-            findings[finding.value] = Ids(said[finding], ids[said["topic"], group, said["hour"], finding.value])
-    return Hour(
+            group = said["group"] if finding in GROUP_FINDINGS else None
+            findings[finding.value] = FindingIds(said[finding], ids[said["topic"], group, said["hour"], finding.value])
+    return AuditHour(
         topic=said["topic"],
         group=said["group"],
         hour_ms=said["hour"],

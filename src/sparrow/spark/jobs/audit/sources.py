@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from sparrow.client.trace_records import TracedMessageType
 from sparrow.model.errors import Refused
 from sparrow.model.send_result import TransactionState
-from sparrow.spark.jobs.trace_records import ENDED, PUB, TRANSACTION
-from sparrow.spark.source.schema import TYPES
+from sparrow.spark.jobs.trace_records import END_TRANSACTION, PUB, SUB_AFTER
+from sparrow.spark.source.schema import COLUMN_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,10 +37,10 @@ _TIMES = ("time", "sent_at", "handled_at", "added", "born_timestamp", "store_tim
 def stored_schema(match: str) -> str:
     """The columns of a topic that `stored_ids` wants."""
     column = "properties" if match.startswith(PROPERTY) else match
-    return ", ".join(f"{name} {TYPES[name]}" for name in ("topic", column, "store_timestamp"))
+    return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ("topic", column, "store_timestamp"))
 
 
-def named(messages: DataFrame, match: str) -> DataFrame:
+def with_match_id(messages: DataFrame, match: str) -> DataFrame:
     """Messages with what they are known by as `msg_id`; null: nobody can tell them apart."""
     from pyspark.sql import functions as F
 
@@ -61,13 +61,13 @@ def stored_ids(messages: DataFrame) -> DataFrame:
 def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: Sequence[str] = ()) -> DataFrame:
     from pyspark.sql import functions as F
 
-    about = traces.where(F.col("record").isin(PUB, TRANSACTION) & F.col("topic").isin(*topics))
+    about = traces.where(F.col("record").isin(PUB, END_TRANSACTION) & F.col("topic").isin(*topics))
     if tags:
         about = about.where(F.col("tags").isin(*tags))
     # Java's trace of a batch names all its ids in one record.
     about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == ID else F.array(match)))
     is_whole = (F.col("record") == PUB) & F.col("is_success") & (F.col("kind") != int(TracedMessageType.HALF))
-    is_committed = (F.col("record") == TRANSACTION) & (F.col("state") == TransactionState.COMMIT.value)
+    is_committed = (F.col("record") == END_TRANSACTION) & (F.col("state") == TransactionState.COMMIT.value)
     return (
         about.where("msg_id != ''")
         .groupBy("topic", "msg_id")
@@ -84,7 +84,7 @@ def handled_in_traces(traces: DataFrame, groups: Sequence[str], match: str) -> D
     """How often handlers were done with a message; those that failed are to try again, which is no second time."""
     from pyspark.sql import functions as F
 
-    ended = traces.where((F.col("record") == ENDED) & F.col("is_success") & F.col("group").isin(*groups))
+    ended = traces.where((F.col("record") == SUB_AFTER) & F.col("is_success") & F.col("group").isin(*groups))
     ended = ended.select("group", F.col(match).alias("msg_id"), F.coalesce("time", "stored").alias("time"))
     return _handled(ended.where("msg_id != ''"))
 
@@ -92,7 +92,7 @@ def handled_in_traces(traces: DataFrame, groups: Sequence[str], match: str) -> D
 # -- tables and topics of ids -----------------------------------------------------------------------------------------
 
 
-def table_of(spark: SparkSession, path: str) -> DataFrame:
+def read_id_table(spark: SparkSession, path: str) -> DataFrame:
     """By its name: CSV with a header, JSON lines, or Parquet."""
     match PurePosixPath(path).suffix.lower():
         case ".csv":
@@ -103,7 +103,7 @@ def table_of(spark: SparkSession, path: str) -> DataFrame:
             return spark.read.parquet(path)
 
 
-def ids_of_topic(messages: DataFrame) -> DataFrame:
+def read_id_topic(messages: DataFrame) -> DataFrame:
     """A topic whose bodies are ids, or JSON objects with `msg_id`, and perhaps `topic` and `group`."""
     from pyspark.sql import functions as F
 

@@ -18,10 +18,10 @@ import msgspec
 from sparrow.client.aio.produce import staging
 from sparrow.model.errors import Refused
 from sparrow.model.priority import write_queue_id
-from sparrow.spark.client_pool import LINKS, Link
-from sparrow.spark.options import client_options, for_client
-from sparrow.spark.runtime.progress import Told, watch_job
-from sparrow.spark.sink.brokers import Brokers
+from sparrow.spark.client_pool import CLIENT_POOL, PooledClient
+from sparrow.spark.options import parse_client_options, select_client_options
+from sparrow.spark.runtime.progress import ProgressCallback, watch_job
+from sparrow.spark.sink.brokers import SinkBrokers
 from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
     from sparrow.client.topic_route import TopicRoute
 
-SINK_NAME = "copies"
-COPIED = ("properties_raw", "flag", "sys_flag", "born_timestamp", "reconsume_times")
+COPY_SINK_NAME = "copies"
+COPIED_COLUMNS = ("properties_raw", "flag", "sys_flag", "born_timestamp", "reconsume_times")
 """What is written as it was read, besides the body."""
-COLUMNS = ("body", *COPIED, "keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
+COLUMNS = ("body", *COPIED_COLUMNS, "keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
 """What is read to write a copy, and to choose which."""
-COUNTED = ("keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
+COUNT_COLUMNS = ("keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
 """What is read only to count them."""
 _PATIENCE_MS = 60_000
 
 
-class Count(msgspec.Struct, frozen=True):
+class QueueCount(msgspec.Struct, frozen=True):
     """Messages of one queue."""
 
     queue: QueueRef
@@ -49,8 +49,8 @@ class Count(msgspec.Struct, frozen=True):
     """Offsets, both included."""
 
 
-class Copied(msgspec.Struct, frozen=True):
-    counts: tuple[Count, ...]
+class CopyResult(msgspec.Struct, frozen=True):
+    counts: tuple[QueueCount, ...]
     """What was found, queue by queue."""
     written: int
     """Messages that were added to topics: none in a dry run, or if the same work was done before."""
@@ -62,7 +62,7 @@ class Copied(msgspec.Struct, frozen=True):
         return sum(count.rows for count in self.counts)
 
 
-def counted(messages: DataFrame) -> tuple[Count, ...]:
+def count_by_queue(messages: DataFrame) -> tuple[QueueCount, ...]:
     """How many there are in each queue."""
     from pyspark.sql import functions as F
 
@@ -71,11 +71,11 @@ def counted(messages: DataFrame) -> tuple[Count, ...]:
         .agg(F.count("*").alias("rows"), F.min("queue_offset").alias("first"), F.max("queue_offset").alias("last"))
         .collect()
     )
-    counts = (Count(QueueRef(r.topic, r.broker, r.queue_id), r["rows"], r.first, r.last) for r in found)
+    counts = (QueueCount(QueueRef(r.topic, r.broker, r.queue_id), r["rows"], r.first, r.last) for r in found)
     return tuple(sorted(counts, key=lambda count: count.queue))
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where copies go."""
 
     name_servers: str
@@ -89,24 +89,24 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.topic or source
 
 
-def copy(
+def copy_messages(
     spark: SparkSession,
     messages: DataFrame,
-    counts: Sequence[Count],
-    target: Target,
+    counts: Sequence[QueueCount],
+    target: CopyTarget,
     *,
-    told: Told,
+    told: ProgressCallback,
     raw: Column | None = None,
     one_queue: bool = False,
-) -> Copied:
+) -> CopyResult:
     """Write the messages to the target. `raw`: their property strings, if those are to differ from the originals'."""
     if not counts:
-        return Copied((), 0)
-    link = LINKS.to(client_options(target.name_servers, for_client(target.options)))
+        return CopyResult((), 0)
+    link = CLIENT_POOL.to(parse_client_options(target.name_servers, select_client_options(target.options)))
     routes = link.run(_routes(link, target, counts, one_queue=one_queue))
     if link.run(_was_done(link, routes.values(), target.job_key)):
-        return Copied(tuple(counts), 0, was_done=True)
-    places = {} if one_queue else placed([count.queue for count in counts], routes, target)
+        return CopyResult(tuple(counts), 0, was_done=True)
+    places = {} if one_queue else assign_queues([count.queue for count in counts], routes, target)
     with watch_job(spark, told, what="copy"):
         (
             _placed_rows(spark, messages, places, raw, routes, target)
@@ -116,12 +116,12 @@ def copy(
                 nameserver=target.name_servers,
                 delivery="exactlyOnce",
                 jobKey=target.job_key,
-                sinkName=SINK_NAME,
-                **for_client(target.options),
+                sinkName=COPY_SINK_NAME,
+                **select_client_options(target.options),
             )
             .save()
         )
-    return Copied(tuple(counts), sum(count.rows for count in counts))
+    return CopyResult(tuple(counts), sum(count.rows for count in counts))
 
 
 def _placed_rows(
@@ -130,7 +130,7 @@ def _placed_rows(
     places: Mapping[QueueRef, int],
     raw: Column | None,
     routes: Mapping[str, TopicRoute],
-    target: Target,
+    target: CopyTarget,
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -147,11 +147,13 @@ def _placed_rows(
         # One task has all of a queue, sorted: stages are published in the order of tasks, each in its own order.
         .repartition(*queue)
         .sortWithinPartitions(*queue, "queue_offset")
-        .select("body", *COPIED, to.alias("topic"), place.alias("queue_id"))
+        .select("body", *COPIED_COLUMNS, to.alias("topic"), place.alias("queue_id"))
     )
 
 
-def placed(sources: Sequence[QueueRef], routes: Mapping[str, TopicRoute], target: Target) -> dict[QueueRef, int]:
+def assign_queues(
+    sources: Sequence[QueueRef], routes: Mapping[str, TopicRoute], target: CopyTarget
+) -> dict[QueueRef, int]:
     """The place of each queue's messages among the write queues of their target."""
     names = sorted({queue.broker_name for queue in sources})
     places = {}
@@ -169,27 +171,29 @@ def placed(sources: Sequence[QueueRef], routes: Mapping[str, TopicRoute], target
     return places
 
 
-async def _routes(link: Link, target: Target, counts: Sequence[Count], *, one_queue: bool) -> dict[str, TopicRoute]:
+async def _routes(
+    link: PooledClient, target: CopyTarget, counts: Sequence[QueueCount], *, one_queue: bool
+) -> dict[str, TopicRoute]:
     """Of every topic that is written to. One that is not there is made, with the queues that the originals had."""
     routes = {}
     for topic in sorted({target.topic_of(count.queue.topic) for count in counts}):
         own = [count.queue.queue_id for count in counts if target.topic_of(count.queue.topic) == topic]
         queues = 1 if one_queue else max(own) + 1
-        brokers = Brokers(link.session, patience_ms=_PATIENCE_MS, topic_queues=queues)
+        brokers = SinkBrokers(link.session, patience_ms=_PATIENCE_MS, topic_queues=queues)
         await brokers.check_staging(topic)
         routes[topic] = await brokers.made_route(topic)
     return routes
 
 
-async def _was_done(link: Link, routes: Iterable[TopicRoute], job_key: str) -> bool:
+async def _was_done(link: PooledClient, routes: Iterable[TopicRoute], job_key: str) -> bool:
     """Whether the ledgers have this work. On several brokers the sink notes when all of them do."""
-    scope = f"job/{job_key}/{SINK_NAME}"
+    scope = f"job/{job_key}/{COPY_SINK_NAME}"
     masters = {name: address for route in routes for name, address in route.masters.items()}
     suffix = "#done" if len(masters) > 1 else ""
     noted = [await staging.query_ledger(link.session, address, scope + suffix) for address in masters.values()]
     return any(number is not None for number in noted)
 
 
-def check_some(counts: Sequence[Count], where: str) -> None:
+def check_any_selected(counts: Sequence[QueueCount], where: str) -> None:
     if not counts:
         raise Refused(f"nothing in {where} is meant by this selection")

@@ -19,29 +19,37 @@ import msgspec
 
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.errors import Refused, UnknownGroup
-from sparrow.spark.client_pool import LINKS
-from sparrow.spark.jobs.archive import archived
-from sparrow.spark.jobs.copy.message_copy import COLUMNS, COUNTED, Copied, Target, check_some, copy, counted
-from sparrow.spark.jobs.copy.selection import Selection, selected
-from sparrow.spark.options import client_options, for_client
-from sparrow.spark.runtime.filesystem import key_of
-from sparrow.spark.runtime.progress import Told, watch_job
-from sparrow.spark.source.schema import TYPES
+from sparrow.spark.client_pool import CLIENT_POOL
+from sparrow.spark.jobs.archive import read_archive
+from sparrow.spark.jobs.copy.message_copy import (
+    COLUMNS,
+    COUNT_COLUMNS,
+    CopyResult,
+    CopyTarget,
+    check_any_selected,
+    copy_messages,
+    count_by_queue,
+)
+from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
+from sparrow.spark.options import parse_client_options, select_client_options
+from sparrow.spark.runtime.filesystem import derive_job_key
+from sparrow.spark.runtime.progress import ProgressCallback, watch_job
+from sparrow.spark.source.schema import COLUMN_TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 REPLAY_ID, REPLAY_OF = "REPLAY_ID", "REPLAY_OF"
-RETRY_PREFIX = "%RETRY%"
+RETRY_TOPIC_PREFIX = "%RETRY%"
 _OWN_TOPIC, _RESENT = "RETRY_TOPIC", "RESENT"
 """What a consumer finds in a message of a retry topic."""
 
 
-class Replay(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to replay, and to whom."""
 
     name_servers: str
-    selection: Selection
+    selection: MessageSelection
     archive: str | None = None
     """A folder; else the topics are read from the brokers."""
     to: str | None = None
@@ -62,39 +70,41 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        return self.replay_id or key_of("replay", msgspec.structs.replace(self, options={}))
+        return self.replay_id or derive_job_key("replay", msgspec.structs.replace(self, options={}))
 
     @property
-    def target(self) -> Target:
-        topic = self.to if self.to is not None else f"{RETRY_PREFIX}{self.to_group}"
-        return Target(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
+    def target(self) -> CopyTarget:
+        topic = self.to if self.to is not None else f"{RETRY_TOPIC_PREFIX}{self.to_group}"
+        return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
 
 
-def run(spark: SparkSession, replay: Replay, *, dry_run: bool = False, told: Told) -> Copied:
+def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, told: ProgressCallback) -> CopyResult:
     """Replay it; `dry_run` only counts."""
     with watch_job(spark, told, what="count"):
-        counts = counted(chosen(spark, replay, COUNTED))
+        counts = count_by_queue(read_selected(spark, replay, COUNT_COLUMNS))
     if dry_run:
-        return Copied(counts, 0)
-    check_some(counts, replay.archive or ", ".join(replay.selection.topics))
+        return CopyResult(counts, 0)
+    check_any_selected(counts, replay.archive or ", ".join(replay.selection.topics))
     if replay.to_group is not None:
         _check_group(replay, replay.to_group)
-    messages = chosen(spark, replay, COLUMNS)
-    raw = with_origin(replay.key, to_group=replay.to_group is not None)
-    return copy(spark, messages, counts, replay.target, told=told, raw=raw, one_queue=replay.to_group is not None)
+    messages = read_selected(spark, replay, COLUMNS)
+    raw = replay_properties(replay.key, to_group=replay.to_group is not None)
+    return copy_messages(
+        spark, messages, counts, replay.target, told=told, raw=raw, one_queue=replay.to_group is not None
+    )
 
 
-def _check_group(replay: Replay, group: str) -> None:
+def _check_group(replay: ReplayJob, group: str) -> None:
     """A retry topic of a name with a mistake in it would be made, and nobody would read it."""
-    link = LINKS.to(client_options(replay.name_servers, for_client(replay.options)))
+    link = CLIENT_POOL.to(parse_client_options(replay.name_servers, select_client_options(replay.options)))
     if group not in link.run(Admin(session=link.session).groups()):
         raise UnknownGroup(group)
 
 
-def chosen(spark: SparkSession, replay: Replay, columns: tuple[str, ...]) -> DataFrame:
+def read_selected(spark: SparkSession, replay: ReplayJob, columns: tuple[str, ...]) -> DataFrame:
     """The messages that are meant, with these columns."""
     if replay.archive is not None:
-        return selected(archived(spark, replay.archive), replay.selection).select(*columns)
+        return select_messages(read_archive(spark, replay.archive), replay.selection).select(*columns)
     selection = replay.selection
     said = {
         "nameserver": replay.name_servers,
@@ -108,16 +118,16 @@ def chosen(spark: SparkSession, replay: Replay, columns: tuple[str, ...]) -> Dat
         said["endingTimestamp"] = str(selection.to_ms)
     if (selection.queue_id is not None or selection.offsets is not None) and _can_push(spark):
         said["pushdown"] = "true"  # reads only the part that is meant
-    schema = ", ".join(f"{name} {TYPES[name]}" for name in columns)
+    schema = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in columns)
     messages = spark.read.format("sparrow").schema(schema).options(**said).load()
-    return selected(messages, msgspec.structs.replace(selection, topics=()))
+    return select_messages(messages, msgspec.structs.replace(selection, topics=()))
 
 
 def _can_push(spark: SparkSession) -> bool:
     return spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
 
 
-def with_origin(replay_id: str, *, to_group: bool) -> Column:
+def replay_properties(replay_id: str, *, to_group: bool) -> Column:
     """The property string of a message with what a replay adds; for a group also what makes a retry of it."""
     from pyspark.sql import functions as F
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.archive import archived
-from sparrow.spark.jobs.copy.message_copy import COLUMNS, Copied, Target, copy, counted
-from sparrow.spark.jobs.copy.selection import Selection, selected
-from sparrow.spark.runtime.filesystem import key_of
-from sparrow.spark.runtime.progress import Told, watch_job
+from sparrow.spark.jobs.archive import read_archive
+from sparrow.spark.jobs.copy.message_copy import COLUMNS, CopyResult, CopyTarget, copy_messages, count_by_queue
+from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
+from sparrow.spark.runtime.filesystem import derive_job_key
+from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Restore(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to restore, and where to."""
 
     name_servers: str
     path: str
     """Of an archive."""
-    selection: Selection = Selection()
+    selection: MessageSelection = MessageSelection()
     to: str | None = None
     """One topic for all of it; else each message goes to the topic it came from."""
     job_key: str | None = None
@@ -41,21 +41,23 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         # Who runs it with which token makes no difference.
-        return self.job_key or key_of("restore", msgspec.structs.replace(self, options={}))
+        return self.job_key or derive_job_key("restore", msgspec.structs.replace(self, options={}))
 
 
-def run(spark: SparkSession, restore: Restore, *, dry_run: bool = False, told: Told) -> Copied:
+def run(spark: SparkSession, restore: RestoreJob, *, dry_run: bool = False, told: ProgressCallback) -> CopyResult:
     """Restore it; `dry_run` only counts."""
-    messages = chosen(spark, restore)
+    messages = read_selected(spark, restore)
     with watch_job(spark, told, what="count"):
-        counts = counted(messages)
+        counts = count_by_queue(messages)
     if dry_run:
-        return Copied(counts, 0)
+        return CopyResult(counts, 0)
     if restore.to is not None and len({count.queue.topic for count in counts}) > 1:
         raise Refused("the archive has several topics: name the one that is to be restored")
-    target = Target(name_servers=restore.name_servers, topic=restore.to, job_key=restore.key, options=restore.options)
-    return copy(spark, messages, counts, target, told=told)
+    target = CopyTarget(
+        name_servers=restore.name_servers, topic=restore.to, job_key=restore.key, options=restore.options
+    )
+    return copy_messages(spark, messages, counts, target, told=told)
 
 
-def chosen(spark: SparkSession, restore: Restore) -> DataFrame:
-    return selected(archived(spark, restore.path), restore.selection).select(*COLUMNS)
+def read_selected(spark: SparkSession, restore: RestoreJob) -> DataFrame:
+    return select_messages(read_archive(spark, restore.path), restore.selection).select(*COLUMNS)

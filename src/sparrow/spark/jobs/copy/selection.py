@@ -15,7 +15,7 @@ KEYS_MAX = 100_000
 """Keys in one selection: they travel with every task."""
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class MessageSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Everything, as far as nothing is said."""
 
     topics: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused(f"{len(self.keys):,} keys are more than {KEYS_MAX:,}: select in several runs")
 
 
-def selected(messages: DataFrame, selection: Selection) -> DataFrame:
+def select_messages(messages: DataFrame, selection: MessageSelection) -> DataFrame:
     """The messages that are meant. Filters are plain comparisons where they can be, so that sources can use them."""
     from pyspark.sql import functions as F
 

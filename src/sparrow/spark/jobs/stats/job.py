@@ -24,32 +24,39 @@ from sparrow import clock
 from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.stats import measures
-from sparrow.spark.jobs.stats.lag import Lag, ask_lag
-from sparrow.spark.jobs.stats.measures import LAG, MESSAGES, MINUTE_S, TRACES
-from sparrow.spark.jobs.time_span import Span, brokers, stored_in
-from sparrow.spark.jobs.trace_records import NEEDS, records
-from sparrow.spark.runtime.filesystem import joined
-from sparrow.spark.runtime.progress import Done, Told, failing_in_a_sentence, follow, in_a_sentence, watch_job
+from sparrow.spark.jobs.stats.lag import GroupLag, fetch_lag
+from sparrow.spark.jobs.stats.measures import LAG_KIND, MESSAGES_KIND, MINUTE_S, TRACES_KIND
+from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
+from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
+from sparrow.spark.runtime.filesystem import join_path
+from sparrow.spark.runtime.progress import (
+    JobProgress,
+    ProgressCallback,
+    follow_query,
+    shorten_batch_errors,
+    translate_spark_errors,
+    watch_job,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "sparrow_stats"
-LATE = "10 minutes"
+WATERMARK_DELAY = "10 minutes"
 """How long a stream waits for a queue whose messages come late."""
-EVERY_S_MIN = 1
-MARGIN_MS = 3_600_000
+INTERVAL_MIN_S = 1
+BIRTH_MARGIN_MS = 3_600_000
 """How far before the span messages are looked for whose handling is in it."""
-SHOWN_MAX = 20
+RECENT_ROWS_MAX = 20
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
+class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
     """Whose lag is sampled; none named: that of all."""
-    span: Span = Span()
+    span: JobTimeSpan = JobTimeSpan()
     """Of streams, only its beginning, and only at their first start."""
     traces: bool = True
     parquet: str | None = None
@@ -69,38 +76,38 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused("say where the measures should go: a folder, a topic, or both")
         if self.every_s is not None and self.checkpoint is None:
             raise Refused("a stream without a checkpoint would begin anew at every start: name one")
-        if self.every_s is not None and self.every_s < EVERY_S_MIN:
-            raise Refused(f"say {EVERY_S_MIN} s or more: a stream that looks more often is busy with looking")
+        if self.every_s is not None and self.every_s < INTERVAL_MIN_S:
+            raise Refused(f"say {INTERVAL_MIN_S} s or more: a stream that looks more often is busy with looking")
         if self.checkpoint is not None and self.span.until_ms is not None:
             raise Refused("a stream has no end: leave out until when, or the checkpoint")
 
 
-class Measured(msgspec.Struct, frozen=True):
+class StatsResult(msgspec.Struct, frozen=True):
     rows: dict[str, int]
     """Written, of each kind."""
     recent: tuple[dict[str, Any], ...] = ()
     """Of a span: its last minutes, by topic."""
 
 
-def run(spark: SparkSession, stats: Stats, *, told: Told = lambda done: None) -> Measured:
-    out = Output(spark, stats)
+def run(spark: SparkSession, stats: StatsJob, *, told: ProgressCallback = lambda done: None) -> StatsResult:
+    out = StatsOutput(spark, stats)
     if stats.checkpoint is None:
         with watch_job(spark, told, what="stats"):
             recent = _measure_span(spark, stats, out)
-        return Measured(out.written, recent)
-    with failing_in_a_sentence():
+        return StatsResult(out.written, recent)
+    with translate_spark_errors():
         queries = _start(spark, stats, out)
-    follow_all(queries, told)
+    follow_queries(queries, told)
     if stats.every_s is None:
-        with failing_in_a_sentence():
-            out.write(LAG, _lag(spark, stats))
-    return Measured(out.written)
+        with translate_spark_errors():
+            out.write(LAG_KIND, _lag(spark, stats))
+    return StatsResult(out.written)
 
 
-class Output:
+class StatsOutput:
     """Where rows go. Of streams, Spark calls it in threads of its own, one for each kind."""
 
-    def __init__(self, spark: SparkSession, stats: Stats) -> None:
+    def __init__(self, spark: SparkSession, stats: StatsJob) -> None:
         self._spark, self._stats = spark, stats
         self.written: dict[str, int] = {}
 
@@ -117,10 +124,10 @@ class Output:
                 return []
             if stats.parquet is not None:
                 # Written again after a failure, rows are there twice, which means nothing: see `latest`.
-                rows.coalesce(1).write.mode("append").parquet(joined(stats.parquet, kind))
+                rows.coalesce(1).write.mode("append").parquet(join_path(stats.parquet, kind))
             if stats.topic is not None:
                 options = {"nameserver": stats.name_servers, "topic": stats.topic, "sinkName": f"stats-{kind}"}
-                writer = measures.as_messages(rows, kind).write.format("sparrow").mode("append")
+                writer = measures.to_messages(rows, kind).write.format("sparrow").mode("append")
                 writer.options(**options, **stats.options).save()
             if not shown_max:
                 return []
@@ -134,28 +141,35 @@ class Output:
 # -- a span -----------------------------------------------------------------------------------------------------------
 
 
-def _measure_span(spark: SparkSession, stats: Stats, out: Output) -> tuple[dict[str, Any], ...]:
-    def read(topics: Sequence[str], schema: str, span: Span) -> DataFrame:
+def _measure_span(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> tuple[dict[str, Any], ...]:
+    def read(topics: Sequence[str], schema: str, span: JobTimeSpan) -> DataFrame:
         options = {"decompress": "false", **stats.options}
-        return stored_in(spark, span, topics, schema, name_servers=stats.name_servers, options=options)
+        return read_time_span(spark, span, topics, schema, name_servers=stats.name_servers, options=options)
 
-    found = measures.by_minute(read(stats.topics, measures.MESSAGE_NEEDS, stats.span), hot_keys=stats.hot_keys)
-    recent = out.write(MESSAGES, found, shown_max=SHOWN_MAX)
-    if stats.traces and TRACE_TOPIC in brokers(stats.name_servers, stats.options).topics():
-        traces = records(
-            stored_in(spark, stats.span, [TRACE_TOPIC], NEEDS, name_servers=stats.name_servers, options=stats.options)
+    found = measures.measure_messages(read(stats.topics, measures.MESSAGE_SCHEMA, stats.span), hot_keys=stats.hot_keys)
+    recent = out.write(MESSAGES_KIND, found, shown_max=RECENT_ROWS_MAX)
+    if stats.traces and TRACE_TOPIC in open_broker_metadata(stats.name_servers, stats.options).topics():
+        traces = explode_records(
+            read_time_span(
+                spark,
+                stats.span,
+                [TRACE_TOPIC],
+                TRACE_MESSAGE_SCHEMA,
+                name_servers=stats.name_servers,
+                options=stats.options,
+            )
         )
-        about = read(stats.topics, measures.ABOUT_NEEDS, stats.span.wider(before_ms=MARGIN_MS))
-        calls = measures.published(traces, stats.topics).unionByName(measures.consumed(traces, about))
-        out.write(TRACES, _of_topics(spark, stats, measures.traces_by_minute(calls)))
-    out.write(LAG, _lag(spark, stats))
+        about = read(stats.topics, measures.BIRTH_SCHEMA, stats.span.wider(before_ms=BIRTH_MARGIN_MS))
+        calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces, about))
+        out.write(TRACES_KIND, _of_topics(spark, stats, measures.measure_calls(calls)))
+    out.write(LAG_KIND, _lag(spark, stats))
     return tuple(recent)
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def _start(spark: SparkSession, stats: Stats, out: Output) -> list[StreamingQuery]:
+def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[StreamingQuery]:
     """The streams; those that are running are stopped when one of them does not start."""
     begun: list[StreamingQuery] = []
 
@@ -163,29 +177,29 @@ def _start(spark: SparkSession, stats: Stats, out: Output) -> list[StreamingQuer
         def write(batch: DataFrame, _: int) -> None:
             out.write(kind, written(batch))
 
-        writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG else "append")
-        writer = writer.option("checkpointLocation", joined(stats.checkpoint or "", kind))
+        writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG_KIND else "append")
+        writer = writer.option("checkpointLocation", join_path(stats.checkpoint or "", kind))
         if stats.every_s is None:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{stats.every_s} seconds")
-        begun.append(writer.foreachBatch(in_a_sentence(write)).start())
+        begun.append(writer.foreachBatch(shorten_batch_errors(write)).start())
 
     try:
-        messages = _stream(spark, stats, stats.topics, measures.MESSAGE_NEEDS, decompress="false")
-        messages = messages.withWatermark("store_timestamp", LATE)
-        found = measures.by_minute(messages, hot_keys=stats.hot_keys)
-        start(MESSAGES, found, lambda batch: batch)
+        messages = _stream(spark, stats, stats.topics, measures.MESSAGE_SCHEMA, decompress="false")
+        messages = messages.withWatermark("store_timestamp", WATERMARK_DELAY)
+        found = measures.measure_messages(messages, hot_keys=stats.hot_keys)
+        start(MESSAGES_KIND, found, lambda batch: batch)
         if stats.traces:
-            traces = records(_stream(spark, stats, [TRACE_TOPIC], NEEDS, topicMissing="wait"))
-            traces = traces.withWatermark("stored", LATE)
-            calls = measures.published(traces, stats.topics).unionByName(measures.consumed(traces))
-            found = measures.traces_by_minute(calls)
-            start(TRACES, found, lambda batch: _of_topics(spark, stats, batch))
+            traces = explode_records(_stream(spark, stats, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, topicMissing="wait"))
+            traces = traces.withWatermark("stored", WATERMARK_DELAY)
+            calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces))
+            found = measures.measure_calls(calls)
+            start(TRACES_KIND, found, lambda batch: _of_topics(spark, stats, batch))
         if stats.every_s is not None:
             # Lag changes while nothing is sent: a stream of its own that always has something new, the time.
             ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
-            start(LAG, ticks, lambda batch: _lag(spark, stats))
+            start(LAG_KIND, ticks, lambda batch: _lag(spark, stats))
     except BaseException:
         for query in begun:
             query.stop()
@@ -193,7 +207,7 @@ def _start(spark: SparkSession, stats: Stats, out: Output) -> list[StreamingQuer
     return begun
 
 
-def _stream(spark: SparkSession, stats: Stats, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
+def _stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema: str, **more: str) -> DataFrame:
     """All that is there in one batch: with several, a queue whose backlog is newer would make others seem late."""
     options = {"nameserver": stats.name_servers, "subscribe": ",".join(topics), "maxOffsetsPerTrigger": "0", **more}
     if stats.span.since_ms is not None:
@@ -206,16 +220,16 @@ def _stream(spark: SparkSession, stats: Stats, topics: Sequence[str], schema: st
     return spark.readStream.format("sparrow").schema(schema).options(**options, **stats.options).load()
 
 
-def follow_all(queries: Sequence[StreamingQuery], told: Told) -> None:
+def follow_queries(queries: Sequence[StreamingQuery], told: ProgressCallback) -> None:
     """Wait until all have ended. When one fails, or we are interrupted, the others are stopped."""
-    parts = [Done() for _ in queries]
+    parts = [JobProgress() for _ in queries]
 
     def follow_one(place: int) -> None:
-        def tell(done: Done) -> None:
+        def tell(done: JobProgress) -> None:
             parts[place] = done
-            told(Done(rows=sum(part.rows for part in parts), behind=sum(part.behind or 0 for part in parts)))
+            told(JobProgress(rows=sum(part.rows for part in parts), behind=sum(part.behind or 0 for part in parts)))
 
-        follow(queries[place], tell)
+        follow_query(queries[place], tell)
 
     with ThreadPoolExecutor(len(queries), "sparrow-stats") as pool:
         try:
@@ -231,21 +245,21 @@ def follow_all(queries: Sequence[StreamingQuery], told: Told) -> None:
 # -- what the driver asks itself --------------------------------------------------------------------------------------
 
 
-def _asked(stats: Stats) -> list[Lag]:
-    return ask_lag(stats.name_servers, stats.options, stats.groups, clock.now_ms())
+def _asked(stats: StatsJob) -> list[GroupLag]:
+    return fetch_lag(stats.name_servers, stats.options, stats.groups, clock.now_ms())
 
 
-def _lag(spark: SparkSession, stats: Stats) -> DataFrame:
+def _lag(spark: SparkSession, stats: StatsJob) -> DataFrame:
     minute = _time(clock.now_ms() // (MINUTE_S * 1000) * MINUTE_S * 1000)
     rows = [(minute, *lag) for lag in _asked(stats) if lag.topic in stats.topics]
     return spark.createDataFrame(rows, measures.LAG_SCHEMA)
 
 
-def _of_topics(spark: SparkSession, stats: Stats, found: DataFrame) -> DataFrame:
+def _of_topics(spark: SparkSession, stats: StatsJob, found: DataFrame) -> DataFrame:
     """Measures of consumers with the topic that their group reads."""
-    every = ask_lag(stats.name_servers, stats.options, (), clock.now_ms())
+    every = fetch_lag(stats.name_servers, stats.options, (), clock.now_ms())
     read = spark.createDataFrame([(lag.group, lag.topic) for lag in every], "`group` string, topic string")
-    return measures.with_topics(found, read, stats.topics)
+    return measures.fill_topics(found, read, stats.topics)
 
 
 def _time(ms: int) -> datetime:

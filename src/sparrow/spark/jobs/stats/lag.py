@@ -11,15 +11,15 @@ from sparrow.client.aio.admin.admin import Admin, GroupProgress
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.retry import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, Unavailable
-from sparrow.spark.client_pool import LINKS
-from sparrow.spark.options import client_options
+from sparrow.spark.client_pool import CLIENT_POOL
+from sparrow.spark.options import parse_client_options
 
-PATIENCE_S, LOOK_S = 60.0, 1.0
+RETRY_TIMEOUT_S, RETRY_INTERVAL_S = 60.0, 1.0
 """A broker that starts again is no reason to end a stream: it is asked again so long, and so often."""
 _OWN = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 
 
-class Lag(NamedTuple):
+class GroupLag(NamedTuple):
     topic: str
     group: str
     lag: int
@@ -30,22 +30,22 @@ class Lag(NamedTuple):
     """What the group reads, of all its topics."""
 
 
-def ask_lag(name_servers: str, options: Mapping[str, str], groups: Sequence[str], now_ms: int) -> list[Lag]:
+def fetch_lag(name_servers: str, options: Mapping[str, str], groups: Sequence[str], now_ms: int) -> list[GroupLag]:
     """Of these groups, or of all that there are, and of all topics that they read."""
-    link = LINKS.to(client_options(name_servers, options))
+    link = CLIENT_POOL.to(parse_client_options(name_servers, options))
     found = link.run(_patiently(link.session, list(groups)))
-    return [lag for progress in found for lag in lags(progress, now_ms)]
+    return [lag for progress in found for lag in lag_by_topic(progress, now_ms)]
 
 
 async def _patiently(session: ClientSession, groups: list[str]) -> list[GroupProgress]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + RETRY_TIMEOUT_S
     while True:
         try:
             return await _progress(session, groups)
         except (Unavailable, TimeoutError):
             if time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(RETRY_INTERVAL_S)
 
 
 async def _progress(session: ClientSession, groups: list[str]) -> list[GroupProgress]:
@@ -60,7 +60,7 @@ async def _progress(session: ClientSession, groups: list[str]) -> list[GroupProg
     return found
 
 
-def lags(progress: GroupProgress, now_ms: int) -> list[Lag]:
+def lag_by_topic(progress: GroupProgress, now_ms: int) -> list[GroupLag]:
     """By topic. A group's own topics, for retries and what it gave up, are not what anybody sends to."""
     found = []
     for topic in sorted({queue.topic for queue in progress.queues if not queue.topic.startswith(_OWN)}):
@@ -68,5 +68,7 @@ def lags(progress: GroupProgress, now_ms: int) -> list[Lag]:
         waiting = [each for each in queues if each.lag > 0]
         oldest = min((each.read_ms for each in waiting), default=now_ms)
         behind = max(0, now_ms - oldest) if oldest > 0 else None
-        found.append(Lag(topic, progress.group, sum(each.lag for each in waiting), behind, progress.messages_per_s))
+        found.append(
+            GroupLag(topic, progress.group, sum(each.lag for each in waiting), behind, progress.messages_per_s)
+        )
     return found

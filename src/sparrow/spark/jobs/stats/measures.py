@@ -5,7 +5,7 @@
     lag        topic group                 what the group has still to read, and for how long it has been there
 
 1. A minute is one of store time. Clients' clocks differ, and one that is ahead would make a stream drop the others.
-2. A minute may be measured again, as a stream goes on or a job is run again: the row `measured` last counts (`latest`).
+2. A minute may be measured again, as a stream goes on or a job is run again: the row `measured` last counts (`latest_measures`).
 3. Percentiles are right to a thousandth of the rows; hot keys are estimates, right for keys that are really hot.
 """
 
@@ -15,26 +15,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sparrow.client.trace_records import ConsumeReturnType
-from sparrow.spark.jobs.trace_records import ENDED, PUB
+from sparrow.spark.jobs.trace_records import PUB, SUB_AFTER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MINUTE, MINUTE_S = "1 minute", 60
-MESSAGES, TRACES, LAG = "messages", "traces", "lag"
+MESSAGES_KIND, TRACES_KIND, LAG_KIND = "messages", "traces", "lag"
 KEYS = {
-    MESSAGES: ("window", "topic"),
-    TRACES: ("window", "side", "topic", "group", "code"),
-    LAG: ("window", "topic", "group"),
+    MESSAGES_KIND: ("window", "topic"),
+    TRACES_KIND: ("window", "side", "topic", "group", "code"),
+    LAG_KIND: ("window", "topic", "group"),
 }
 """What makes two rows the same measure."""
 ALL = "all"
 """The code of a row about every code."""
-PUBLISHED, CONSUMED = "published", "consumed"
-MESSAGE_NEEDS = (
+PUBLISHED_SIDE, CONSUMED_SIDE = "published", "consumed"
+MESSAGE_SCHEMA = (
     "topic string, body binary, keys string, store_timestamp timestamp, born_timestamp timestamp, reconsume_times int"
 )
-ABOUT_NEEDS = "topic string, msg_id string, born_timestamp timestamp"
+BIRTH_SCHEMA = "topic string, msg_id string, born_timestamp timestamp"
 LAG_SCHEMA = "window timestamp, topic string, `group` string, lag bigint, behind_ms bigint, per_second double"
 _PERCENTS = (50, 95, 99)
 _ACCURACY = 1_000
@@ -42,8 +42,8 @@ _TRACKED = 1_000
 """Keys that compete for being hot. A key of a hundredth of all messages is never missed."""
 
 
-def by_minute(messages: DataFrame, *, hot_keys: int) -> DataFrame:
-    """Measures of `messages`, of the columns `MESSAGE_NEEDS`."""
+def measure_messages(messages: DataFrame, *, hot_keys: int) -> DataFrame:
+    """Measures of `messages`, of the columns `MESSAGE_SCHEMA`."""
     from pyspark.sql import functions as F
 
     latency = F.greatest(F.unix_millis("store_timestamp") - F.unix_millis("born_timestamp"), F.lit(0))
@@ -81,13 +81,13 @@ def by_minute(messages: DataFrame, *, hot_keys: int) -> DataFrame:
     )
 
 
-def published(traces: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Sends, as rows for `traces_by_minute`."""
+def publish_calls(traces: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """Sends, as rows for `measure_calls`."""
     from pyspark.sql import functions as F
 
     return traces.where((F.col("record") == PUB) & F.col("topic").isin(*topics)).select(
         "stored",
-        F.lit(PUBLISHED).alias("side"),
+        F.lit(PUBLISHED_SIDE).alias("side"),
         "topic",
         "group",
         F.when(F.col("is_success"), F.lit("success")).otherwise(F.lit("failed")).alias("code"),
@@ -98,15 +98,15 @@ def published(traces: DataFrame, topics: Sequence[str]) -> DataFrame:
     )
 
 
-def consumed(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
-    """Calls of handlers, as rows for `traces_by_minute`.
+def consume_calls(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
+    """Calls of handlers, as rows for `measure_calls`.
 
-    Traces of consumers do not name the topic. `about` (columns `ABOUT_NEEDS`) does, and says when a message was born;
+    Traces of consumers do not name the topic. `about` (columns `BIRTH_SCHEMA`) does, and says when a message was born;
     without it both are null.
     """
     from pyspark.sql import functions as F
 
-    ended = traces.where(F.col("record") == ENDED).drop("topic")
+    ended = traces.where(F.col("record") == SUB_AFTER).drop("topic")
     if about is None:
         ended = ended.withColumns({"topic": _null("string"), "born": _null("timestamp")})
     else:
@@ -118,7 +118,7 @@ def consumed(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
     end_to_end = F.unix_millis(F.coalesce("time", "stored")) - F.unix_millis("born")
     return ended.select(
         "stored",
-        F.lit(CONSUMED).alias("side"),
+        F.lit(CONSUMED_SIDE).alias("side"),
         "topic",
         "group",
         words.alias("code"),
@@ -129,8 +129,8 @@ def consumed(traces: DataFrame, about: DataFrame | None = None) -> DataFrame:
     )
 
 
-def traces_by_minute(calls: DataFrame) -> DataFrame:
-    """Measures of `published` and `consumed` rows: one for each code, and one for all of them."""
+def measure_calls(calls: DataFrame) -> DataFrame:
+    """Measures of `publish_calls` and `consume_calls` rows: one for each code, and one for all of them."""
     from pyspark.sql import functions as F
 
     found = (
@@ -158,7 +158,7 @@ def traces_by_minute(calls: DataFrame) -> DataFrame:
     )
 
 
-def with_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequence[str]) -> DataFrame:
+def fill_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequence[str]) -> DataFrame:
     """Measures of `topics` only. Those without a topic are of the one that their group reads; of a group that reads
     several they stay without, since nobody can tell."""
     from pyspark.sql import functions as F
@@ -171,7 +171,7 @@ def with_topics(measures: DataFrame, topics_of_groups: DataFrame, topics: Sequen
     return found.select(*measures.columns)
 
 
-def latest(measures: DataFrame, kind: str) -> DataFrame:
+def latest_measures(measures: DataFrame, kind: str) -> DataFrame:
     """Each measure once, as it was measured last."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -180,7 +180,7 @@ def latest(measures: DataFrame, kind: str) -> DataFrame:
     return measures.withColumn("_place", place).where("_place = 1").drop("_place")
 
 
-def as_messages(measures: DataFrame, kind: str) -> DataFrame:
+def to_messages(measures: DataFrame, kind: str) -> DataFrame:
     """Rows as messages: JSON with times in milliseconds, under the key of their topic."""
     from pyspark.sql import functions as F
 

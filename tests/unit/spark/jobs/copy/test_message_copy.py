@@ -3,10 +3,10 @@
 import msgspec
 
 from sparrow.client.topic_route import TopicRoute
-from sparrow.spark.jobs.copy.message_copy import Target, placed
+from sparrow.spark.jobs.copy.message_copy import CopyTarget, assign_queues
 from sparrow.wire.bodies import QueueRef
 
-TARGET = Target(name_servers="127.0.0.1:9876", topic="copy", job_key="k")
+TARGET = CopyTarget(name_servers="127.0.0.1:9876", topic="copy", job_key="k")
 
 
 def route(**queues: int) -> dict[str, TopicRoute]:
@@ -19,23 +19,23 @@ def sources(**queues: int) -> list[QueueRef]:
 
 
 def test_queues_keep_broker_and_number_where_the_target_has_them() -> None:
-    found = placed(sources(a=2, b=2), route(a=2, b=3), TARGET)
+    found = assign_queues(sources(a=2, b=2), route(a=2, b=3), TARGET)
     assert [found[queue] for queue in sources(a=2, b=2)] == [0, 1, 2, 3]
 
 
 def test_on_a_platform_with_other_names_brokers_stand_for_one_another_in_order() -> None:
-    found = placed(sources(a=1, b=1), route(x=1, y=1), TARGET)
+    found = assign_queues(sources(a=1, b=1), route(x=1, y=1), TARGET)
     assert [found[queue] for queue in sources(a=1, b=1)] == [0, 1]
 
 
 def test_a_target_with_fewer_queues_takes_each_queue_whole_and_always_at_the_same_place() -> None:
-    found = placed(sources(a=8), route(a=3), TARGET)
+    found = assign_queues(sources(a=8), route(a=3), TARGET)
     assert [found[queue] for queue in sources(a=3)] == [0, 1, 2]
     assert set(found.values()) <= {0, 1, 2}
-    assert placed(sources(a=8)[5:6], route(a=3), TARGET) == {sources(a=8)[5]: found[sources(a=8)[5]]}
+    assert assign_queues(sources(a=8)[5:6], route(a=3), TARGET) == {sources(a=8)[5]: found[sources(a=8)[5]]}
 
 
 def test_in_a_topic_with_lanes_senders_know_parts_and_so_do_copies() -> None:
     with_lanes = {"copy": msgspec.structs.replace(route(a=2)["copy"], in_lanes=frozenset({"a"}))}
-    found = placed(sources(a=6), with_lanes, TARGET)
+    found = assign_queues(sources(a=6), with_lanes, TARGET)
     assert [found[queue] for queue in sources(a=6)] == [0, 0, 0, 1, 1, 1]
