@@ -16,9 +16,9 @@ from pathlib import Path
 
 from _harness import Row, folder_on_disk, is_smoke, report
 from sparrow.wire import headers
-from sparrow.wire.codes import Code
-from sparrow.wire.frame import Command, decode, encode
-from sparrow.wire.headers import AskQueue, OffsetFound, PullMessage, SendMessageV2
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand, decode, encode
+from sparrow.wire.headers import OffsetResponse, PullMessage, QueueRequest, SendMessageV2
 from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
 
 BODY = b"x" * 100
@@ -65,12 +65,12 @@ def send_frame(opaque: int) -> bytes:
     header = SendMessageV2(
         "bench", "bench", "TBW102", 4, opaque % 4, 0, 1_700_000_000_000, 0, PROPERTIES.format(opaque % 99_999, opaque)
     )
-    return encode(Command(Code.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
+    return encode(RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
 
 
 def pull_frame(opaque: int, offset: int) -> bytes:
     header = PullMessage("bench", "bench", opaque % 4, offset, 32, HAS_SUBSCRIPTION, 0, 0, 0, "*", "TAG")
-    return encode(Command(Code.PULL_MESSAGE, opaque, ext=headers.write(header)))
+    return encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header)))
 
 
 class Load:
@@ -109,8 +109,10 @@ def cost_us(pid: int, load: Load, frames: list[bytes], in_flight: int, rounds: i
 
 def end_of(load: Load, queue_id: int) -> int:
     """Where the queue ends."""
-    last = load.round([encode(Command(Code.GET_MAX_OFFSET, 1, ext=headers.write(AskQueue("bench", queue_id))))])
-    return int(headers.read(OffsetFound, decode(last).ext).offset)
+    last = load.round(
+        [encode(RemotingCommand(RequestCode.GET_MAX_OFFSET, 1, ext=headers.write(QueueRequest("bench", queue_id))))]
+    )
+    return int(headers.read(OffsetResponse, decode(last).ext).offset)
 
 
 def cost(name: str, value: float, goal: float | None = None) -> Row:

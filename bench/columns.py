@@ -82,10 +82,10 @@ class Material:
         self.tags = pa.array([f"Tag{i % 5}" for i in range(count)])
         self.ids = pa.array([f"7F0000010001{i:020X}" for i in range(count)])
         encoded = columns.encode(self.body, topic=TOPIC, keys=self.keys, tags=self.tags, msg_ids=self.ids)
-        self.starts = columns.starts_of(encoded.sizes)
+        self.starts = columns.starts_from_sizes(encoded.sizes)
         self.plain = bytes(encoded.data)
         stamped = bytearray(self.plain)
-        columns.stamp(
+        columns.stamp_offsets(
             stamped, self.starts, queue_offset=np.arange(count), physical_offset=self.starts, store_ms=1_700_000_000_123
         )
         self.buf = bytes(stamped)
@@ -108,10 +108,10 @@ class Material:
         for i in (0, 1, 4, 5, 6, 7):
             assert batch.column(i).to_pylist() == [row[i] for row in rows]
         assert [dict(entries) for entries in batch.column(8).to_pylist()] == [row[8] for row in rows]
-        assert (columns.hop(self.buf) == self.starts).all()
+        assert (columns.find_starts(self.buf) == self.starts).all()
         again = columns.encode(self.body, topic=TOPIC, properties=batch.column(8))
         assert bytes(again.data) == self.plain
-        assert columns.check(self.buf, self.starts, base=0).all()
+        assert columns.find_valid(self.buf, self.starts, base=0).all()
         assert columns.tags_codes(self.buf, self.starts).tolist() == [hashes.tags_code(row[6]) for row in rows]
         by_loop = bytearray(self.plain)
         loop_stamp(by_loop, self.starts.tolist(), 1_700_000_000_123)
@@ -160,7 +160,7 @@ def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float])
 
     def hopped() -> None:
         for starts, end in given.batches():
-            columns.decode(given.buf, columns.hop(given.buf, int(starts[0]), end))
+            columns.decode(given.buf, columns.find_starts(given.buf, int(starts[0]), end))
 
     ratio("decode, 9 columns, starts by hop", cost("decode, 9 columns, starts by hop", hopped), loop)
 
@@ -182,10 +182,10 @@ def measure(body_bytes: int, batches: int, rounds: int, goals: dict[str, float])
 
     def stamp() -> None:
         for starts in given.cuts:
-            columns.stamp(stamped, starts, queue_offset=offsets, physical_offset=starts, store_ms=1)
+            columns.stamp_offsets(stamped, starts, queue_offset=offsets, physical_offset=starts, store_ms=1)
 
     ratio("stamp", cost("stamp", stamp), loop)
-    cost("check", lambda: [columns.check(given.buf, starts, base=0) for starts in given.cuts])
+    cost("check", lambda: [columns.find_valid(given.buf, starts, base=0) for starts in given.cuts])
     cost("tags codes", lambda: [columns.tags_codes(given.buf, starts) for starts in given.cuts])
     cost("index keys", lambda: [columns.index_keys(given.buf, starts) for starts in given.cuts])
     return rows
@@ -202,7 +202,7 @@ def loop_records(received: bytes) -> bytes:
     topic, out = record.topic_field(TOPIC.encode()), []
     for flag, body, props in batch.decode(received):
         draft = Draft(body=body, properties=props + CLUSTER, flag=flag, born_ms=1, born_host=HOST)
-        size = record.size_of(draft, topic, HOST)
+        size = record.record_size(draft, topic, HOST)
         out.append(
             record.encode(
                 draft,
@@ -218,8 +218,8 @@ def loop_records(received: bytes) -> bytes:
     return b"".join(out)
 
 
-def columnar_records(received: bytes) -> columns.Encoded:
-    return columns_batch.to_records(
+def columnar_records(received: bytes) -> columns.EncodedRecords:
+    return columns_batch.batch_to_records(
         received, topic=TOPIC, sys_flag=0, born_ms=1, born_host=HOST, extra_properties=CLUSTER
     )
 
@@ -263,10 +263,10 @@ def measure_batches(batches: int, rounds: int, goals: dict[str, float]) -> list[
     def loop_ids(offsets: list[int]) -> str:
         return ",".join([prefix + f"{offset:016X}" for offset in offsets])
 
-    assert [columns_batch.offset_ids(prefix, each) for each in mixed.cuts] == [*map(loop_ids, lists_of_offsets)]
+    assert [columns_batch.joined_offset_ids(prefix, each) for each in mixed.cuts] == [*map(loop_ids, lists_of_offsets)]
     compare(
         "batch: offset ids",
-        lambda: [columns_batch.offset_ids(prefix, each) for each in mixed.cuts],
+        lambda: [columns_batch.joined_offset_ids(prefix, each) for each in mixed.cuts],
         lambda: [loop_ids(each) for each in lists_of_offsets],
     )
     return rows

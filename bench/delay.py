@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import Load, broker, cpu_of
 from sparrow.wire import columns, headers
-from sparrow.wire.codes import Code
-from sparrow.wire.columns.properties import Properties
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.columns.properties import ParsedProperties
 from sparrow.wire.connection import Connection
-from sparrow.wire.frame import Command, encode
-from sparrow.wire.headers import Pulled, PullMessage, SendMessageV2
+from sparrow.wire.frame import RemotingCommand, encode
+from sparrow.wire.headers import PullMessage, PullMessageResponse, SendMessageV2
 from sparrow.wire.headers.pull import HAS_SUBSCRIPTION, SUSPEND
 
 BODY = b"x" * 100
@@ -36,7 +36,7 @@ def now_ms() -> int:
 def timer_frame(opaque: int, topic: str, due_ms: int) -> bytes:
     words = f"UNIQ_KEY\x017F0000010A2B18B4AAC2{opaque:012d}\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
     header = SendMessageV2("bench", topic, "TBW102", 1, 0, 0, 1_700_000_000_000, 0, words)
-    return encode(Command(Code.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
+    return encode(RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
 
 
 def send(load: Load, topic: str, due_ms: list[int]) -> None:
@@ -56,15 +56,15 @@ def arrivals(port: int, topic: str, count: int, *, within_s: float) -> Iterator[
             opaque += 1
             flag = HAS_SUBSCRIPTION | SUSPEND
             header = PullMessage("bench", topic, 0, offset, 1024, flag, 0, 5_000, 0, "*", "TAG")
-            link.sendall(encode(Command(Code.PULL_MESSAGE, opaque, ext=headers.write(header))))
-            answers: list[Command] = []
+            link.sendall(encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header))))
+            answers: list[RemotingCommand] = []
             while not answers:
                 answers = list(connection.feed(link.recv(1 << 20)))
             came_ms = now_ms()
-            offset = headers.read(Pulled, answers[0].ext).next_offset
+            offset = headers.read(PullMessageResponse, answers[0].ext).next_offset
             if answers[0].body:
                 raw = columns.decode(bytes(answers[0].body), columns=["properties_raw"]).column(0)
-                due = pc.cast(pc.cast(Properties(raw).get("TIMER_OUT_MS"), "string"), "int64").to_pylist()
+                due = pc.cast(pc.cast(ParsedProperties(raw).get("TIMER_OUT_MS"), "string"), "int64").to_pylist()
                 seen += len(due)
                 yield came_ms, due
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from _harness import Row, cpu_seconds, is_smoke, report
 from sparrow.wire import headers
 from sparrow.wire.connection import Connection
-from sparrow.wire.frame import Command, answer, decode, encode
+from sparrow.wire.frame import RemotingCommand, decode, encode, response_to
 
 REQUEST = headers.SendMessageV2(
     "ProducerGroup",
@@ -23,8 +23,8 @@ REQUEST = headers.SendMessageV2(
     "UNIQ_KEY\x01C0A8000100002A9F000000000001E240\x02WAIT\x01true\x02TAGS\x01TagA\x02",
     broker_name="broker-a",
 )
-SENT = headers.Sent("C0A8000100002A9F000000000001E240", 1, 123456, "C0A80001", "DefaultRegion", True)
-FRAME = encode(Command(310, 7, ext=headers.write(REQUEST), body=bytes(100)))
+SENT = headers.SendMessageResponse("C0A8000100002A9F000000000001E240", 1, 123456, "C0A80001", "DefaultRegion", True)
+FRAME = encode(RemotingCommand(310, 7, ext=headers.write(REQUEST), body=bytes(100)))
 MANY = FRAME * 64
 
 
@@ -63,7 +63,7 @@ RECEIVED = decode(FRAME)
 
 
 def encode_answer() -> bytes:
-    return encode(answer(RECEIVED, ext=headers.write(SENT)))
+    return encode(response_to(RECEIVED, ext=headers.write(SENT)))
 
 
 def encode_plainly() -> bytes:

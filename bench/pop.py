@@ -18,10 +18,10 @@ from _harness import Row, folder_on_disk, is_smoke, report
 from broker import broker, cpu_of
 from sparrow.net import Address, Channel, connect
 from sparrow.wire import batch, bodies, headers, record
-from sparrow.wire.bodies.pop import Ack, BatchAck, bits_of
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import AckMessage, PopMessage, Popped, PullMessage, SendMessageV2
+from sparrow.wire.bodies.pop import Ack, BatchAck, encode_bitset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import AckMessage, PopMessage, PopMessageResponse, PullMessage, SendMessageV2
 from sparrow.wire.headers.pull import HAS_SUBSCRIPTION
 
 TOPIC = "bench_pop"
@@ -38,13 +38,13 @@ async def fill(channel: Channel, count: int) -> None:
     members = batch.encode([(0, BODY, PROPERTIES)] * 500)
     for number in range(count // 500):
         header = SendMessageV2("bench", TOPIC, "TBW102", QUEUES, number % QUEUES, 0, 1, 0, "", batch=True)
-        answer = await channel.request(Code.SEND_BATCH_MESSAGE, header, members, timeout_ms=10_000)
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await channel.request(RequestCode.SEND_BATCH_MESSAGE, header, members, timeout_ms=10_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-async def pop(channel: Channel, group: str) -> Command:
+async def pop(channel: Channel, group: str) -> RemotingCommand:
     header = PopMessage(group, TOPIC, -1, BATCH, INVISIBLE_MS, 0, int(time.time() * 1000), 0, "TAG", "*")
-    return await channel.request(Code.POP_MESSAGE, header, timeout_ms=10_000)
+    return await channel.request(RequestCode.POP_MESSAGE, header, timeout_ms=10_000)
 
 
 def entries(text: str | None) -> dict[str, str]:
@@ -55,37 +55,37 @@ def entries(text: str | None) -> dict[str, str]:
 async def receive_in_batches(channel: Channel, group: str) -> int:
     """Pop, decode, acknowledge all in one request; until there is nothing left."""
     count = 0
-    while (answer := await pop(channel, group)).code == Response.SUCCESS:
+    while (answer := await pop(channel, group)).code == ResponseCode.SUCCESS:
         count += len(record.decode_all(answer.body))
-        said = headers.read(Popped, answer.ext)
+        said = headers.read(PopMessageResponse, answer.ext)
         taken = entries(said.message_offsets)
         acks = []
         for queue, start in entries(said.start_offsets).items():
             places = [int(offset) - int(start) for offset in taken[queue].split(",")]
-            bits = bits_of(places)
+            bits = encode_bitset(places)
             acks.append(
                 Ack(group, TOPIC, "0", int(start), int(queue), said.revive_queue, said.pop_ms, INVISIBLE_MS, bits)
             )
         body = bodies.write(BatchAck("sparrow", acks))
-        acked = await channel.request(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), body, timeout_ms=10_000)
-        assert acked.code == Response.SUCCESS, acked.remark
+        acked = await channel.request(RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body, timeout_ms=10_000)
+        assert acked.code == ResponseCode.SUCCESS, acked.remark
     return count
 
 
 async def receive_one_by_one(channel: Channel, group: str) -> int:
     """Pop, decode, and acknowledge every message in a request of its own, as Java's consumer does."""
     count = 0
-    while (answer := await pop(channel, group)).code == Response.SUCCESS:
-        said = headers.read(Popped, answer.ext)
+    while (answer := await pop(channel, group)).code == ResponseCode.SUCCESS:
+        said = headers.read(PopMessageResponse, answer.ext)
         starts = entries(said.start_offsets)
-        asked: list[Awaitable[Command]] = []
+        asked: list[Awaitable[RemotingCommand]] = []
         for message in record.decode_all(answer.body):
             queue_id, offset = message.queue_id, message.queue_offset
             handle = f"{starts[str(queue_id)]} {said.pop_ms} {INVISIBLE_MS} 0 0 sparrow {queue_id} {offset}"
             header = AckMessage(group, TOPIC, queue_id, handle, offset)
-            asked.append(channel.request(Code.ACK_MESSAGE, header, timeout_ms=10_000))
+            asked.append(channel.request(RequestCode.ACK_MESSAGE, header, timeout_ms=10_000))
         for acked in await asyncio.gather(*asked):
-            assert acked.code == Response.SUCCESS, acked.remark
+            assert acked.code == ResponseCode.SUCCESS, acked.remark
         count += len(asked)
     return count
 
@@ -97,8 +97,8 @@ async def pull_all(channel: Channel, queue_ids: Iterable[int]) -> int:
         offset = 0
         while True:
             header = PullMessage("pullers", TOPIC, queue_id, offset, BATCH, HAS_SUBSCRIPTION, 0, 0, 0, "*", "TAG")
-            answer = await channel.request(Code.PULL_MESSAGE, header, timeout_ms=10_000)
-            if answer.code != Response.SUCCESS:
+            answer = await channel.request(RequestCode.PULL_MESSAGE, header, timeout_ms=10_000)
+            if answer.code != ResponseCode.SUCCESS:
                 break
             messages = record.decode_all(answer.body)
             count += len(messages)

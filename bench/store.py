@@ -69,7 +69,7 @@ def catch_up(store: LogStore) -> None:
 # -- bulk -------------------------------------------------------------------------------------------------------------
 
 
-def encoded_batches(body_bytes: int, count: int = 4) -> list[columns.Encoded]:
+def encoded_batches(body_bytes: int, count: int = 4) -> list[columns.EncodedRecords]:
     rows = 512 if is_smoke() else BATCH_RECORDS
     rng = np.random.default_rng(1)
     found = []

@@ -16,10 +16,10 @@ import numpy as np
 from _harness import Row, folder_on_disk, is_smoke, report
 from broker import Load, broker, cpu_of
 from sparrow.wire import headers
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.connection import Connection
-from sparrow.wire.frame import IS_ONE_WAY, Command, encode
-from sparrow.wire.headers import EndTransaction, Pulled, PullMessage, SendMessageV2
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, encode
+from sparrow.wire.headers import EndTransaction, PullMessage, PullMessageResponse, SendMessageV2
 from sparrow.wire.headers.pull import HAS_SUBSCRIPTION, SUSPEND
 
 BODY = b"x" * 100
@@ -31,17 +31,17 @@ _PLACE = re.compile(rb'"opaque":(\d+).*?"msgId":"[0-9A-F]{16}([0-9A-F]{16})".*?"
 def half_frame(opaque: int) -> bytes:
     words = f"UNIQ_KEY\x017F0000010A2B18B4AAC2{opaque:012d}\x02TRAN_MSG\x01true\x02PGROUP\x01bench\x02"
     header = SendMessageV2("bench", "bench", "TBW102", 1, 0, 4, 1_700_000_000_000, 0, words)
-    return encode(Command(Code.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
+    return encode(RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext=headers.write(header), body=BODY))
 
 
 def commit_frame(opaque: int, queue_offset: int, physical_offset: int) -> bytes:
     header = EndTransaction("bench", queue_offset, physical_offset, COMMIT, "id")
-    return encode(Command(Code.END_TRANSACTION, opaque, IS_ONE_WAY, ext=headers.write(header)))
+    return encode(RemotingCommand(RequestCode.END_TRANSACTION, opaque, ONE_WAY_FLAG, ext=headers.write(header)))
 
 
 def pull_frame(opaque: int, offset: int) -> bytes:
     header = PullMessage("bench", "bench", 0, offset, 1024, HAS_SUBSCRIPTION | SUSPEND, 0, 5_000, 0, "*", "TAG")
-    return encode(Command(Code.PULL_MESSAGE, opaque, ext=headers.write(header)))
+    return encode(RemotingCommand(RequestCode.PULL_MESSAGE, opaque, ext=headers.write(header)))
 
 
 class Run:
@@ -93,7 +93,7 @@ class Run:
 
     def _take(self, answer: bytes) -> None:
         for command in self._pulled.feed(answer):
-            came = headers.read(Pulled, command.ext).next_offset
+            came = headers.read(PullMessageResponse, command.ext).next_offset
             self.came[self._came : came] = time.perf_counter()
             self._came = came
             self._begin()

@@ -29,5 +29,5 @@ async def main(name_servers: str) -> None:
 
 
 if __name__ == "__main__":
-    with sparrow.testing.running() as platform:
+    with sparrow.testing.run_platform() as platform:
         asyncio.run(main(platform.name_servers))

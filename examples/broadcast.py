@@ -6,7 +6,7 @@ from pathlib import Path
 import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
 
-with sparrow.testing.running() as platform, tempfile.TemporaryDirectory() as folder:
+with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as folder:
     with Producer(platform.name_servers) as producer:
         producer.send(Message.of("prices", "EUR 1.08"))
         producer.send(Message.of("prices", "GBP 1.27"))

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, sparrow.testing.running() as platform:
+    with tempfile.TemporaryDirectory() as folder, sparrow.testing.run_platform() as platform:
         configure(folder, platform.name_servers)
         main()
         connection.close()

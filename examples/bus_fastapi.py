@@ -76,5 +76,5 @@ async def main(folder: str, name_servers: str) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, sparrow.testing.running() as platform:
+    with tempfile.TemporaryDirectory() as folder, sparrow.testing.run_platform() as platform:
         asyncio.run(main(folder, platform.name_servers))

@@ -43,7 +43,7 @@ def shop(bus: EventBus) -> Flask:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, sparrow.testing.running() as platform:
+    with tempfile.TemporaryDirectory() as folder, sparrow.testing.run_platform() as platform:
         bus = EventBus(f"sqlite:///{folder}/shop.db", f"sparrow://{platform.name_servers}", app="shop")
         bus.database.run_blocking(lambda connection: connection.execute(text("CREATE TABLE orders (number INTEGER)")))
         client = shop(bus).test_client()

@@ -174,7 +174,7 @@ if __name__ == "__main__":
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if said.broker is None:
-            platform = stack.enter_context(sparrow.testing.running())
+            platform = stack.enter_context(sparrow.testing.run_platform())
             said.broker = f"sparrow://{platform.name_servers}"
         asyncio.run(
             main(

@@ -22,7 +22,7 @@ def handle(message: StoredMessage) -> None:
         all_handled.set()
 
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for text in ("fine", "too early", "broken"):
             producer.send(Message.of("orders", text))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
 
-with sparrow.testing.running() as platform, Producer(platform.name_servers) as producer:
+with sparrow.testing.run_platform() as platform, Producer(platform.name_servers) as producer:
     begun = time.monotonic()
     producer.send(Message.of("reminders", "after half a second"), deliver_after_ms=500)
     producer.send(Message.of("reminders", "at a time"), deliver_at=datetime.now(UTC) + timedelta(seconds=0.75))

@@ -3,7 +3,7 @@
 import sparrow.testing
 from sparrow.client import Admin, Message, Producer
 
-with sparrow.testing.running() as platform, Admin(platform.name_servers) as admin:
+with sparrow.testing.run_platform() as platform, Admin(platform.name_servers) as admin:
     with Producer(platform.name_servers, idempotent=True) as producer:
         sent = producer.send(Message.of("orders", "order-7"))
     stored = admin.message(sent.offset_id)

@@ -19,7 +19,7 @@ def handle(message: StoredMessage) -> None:
         all_seen.set()
 
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for step in STEPS:
             for number in range(10):

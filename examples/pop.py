@@ -3,7 +3,7 @@
 import sparrow.testing
 from sparrow.client import Message, PopConsumer, Producer
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         producer.send(Message.of("orders", "order-7"))
     with PopConsumer("billing", platform.name_servers, invisible_ms=500) as consumer:

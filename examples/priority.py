@@ -3,7 +3,7 @@
 import sparrow.testing
 from sparrow.client import Admin, Consumer, Message, Producer
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.run_platform() as platform:
     with Admin(platform.name_servers) as admin:
         admin.create_topic("jobs", queues=1, has_lanes=True)
     with Producer(platform.name_servers) as producer, Consumer(None, platform.name_servers) as onlooker:

@@ -20,7 +20,7 @@ def read(platform, group, count):
 
 
 def show(store):
-    with sparrow.testing.running(store=store) as platform, Admin(platform.name_servers) as admin:
+    with sparrow.testing.run_platform(store=store) as platform, Admin(platform.name_servers) as admin:
         admin.create_topic("jobs", queues=1, has_lanes=True)
         with Producer(platform.name_servers) as producer:
             for priority, job in JOBS:

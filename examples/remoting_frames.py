@@ -1,18 +1,18 @@
 """RocketMQ's remoting protocol without a socket: a request as bytes, and as typed values again."""
 
 from sparrow.wire import frame, headers
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.connection import Connection
 
 asked = headers.QueryOffset(group="billing", topic="orders", queue_id=3)
-request = frame.Command(Code.QUERY_CONSUMER_OFFSET, opaque=7, ext=headers.write(asked))
+request = frame.RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, opaque=7, ext=headers.write(asked))
 data = frame.encode(request)
 print(len(data), "bytes:", data[:60], "...")
 
 # A connection is fed whatever a socket gives, in any pieces, and gives whole commands.
 connection = Connection()
 (command,) = connection.feed(data[:10]) + connection.feed(data[10:])
-print(headers.read(headers.request_type(command.code), command.ext))
+print(headers.read(headers.request_header_type(command.code), command.ext))
 
-answer = frame.answer(command, ext=headers.write(headers.OffsetFound(offset=4711)))
+answer = frame.response_to(command, ext=headers.write(headers.OffsetResponse(offset=4711)))
 print(frame.encode(answer))

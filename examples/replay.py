@@ -3,7 +3,7 @@
 import sparrow.testing
 from sparrow.client import Admin, Consumer, Message, Producer
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers) as producer:
         for number in range(3):
             producer.send(Message.of("orders", f"order-{number}"))

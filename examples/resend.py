@@ -28,7 +28,7 @@ def read(platform, count):
         return sorted(message.body.decode() for message in found)
 
 
-with sparrow.testing.running() as platform, Admin(platform.name_servers) as admin:
+with sparrow.testing.run_platform() as platform, Admin(platform.name_servers) as admin:
     with Producer(platform.name_servers) as producer:
         send(producer, "order-1", "order-2")
         from_ms = now_ms()

@@ -25,7 +25,7 @@ def send_orders(name_servers: str, count: int) -> None:
 
 
 spark = spark_session("first steps")
-with sparrow.testing.running() as platform, tempfile.TemporaryDirectory() as checkpoint:
+with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as checkpoint:
     there = {"nameserver": platform.name_servers}
     send_orders(platform.name_servers, 300)
 

@@ -19,7 +19,7 @@ declared = load(Path(__file__).with_name("pipeline_orders.toml"))
 print(f"pipeline {declared.name}: {declared.sources[0].topic} -> {declared.sinks[0].topic}")
 
 spark = spark_session("pipeline")
-with sparrow.testing.running() as platform, tempfile.TemporaryDirectory() as checkpoint:
+with sparrow.testing.run_platform() as platform, tempfile.TemporaryDirectory() as checkpoint:
     pipeline = msgspec.structs.replace(declared, nameserver=platform.name_servers, checkpoint=checkpoint)
     with Producer(platform.name_servers) as producer:
         for number in range(300):

@@ -7,7 +7,7 @@ from sparrow.model.errors import Refused
 OPERATOR = Credentials("operator", "keep this one safe")
 AUTH = {"auth": True, "admin_tokens": {OPERATOR.access_key: OPERATOR.secret_key}}
 
-with sparrow.testing.running(broker=AUTH) as platform, Admin(platform.name_servers, credentials=OPERATOR) as admin:
+with sparrow.testing.run_platform(broker=AUTH) as platform, Admin(platform.name_servers, credentials=OPERATOR) as admin:
     shop = admin.issue_token("shop", "p")
     billing = admin.issue_token("billing", "c")
     with Producer(platform.name_servers, credentials=shop, retries=0) as producer:

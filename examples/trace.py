@@ -4,7 +4,7 @@ import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
 from sparrow.client.trace_records import decode
 
-with sparrow.testing.running() as platform:
+with sparrow.testing.run_platform() as platform:
     with Producer(platform.name_servers, trace=True) as producer:
         sent = producer.send(Message.of("orders", "order-7"))
     with Consumer("tracing", platform.name_servers) as consumer:

@@ -17,7 +17,7 @@ def is_there(message: StoredMessage) -> TransactionState:
 
 
 with (
-    sparrow.testing.running() as platform,
+    sparrow.testing.run_platform() as platform,
     # Brokers ask any producer of the group, so the group is the application's own.
     Producer(platform.name_servers, group="shop", transaction_listener=is_there) as producer,
 ):

@@ -39,7 +39,7 @@ class NetSettings(_Section):
     stop_grace_ms: int = Field(default=5_000, ge=0, description="How long requests in hand may take when we stop.")
 
 
-class NamingSettings(_Section):
+class NameServerSettings(_Section):
     """The name server."""
 
     host: str = Field(default="127.0.0.1", description="Where it listens; `0.0.0.0` is everywhere.")
@@ -186,7 +186,7 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    naming: NamingSettings = NamingSettings()
+    naming: NameServerSettings = NameServerSettings()
     broker: BrokerSettings = BrokerSettings()
     log: LogSettings = LogSettings()
     sql: SqlSettings = SqlSettings()

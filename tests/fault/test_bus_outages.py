@@ -34,9 +34,9 @@ from sparrow.bus.sql.dialect import SqlDialect
 from sparrow.bus.sql.outbox import PUBLISHED_SIDE
 from sparrow.cli.server.platform import Platform
 from sparrow.client.blocking.loop_thread import LoopThread
-from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
+from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
 from sparrow.testing import RunningPlatform
-from sparrow.testing.platform import SMALL_LOG
+from sparrow.testing.platform import SMALL_LOG_SETTINGS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -104,9 +104,9 @@ def platform_at(port: int, folder: Path) -> Iterator[None]:
     loop = LoopThread("late platform")
     platform = Platform(
         folder / "late",
-        naming=NamingSettings(port=port),
+        naming=NameServerSettings(port=port),
         broker=BrokerSettings(port=0),
-        log=LogSettings.model_validate(SMALL_LOG),
+        log=LogSettings.model_validate(SMALL_LOG_SETTINGS),
     )
     try:
         loop.run(platform.start())

@@ -209,7 +209,7 @@ async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_
     shutil.copytree(tmp_path / "living", tmp_path / "left")
     store.close_now()
     with open(tmp_path / "left" / "commitlog" / f"{0:020d}", "r+b") as file:
-        file.seek(physical_offset_of(victim) + record.FIXED_BYTES)
+        file.seek(physical_offset_of(victim) + record.FIXED_HEADER_BYTES)
         file.write(b"BROKEN")
     del expected[Place(queue, 9)]
     store = opened(tmp_path / "left")

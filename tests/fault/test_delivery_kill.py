@@ -22,8 +22,8 @@ from tests.support.waiting import eventually
 from sparrow.model.errors import Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.net import Address, Channel
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import EndTransaction, SendBack
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import EndTransaction, SendMessageBack
 
 LATE, TRIED, PAID = "Late", "Tried", "Paid"
 RETRY = "%RETRY%g"
@@ -79,9 +79,9 @@ async def retries(channel: Channel, told: Told, _: random.Random) -> None:
         body = told.name("retried")
         sent = await send(channel, TRIED, body)
         begun = now_ms()
-        back = SendBack(int(sent.message_id[-16:], 16), "g", 1)
-        answer = await channel.request(Code.CONSUMER_SEND_MSG_BACK, back)
-        assert answer.code == Response.SUCCESS, answer.remark
+        back = SendMessageBack(int(sent.message_id[-16:], 16), "g", 1)
+        answer = await channel.request(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         told.due_ms[body], told.due_ms_at_latest[body] = begun + 1_000, now_ms() + 1_000
 
 
@@ -96,8 +96,8 @@ async def transactions(channel: Channel, told: Told, rng: random.Random) -> None
         if verdict == COMMIT:
             told.perhaps_committed.add(body)
         word = EndTransaction("p", sent.queue_offset, int(sent.message_id[-16:], 16), verdict, "id")
-        answer = await channel.request(Code.END_TRANSACTION, word)
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await channel.request(RequestCode.END_TRANSACTION, word)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         if verdict == COMMIT:
             told.committed.add(body)
 

@@ -258,8 +258,8 @@ def survives(laid: Laid, cut: int) -> bool:
 def field_at(data: bytes, at: int) -> str:
     """Which field of a record its byte `at` belongs to."""
     sys_flag = int.from_bytes(data[36:40], "big")
-    born, stored = (20 if sys_flag & bit else 8 for bit in (record.BORN_IPV6, record.STORE_IPV6))
-    body_bytes = record.FIXED_BYTES + born + stored - 16
+    born, stored = (20 if sys_flag & bit else 8 for bit in (record.BORN_HOST_IPV6_FLAG, record.STORE_HOST_IPV6_FLAG))
+    body_bytes = record.FIXED_HEADER_BYTES + born + stored - 16
     body = int.from_bytes(data[body_bytes - 4 : body_bytes], "big")
     topic = data[body_bytes + body]
     fields = [
@@ -287,7 +287,7 @@ def is_harmless_crc(data: bytes, at: int, mask: int) -> bool:
 
 def masks_at(at: int, scale: str) -> list[int]:
     """Which bits of a byte to change: one of the eight, or (full scale) the two ends and all of them."""
-    if at == record.AT_SYS_FLAG + 3:  # every bit has a meaning of its own
+    if at == record.SYS_FLAG_POSITION + 3:  # every bit has a meaning of its own
         return [1 << bit for bit in range(8)]
     return [1 << at % 8] if scale == "smoke" else [0x01, 0x80, 0xFF]
 

@@ -20,7 +20,7 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model import Message, StoredMessage
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 
 GROUP, TOPIC = "history", "steps"
 QUEUES = 6
@@ -133,7 +133,7 @@ async def test_a_kill_neither_loses_nor_reorders_the_messages_of_a_key(tmp_path:
     rng = random.Random(seed)
     told: dict[str, int] = {}
     history = History()
-    naming = NameServer(NamingSettings(port=0))
+    naming = NameServer(NameServerSettings(port=0))
     async with naming, broker_process("b", tmp_path / "b", str(naming.address)) as broker:
         name_servers = str(naming.address)
         async with Admin(name_servers) as admin:

@@ -18,7 +18,7 @@ from sparrow.client.aio import Consumer, PopConsumer, Producer
 from sparrow.model import Message
 from sparrow.model.errors import SparrowError
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 
 TOPIC = "orders"
 INVISIBLE_MS = 2_000
@@ -60,7 +60,7 @@ async def test_a_kill_loses_no_popped_message_and_stores_no_repeat_twice(tmp_pat
     rng = random.Random(seed)
     told: set[str] = set()
     seen: Counter[str] = Counter()
-    naming = NameServer(NamingSettings(port=0))
+    naming = NameServer(NameServerSettings(port=0))
     async with naming, broker_process("b", tmp_path / "b", str(naming.address)) as broker:
         name_servers = str(naming.address)
         producers = [Producer(name_servers, idempotent=True, retries=10_000, timeout_ms=60_000) for _ in range(4)]

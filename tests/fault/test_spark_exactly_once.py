@@ -33,7 +33,7 @@ from sparrow.client.aio.produce import staging
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 from sparrow.wire.bodies import QueueRef
 
 LOG, SQL = "log", "sql"
@@ -159,7 +159,7 @@ async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[
         url = f"sqlite:///{folder}/sparrow.db"
         if scale == "full":
             url = stack.enter_context(mariadb_server()).new_database()
-        name_server = NameServer(NamingSettings(port=0), kv_path=folder / "naming.json")
+        name_server = NameServer(NameServerSettings(port=0), kv_path=folder / "naming.json")
         await name_server.start()
         stack.push_async_callback(name_server.stop)
         name_servers = str(name_server.address)

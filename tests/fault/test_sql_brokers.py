@@ -35,10 +35,10 @@ from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import LANE_COUNT
 from sparrow.nameserver.server import NameServer
 from sparrow.net import Address, Channel
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset
 
 TOPIC, GROUP = "orders", "billing"
 PARTS = 2
@@ -140,10 +140,10 @@ async def produce_at(history: History, name: str, broker: Broker) -> None:
                         __PID=name, __SEQ=str(number), UNIQ_KEY=body.hex(), PRIORITY=WORDS[number % LANE_COUNT]
                     )
                     header = send_header(TOPIC, number % PARTS, words)
-                    answer = await channel.request(Code.SEND_MESSAGE_V2, header, body, timeout_ms=3_000)
-                    if answer.code != Response.SUCCESS:
+                    answer = await channel.request(RequestCode.SEND_MESSAGE_V2, header, body, timeout_ms=3_000)
+                    if answer.code != ResponseCode.SUCCESS:
                         break
-                    sent = headers.read(headers.Sent, answer.ext)
+                    sent = headers.read(headers.SendMessageResponse, answer.ext)
                     history.acknowledged[body] = number, Place(sent.queue_id, sent.queue_offset)
                     history.stored[name].append(time.monotonic())
                     number += 1
@@ -192,8 +192,8 @@ class Reader:
                 continue
             self.positions[queue_id] += len(places)
             header = CommitOffset(self.group, TOPIC, queue_id, self.positions[queue_id])
-            taken = await channel.request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=3_000)
-            if taken.code == Response.SUCCESS:
+            taken = await channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=3_000)
+            if taken.code == ResponseCode.SUCCESS:
                 self._history.committed[self.group, queue_id].append((time.monotonic(), self.positions[queue_id]))
 
 
@@ -213,10 +213,10 @@ async def watch_progress(history: History, brokers: Sequence[Broker], groups: Se
 async def assert_progress(history: History, channel: Channel, group: str, queue_id: int) -> None:
     least = history.surely_committed(group, queue_id)
     header = QueryOffset(group, TOPIC, queue_id, False)
-    answer = await channel.request(Code.QUERY_CONSUMER_OFFSET, header, timeout_ms=3_000)
-    if answer.code not in (Response.SUCCESS, Response.QUERY_NOT_FOUND):
+    answer = await channel.request(RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=3_000)
+    if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
         return  # it cannot say just now
-    found = headers.read(OffsetFound, answer.ext).offset if answer.code == Response.SUCCESS else 0
+    found = headers.read(OffsetResponse, answer.ext).offset if answer.code == ResponseCode.SUCCESS else 0
     who = f"{group} in queue {queue_id}"
     assert found >= least, f"{who} was at {least} for sure, and is at {found} says {channel.address}"
 
@@ -269,9 +269,9 @@ def gaps_after(blows: Sequence[float], history: History, names: Sequence[str]) -
 async def everything(channel: Channel) -> dict[Place, bytes]:
     found: dict[Place, bytes] = {}
     for queue_id in range(QUEUES):
-        header = headers.AskQueue(TOPIC, queue_id)
-        answer = await channel.request(Code.GET_MAX_OFFSET, header, timeout_ms=10_000)
-        end, offset = headers.read(OffsetFound, answer.ext).offset, 0
+        header = headers.QueueRequest(TOPIC, queue_id)
+        answer = await channel.request(RequestCode.GET_MAX_OFFSET, header, timeout_ms=10_000)
+        end, offset = headers.read(OffsetResponse, answer.ext).offset, 0
         while offset < end:
             messages = (await pull(channel, TOPIC, queue_id, offset, count=1_000)).messages
             assert messages, f"queue {queue_id} has nothing at {offset}, and should end at {end}"
@@ -323,7 +323,7 @@ class Stage(NamedTuple):
 async def staged(folder: Path) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         url = stack.enter_context(mariadb_server()).new_database()
-        name_server = NameServer(NamingSettings(port=0), kv_path=folder / "naming.json")
+        name_server = NameServer(NameServerSettings(port=0), kv_path=folder / "naming.json")
         await name_server.start()
         stack.push_async_callback(name_server.stop)
         name_servers = str(name_server.address)
@@ -341,7 +341,9 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
 
 async def knows_the_topic(channel: Channel) -> None:
     async with asyncio.timeout(5):
-        while (await channel.request(Code.GET_TOPIC_CONFIG, headers.AskTopic(TOPIC))).code != Response.SUCCESS:
+        while (
+            await channel.request(RequestCode.GET_TOPIC_CONFIG, headers.TopicRequest(TOPIC))
+        ).code != ResponseCode.SUCCESS:
             await asyncio.sleep(0.02)
 
 

@@ -15,10 +15,10 @@ from sparrow.model.message import Message
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.topic import PERM_READ, Group
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code
-from sparrow.wire.frame import Command
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def test_a_topic_with_an_illegal_name_is_not_made(admin: Admin) -> None:
 
 
 async def test_without_any_broker_the_admin_says_so() -> None:
-    async with NameServer(NamingSettings(port=0)) as alone, Admin(str(alone.address)) as admin:
+    async with NameServer(NameServerSettings(port=0)) as alone, Admin(str(alone.address)) as admin:
         assert await admin.clusters() == {}
         with pytest.raises(Unavailable, match="no broker with a master"):
             await admin.create_topic("orders")
@@ -202,11 +202,11 @@ async def test_members_online_are_told_where_to_go_on(platform: Platform, admin:
     await admin.create_topic("orders", 1)
     await producer.send_batch([Message.of("orders", b"x")] * 5)
     await commit(platform, "billing", 0, 5)
-    told: list[Command] = []
+    told: list[RemotingCommand] = []
     async with channel_to(platform.address, lambda command, _: told.append(command)) as channel:
         await subscribe(channel, "billing", orders="*")
         assert await admin.reset_offsets("billing", "orders", 0) == {queue(0): 0}
-        await eventually(lambda: Code.RESET_CONSUMER_CLIENT_OFFSET in [command.code for command in told])
+        await eventually(lambda: RequestCode.RESET_CONSUMER_CLIENT_OFFSET in [command.code for command in told])
     assert await committed(platform, "billing", 0) == 5, "members commit for themselves"
 
 

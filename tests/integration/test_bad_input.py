@@ -16,8 +16,8 @@ from sparrow.broker import dispatch
 from sparrow.model.topic import Topic
 from sparrow.wire import batch, bodies, headers
 from sparrow.wire.bodies import ConsumerData, HeartbeatData, LockQueues, QueueRef, SubscriptionData
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_RESPONSE, Command, Serialization, encode
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RESPONSE_FLAG, RemotingCommand, Serialization, encode
 
 WRONG = {"a handler failed", "Task exception was never retrieved"}
 """What must not be in the log: our own mistakes."""
@@ -65,7 +65,7 @@ def json_frame(body: bytes = b"", **fields: object) -> bytes:
     return frame_of(msgspec.json.encode({"code": 310, "opaque": 1, "version": 407, "language": "JAVA"} | fields), body)
 
 
-def refusal(answer: Command, code: int) -> str:
+def refusal(answer: RemotingCommand, code: int) -> str:
     """The sentence that goes with an expected no."""
     assert answer.code == code, f"{answer.code}: {answer.remark}"
     assert answer.remark
@@ -91,7 +91,7 @@ async def test_a_required_field_that_is_missing_is_named(server, kind):
         for missing in required:
             ext = headers.write(header)
             del ext[missing]
-            assert repr(missing) in refusal(await wire.ask(Command(code, ext=ext)), Response.SYSTEM_ERROR)
+            assert repr(missing) in refusal(await wire.ask(RemotingCommand(code, ext=ext)), ResponseCode.SYSTEM_ERROR)
 
 
 @pytest.mark.parametrize("serialization", Serialization)
@@ -99,7 +99,7 @@ async def test_no_fields_at_all_are_answered_by_everybody(server, serialization)
     async with wire_to(server.address) as wire:
         for code in sorted(headers.REQUESTS):
             for ext in (None, {}, {"x": "y"}):
-                answer = await wire.ask(Command(int(code), 1, ext=ext, serialization=serialization))
+                answer = await wire.ask(RemotingCommand(int(code), 1, ext=ext, serialization=serialization))
                 assert answer.opaque == 1
                 assert answer.code in (0, 1, 3, 16, 17, 22, 26, 29, 206, 208), f"{code}: {answer.code} {answer.remark}"
                 assert answer.code == 0 or answer.remark
@@ -110,24 +110,24 @@ async def test_a_number_that_is_none_names_its_field(server, serialization):
     async with wire_to(server.address) as wire:
         for value in ("", "abc", "1.5", "99999999999", "-99999999999", "0x10", " 1", "null", "true", "١"):
             ext = headers.write(send_header("T")) | {"e": value}
-            answer = await wire.ask(Command(310, ext=ext, serialization=serialization))
-            assert "'e'" in refusal(answer, Response.SYSTEM_ERROR)
+            answer = await wire.ask(RemotingCommand(310, ext=ext, serialization=serialization))
+            assert "'e'" in refusal(answer, ResponseCode.SYSTEM_ERROR)
 
 
 @pytest.mark.parametrize("ext", [[], "text", 5, {"a": {"b": 1}}, {"a": [1]}, {"e": {}}, None, {"a": None}, True])
 async def test_ext_fields_that_are_no_map_of_texts_are_1(server, ext):
     async with wire_to(server.address) as wire:
         wire.write(json_frame(extFields=ext))
-        refusal((await wire.read())[0], Response.SYSTEM_ERROR)
-        assert (await wire.ask(Command(7777))).code == 3
+        refusal((await wire.read())[0], ResponseCode.SYSTEM_ERROR)
+        assert (await wire.ask(RemotingCommand(7777))).code == 3
 
 
 @pytest.mark.parametrize("queue_id", [4, 100, 0x7FFF_FFFF])
 async def test_queues_that_are_not_there_are_29(channel, queue_id):
-    assert str(queue_id) in refusal(await try_send(channel, "T", b"x", queue_id), Response.INVALID_PARAMETER)
+    assert str(queue_id) in refusal(await try_send(channel, "T", b"x", queue_id), ResponseCode.INVALID_PARAMETER)
     answer = await channel.request(11, pull_header("T", queue_id))
-    assert str(queue_id) in refusal(answer, Response.INVALID_PARAMETER)
-    assert (await channel.request(30, headers.AskQueue("T", queue_id))).code == 0
+    assert str(queue_id) in refusal(answer, ResponseCode.INVALID_PARAMETER)
+    assert (await channel.request(30, headers.QueueRequest("T", queue_id))).code == 0
 
 
 ILLEGAL = ["", " ", "a b", "../up", "a/b", "x" * 128, "主题", "a\0b", "a\x01b\x02", "a.b", "x" * 100_000, "'\"\\\n"]
@@ -136,32 +136,35 @@ ILLEGAL = ["", " ", "a b", "../up", "a/b", "x" * 128, "主题", "a\0b", "a\x01b\
 async def test_illegal_topics_are_29_and_nothing_is_made(server, channel):
     before = set(server.broker.topics._known)
     for topic in ILLEGAL:
-        refusal(await try_send(channel, topic, b"x"), Response.INVALID_PARAMETER)
-        refusal(await channel.request(11, pull_header(topic)), Response.TOPIC_NOT_EXIST)
-        refusal(await channel.request(15, headers.CommitOffset("g", topic, 0, 1)), Response.TOPIC_NOT_EXIST)
+        refusal(await try_send(channel, topic, b"x"), ResponseCode.INVALID_PARAMETER)
+        refusal(await channel.request(11, pull_header(topic)), ResponseCode.TOPIC_NOT_EXIST)
+        refusal(await channel.request(15, headers.CommitOffset("g", topic, 0, 1)), ResponseCode.TOPIC_NOT_EXIST)
     assert set(server.broker.topics._known) == before
 
 
 async def test_illegal_groups_are_29_and_nothing_is_made(server, channel):
     before = set(server.broker.groups._known)
     for group in (*ILLEGAL, "x" * 121):
-        refusal(await channel.request(11, pull_header("T", group=group)), Response.INVALID_PARAMETER)
-        refusal(await channel.request(15, headers.CommitOffset(group, "T", 0, 1)), Response.INVALID_PARAMETER)
+        refusal(await channel.request(11, pull_header("T", group=group)), ResponseCode.INVALID_PARAMETER)
+        refusal(await channel.request(15, headers.CommitOffset(group, "T", 0, 1)), ResponseCode.INVALID_PARAMETER)
     assert set(server.broker.groups._known) == before
 
 
 @pytest.mark.parametrize("extra", [1, 100_000, 8 << 20])
 async def test_bodies_that_are_too_large_are_13(channel, extra):
     body = bytes((4 << 20) + extra)
-    assert str(len(body)) in refusal(await try_send(channel, "T", body), Response.MESSAGE_ILLEGAL)
-    refusal(await try_send(channel, "T", body, code=Code.SEND_BATCH_MESSAGE, batch=True), Response.MESSAGE_ILLEGAL)
+    assert str(len(body)) in refusal(await try_send(channel, "T", body), ResponseCode.MESSAGE_ILLEGAL)
+    refusal(
+        await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True),
+        ResponseCode.MESSAGE_ILLEGAL,
+    )
 
 
 @pytest.mark.parametrize("chars", [32_767, 32_768, 65_536, 1 << 20])
 async def test_properties_that_are_too_large_are_13(channel, chars):
     properties = named(a="x").replace("x", "x" * (chars - 3))
-    refusal(await try_send(channel, "T", b"x", 0, properties), Response.MESSAGE_ILLEGAL)
-    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+    refusal(await try_send(channel, "T", b"x", 0, properties), ResponseCode.MESSAGE_ILLEGAL)
+    assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -191,17 +194,23 @@ async def test_strange_properties_are_stored_and_read(channel, properties):
     ],
 )
 async def test_batches_that_are_none_are_refused_whole(channel, body):
-    refusal(await try_send(channel, "T", body, code=Code.SEND_BATCH_MESSAGE, batch=True), Response.INVALID_PARAMETER)
-    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+    refusal(
+        await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True),
+        ResponseCode.INVALID_PARAMETER,
+    )
+    assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_offsets_outside_a_queue_are_21(channel):
     for offset in (-1, -(1 << 63), 1, 1 << 40, (1 << 63) - 1):
         answer = await pull(channel, "T", 0, offset, hold_ms=1_000)
-        assert (answer.code, answer.header.next_offset) == (Response.PULL_OFFSET_MOVED, 0)
+        assert (answer.code, answer.header.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
 
 
-@pytest.mark.parametrize("code", [Code.HEART_BEAT, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.CHECK_CLIENT_CONFIG])
+@pytest.mark.parametrize(
+    "code",
+    [RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.CHECK_CLIENT_CONFIG],
+)
 async def test_bodies_that_are_not_the_json_they_should_be_are_answered(channel, code):
     for body in (b"", b"{", b"null", b"[]", b'"text"', b"{}", b"\xff\xfe", b'{"clientID":5}', b"[" * 5_000):
         answer = await channel.request(code, body=body)
@@ -211,16 +220,16 @@ async def test_bodies_that_are_not_the_json_they_should_be_are_answered(channel,
 
 async def test_an_answer_to_nothing_is_passed_over(server):
     async with wire_to(server.address) as wire:
-        wire.write(*(Command(0, opaque, IS_RESPONSE, body=b"?") for opaque in range(-2, 100)))
-        wire.write(Command(310, 5, IS_RESPONSE | 2, ext=headers.write(send_header("T"))))
-        assert (await wire.ask(Command(7777, 9))).opaque == 9
+        wire.write(*(RemotingCommand(0, opaque, RESPONSE_FLAG, body=b"?") for opaque in range(-2, 100)))
+        wire.write(RemotingCommand(310, 5, RESPONSE_FLAG | 2, ext=headers.write(send_header("T"))))
+        assert (await wire.ask(RemotingCommand(7777, 9))).opaque == 9
 
 
 # -- not understood: the connection goes ------------------------------------------------------------------------------
 
-GOOD = encode(Command(310, 1, ext=headers.write(send_header("T")), body=b"hello"))
+GOOD = encode(RemotingCommand(310, 1, ext=headers.write(send_header("T")), body=b"hello"))
 GOOD_BINARY = encode(
-    Command(310, 1, ext=headers.write(send_header("T")), body=b"hello", serialization=Serialization.BINARY)
+    RemotingCommand(310, 1, ext=headers.write(send_header("T")), body=b"hello", serialization=Serialization.BINARY)
 )
 
 BROKEN = {
@@ -258,12 +267,12 @@ BROKEN = {
 @pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN.keys())
 async def test_what_is_no_frame_costs_its_own_connection_only(server, channel, said):
     async with wire_to(server.address) as wire:
-        assert (await wire.ask(Command(7777, 1))).code == 3
-        wire.write(Command(7777, 2), said, GOOD)
+        assert (await wire.ask(RemotingCommand(7777, 1))).code == 3
+        wire.write(RemotingCommand(7777, 2), said, GOOD)
         # What came before it may still be answered; nothing behind it is done.
         await drained(wire)
     await eventually(lambda: len(server._listener.channels) == 1)
-    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+    assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def drained(wire) -> bytes:
@@ -280,7 +289,7 @@ async def test_a_frame_cut_at_any_byte_is_not_done(server, channel, good):
         async with wire_to(server.address) as wire:
             wire.write(good[:cut])
     await eventually(lambda: len(server._listener.channels) == 1)
-    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+    assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_a_frame_in_two_pieces_is_done_wherever_it_was_parted(server, channel):
@@ -329,11 +338,11 @@ def frames() -> dict[str, bytes]:
         "offset": (14, headers.QueryOffset("g", "T", 0), b""),
         "time": (29, headers.SearchOffset("T", 0, 5, "LOWER"), b""),
         "heartbeat": (34, headers.Heartbeat(), bodies.write(beat)),
-        "lock": (41, headers.Done(), bodies.write(lock)),
+        "lock": (41, headers.EmptyHeader(), bodies.write(lock)),
     }
     return {
         f"{name}, {serialization.name}": encode(
-            Command(code, 1, ext=headers.write(header), body=body, serialization=serialization)
+            RemotingCommand(code, 1, ext=headers.write(header), body=body, serialization=serialization)
         )
         for name, (code, header, body) in kinds.items()
         for serialization in Serialization
@@ -373,7 +382,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 @given(frame=mutated())
 async def test_frames_that_are_nearly_right_harm_nobody(server, caplog, frame):
     async with wire_to(server.address) as wire:
-        wire.write(frame, Command(7777, 99))
+        wire.write(frame, RemotingCommand(7777, 99))
         wire.writer.write_eof()
         await drained(wire)
     assert not mistakes(caplog), frame
@@ -411,18 +420,18 @@ LISTENS_TO_ANYBODY = sorted({int(code) for code in dispatch.HANDLERS} | {10, 11,
 
 
 @st.composite
-def odd_requests(draw: st.DrawFn) -> Command:
+def odd_requests(draw: st.DrawFn) -> RemotingCommand:
     """Anything a broker can be asked, with fields of the right names and values nobody thought of."""
     code = draw(st.sampled_from(LISTENS_TO_ANYBODY))
     values = st.one_of(st.sampled_from(NUMBERS).map(str), st.sampled_from(NAMES), st.text(max_size=8))
-    names = [field.encode_name for field in msgspec.structs.fields(headers.request_type(code))]
+    names = [field.encode_name for field in msgspec.structs.fields(headers.request_header_type(code))]
     ext = {name: draw(values) for name in names if draw(st.integers(0, 5))}
     if "suspendTimeoutMillis" in ext:
         ext["suspendTimeoutMillis"] = "10"
     body = draw(
         st.one_of(st.sampled_from(ODD_BODIES), st.sampled_from(sorted(FRAMES.values())), st.binary(max_size=60))
     )
-    return Command(code, 1, ext=ext, body=body, serialization=draw(st.sampled_from(Serialization)))
+    return RemotingCommand(code, 1, ext=ext, body=body, serialization=draw(st.sampled_from(Serialization)))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
@@ -433,5 +442,5 @@ async def test_requests_with_odd_fields_are_each_answered_once(server, caplog, r
             answer = await wire.ask(request)
             assert (answer.opaque, answer.is_response) == (1, True)
             assert answer.code == 0 or answer.remark
-        assert (await wire.ask(Command(7777, 2))).opaque == 2
+        assert (await wire.ask(RemotingCommand(7777, 2))).opaque == 2
     assert not mistakes(caplog), requests

@@ -22,7 +22,7 @@ from sparrow.client import Admin, Consumer, Message, Producer, SendResult, SendS
 from sparrow.client.blocking import fetch_buffer
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Closed, Refused, UnknownTopic
-from sparrow.testing import RunningPlatform, running
+from sparrow.testing import RunningPlatform, run_platform
 from sparrow.wire.bodies import QueueRef
 
 TOPIC = "orders"
@@ -147,7 +147,7 @@ def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: Que
 
 
 def test_an_error_is_raised_where_the_call_was_made_and_shows_its_road() -> None:
-    with running(broker={"auto_create_topics": False}) as platform, Producer(platform.name_servers) as producer:
+    with run_platform(broker={"auto_create_topics": False}) as platform, Producer(platform.name_servers) as producer:
         with pytest.raises(UnknownTopic) as raised:
             producer.send(Message.of("nowhere", b"x"))
     frames = traceback.extract_tb(raised.value.__traceback__)

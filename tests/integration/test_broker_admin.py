@@ -6,8 +6,8 @@ from tests.support.asking import LOG, Asking, Clock, asking
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import GroupConfig, QueueRef, TopicConfig
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import AskGroup, AskTopic, DeleteGroup, DeleteTopic, UpdateTopic
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import DeleteGroup, DeleteTopic, GetGroupConfig, TopicRequest, UpdateTopic
 
 Q0, Q1 = Queue("T", 0), Queue("T", 1)
 NO_CORRECTION = (1 << 63) - 1
@@ -38,19 +38,19 @@ def a_topic(name: str = "T", **changes: object) -> UpdateTopic:
 
 
 async def make(desk: Asking, name: str = "T", **changes: object) -> None:
-    await desk.done(Code.UPDATE_AND_CREATE_TOPIC, a_topic(name, **changes))
+    await desk.done(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(name, **changes))
 
 
 async def topic_of(desk: Asking, name: str = "T") -> TopicConfig:
-    return await desk.told(TopicConfig, Code.GET_TOPIC_CONFIG, AskTopic(name))
+    return await desk.told(TopicConfig, RequestCode.GET_TOPIC_CONFIG, TopicRequest(name))
 
 
 async def all_topics(desk: Asking) -> bodies.TopicTable:
-    return await desk.told(bodies.TopicTable, Code.GET_ALL_TOPIC_CONFIG)
+    return await desk.told(bodies.TopicTable, RequestCode.GET_ALL_TOPIC_CONFIG)
 
 
 async def all_groups(desk: Asking) -> bodies.GroupTable:
-    return await desk.told(bodies.GroupTable, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return await desk.told(bodies.GroupTable, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
 
 
 def queue(topic: str, number: int) -> QueueRef:
@@ -124,24 +124,24 @@ class TestTopics:
     )
     async def test_a_topic_that_cannot_be_is_refused_and_nothing_is_made(self, desk, wrong):
         before = await all_topics(desk)
-        code, _ = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic(**wrong))
-        assert code == Response.INVALID_PARAMETER
+        code, _ = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**wrong))
+        assert code == ResponseCode.INVALID_PARAMETER
         assert await all_topics(desk) == before
 
     async def test_a_request_with_fields_missing_or_absurd_is_refused(self, desk):
-        code, remark = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC)
-        assert (code, "topic" in remark) == (Response.SYSTEM_ERROR, True)
-        code, remark = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic(read_queues=1 << 40))
-        assert (code, "readQueueNums" in remark) == (Response.SYSTEM_ERROR, True)
+        code, remark = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC)
+        assert (code, "topic" in remark) == (ResponseCode.SYSTEM_ERROR, True)
+        code, remark = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(read_queues=1 << 40))
+        assert (code, "readQueueNums" in remark) == (ResponseCode.SYSTEM_ERROR, True)
 
     async def test_a_list_of_topics_is_made_whole_or_not_at_all(self, desk):
         good, bad = TopicConfig("A", 1, 1, attributes={"+message.type": "FIFO"}), TopicConfig("B", 0, 1)
         listed = bodies.write(bodies.TopicConfigList([good, bad]))
-        code, _ = await desk.refused(Code.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
-        assert code == Response.INVALID_PARAMETER
+        code, _ = await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
+        assert code == ResponseCode.INVALID_PARAMETER
         assert "A" not in (await all_topics(desk)).topic_config_table
         listed = bodies.write(bodies.TopicConfigList([good, TopicConfig("B", 1, 1)]))
-        await desk.done(Code.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
+        await desk.done(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=listed)
         assert (await topic_of(desk, "A")).attributes == {"message.type": "FIFO"}
         assert (await topic_of(desk, "B")).read_queue_nums == 1
 
@@ -149,35 +149,39 @@ class TestTopics:
         "body", [b"", b"{", b"[]", b'{"topicConfigList":[{}]}', b'{"topicConfigList":[]}', b"\xff"]
     )
     async def test_a_list_that_makes_no_sense_is_refused(self, desk, body):
-        await desk.refused(Code.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        await desk.refused(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
 
     async def test_a_static_topic_is_refused_in_so_many_words(self, desk):
-        code, remark = await desk.refused(Code.UPDATE_AND_CREATE_STATIC_TOPIC, a_topic())
-        assert (code, "static" in remark) == (Response.REQUEST_CODE_NOT_SUPPORTED, True)
+        code, remark = await desk.refused(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, a_topic())
+        assert (code, "static" in remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True)
 
     async def test_a_deleted_topic_is_gone_with_messages_and_offsets(self, desk):
         await desk.send(Q0, b"x")
         await desk.commit("g", Q0, 1)
-        await desk.done(Code.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
-        assert (await desk.refused(Code.GET_TOPIC_CONFIG, AskTopic("T")))[0] == Response.TOPIC_NOT_EXIST
-        assert (await desk.refused(Code.GET_TOPIC_STATS_INFO, AskTopic("T")))[0] == Response.TOPIC_NOT_EXIST
-        assert (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table == {}
+        await desk.done(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("T"))
+        assert (await desk.refused(RequestCode.GET_TOPIC_CONFIG, TopicRequest("T")))[0] == ResponseCode.TOPIC_NOT_EXIST
+        assert (await desk.refused(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T")))[
+            0
+        ] == ResponseCode.TOPIC_NOT_EXIST
+        assert (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table == {}
         await make(desk)
-        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
-        assert stats.offset_table[queue("T", 0)] == bodies.QueueBounds(0, 0, 0)
+        stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
+        assert stats.offset_table[queue("T", 0)] == bodies.TopicOffset(0, 0, 0)
         assert stats.topic_put_tps == 0.0
 
     async def test_deleting_what_is_not_there_is_fine(self, desk):
-        await desk.done(Code.DELETE_TOPIC_IN_BROKER, DeleteTopic("Nowhere"))
+        await desk.done(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic("Nowhere"))
 
     @pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "sparrow", "rmq_sys_SPARROW_STATE", "", "a b"])
     async def test_topics_of_the_broker_and_illegal_names_are_not_deleted(self, desk, name):
         before = await all_topics(desk)
-        assert (await desk.refused(Code.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)))[0] == Response.INVALID_PARAMETER
+        assert (await desk.refused(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)))[
+            0
+        ] == ResponseCode.INVALID_PARAMETER
         assert await all_topics(desk) == before
 
     async def test_system_topics_are_listed(self, desk):
-        listed = (await desk.told(bodies.TopicList, Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
+        listed = (await desk.told(bodies.TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).topic_list
         assert {"TBW102", "SELF_TEST_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "DefaultCluster"} <= set(listed)
 
     async def test_stats_have_every_queue_also_the_empty_ones(self, desk, clock):
@@ -185,16 +189,16 @@ class TestTopics:
         await desk.send(Q0, b"1")
         clock.now_ms += 1_000
         await desk.send(Q0, b"2")
-        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
         assert stats.offset_table == {
-            queue("T", 0): bodies.QueueBounds(0, 2, clock.now_ms),
-            queue("T", 1): bodies.QueueBounds(0, 0, 0),
-            queue("T", 2): bodies.QueueBounds(0, 0, 0),
+            queue("T", 0): bodies.TopicOffset(0, 2, clock.now_ms),
+            queue("T", 1): bodies.TopicOffset(0, 0, 0),
+            queue("T", 2): bodies.TopicOffset(0, 0, 0),
         }
 
     async def test_stats_of_a_topic_with_very_many_queues_are_answered(self, desk):
         await make(desk, read_queues=20_000, write_queues=20_000)
-        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
         assert len(stats.offset_table) == 20_000
 
     async def test_a_topics_speed_is_that_of_the_last_minute(self, desk, clock):
@@ -202,7 +206,7 @@ class TestTopics:
         for _ in range(30):
             await desk.send(Q0, b"x")
         clock.now_ms += 10_000
-        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
         assert stats.topic_put_tps == pytest.approx(3.0)
 
     async def test_readers_of_a_topic_are_those_online_and_those_with_offsets(self, desk):
@@ -211,9 +215,9 @@ class TestTopics:
         await desk.commit("offline", Q0, 0)
         await desk.send(Queue("Other", 0), b"x")
         await desk.commit("elsewhere", Queue("Other", 0), 0)
-        readers = await desk.told(bodies.GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, AskTopic("T"))
+        readers = await desk.told(bodies.GroupList, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest("T"))
         assert readers.group_list == ["offline", "online"]
-        readers = await desk.told(bodies.GroupList, Code.QUERY_TOPIC_CONSUME_BY_WHO, AskTopic("Nowhere"))
+        readers = await desk.told(bodies.GroupList, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest("Nowhere"))
         assert readers.group_list == []
 
 
@@ -221,28 +225,28 @@ class TestGroups:
     async def test_a_group_is_made_changed_and_listed(self, desk):
         for retries in (3, -1):
             config = GroupConfig("g", retry_max_times=retries, retry_queue_nums=2, consume_broadcast_enable=False)
-            await desk.done(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(config))
-            assert await desk.told(GroupConfig, Code.GET_SUBSCRIPTIONGROUP_CONFIG, AskGroup("g")) == config
+            await desk.done(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(config))
+            assert await desk.told(GroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("g")) == config
         listed = (await all_groups(desk)).subscription_group_table
         assert listed["g"] == config
         assert "TOOLS_CONSUMER" in listed
 
     async def test_the_table_of_groups_has_a_forbidden_table(self, desk):
-        answer = await desk.ask(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        answer = await desk.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         assert b'"forbiddenTable":{}' in bytes(answer.body)
 
     async def test_tables_say_no_total_or_tools_would_ask_for_more_pages(self, desk):
         for code, header in (
-            (Code.GET_ALL_TOPIC_CONFIG, headers.ListTopics(0, "", 1)),
-            (Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, headers.ListGroups(0, "", 1)),
+            (RequestCode.GET_ALL_TOPIC_CONFIG, headers.ListTopics(0, "", 1)),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, headers.ListGroups(0, "", 1)),
         ):
             assert (await desk.done(code, header)).total is None
-        assert len((await desk.told(bodies.TopicTable, Code.GET_ALL_TOPIC_CONFIG)).topic_config_table) > 1
+        assert len((await desk.told(bodies.TopicTable, RequestCode.GET_ALL_TOPIC_CONFIG)).topic_config_table) > 1
 
     async def test_a_list_of_groups_is_made_whole_or_not_at_all(self, desk):
-        code = Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
         listed = bodies.GroupConfigList([GroupConfig("a"), GroupConfig("b", retry_max_times=-2)])
-        assert (await desk.refused(code, body=bodies.write(listed)))[0] == Response.INVALID_PARAMETER
+        assert (await desk.refused(code, body=bodies.write(listed)))[0] == ResponseCode.INVALID_PARAMETER
         assert "a" not in (await all_groups(desk)).subscription_group_table
         await desk.done(code, body=bodies.write(bodies.GroupConfigList([GroupConfig("a"), GroupConfig("b")])))
         assert {"a", "b"} <= set((await all_groups(desk)).subscription_group_table)
@@ -260,17 +264,17 @@ class TestGroups:
         ids=str,
     )
     async def test_a_group_that_cannot_be_is_refused(self, desk, wrong):
-        code, _ = await desk.refused(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(wrong))
-        assert code == Response.INVALID_PARAMETER
+        code, _ = await desk.refused(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bodies.write(wrong))
+        assert code == ResponseCode.INVALID_PARAMETER
         assert wrong.group_name not in (await all_groups(desk)).subscription_group_table
 
     @pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"groupName":7,"retryMaxTimes":"many"}'])
     async def test_a_group_that_cannot_be_read_is_refused(self, desk, body):
-        await desk.refused(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        await desk.refused(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def test_an_unknown_group_is_said_to_be_unknown(self, desk):
-        refusal = await desk.refused(Code.GET_SUBSCRIPTIONGROUP_CONFIG, AskGroup("nobody"))
-        assert refusal[0] == Response.SUBSCRIPTION_GROUP_NOT_EXIST
+        refusal = await desk.refused(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GetGroupConfig("nobody"))
+        assert refusal[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     @pytest.mark.parametrize(
         ("asked", "is_kept"),
@@ -287,35 +291,37 @@ class TestGroups:
         await desk.commit("g", Q0, 3)
         await desk.commit("g", Q1, 5)
         await desk.commit("stays", Q0, 1)
-        await desk.done(Code.DELETE_SUBSCRIPTIONGROUP, asked)
+        await desk.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, asked)
         groups = (await all_groups(desk)).subscription_group_table
         assert ("g" in groups, "stays" in groups) == (False, True)
-        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        offsets = (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
         assert offsets == {"T@stays": {0: 1}} | ({"T@g": {0: 3, 1: 5}} if is_kept else {})
 
     async def test_offsets_left_by_a_deleted_group_can_still_be_cleaned(self, desk):
         await make(desk)
         await desk.commit("g", Q0, 3)
-        await desk.done(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g"))
+        await desk.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g"))
         await desk.commit("stays", Q0, 1)
-        await desk.done(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", clean_offsets=True))
-        assert (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table == {"T@stays": {0: 1}}
+        await desk.done(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", clean_offsets=True))
+        assert (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table == {
+            "T@stays": {0: 1}
+        }
 
     async def test_the_brokers_own_groups_are_not_deleted(self, desk):
-        code, _ = await desk.refused(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("TOOLS_CONSUMER"))
-        assert code == Response.INVALID_PARAMETER
+        code, _ = await desk.refused(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("TOOLS_CONSUMER"))
+        assert code == ResponseCode.INVALID_PARAMETER
         assert "TOOLS_CONSUMER" in (await all_groups(desk)).subscription_group_table
 
     async def test_forbidding_one_topic_to_one_group_is_refused_with_a_way_out(self, desk):
-        asked = headers.ForbidGroup("g", "T", False)
-        code, remark = await desk.refused(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, asked)
-        assert (code, "read permission" in remark) == (Response.REQUEST_CODE_NOT_SUPPORTED, True)
+        asked = headers.UpdateGroupForbidden("g", "T", False)
+        code, remark = await desk.refused(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, asked)
+        assert (code, "read permission" in remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True)
 
 
 class TestProgress:
     async def stats(self, desk: Asking, group: str = "g", **topics: str) -> bodies.ConsumeStats:
-        asked = headers.ConsumeStats(group, **topics)
-        return await desk.told(bodies.ConsumeStats, Code.GET_CONSUME_STATS, asked)
+        asked = headers.GetConsumeStats(group, **topics)
+        return await desk.told(bodies.ConsumeStats, RequestCode.GET_CONSUME_STATS, asked)
 
     async def test_progress_is_told_for_every_queue_of_what_the_group_reads(self, desk, clock):
         await make(desk)
@@ -326,8 +332,8 @@ class TestProgress:
         found = await self.stats(desk)
         second_ms = clock.now_ms - 2_000
         assert found.offset_table == {
-            queue("T", 0): bodies.QueueProgress(3, 2, second_ms, pull_offset=2),
-            queue("T", 1): bodies.QueueProgress(0, 0, 0),
+            queue("T", 0): bodies.QueueConsumeStats(3, 2, second_ms, pull_offset=2),
+            queue("T", 1): bodies.QueueConsumeStats(0, 0, 0),
         }
         await desk.commit("g", Q0, 3)
         assert (await self.stats(desk)).offset_table[queue("T", 0)].last_timestamp == second_ms + 1_000
@@ -375,13 +381,13 @@ class TestProgress:
         await desk.commit("g", Queue("Plain", 0), 2)
         await desk.commit("h", Queue("Plain", 0), 5)
         await desk.commit("h", Queue("Ordered", 0), 0)
-        code = Code.GET_BROKER_CONSUME_STATS
-        found = await desk.told(bodies.ConsumeStatsList, code, headers.BrokerConsumeStats(False))
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        found = await desk.told(bodies.ConsumeStatsList, code, headers.GetBrokerConsumeStats(False))
         assert (found.broker_addr, found.total_diff) == (str(desk.server.address), 3)
         listed = {group: stats for entry in found.consume_stats_list for group, stats in entry.items()}
         assert [set(stats.offset_table) for stats in listed["g"]] == [{queue("Plain", 0)}]
         assert [set(stats.offset_table) for stats in listed["h"]] == [{queue("Plain", 0)}]
-        found = await desk.told(bodies.ConsumeStatsList, code, headers.BrokerConsumeStats(True))
+        found = await desk.told(bodies.ConsumeStatsList, code, headers.GetBrokerConsumeStats(True))
         listed = {group: stats for entry in found.consume_stats_list for group, stats in entry.items()}
         assert [set(stats.offset_table) for stats in listed["h"]] == [{queue("Ordered", 0)}]
         assert listed["g"] == []
@@ -392,33 +398,33 @@ class TestProgress:
         for number in range(3):
             await desk.send(Q0, b"%d" % number)
             clock.now_ms += 1_000
-        asked = headers.ConsumeTimeSpan("T", "g")
+        asked = headers.GetConsumeTimeSpans("T", "g")
 
-        async def span(number: int) -> bodies.TimeSpan:
-            found = await desk.told(bodies.TimeSpans, Code.QUERY_CONSUME_TIME_SPAN, asked)
+        async def span(number: int) -> bodies.QueueTimeSpan:
+            found = await desk.told(bodies.ConsumeTimeSpans, RequestCode.QUERY_CONSUME_TIME_SPAN, asked)
             return found.consume_time_span_set[number]
 
-        assert await span(0) == bodies.TimeSpan(queue("T", 0), begun_ms, begun_ms + 2_000, begun_ms, 3_000)
+        assert await span(0) == bodies.QueueTimeSpan(queue("T", 0), begun_ms, begun_ms + 2_000, begun_ms, 3_000)
         await desk.commit("g", Q0, 2)
-        assert await span(0) == bodies.TimeSpan(queue("T", 0), begun_ms, begun_ms + 2_000, begun_ms + 1_000, 1_000)
+        assert await span(0) == bodies.QueueTimeSpan(queue("T", 0), begun_ms, begun_ms + 2_000, begun_ms + 1_000, 1_000)
         await desk.commit("g", Q0, 3)
         assert (await span(0)).delay_time == 0
-        assert await span(1) == bodies.TimeSpan(queue("T", 1), -1, -1, -1, 0)
-        refusal = await desk.refused(Code.QUERY_CONSUME_TIME_SPAN, headers.ConsumeTimeSpan("Nowhere", "g"))
-        assert refusal[0] == Response.TOPIC_NOT_EXIST
+        assert await span(1) == bodies.QueueTimeSpan(queue("T", 1), -1, -1, -1, 0)
+        refusal = await desk.refused(RequestCode.QUERY_CONSUME_TIME_SPAN, headers.GetConsumeTimeSpans("Nowhere", "g"))
+        assert refusal[0] == ResponseCode.TOPIC_NOT_EXIST
 
     async def test_the_topics_of_a_group_are_those_it_has_offsets_on(self, desk):
         for topic in ("A", "B"):
             await make(desk, topic)
             await desk.commit("g", Queue(topic, 0), 0)
-        found = await desk.told(bodies.TopicList, Code.QUERY_TOPICS_BY_CONSUMER, headers.TopicsOfGroup("g"))
+        found = await desk.told(bodies.TopicList, RequestCode.QUERY_TOPICS_BY_CONSUMER, headers.GetGroupTopics("g"))
         assert found == bodies.TopicList(["A", "B"], str(desk.server.address))
 
     async def test_the_subscription_of_a_group_is_told_while_it_is_online(self, desk):
-        code, asked = Code.QUERY_SUBSCRIPTION_BY_CONSUMER, headers.SubscriptionOfGroup("g", "T")
-        assert (await desk.told(bodies.SubscriptionOfGroup, code, asked)).subscription_data is None
+        code, asked = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, headers.GetGroupSubscription("g", "T")
+        assert (await desk.told(bodies.GroupSubscription, code, asked)).subscription_data is None
         await desk.subscribe("g", T="a || b")
-        found = await desk.told(bodies.SubscriptionOfGroup, code, asked)
+        found = await desk.told(bodies.GroupSubscription, code, asked)
         assert (found.group, found.topic, found.subscription_data.sub_string) == ("g", "T", "a || b")
 
     async def test_corrections_are_the_least_offsets_of_others_where_they_are_behind(self, desk):
@@ -426,8 +432,8 @@ class TestProgress:
         for group, offsets in {"slow": (2, 9), "fast": (7, 9), "ignored": (0, 0), "compared": (5, 5)}.items():
             for target, offset in zip((Q0, Q1), offsets, strict=True):
                 await desk.commit(group, target, offset)
-        asked = headers.CorrectOffsets("compared", "T", "ignored,compared")
-        found = await desk.told(bodies.CorrectOffsets, Code.QUERY_CORRECTION_OFFSET, asked)
+        asked = headers.GetCorrectedOffsets("compared", "T", "ignored,compared")
+        found = await desk.told(bodies.CorrectedOffsets, RequestCode.QUERY_CORRECTION_OFFSET, asked)
         assert found.correction_offsets == {0: 2, 1: NO_CORRECTION}
 
     async def test_a_cloned_group_goes_on_where_the_other_is(self, desk):
@@ -435,10 +441,10 @@ class TestProgress:
         await make(desk, "Other")
         await desk.commit("from", Q0, 4)
         await desk.commit("from", Queue("Other", 1), 6)
-        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "one", "T"))
-        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "all"))
-        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("nobody", "none"))
-        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        await desk.done(RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("from", "one", "T"))
+        await desk.done(RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("from", "all"))
+        await desk.done(RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("nobody", "none"))
+        offsets = (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
         assert {of: at for of, at in offsets.items() if not of.endswith("@from")} == {
             "T@one": {0: 4},
             "T@all": {0: 4},
@@ -452,25 +458,27 @@ class TestProgress:
         await desk.commit("from", Q0, 4)
         await desk.commit("from", Queue("Other", 0), 6)
         await desk.subscribe("to", T="*")
-        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "to"))
-        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        await desk.done(RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("from", "to"))
+        offsets = (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
         assert ("T@to" in offsets, "Other@to" in offsets) == (True, False)
-        await desk.done(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "to", is_offline=True))
-        offsets = (await desk.told(bodies.AllOffsets, Code.GET_ALL_CONSUMER_OFFSET)).offset_table
+        await desk.done(RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("from", "to", is_offline=True))
+        offsets = (await desk.told(bodies.ConsumerOffsets, RequestCode.GET_ALL_CONSUMER_OFFSET)).offset_table
         assert offsets["Other@to"] == {0: 6}
 
     async def test_cloning_to_an_illegal_group_or_of_an_unknown_topic_is_refused(self, desk):
         await make(desk)
         await desk.commit("from", Q0, 4)
-        refusal = await desk.refused(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "not legal", "T"))
-        assert refusal[0] == Response.INVALID_PARAMETER
-        refusal = await desk.refused(Code.CLONE_GROUP_OFFSET, headers.CloneOffsets("from", "to", "Nowhere"))
-        assert refusal[0] == Response.TOPIC_NOT_EXIST
+        refusal = await desk.refused(
+            RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("from", "not legal", "T")
+        )
+        assert refusal[0] == ResponseCode.INVALID_PARAMETER
+        refusal = await desk.refused(RequestCode.CLONE_GROUP_OFFSET, headers.CloneGroupOffsets("from", "to", "Nowhere"))
+        assert refusal[0] == ResponseCode.TOPIC_NOT_EXIST
 
 
 class TestRuntime:
     async def figures(self, desk: Asking) -> dict[str, str]:
-        return (await desk.told(bodies.KvTable, Code.GET_BROKER_RUNTIME_INFO)).table
+        return (await desk.told(bodies.KvTable, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
     async def test_figures_have_every_key_the_cluster_list_reads(self, desk):
         table = await self.figures(desk)
@@ -519,14 +527,16 @@ class TestRuntime:
         await desk.pull("g", Q0)
         clock.now_ms += 10_000
 
-        async def minute(name: str, key: str) -> bodies.Figures:
-            found = await desk.told(bodies.BrokerStats, Code.VIEW_BROKER_STATS_DATA, headers.BrokerStats(name, key))
+        async def minute(name: str, key: str) -> bodies.StatsItem:
+            found = await desk.told(
+                bodies.BrokerStats, RequestCode.VIEW_BROKER_STATS_DATA, headers.GetBrokerStats(name, key)
+            )
             assert found.stats_minute.sum == found.stats_hour.sum == found.stats_day.sum
             return found.stats_minute
 
-        assert await minute("TOPIC_PUT_NUMS", "T") == bodies.Figures(20, 2.0, 1.0)
-        assert await minute("TOPIC_PUT_SIZE", "T") == bodies.Figures(200, 20.0, 10.0)
-        assert await minute("GROUP_GET_NUMS", "T@g") == bodies.Figures(20, 2.0, 20.0)
+        assert await minute("TOPIC_PUT_NUMS", "T") == bodies.StatsItem(20, 2.0, 1.0)
+        assert await minute("TOPIC_PUT_SIZE", "T") == bodies.StatsItem(200, 20.0, 10.0)
+        assert await minute("GROUP_GET_NUMS", "T@g") == bodies.StatsItem(20, 2.0, 20.0)
         assert (await minute("GROUP_GET_SIZE", "T@g")).sum > 20 * 91
 
     @pytest.mark.parametrize(
@@ -541,14 +551,14 @@ class TestRuntime:
     )
     async def test_statistics_that_are_not_kept_are_said_to_be_missing(self, desk, name, key):
         await desk.send(Q0, b"x")
-        refusal = await desk.refused(Code.VIEW_BROKER_STATS_DATA, headers.BrokerStats(name, key))
-        assert refusal[0] == Response.SYSTEM_ERROR
+        refusal = await desk.refused(RequestCode.VIEW_BROKER_STATS_DATA, headers.GetBrokerStats(name, key))
+        assert refusal[0] == ResponseCode.SYSTEM_ERROR
 
     async def test_settings_are_told_as_java_properties(self, tmp_path):
         folder = tmp_path / "a b\\Jürgen"
         async with asking(folder, name="b1", auto_create_topics=False) as desk:
-            answer = await desk.ask(Code.GET_BROKER_CONFIG)
-            said = headers.read(headers.BrokerConfig, answer.ext)
+            answer = await desk.ask(RequestCode.GET_BROKER_CONFIG)
+            said = headers.read(headers.GetBrokerConfigResponse, answer.ext)
             assert bodies.read(bodies.DataVersion, said.version.encode()).timestamp == desk.broker.started_ms
             lines = dict(line.split("=", 1) for line in bytes(answer.body).decode("ascii").splitlines())
         assert (lines["brokerName"], lines["autoCreateTopicEnable"], lines["flushDiskType"]) == (
@@ -561,25 +571,25 @@ class TestRuntime:
         assert lines["storePathRootDir"] == f"{tmp_path}/a b\\\\J\\u00FCrgen"
 
     async def test_no_setting_is_changed_at_run_time_and_that_is_said(self, desk):
-        before = bytes((await desk.ask(Code.GET_BROKER_CONFIG)).body)
-        code, remark = await desk.refused(Code.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=1\n")
-        assert (code, "start it again" in remark) == (Response.INVALID_PARAMETER, True)
-        assert bytes((await desk.ask(Code.GET_BROKER_CONFIG)).body) == before
+        before = bytes((await desk.ask(RequestCode.GET_BROKER_CONFIG)).body)
+        code, remark = await desk.refused(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=1\n")
+        assert (code, "start it again" in remark) == (ResponseCode.INVALID_PARAMETER, True)
+        assert bytes((await desk.ask(RequestCode.GET_BROKER_CONFIG)).body) == before
 
     async def test_old_segments_go_when_asked_and_not_before(self, desk, clock):
         for _ in range(5):
             await desk.send(Q0, b"x" * 300_000)
-        await desk.done(Code.DELETE_EXPIRED_COMMITLOG)
+        await desk.done(RequestCode.DELETE_EXPIRED_COMMITLOG)
         assert desk.broker.store.first == 0
         clock.now_ms += 100 * 3_600_000
-        await desk.done(Code.DELETE_EXPIRED_COMMITLOG)
+        await desk.done(RequestCode.DELETE_EXPIRED_COMMITLOG)
         assert desk.broker.store.first == LOG.segment_bytes
-        stats = await desk.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+        stats = await desk.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
         assert stats.offset_table[queue("T", 0)].min_offset > 0
         assert (await self.figures(desk))["commitLogMinOffset"] == str(LOG.segment_bytes)
 
     async def test_there_is_nothing_to_clean_and_that_is_fine(self, desk):
         await desk.send(Q0, b"x")
-        for code in (Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC):
+        for code in (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC):
             await desk.done(code)
         assert (await topic_of(desk)).topic_name == "T"

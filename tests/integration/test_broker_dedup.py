@@ -12,7 +12,7 @@ from sparrow.broker.produce.dedup import (
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult
-from sparrow.wire.codes import Response
+from sparrow.wire.codes import ResponseCode
 
 PRODUCER = "7F00000112345678ABCDEF01"
 
@@ -29,7 +29,7 @@ async def test_a_repeat_gets_the_first_answer_and_stores_nothing(tmp_path):
         assert (again.message_id, again.queue_id, again.queue_offset) == (first.message_id, 1, first.queue_offset)
         assert other.queue_offset == first.queue_offset + 1
         assert (await pull(channel, "T", 1)).bodies == [b"once", b"twice"]
-        assert (await pull(channel, "T", 2)).code == Response.PULL_NOT_FOUND
+        assert (await pull(channel, "T", 2)).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_repeats_that_come_together_are_one(tmp_path):
@@ -61,7 +61,7 @@ async def test_a_producer_without_a_number_is_refused(tmp_path):
     async with running_broker(tmp_path) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"makes the topic")
         refused = await try_send(channel, "T", b"x", 0, named(__PID=PRODUCER))
-        assert (refused.code, "__SEQ" in refused.remark) == (Response.MESSAGE_ILLEGAL, True)
+        assert (refused.code, "__SEQ" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
 def test_what_is_remembered_is_bounded():

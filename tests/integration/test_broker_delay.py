@@ -18,7 +18,7 @@ from sparrow.spark.runtime.tar_archive import extract
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice
 from sparrow.wire import headers, record
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.properties import encode
 
 T = Queue("T", 0)
@@ -134,7 +134,7 @@ async def test_levels_above_the_highest_are_the_highest(stage):
 
 async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(stage):
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 2, 0, 1234, 77, encode({"DELAY": "1", "TAGS": "a"}).decode())
-    sent = await stage.client.done(Code.SEND_MESSAGE_V2, header, b"later")
+    sent = await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"later")
     assert sent.queue_id == 2
     stage.pass_ms(1_000)
     await eventually(lambda: stage.store.bounds_now(Queue("T", 2)).end)
@@ -146,7 +146,7 @@ async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(sta
     assert message.properties["REAL_TOPIC"] == "T"
     assert stage.client.broker.delay.count == 0
     answer = await stage.client.pull("g", Queue("T", 2))
-    assert answer.code == Response.SUCCESS
+    assert answer.code == ResponseCode.SUCCESS
 
 
 # -- any time ---------------------------------------------------------------------------------------------------------
@@ -185,11 +185,11 @@ async def test_years_work_where_the_horizon_allows_them_and_are_refused_where_no
     words = encode({"TIMER_DELIVER_MS": str(restarts.clock.now_ms + 3 * YEAR_MS)}).decode()
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
     async with restarts.stage() as stage:
-        code, remark = await stage.client.refused(Code.SEND_MESSAGE_V2, header, b"later")
-        assert code == Response.MESSAGE_ILLEGAL
+        code, remark = await stage.client.refused(RequestCode.SEND_MESSAGE_V2, header, b"later")
+        assert code == ResponseCode.MESSAGE_ILLEGAL
         assert "horizon" in remark
     async with restarts.stage(delay_horizon_ms=10 * YEAR_MS) as stage:
-        await stage.client.done(Code.SEND_MESSAGE_V2, header, b"later")
+        await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"later")
         await stage.nothing_comes_in(3 * YEAR_MS - 1)
         stage.pass_ms(1)
         await stage.comes(b"later")
@@ -199,8 +199,8 @@ async def test_what_is_no_time_is_refused(stage):
     words = encode({"TIMER_DELIVER_MS": "tomorrow"}).decode()
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 0, 1, 0, words)
     await stage.client.send(T, b"makes the topic")
-    code, _ = await stage.client.refused(Code.SEND_MESSAGE_V2, header, b"later")
-    assert code == Response.MESSAGE_ILLEGAL
+    code, _ = await stage.client.refused(RequestCode.SEND_MESSAGE_V2, header, b"later")
+    assert code == ResponseCode.MESSAGE_ILLEGAL
 
 
 async def test_words_that_only_the_broker_may_say_do_nothing_from_a_sender(restarts):
@@ -240,7 +240,7 @@ async def test_other_requests_are_served_while_many_are_delivered(stage):
     stage.pass_ms(5)
     while stage.client.broker.delay.count == 6_000:
         await asyncio.sleep(0)
-    await stage.client.ask(Code.GET_ALL_TOPIC_CONFIG)
+    await stage.client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert stage.client.broker.delay.count > 0, "answered before the last was delivered"
     await eventually(lambda: stage.store.bounds_now(T).end == 6_001)
 
@@ -315,7 +315,7 @@ async def test_a_restart_reads_only_what_still_waits(restarts):
 
 
 async def recall(stage: Stage, handle: str, topic: str = "T"):
-    return await stage.client.ask(Code.RECALL_MESSAGE, headers.Recall(topic, handle))
+    return await stage.client.ask(RequestCode.RECALL_MESSAGE, headers.RecallMessage(topic, handle))
 
 
 async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts):
@@ -323,8 +323,8 @@ async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts)
         sent = await stage.client.send(T, b"recalled", TIMER_DELAY_MS="5000", UNIQ_KEY="k1")
         await stage.client.send(T, b"kept", TIMER_DELAY_MS="5000", UNIQ_KEY="k2")
         answer = await recall(stage, sent.recall_handle)
-        assert answer.code == Response.SUCCESS
-        assert headers.read(headers.Recalled, answer.ext).message_id == "k1"
+        assert answer.code == ResponseCode.SUCCESS
+        assert headers.read(headers.RecallMessageResponse, answer.ext).message_id == "k1"
     for _ in range(2):
         async with restarts.stage() as stage:
             assert stage.client.broker.delay.count == 2
@@ -339,9 +339,9 @@ async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(
     handle = sent.recall_handle
     other = LogDelayScheduler.handle_of("T", "elsewhere", stage.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
-        assert (await recall(stage, wrong, topic)).code == Response.ILLEGAL_OPERATION
+        assert (await recall(stage, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
     stage.pass_ms(100)
-    assert (await recall(stage, handle)).code == Response.ILLEGAL_OPERATION
+    assert (await recall(stage, handle)).code == ResponseCode.ILLEGAL_OPERATION
     await stage.comes(b"now")
 
 

@@ -19,8 +19,8 @@ from sparrow.net import Channel, connect
 from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.wire import bodies, headers, record
 from sparrow.wire.bodies import ConsumerData, HeartbeatData, LockQueues, ProducerData, QueueRef, SubscriptionData
-from sparrow.wire.codes import OUR_VERSION, Code, Language, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode
+from sparrow.wire.codes import ADVERTISED_VERSION, Language, RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, encode, response_to
 from sparrow.wire.message_ids import format_offset_id
 
 LOG = LogSettings(segment_bytes=1 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000)
@@ -44,14 +44,14 @@ class Client:
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
         self.channel: Channel
-        self.heard: list[Command] = []
-        self.answers: dict[int, Callable[[Command], Command]] = {}
+        self.heard: list[RemotingCommand] = []
+        self.answers: dict[int, Callable[[RemotingCommand], RemotingCommand]] = {}
 
     async def connect(self, server: BrokerServer) -> Client:
         self.channel = await connect(server.address, self._serve)
         return self
 
-    def _serve(self, command: Command, channel: Channel) -> None:
+    def _serve(self, command: RemotingCommand, channel: Channel) -> None:
         self.heard.append(command)
         if command.code in self.answers:
             channel.write(encode(self.answers[command.code](command)))
@@ -62,25 +62,29 @@ class Client:
         consumer = ConsumerData(group, message_model=model, subscription_data_set=subscriptions)
         return bodies.write(HeartbeatData(self.client_id, consumer_data_set=[consumer], **more))
 
-    async def beat(self, group: str = "g", *topics: str, **more: object) -> Command:
-        seen = await self.channel.request(Code.HEART_BEAT, headers.Heartbeat(), self.heartbeat(group, *topics, **more))
-        assert seen.code == Response.SUCCESS, seen.remark
+    async def beat(self, group: str = "g", *topics: str, **more: object) -> RemotingCommand:
+        seen = await self.channel.request(
+            RequestCode.HEART_BEAT, headers.Heartbeat(), self.heartbeat(group, *topics, **more)
+        )
+        assert seen.code == ResponseCode.SUCCESS, seen.remark
         return seen
 
     def beat_as(self, language: Language, version: int) -> None:
         """One-way, in the name of another language or release."""
-        frame = Command(Code.HEART_BEAT, 1, IS_ONE_WAY, language, version, None, None, self.heartbeat())
+        frame = RemotingCommand(
+            RequestCode.HEART_BEAT, 1, ONE_WAY_FLAG, language, version, None, None, self.heartbeat()
+        )
         self.channel.write(encode(frame))
 
-    def told(self, code: int) -> list[Command]:
+    def told(self, code: int) -> list[RemotingCommand]:
         return [command for command in self.heard if command.code == code]
 
-    async def ask(self, code: int, header: headers.Header | None = None, body: bytes = b"") -> Command:
+    async def ask(self, code: int, header: headers.Header | None = None, body: bytes = b"") -> RemotingCommand:
         return await self.channel.request(code, header, body)
 
     async def members(self, group: str = "g") -> list[str]:
-        found = await self.ask(Code.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers(group))
-        assert found.code == Response.SUCCESS, found.remark
+        found = await self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers(group))
+        assert found.code == ResponseCode.SUCCESS, found.remark
         return bodies.read(bodies.ConsumerList, found.body).consumer_id_list
 
 
@@ -107,10 +111,10 @@ async def test_members_hear_of_each_other(client):
     await two.beat()
     assert await one.members() == await two.members() == ["one", "two"]
     await eventually(lambda: len(one.told(40)) == 2)  # of itself, and of the other
-    assert headers.read(headers.ConsumersChanged, one.told(40)[-1].ext).group == "g"
+    assert headers.read(headers.NotifyConsumersChanged, one.told(40)[-1].ext).group == "g"
     assert one.told(40)[-1].is_one_way
 
-    await two.ask(Code.UNREGISTER_CLIENT, headers.UnregisterClient("two", consumer_group="g"))
+    await two.ask(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("two", consumer_group="g"))
     await eventually(lambda: len(one.told(40)) == 3)
     assert await one.members() == ["one"]
 
@@ -140,7 +144,7 @@ async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
     log = LOG.model_copy(update={"flush": "sync"})  # so that making a group takes a while
     async with BrokerServer(BrokerSettings(port=0), tmp_path, log) as server:
         hasty = await Client("hasty").connect(server)
-        hasty.beat_as(Language.JAVA, OUR_VERSION)
+        hasty.beat_as(Language.JAVA, ADVERTISED_VERSION)
         hasty.channel.close()
         await eventually(lambda: server.broker.groups.get("g"))
         await eventually(lambda: not server.broker.members.is_known("g"))
@@ -149,9 +153,9 @@ async def test_who_hangs_up_while_its_group_is_made_is_no_member(tmp_path):
 async def test_the_last_one_to_leave_leaves_no_group(client):
     one = await client("one")
     await one.beat()
-    await one.ask(Code.UNREGISTER_CLIENT, headers.UnregisterClient("one", consumer_group="g"))
-    found = await one.ask(Code.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers("g"))
-    assert (found.code, found.remark) == (Response.SYSTEM_ERROR, "no consumer of group 'g' is online")
+    await one.ask(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClient("one", consumer_group="g"))
+    found = await one.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ListConsumers("g"))
+    assert (found.code, found.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer of group 'g' is online")
 
 
 async def test_those_who_broadcast_are_left_alone(client):
@@ -216,11 +220,11 @@ async def test_a_group_that_may_not_be_made_is_passed_over(tmp_path):
 async def test_heartbeats_without_subscriptions(client, server):
     one = await client("one")
 
-    def said(seen: Command) -> headers.HeartbeatSeen:
-        return headers.read(headers.HeartbeatSeen, seen.ext)
+    def said(seen: RemotingCommand) -> headers.HeartbeatResponse:
+        return headers.read(headers.HeartbeatResponse, seen.ext)
 
     first = await one.beat(heartbeat_fingerprint=5, without_sub=True)
-    assert said(first) == headers.HeartbeatSeen(supports_v2=True, subscription_changed=True)
+    assert said(first) == headers.HeartbeatResponse(supports_v2=True, subscription_changed=True)
     assert server.broker.members.filter_of("g", "T") is None
     assert not said(await one.beat(heartbeat_fingerprint=5)).subscription_changed
     assert not said(await one.beat("g", "other", heartbeat_fingerprint=5, without_sub=True)).subscription_changed
@@ -234,20 +238,20 @@ async def test_heartbeats_without_subscriptions(client, server):
 @pytest.mark.parametrize(
     ("code", "body"),
     [
-        (Code.HEART_BEAT, b""),
-        (Code.HEART_BEAT, b"{"),
-        (Code.HEART_BEAT, b'{"consumerDataSet":[]}'),
-        (Code.HEART_BEAT, b'{"clientID":""}'),
-        (Code.HEART_BEAT, b'{"clientID":"x","consumerDataSet":[{"groupName":["no"]}]}'),
-        (Code.LOCK_BATCH_MQ, b"[]"),
-        (Code.UNLOCK_BATCH_MQ, b'{"clientId":"x"}'),
-        (Code.CHECK_CLIENT_CONFIG, b"nonsense"),
+        (RequestCode.HEART_BEAT, b""),
+        (RequestCode.HEART_BEAT, b"{"),
+        (RequestCode.HEART_BEAT, b'{"consumerDataSet":[]}'),
+        (RequestCode.HEART_BEAT, b'{"clientID":""}'),
+        (RequestCode.HEART_BEAT, b'{"clientID":"x","consumerDataSet":[{"groupName":["no"]}]}'),
+        (RequestCode.LOCK_BATCH_MQ, b"[]"),
+        (RequestCode.UNLOCK_BATCH_MQ, b'{"clientId":"x"}'),
+        (RequestCode.CHECK_CLIENT_CONFIG, b"nonsense"),
     ],
 )
 async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_lives_on(client, code, body):
     one = await client("one")
     refusal = await one.ask(code, None, body)
-    assert refusal.code == Response.SYSTEM_ERROR
+    assert refusal.code == ResponseCode.SYSTEM_ERROR
     assert "cannot be read" in refusal.remark
     await one.beat()
 
@@ -255,11 +259,13 @@ async def test_a_body_that_makes_no_sense_is_refused_and_the_connection_lives_on
 async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
     one = await client("one")
     by_sql = SubscriptionData("S", "a >", "SQL92", 1)
-    asked = await one.ask(Code.CHECK_CLIENT_CONFIG, None, bodies.write(bodies.ClientConfigCheck("one", "g", by_sql)))
-    assert asked.code == Response.SUBSCRIPTION_PARSE_FAILED
+    asked = await one.ask(
+        RequestCode.CHECK_CLIENT_CONFIG, None, bodies.write(bodies.ClientConfigCheck("one", "g", by_sql))
+    )
+    assert asked.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "a >" in asked.remark
     data = ConsumerData("g", subscription_data_set=[by_sql, SubscriptionData("T", sub_version=1)])
-    beaten = await one.ask(Code.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
+    beaten = await one.ask(RequestCode.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
     assert (beaten.code, beaten.remark) == (asked.code, asked.remark)
     assert await one.members() == ["one"]
     assert server.broker.members.filter_of("g", "T") is not None
@@ -268,7 +274,7 @@ async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
 async def test_tags_pass_the_check(client):
     one = await client("one")
     check = bodies.ClientConfigCheck("one", "g", SubscriptionData("T", "a || b"))
-    assert (await one.ask(Code.CHECK_CLIENT_CONFIG, None, bodies.write(check))).code == Response.SUCCESS
+    assert (await one.ask(RequestCode.CHECK_CLIENT_CONFIG, None, bodies.write(check))).code == ResponseCode.SUCCESS
 
 
 # -- locks ------------------------------------------------------------------------------------------------------------
@@ -279,13 +285,13 @@ async def test_one_client_of_a_group_holds_a_queue(client):
     queues = [QueueRef("T", "sparrow", number) for number in range(2)]
 
     async def lock(who: Client) -> list[QueueRef]:
-        held = await who.ask(Code.LOCK_BATCH_MQ, None, bodies.write(LockQueues("g", who.client_id, queues)))
-        return bodies.read(bodies.QueuesLocked, held.body).locked
+        held = await who.ask(RequestCode.LOCK_BATCH_MQ, None, bodies.write(LockQueues("g", who.client_id, queues)))
+        return bodies.read(bodies.LockedQueues, held.body).locked
 
     assert await lock(one) == queues
     assert await lock(two) == []
     give_back = bodies.write(LockQueues("g", "one", queues[:1]))
-    assert (await one.ask(Code.UNLOCK_BATCH_MQ, None, give_back)).code == Response.SUCCESS
+    assert (await one.ask(RequestCode.UNLOCK_BATCH_MQ, None, give_back)).code == ResponseCode.SUCCESS
     assert await lock(two) == queues[:1]
 
 
@@ -294,13 +300,13 @@ async def test_one_client_of_a_group_holds_a_queue(client):
 
 async def test_tools_see_who_consumes(client):
     one, tool = await client("one"), await client("tool")
-    none = await tool.ask(Code.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerConnections("g"))
-    assert (none.code, none.remark) == (Response.CONSUMER_NOT_ONLINE, "no consumer of group 'g' is online")
+    none = await tool.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
+    assert (none.code, none.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "no consumer of group 'g' is online")
     await one.beat("g", "T", "U")
-    found = await tool.ask(Code.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerConnections("g"))
+    found = await tool.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.GetConsumerConnections("g"))
     told = bodies.read(bodies.ConsumerConnections, found.body)
     (connection,) = told.connection_set
-    assert (connection.client_id, connection.language, connection.version) == ("one", "PYTHON", OUR_VERSION)
+    assert (connection.client_id, connection.language, connection.version) == ("one", "PYTHON", ADVERTISED_VERSION)
     assert connection.client_addr.startswith("127.0.0.1:")
     assert set(told.subscription_table) == {"T", "U"}
     assert (told.message_model, told.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
@@ -308,13 +314,13 @@ async def test_tools_see_who_consumes(client):
 
 async def test_tools_see_who_produces(client):
     one, tool = await client("one"), await client("tool")
-    none = await tool.ask(Code.GET_PRODUCER_CONNECTION_LIST, headers.ProducerConnections("p"))
-    assert (none.code, none.remark) == (Response.SYSTEM_ERROR, "no producer of group 'p' is online")
+    none = await tool.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
+    assert (none.code, none.remark) == (ResponseCode.SYSTEM_ERROR, "no producer of group 'p' is online")
     await one.beat(producer_data_set=[ProducerData("p")])
-    found = await tool.ask(Code.GET_PRODUCER_CONNECTION_LIST, headers.ProducerConnections("p"))
+    found = await tool.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.GetProducerConnections("p"))
     (connection,) = bodies.read(bodies.ProducerConnections, found.body).connection_set
     assert connection.client_id == "one"
-    every = await tool.ask(Code.GET_ALL_PRODUCER_INFO)
+    every = await tool.ask(RequestCode.GET_ALL_PRODUCER_INFO)
     table = bodies.read(bodies.ProducerTable, every.body).data
     assert [(group, entry.client_id) for group, entries in table.items() for entry in entries] == [("p", "one")]
 
@@ -337,9 +343,9 @@ def reset(time_ms: int, *, is_forced: bool = True, queue_id: int | None = None, 
     return headers.ResetOffset("T", "g", time_ms, is_forced, queue_id, offset)
 
 
-def table(command: Command) -> dict[int, int]:
-    assert command.code in (Response.SUCCESS, Code.RESET_CONSUMER_CLIENT_OFFSET), command.remark
-    offsets = bodies.read(bodies.ResetOffsets, command.body).offset_table
+def table(command: RemotingCommand) -> dict[int, int]:
+    assert command.code in (ResponseCode.SUCCESS, RequestCode.RESET_CONSUMER_CLIENT_OFFSET), command.remark
+    offsets = bodies.read(bodies.OffsetTable, command.body).offset_table
     return {queue.queue_id: offset for queue, offset in offsets.items()}
 
 
@@ -360,7 +366,7 @@ async def test_every_member_is_told_where_to_go_on(client, server, asked, offset
     one, two, tool = await client("one"), await client("two"), await client("tool")
     await one.beat()
     await two.beat()
-    said = await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
     assert table(said) == offsets
     for member in (one, two):
         await eventually(lambda member=member: member.told(220))
@@ -376,36 +382,36 @@ async def test_every_member_is_told_where_to_go_on(client, server, asked, offset
 @pytest.mark.usefixtures("five_messages")
 async def test_a_cpp_client_gets_a_list(client, server):
     one, tool = await client("one"), await client("tool")
-    one.beat_as(Language.CPP, OUR_VERSION)
+    one.beat_as(Language.CPP, ADVERTISED_VERSION)
     await eventually(lambda: server.broker.members.is_known("g"))
-    await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0, queue_id=0))
+    await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0, queue_id=0))
     await eventually(lambda: one.told(220))
     (told,) = one.told(220)
-    listed = bodies.read(bodies.ListedOffsets, told.body).offset_table
-    assert listed == [bodies.ListedOffset("sparrow", "T", 0, 0)]
+    listed = bodies.read(bodies.OffsetList, told.body).offset_table
+    assert listed == [bodies.OffsetListEntry("sparrow", "T", 0, 0)]
 
 
 @pytest.mark.usefixtures("five_messages")
 async def test_with_nobody_online_the_tool_is_told_so(client):
     tool = await client("tool")
-    said = await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0))
-    assert said.code == Response.CONSUMER_NOT_ONLINE
+    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0))
+    assert said.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
 @pytest.mark.parametrize(
     ("asked", "code", "words"),
     [
-        (headers.ResetOffset("nowhere", "g", 0, True), Response.TOPIC_NOT_EXIST, "'nowhere' does not exist"),
-        (headers.ResetOffset("T", "fresh", 0, True), Response.CONSUMER_NOT_ONLINE, "is online"),
-        (reset(0, queue_id=2), Response.SYSTEM_ERROR, "has 2 queues"),
-        (reset(0, queue_id=0, offset=6), Response.SYSTEM_ERROR, "cannot be read from 6"),
+        (headers.ResetOffset("nowhere", "g", 0, True), ResponseCode.TOPIC_NOT_EXIST, "'nowhere' does not exist"),
+        (headers.ResetOffset("T", "fresh", 0, True), ResponseCode.CONSUMER_NOT_ONLINE, "is online"),
+        (reset(0, queue_id=2), ResponseCode.SYSTEM_ERROR, "has 2 queues"),
+        (reset(0, queue_id=0, offset=6), ResponseCode.SYSTEM_ERROR, "cannot be read from 6"),
     ],
 )
 @pytest.mark.usefixtures("five_messages")
 async def test_a_reset_that_cannot_be_is_refused_and_nobody_is_told(client, asked, code, words):
     one, tool = await client("one"), await client("tool")
     await one.beat()
-    said = await tool.ask(Code.INVOKE_BROKER_TO_RESET_OFFSET, asked)
+    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, asked)
     assert said.code == code
     assert words in said.remark
     await one.members()
@@ -419,12 +425,12 @@ async def test_one_member_too_old_and_nobody_is_told(client, server):
     old.beat_as(Language.JAVA, consumer_control.RESET_SINCE_VERSION - 1)
     await eventually(lambda: server.broker.members.client("g", "old"))
     for code, header in (
-        (Code.INVOKE_BROKER_TO_RESET_OFFSET, reset(0)),
-        (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g")),
-        (Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "old")),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset(0)),
+        (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g")),
+        (RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "old")),
     ):
         said = await tool.ask(code, header)
-        assert said.code == Response.SYSTEM_ERROR
+        assert said.code == ResponseCode.SYSTEM_ERROR
         assert "'old'" in said.remark
         assert "too old" in said.remark
     await one.members()
@@ -434,10 +440,10 @@ async def test_one_member_too_old_and_nobody_is_told(client, server):
 # -- remote control: questions ----------------------------------------------------------------------------------------
 
 
-def at(offset: int) -> Callable[[Command], Command]:
+def at(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
     """Answers 221."""
     status = bodies.ConsumerStatus(message_queue_table={QueueRef("T", "sparrow", 0): offset})
-    return lambda command: answer(command, Response.SUCCESS, None, bodies.write(status), None)
+    return lambda command: response_to(command, ResponseCode.SUCCESS, None, bodies.write(status), None)
 
 
 async def test_members_say_where_they_are(client):
@@ -447,9 +453,9 @@ async def test_members_say_where_they_are(client):
     await two.beat()
 
     async def ask(client_id: str | None) -> dict[str, list[int]]:
-        header = headers.ConsumerStatus("T", "g", client_id)
-        said = await tool.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
-        assert said.code == Response.SUCCESS, said.remark
+        header = headers.GetConsumerStatus("T", "g", client_id)
+        said = await tool.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+        assert said.code == ResponseCode.SUCCESS, said.remark
         found = bodies.read(bodies.ConsumerStatus, said.body).consumer_table
         return {name: list(offsets.values()) for name, offsets in found.items()}
 
@@ -463,37 +469,39 @@ async def test_who_does_not_say_where_it_is_is_left_out(client, monkeypatch):
     one.answers[221] = at(7)
     await one.beat()
     await mute.beat()
-    said = await tool.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g"))
+    said = await tool.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g"))
     assert set(bodies.read(bodies.ConsumerStatus, said.body).consumer_table) == {"one"}
-    alone = await tool.ask(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g", "mute"))
-    assert alone.code == Response.CONSUME_MSG_TIMEOUT
+    alone = await tool.ask(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g", "mute")
+    )
+    assert alone.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 
 async def test_a_clients_answer_is_handed_on_as_it_is(client):
     one, tool = await client("one"), await client("tool")
     await one.beat()
     for code, remark, body in ((0, None, b'{"anything":{1:"goes"}}'), (1, "not today", b"")):
-        one.answers[307] = lambda command, said=(code, None, body, remark): answer(command, *said)
-        header = headers.ConsumerRunning("g", "one", True)
-        said = await tool.ask(Code.GET_CONSUMER_RUNNING_INFO, header)
+        one.answers[307] = lambda command, said=(code, None, body, remark): response_to(command, *said)
+        header = headers.GetConsumerRunningInfo("g", "one", True)
+        said = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
         assert (said.code, said.remark, bytes(said.body)) == (code, remark, body)
-        assert headers.read(headers.ConsumerRunning, one.told(307)[-1].ext) == header
+        assert headers.read(headers.GetConsumerRunningInfo, one.told(307)[-1].ext) == header
 
 
 async def test_a_client_consumes_a_message_on_request(client, five_messages, server):
     one, tool = await client("one"), await client("tool")
-    result = bodies.ConsumedDirectly("CR_SUCCESS", spent_time_mills=1)
-    one.answers[309] = lambda command: answer(command, 0, None, bodies.write(result), None)
+    result = bodies.ConsumeDirectlyResult("CR_SUCCESS", spent_time_mills=1)
+    one.answers[309] = lambda command: response_to(command, 0, None, bodies.write(result), None)
     await one.beat()
     message_id = format_offset_id(server.address.as_host(), five_messages[2])
     for client_id in ("one", None):
-        header = headers.ConsumeDirectly("g", client_id, message_id, topic="T")
-        said = await tool.ask(Code.CONSUME_MESSAGE_DIRECTLY, header)
-        assert bodies.read(bodies.ConsumedDirectly, said.body) == result
+        header = headers.ConsumeMessageDirectly("g", client_id, message_id, topic="T")
+        said = await tool.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        assert bodies.read(bodies.ConsumeDirectlyResult, said.body) == result
         told = one.told(309)[-1]
         (message,) = record.decode_all(bytes(told.body))
         assert (message.body, message.topic, message.queue_offset) == (b"m2", "T", 2)
-        assert headers.read(headers.ConsumeDirectly, told.ext).broker_name == "sparrow"
+        assert headers.read(headers.ConsumeMessageDirectly, told.ext).broker_name == "sparrow"
 
 
 @pytest.mark.parametrize(
@@ -507,8 +515,8 @@ async def test_a_client_consumes_a_message_on_request(client, five_messages, ser
 async def test_a_message_that_is_not_there_is_not_consumed(client, message_id, words):
     one, tool = await client("one"), await client("tool")
     await one.beat()
-    said = await tool.ask(Code.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeDirectly("g", "one", message_id))
-    assert said.code == Response.SYSTEM_ERROR
+    said = await tool.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeMessageDirectly("g", "one", message_id))
+    assert said.code == ResponseCode.SYSTEM_ERROR
     assert words in said.remark
     await one.members()
     assert one.told(309) == []
@@ -518,8 +526,8 @@ async def test_a_client_that_does_not_answer_in_time_has_timed_out(client, monke
     monkeypatch.setattr(consumer_control, "RELAY_TIMEOUT_MS", 50)
     mute, tool = await client("mute"), await client("tool")
     await mute.beat()
-    said = await tool.ask(Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "mute"))
-    assert said.code == Response.CONSUME_MSG_TIMEOUT
+    said = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "mute"))
+    assert said.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert "'mute'" in said.remark
 
 
@@ -527,28 +535,28 @@ async def test_a_client_that_hangs_up_instead_of_answering(client):
     rude, tool = await client("rude"), await client("tool")
     await rude.beat()
 
-    def hang_up(command: Command) -> Command:
+    def hang_up(command: RemotingCommand) -> RemotingCommand:
         rude.channel.abort()
-        return answer(command, 0, None, b"", None)
+        return response_to(command, 0, None, b"", None)
 
     rude.answers[307] = hang_up
-    said = await tool.ask(Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "rude"))
-    assert said.code == Response.SYSTEM_ERROR
+    said = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "rude"))
+    assert said.code == ResponseCode.SYSTEM_ERROR
     assert "no connection" in said.remark
 
 
 @pytest.mark.parametrize(
     ("code", "header"),
     [
-        (Code.GET_CONSUMER_RUNNING_INFO, headers.ConsumerRunning("g", "nobody")),
-        (Code.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeDirectly("g", "nobody", "0" * 32)),
-        (Code.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeDirectly("g")),
-        (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g", "nobody")),
-        (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.ConsumerStatus("T", "g")),
+        (RequestCode.GET_CONSUMER_RUNNING_INFO, headers.GetConsumerRunningInfo("g", "nobody")),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeMessageDirectly("g", "nobody", "0" * 32)),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, headers.ConsumeMessageDirectly("g")),
+        (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g", "nobody")),
+        (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, headers.GetConsumerStatus("T", "g")),
     ],
 )
 async def test_nobody_is_asked_who_is_not_online(client, code, header):
     tool = await client("tool")
     said = await tool.ask(code, header)
-    assert said.code == Response.SYSTEM_ERROR
+    assert said.code == ResponseCode.SYSTEM_ERROR
     assert said.remark.endswith("online")

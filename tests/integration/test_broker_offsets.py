@@ -9,11 +9,18 @@ from sparrow.broker.server import BrokerServer
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command
-from sparrow.wire.headers import AskQueue, CommitOffset, OffsetFound, QueryOffset, SearchOffset, StoreTimeFound
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
+from sparrow.wire.headers import (
+    CommitOffset,
+    OffsetResponse,
+    QueryOffset,
+    QueueRequest,
+    SearchOffset,
+    StoreTimeResponse,
+)
 
-UNKNOWN = int(Response.QUERY_NOT_FOUND)
+UNKNOWN = int(ResponseCode.QUERY_NOT_FOUND)
 
 
 @pytest.fixture
@@ -37,21 +44,21 @@ async def channel(server):
 async def ask(channel, code, header):
     """The number in the answer, or the code of a refusal."""
     answer = await channel.request(code, header)
-    if answer.code != Response.SUCCESS:
+    if answer.code != ResponseCode.SUCCESS:
         assert answer.remark
         return int(answer.code)
-    found = headers.read(headers.response_type(code), answer.ext)
-    return found.offset if isinstance(found, OffsetFound) else found.time_ms
+    found = headers.read(headers.response_header_type(code), answer.ext)
+    return found.offset if isinstance(found, OffsetResponse) else found.time_ms
 
 
 async def committed(channel, group="g", queue_id=0, *, zero_if_unknown=True, topic="T"):
     return await ask(
-        channel, Code.QUERY_CONSUMER_OFFSET, QueryOffset(group, topic, queue_id, zero_if_unknown=zero_if_unknown)
+        channel, RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset(group, topic, queue_id, zero_if_unknown=zero_if_unknown)
     )
 
 
 async def commit(channel, offset, group="g", queue_id=0, topic="T"):
-    answer = await channel.request(Code.UPDATE_CONSUMER_OFFSET, CommitOffset(group, topic, queue_id, offset))
+    answer = await channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, CommitOffset(group, topic, queue_id, offset))
     return answer.code
 
 
@@ -87,12 +94,12 @@ async def test_asking_for_an_offset_of_nothing_is_22(channel):
 
 
 async def test_an_offset_below_zero_is_refused(channel):
-    assert await commit(channel, -1) == Response.INVALID_PARAMETER
+    assert await commit(channel, -1) == ResponseCode.INVALID_PARAMETER
     assert await committed(channel) == UNKNOWN
 
 
 async def test_an_unknown_topic_is_17_and_commits_nothing(server, channel):
-    assert await commit(channel, 1, topic="NoSuchTopic") == Response.TOPIC_NOT_EXIST
+    assert await commit(channel, 1, topic="NoSuchTopic") == ResponseCode.TOPIC_NOT_EXIST
     assert await committed(channel, topic="NoSuchTopic", zero_if_unknown=False) == UNKNOWN
     assert server.broker.groups.get("g") is None
 
@@ -100,20 +107,20 @@ async def test_an_unknown_topic_is_17_and_commits_nothing(server, channel):
 async def test_a_commit_makes_its_group_unless_that_is_off(server, channel, tmp_path):
     assert await commit(channel, 1, group="fresh") == 0
     assert server.broker.groups.get("fresh") is not None
-    assert await commit(channel, 1, group="il legal") == Response.INVALID_PARAMETER
+    assert await commit(channel, 1, group="il legal") == ResponseCode.INVALID_PARAMETER
     async with running_broker(tmp_path / "strict", auto_create_groups=False) as strict:
         async with channel_to(strict.address) as other:
             await send(other, "T", b"x")
-            assert await commit(other, 1) == Response.SUBSCRIPTION_GROUP_NOT_EXIST
+            assert await commit(other, 1) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             assert await commit(other, 1, group="TOOLS_CONSUMER") == 0
 
 
 async def test_one_way_commits_count_and_are_not_answered(server, channel):
     async with wire_to(server.address) as wire:
         for offset in (1, 2):
-            wire.write(Command(15, 1, IS_ONE_WAY, ext=headers.write(CommitOffset("g", "T", 0, offset))))
-        answer = await wire.ask(Command(14, 2, ext=headers.write(QueryOffset("g", "T", 0))))
-        assert (answer.opaque, headers.read(OffsetFound, answer.ext).offset) == (2, 2)
+            wire.write(RemotingCommand(15, 1, ONE_WAY_FLAG, ext=headers.write(CommitOffset("g", "T", 0, offset))))
+        answer = await wire.ask(RemotingCommand(14, 2, ext=headers.write(QueryOffset("g", "T", 0))))
+        assert (answer.opaque, headers.read(OffsetResponse, answer.ext).offset) == (2, 2)
 
 
 async def test_offsets_outlive_the_broker(tmp_path):
@@ -139,39 +146,39 @@ async def test_offsets_go_with_their_topic(server, channel):
 
 
 async def test_the_ends_of_a_queue(channel):
-    queue, empty, nowhere = AskQueue("T", 0), AskQueue("T", 1), AskQueue("NoSuchTopic", 0)
+    queue, empty, nowhere = QueueRequest("T", 0), QueueRequest("T", 1), QueueRequest("NoSuchTopic", 0)
     for _ in range(3):
         await send(channel, "T", b"x")
-    assert [await ask(channel, Code.GET_MAX_OFFSET, one) for one in (queue, empty, nowhere)] == [3, 0, 0]
+    assert [await ask(channel, RequestCode.GET_MAX_OFFSET, one) for one in (queue, empty, nowhere)] == [3, 0, 0]
     # 4.9 answers 0 for a queue it does not know, 5.x -1; callers make 0 of both.
-    assert [await ask(channel, Code.GET_MIN_OFFSET, one) for one in (queue, empty, nowhere)] == [0, 0, 0]
+    assert [await ask(channel, RequestCode.GET_MIN_OFFSET, one) for one in (queue, empty, nowhere)] == [0, 0, 0]
 
 
 async def test_the_end_is_what_readers_see(tmp_path):
     log = SMALL_LOG.model_copy(update={"visible_after": "replicated"})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"not shipped yet")
-        assert await ask(channel, Code.GET_MAX_OFFSET, AskQueue("T", 0)) == 0
-        assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+        assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 0
+        assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
         server.broker.store.replicated_to(server.broker.store.written)
-        assert await ask(channel, Code.GET_MAX_OFFSET, AskQueue("T", 0)) == 1
+        assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 1
         assert server.broker.store.bounds_now(Queue("T", 0)).end == 1
 
 
 async def test_the_store_time_of_the_oldest_message(clock, channel):
-    assert await ask(channel, Code.GET_EARLIEST_MSG_STORETIME, AskQueue("T", 0)) == -1
-    assert await ask(channel, Code.GET_EARLIEST_MSG_STORETIME, AskQueue("NoSuchTopic", 0)) == -1
+    assert await ask(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("T", 0)) == -1
+    assert await ask(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("NoSuchTopic", 0)) == -1
     clock.now_ms = 1_000_500
     await send(channel, "T", b"x")
     clock.now_ms = 1_000_900
     await send(channel, "T", b"y")
-    assert await ask(channel, Code.GET_EARLIEST_MSG_STORETIME, AskQueue("T", 0)) == 1_000_500
+    assert await ask(channel, RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("T", 0)) == 1_000_500
 
 
 async def test_the_answer_to_32_is_called_timestamp(channel):
-    answer = await channel.request(Code.GET_EARLIEST_MSG_STORETIME, AskQueue("T", 0))
+    answer = await channel.request(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRequest("T", 0))
     assert answer.fields() == {"timestamp": "-1"}
-    assert headers.read(StoreTimeFound, answer.ext).time_ms == -1
+    assert headers.read(StoreTimeResponse, answer.ext).time_ms == -1
 
 
 @pytest.fixture
@@ -202,12 +209,12 @@ async def test_an_offset_by_time_is_the_first_at_or_after_or_the_last_at_or_befo
     for after, lower, upper in BY_TIME:
         asked = SearchOffset("T", 0, 1_000_000 + after, boundary)
         expected = upper if asked.wants_upper else lower
-        assert await ask(timed, Code.SEARCH_OFFSET_BY_TIMESTAMP, asked) == expected, f"{after} ms after"
+        assert await ask(timed, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked) == expected, f"{after} ms after"
 
 
 async def test_any_time_is_a_time(timed):
     for time_ms in (-(1 << 63), -1, 0, (1 << 63) - 1):
-        found = await ask(timed, Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 0, time_ms))
+        found = await ask(timed, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 0, time_ms))
         assert found == (5 if time_ms > 0 else 0)
-        assert await ask(timed, Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 1, time_ms)) == 0
-        assert await ask(timed, Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("NoSuchTopic", 0, time_ms)) == 0
+        assert await ask(timed, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 1, time_ms)) == 0
+        assert await ask(timed, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("NoSuchTopic", 0, time_ms)) == 0

@@ -25,10 +25,17 @@ from sparrow.net import Channel, connect
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.bodies.pop import Ack, BatchAck, bits_of
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command, Serialization
-from sparrow.wire.headers import AckMessage, ChangeInvisible, InvisibleChanged, Notification, PopMessage, Popped
+from sparrow.wire.bodies.pop import Ack, BatchAck, encode_bitset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand, Serialization
+from sparrow.wire.headers import (
+    AckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    NotificationRequest,
+    PopMessage,
+    PopMessageResponse,
+)
 
 QUEUES = 4
 INVISIBLE_MS = 60_000
@@ -53,7 +60,7 @@ class Popper:
     def __init__(self, server: BrokerServer, channel: Channel, clock: Clock, group: str = "G") -> None:
         self.server, self.broker, self.channel, self.clock, self.group = server, server.broker, channel, clock, group
 
-    async def ask(self, code: int, header: headers.Header, body: bytes = b"", hold_ms: int = 0) -> Command:
+    async def ask(self, code: int, header: headers.Header, body: bytes = b"", hold_ms: int = 0) -> RemotingCommand:
         return await self.channel.request(code, header, body, timeout_ms=TIMEOUT_MS + hold_ms)
 
     def pop_header(
@@ -70,19 +77,19 @@ class Popper:
             self.group, topic, queue_id, count, invisible_ms, poll_ms, self.clock(), **({"init_mode": 0} | others)
         )
 
-    async def try_pop(self, topic: str = "T", **how: object) -> Command:
+    async def try_pop(self, topic: str = "T", **how: object) -> RemotingCommand:
         header = self.pop_header(topic, **how)
-        return await self.ask(Code.POP_MESSAGE, header, hold_ms=header.poll_ms)
+        return await self.ask(RequestCode.POP_MESSAGE, header, hold_ms=header.poll_ms)
 
     async def pop(self, topic: str = "T", **how: object) -> list[Got]:
         """What was got; nothing is fine, too."""
         answer = await self.try_pop(topic, **how)
-        assert answer.code in (Response.SUCCESS, Response.POLLING_TIMEOUT), answer.remark
-        return self.got(answer, topic) if answer.code == Response.SUCCESS else []
+        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), answer.remark
+        return self.got(answer, topic) if answer.code == ResponseCode.SUCCESS else []
 
-    def got(self, answer: Command, topic: str = "T") -> list[Got]:
+    def got(self, answer: RemotingCommand, topic: str = "T") -> list[Got]:
         """As Java's client makes handles: from the lists, unless a message has one already."""
-        said = headers.read(Popped, answer.ext)
+        said = headers.read(PopMessageResponse, answer.ext)
         starts = {tuple(entry.split(" ")[:2]): int(entry.split(" ")[2]) for entry in said.start_offsets.split(";")}
         taken = {
             tuple(entry.split(" ")[:2]): list(map(int, entry.split(" ")[2].split(",")))
@@ -112,7 +119,7 @@ class Popper:
 
     async def ack(self, got: Got, handle: str | None = None) -> tuple[int, str | None]:
         header = AckMessage(self.group, got.topic, got.message.queue_id, handle or got.handle, got.message.queue_offset)
-        answer = await self.ask(Code.ACK_MESSAGE, header)
+        answer = await self.ask(RequestCode.ACK_MESSAGE, header)
         return answer.code, answer.remark
 
     async def acked(self, *got: Got) -> None:
@@ -122,13 +129,13 @@ class Popper:
     async def change(self, got: Got, invisible_ms: int) -> tuple[int, str | None]:
         """The code, and the new handle."""
         message = got.message
-        header = ChangeInvisible(
+        header = ChangeInvisibleTime(
             self.group, got.topic, message.queue_id, got.handle, message.queue_offset, invisible_ms
         )
-        answer = await self.ask(Code.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await self.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         if answer.code:
             return answer.code, answer.remark
-        said = headers.read(InvisibleChanged, answer.ext)
+        said = headers.read(ChangeInvisibleTimeResponse, answer.ext)
         retry = got.handle.split(" ")[4]
         offset = message.queue_offset
         return 0, (
@@ -205,7 +212,7 @@ async def test_an_answer_says_what_a_client_needs_for_its_handles(popper):
     for _ in range(3):
         await send(popper.channel, "T", b"x", 2)
     answer = await popper.try_pop(queue_id=2, count=2)
-    said = headers.read(Popped, answer.ext)
+    said = headers.read(PopMessageResponse, answer.ext)
     assert (said.pop_ms, said.invisible_ms, said.revive_queue, said.rest) == (popper.clock(), INVISIBLE_MS, 0, 1)
     assert (said.start_offsets, said.message_offsets, said.order_counts) == ("0 2 0", "0 2 0,1", None)
 
@@ -221,10 +228,12 @@ async def test_a_binary_pop_gets_a_binary_answer_and_so_does_its_acknowledgement
     await popper.fill(each=1, queues=1)
     async with wire_to(popper.server.address) as wire:
         ext = headers.write(popper.pop_header())
-        answer = await wire.ask(Command(Code.POP_MESSAGE, 1, ext=ext, serialization=Serialization.BINARY))
+        answer = await wire.ask(
+            RemotingCommand(RequestCode.POP_MESSAGE, 1, ext=ext, serialization=Serialization.BINARY)
+        )
         (got,) = popper.got(answer)
         ext = headers.write(AckMessage("G", "T", 0, got.handle, 0))
-        acked = await wire.ask(Command(Code.ACK_MESSAGE, 2, ext=ext, serialization=Serialization.BINARY))
+        acked = await wire.ask(RemotingCommand(RequestCode.ACK_MESSAGE, 2, ext=ext, serialization=Serialization.BINARY))
         assert (answer.serialization, acked.serialization, acked.code) == (Serialization.BINARY,) * 2 + (0,)
     assert len(popper.broker.pops.in_flight) == 0
 
@@ -235,13 +244,17 @@ async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper
     assert set(bodies_of(got)) == every
     lots = {lot.queue.id: lot for lot in popper.broker.pops.in_flight}
     acks = [
-        Ack("G", "T", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, bits_of(range(5)))
+        Ack("G", "T", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, encode_bitset(range(5)))
         for lot in lots.values()
     ]
-    answer = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks)))
+    answer = await popper.ask(
+        RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", acks))
+    )
     assert (answer.code, len(popper.broker.pops.in_flight)) == (0, 0)
-    again = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks[:1])))
-    assert (again.code, "5 of 5" in again.remark) == (Response.NO_MESSAGE, True)
+    again = await popper.ask(
+        RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", acks[:1]))
+    )
+    assert (again.code, "5 of 5" in again.remark) == (ResponseCode.NO_MESSAGE, True)
 
 
 async def test_acknowledgements_of_one_turn_make_one_record(popper):
@@ -315,7 +328,7 @@ async def test_a_new_group_starts_at_the_oldest_or_near_the_newest(tmp_path):
         ({"invisible_ms": 1 << 62}, 29),
         ({"queue_id": QUEUES}, 29),
         ({"queue_id": -2}, 29),
-        ({"topic": "nobody's"}, Response.TOPIC_NOT_EXIST),
+        ({"topic": "nobody's"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"expression": "a > 1", "expression_type": "CLASS"}, 1),
     ],
 )
@@ -327,33 +340,33 @@ async def test_a_pop_that_makes_no_sense_is_refused_with_a_sentence(popper, how,
 
 async def test_a_group_that_may_not_consume_may_not_pop(popper):
     await popper.broker.groups.put(Group(name="G", may_consume=False))
-    assert (await popper.try_pop()).code == Response.NO_PERMISSION
+    assert (await popper.try_pop()).code == ResponseCode.NO_PERMISSION
 
 
 async def test_a_pop_that_its_sender_has_given_up_takes_nothing(popper):
     await popper.fill(each=1, queues=1)
     header = popper.pop_header(poll_ms=100)
     popper.clock.now_ms += 601
-    assert (await popper.ask(Code.POP_MESSAGE, header)).code == Response.POLLING_TIMEOUT
+    assert (await popper.ask(RequestCode.POP_MESSAGE, header)).code == ResponseCode.POLLING_TIMEOUT
     assert len(await popper.pop()) == 1
 
 
 async def test_a_pop_that_wants_no_answer_takes_nothing(popper):
     await popper.fill(each=1, queues=1)
-    popper.channel.tell(Code.POP_MESSAGE, popper.pop_header())
+    popper.channel.tell(RequestCode.POP_MESSAGE, popper.pop_header())
     assert len(await popper.pop()) == 1
 
 
 async def test_nobody_can_send_to_the_topic_that_pop_keeps_its_state_in(popper):
     header = headers.SendMessageV2("p", "rmq_sys_REVIVE_LOG_DefaultCluster", "TBW102", 4, 0, 0, 1, 0, "")
-    assert (await popper.ask(Code.SEND_MESSAGE_V2, header, b"x")).code == Response.NO_PERMISSION
+    assert (await popper.ask(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == ResponseCode.NO_PERMISSION
 
 
 async def test_a_broker_with_too_many_pops_in_flight_says_so_and_loses_nothing(popper, monkeypatch):
     monkeypatch.setattr(state_log, "LOTS_MAX", 1)
     await popper.fill(each=2, queues=1)
     (first,) = await popper.pop(count=1)
-    assert (await popper.try_pop()).code == Response.SYSTEM_BUSY
+    assert (await popper.try_pop()).code == ResponseCode.SYSTEM_BUSY
     await popper.acked(first)
     assert bodies_of(await popper.pop()) == [b"0-1"]
 
@@ -363,20 +376,26 @@ async def test_a_handle_that_stands_for_nothing_is_told_so(popper):
     first, second = await popper.pop(queue_id=0)
     await popper.acked(first)
     code, remark = await popper.ack(first)
-    assert (code, "stands for nothing" in remark) == (Response.NO_MESSAGE, True)
-    assert (await popper.ack(second, "no handle at all"))[0] == Response.SYSTEM_ERROR
+    assert (code, "stands for nothing" in remark) == (ResponseCode.NO_MESSAGE, True)
+    assert (await popper.ack(second, "no handle at all"))[0] == ResponseCode.SYSTEM_ERROR
     forged = second.handle.replace(str(popper.clock()), "17")
-    assert (await popper.ack(second, forged))[0] == Response.NO_MESSAGE
-    assert (await popper.change(first, 1000))[0] == Response.NO_MESSAGE
+    assert (await popper.ack(second, forged))[0] == ResponseCode.NO_MESSAGE
+    assert (await popper.change(first, 1000))[0] == ResponseCode.NO_MESSAGE
     await popper.acked(second)
 
 
 @pytest.mark.parametrize(
     ("topic", "queue_id", "offset", "code"),
-    [("T", 99, 0, Response.MESSAGE_ILLEGAL), ("T", 0, 99, Response.NO_MESSAGE), ("U", 0, 0, Response.TOPIC_NOT_EXIST)],
+    [
+        ("T", 99, 0, ResponseCode.MESSAGE_ILLEGAL),
+        ("T", 0, 99, ResponseCode.NO_MESSAGE),
+        ("U", 0, 0, ResponseCode.TOPIC_NOT_EXIST),
+    ],
 )
 async def test_an_acknowledgement_of_what_does_not_exist_is_refused(popper, topic, queue_id, offset, code):
-    answer = await popper.ask(Code.ACK_MESSAGE, AckMessage("G", topic, queue_id, "0 1 1 0 0 sparrow 0 0", offset))
+    answer = await popper.ask(
+        RequestCode.ACK_MESSAGE, AckMessage("G", topic, queue_id, "0 1 1 0 0 sparrow 0 0", offset)
+    )
     assert answer.code == code
 
 
@@ -394,7 +413,7 @@ async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(p
     assert (again.message.tags, again.message.keys) == ("a", ["k"])
     assert again.topic == "%RETRY%G_T"
     assert int(again.message.properties["1ST_POP_TIME"]) == int(first.handle.split(" ")[1])
-    assert (await popper.ack(first))[0] == Response.NO_MESSAGE
+    assert (await popper.ack(first))[0] == ResponseCode.NO_MESSAGE
     await popper.acked(again)
     await popper.passes(2 * INVISIBLE_MS)
     assert await popper.pop() == []
@@ -423,8 +442,10 @@ async def test_a_batch_of_acknowledgements_names_retries_by_the_topic_they_are_o
     await eventually(lambda: popper.broker.store.bounds_now(Queue("%RETRY%G_T", 0)).end == 2)
     got = await popper.pop()
     start, pop_ms = map(int, got[0].handle.split(" ")[:2])
-    ack = Ack("G", "T", "1", start, 0, 0, pop_ms, INVISIBLE_MS, bits_of([0, 1]))
-    answer = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", [ack])))
+    ack = Ack("G", "T", "1", start, 0, 0, pop_ms, INVISIBLE_MS, encode_bitset([0, 1]))
+    answer = await popper.ask(
+        RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", [ack]))
+    )
     assert (answer.code, len(popper.broker.pops.in_flight)) == (0, 0)
 
 
@@ -487,7 +508,7 @@ async def test_a_longer_invisible_time_keeps_a_message_away(popper):
     first, second = await popper.pop(invisible_ms=1000)
     code, handle = await popper.change(first, 5000)
     assert code == 0
-    assert (await popper.ack(first))[0] == Response.NO_MESSAGE, "the old handle is stale"
+    assert (await popper.ack(first))[0] == ResponseCode.NO_MESSAGE, "the old handle is stale"
     await popper.passes(1000)
     assert bodies_of(await popper.comes_again(1)) == [second.body]
     await popper.passes(3999)
@@ -509,7 +530,7 @@ async def test_a_shorter_invisible_time_brings_a_message_back_sooner(popper):
     await popper.passes(200)
     (third,) = await popper.comes_again(1)
     assert third.message.reconsume_times == 2
-    assert (await popper.ack(again, handle))[0] == Response.NO_MESSAGE
+    assert (await popper.ack(again, handle))[0] == ResponseCode.NO_MESSAGE
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
@@ -544,7 +565,7 @@ async def test_a_pop_that_waits_for_tags_is_not_woken_by_others(popper):
 
 async def test_a_pop_whose_time_is_over_is_told_so(popper):
     answer = await popper.try_pop(poll_ms=151)
-    assert (answer.code, popper.broker.hold.count) == (Response.POLLING_TIMEOUT, 0)
+    assert (answer.code, popper.broker.hold.count) == (ResponseCode.POLLING_TIMEOUT, 0)
 
 
 async def test_of_many_that_wait_each_message_goes_to_one(popper):
@@ -559,18 +580,18 @@ async def test_a_broker_that_holds_too_many_says_so(tmp_path):
     async with popping(tmp_path, held_pulls_max=1) as popper:
         waiting = asyncio.create_task(popper.pop(poll_ms=20_000))
         await eventually(lambda: popper.broker.hold.count == 1)
-        assert (await popper.try_pop(poll_ms=20_000)).code == Response.POLLING_FULL
+        assert (await popper.try_pop(poll_ms=20_000)).code == ResponseCode.POLLING_FULL
         await send(popper.channel, "T", b"x", 0)
         assert len(await waiting) == 1
 
 
 async def test_a_notification_says_that_there_is_something_and_takes_nothing(popper):
-    def asked(poll_ms: int, queue_id: int = -1) -> asyncio.Task[Command]:
-        header = Notification("G", "T", queue_id, poll_ms, popper.clock())
-        return asyncio.create_task(popper.ask(Code.NOTIFICATION, header, hold_ms=poll_ms))
+    def asked(poll_ms: int, queue_id: int = -1) -> asyncio.Task[RemotingCommand]:
+        header = NotificationRequest("G", "T", queue_id, poll_ms, popper.clock())
+        return asyncio.create_task(popper.ask(RequestCode.NOTIFICATION, header, hold_ms=poll_ms))
 
-    def said(answer: Command) -> bool:
-        return headers.read(headers.Notified, answer.ext).has_message
+    def said(answer: RemotingCommand) -> bool:
+        return headers.read(headers.NotificationResponse, answer.ext).has_message
 
     assert not said(await asked(0))
     waiting = asked(20_000)
@@ -592,8 +613,8 @@ async def test_one_can_ask_how_many_pops_wait(popper):
     await eventually(lambda: popper.broker.hold.count == 3)
 
     async def polling(queue_id: int, group: str = "G") -> int:
-        answer = await popper.ask(Code.POLLING_INFO, headers.PollingAsked(group, "T", queue_id))
-        return headers.read(headers.PollingCounted, answer.ext).count
+        answer = await popper.ask(RequestCode.POLLING_INFO, headers.GetPollingCount(group, "T", queue_id))
+        return headers.read(headers.GetPollingCountResponse, answer.ext).count
 
     assert (await polling(-1), await polling(1), await polling(0), await polling(-1, "H")) == (2, 1, 0, 0)
     popper.broker.hold.release_all()
@@ -602,12 +623,12 @@ async def test_one_can_ask_how_many_pops_wait(popper):
 
 async def test_peeking_shows_what_comes_next_and_leaves_it_there(popper):
     header = headers.PeekMessage("G", "T", -1, 32)
-    assert (await popper.ask(Code.PEEK_MESSAGE, header)).code == Response.PULL_NOT_FOUND
+    assert (await popper.ask(RequestCode.PEEK_MESSAGE, header)).code == ResponseCode.PULL_NOT_FOUND
     every = await popper.fill(each=3)
-    answer = await popper.ask(Code.PEEK_MESSAGE, header)
+    answer = await popper.ask(RequestCode.PEEK_MESSAGE, header)
     assert {message.body for message in record.decode_all(bytes(answer.body))} == every
     assert set(bodies_of(await popper.pop())) == every
-    assert (await popper.ask(Code.PEEK_MESSAGE, header)).code == Response.PULL_NOT_FOUND
+    assert (await popper.ask(RequestCode.PEEK_MESSAGE, header)).code == ResponseCode.PULL_NOT_FOUND
 
 
 # -- in order ---------------------------------------------------------------------------------------------------------
@@ -631,11 +652,11 @@ async def test_in_order_what_is_left_comes_again_with_how_often_it_came(popper):
     await popper.acked(got[0])
     await popper.passes(INVISIBLE_MS)
     answer = await popper.try_pop(in_order=True)
-    said = headers.read(Popped, answer.ext)
+    said = headers.read(PopMessageResponse, answer.ext)
     again = popper.got(answer)
     assert bodies_of(again) == [b"0-1", b"0-2"]
     assert said.order_counts == "0 0 0;0 qo0%1 1;0 qo0%2 0"
-    assert (await popper.ack(got[1]))[0] == Response.NO_MESSAGE, "the handle of before is stale"
+    assert (await popper.ack(got[1]))[0] == ResponseCode.NO_MESSAGE, "the handle of before is stale"
     await popper.acked(*again)
     assert popper.broker.topics.get("%RETRY%G_T") is None
 
@@ -750,9 +771,9 @@ async def test_in_order_a_restart_keeps_the_queue_blocked_and_the_counts(tmp_pat
     async with popping(tmp_path, clock) as popper:
         assert await popper.pop(in_order=True) == []
         await popper.passes(INVISIBLE_MS)
-        said = headers.read(Popped, (await popper.try_pop(in_order=True, count=1)).ext)
+        said = headers.read(PopMessageResponse, (await popper.try_pop(in_order=True, count=1)).ext)
         assert said.order_counts == "0 0 2;0 qo0%0 2"
-        assert (await popper.ack(got))[0] == Response.NO_MESSAGE
+        assert (await popper.ack(got))[0] == ResponseCode.NO_MESSAGE
 
 
 async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
@@ -794,14 +815,14 @@ async def test_messages_on_disk_are_popped_too(tmp_path):
 
 async def assignments(channel: Channel, topic: str, client: str, **how: str) -> bodies.Assignments:
     asked = bodies.QueryAssignment(topic, "G", client, **how)
-    answer = await channel.request(Code.QUERY_ASSIGNMENT, None, bodies.write(asked), timeout_ms=TIMEOUT_MS)
+    answer = await channel.request(RequestCode.QUERY_ASSIGNMENT, None, bodies.write(asked), timeout_ms=TIMEOUT_MS)
     assert answer.code == 0, answer.remark
     return bodies.read(bodies.Assignments, answer.body)
 
 
-async def set_mode(channel: Channel, mode: str, topic: str = "T", share_with: int = -1) -> Command:
+async def set_mode(channel: Channel, mode: str, topic: str = "T", share_with: int = -1) -> RemotingCommand:
     said = bodies.SetRequestMode(topic, "G", mode, share_with)
-    return await channel.request(Code.SET_MESSAGE_REQUEST_MODE, None, bodies.write(said), timeout_ms=TIMEOUT_MS)
+    return await channel.request(RequestCode.SET_MESSAGE_REQUEST_MODE, None, bodies.write(said), timeout_ms=TIMEOUT_MS)
 
 
 async def test_queues_are_assigned_to_pull_unless_the_mode_is_pop(tmp_path):
@@ -820,9 +841,9 @@ async def test_queues_are_assigned_to_pull_unless_the_mode_is_pop(tmp_path):
         assert (
             len((await assignments(channel, "T", client, strategy_name="AVG_BY_CIRCLE")).message_queue_assignments) == 3
         )
-        assert (await set_mode(channel, "POP", "%RETRY%G")).code == Response.NO_PERMISSION
+        assert (await set_mode(channel, "POP", "%RETRY%G")).code == ResponseCode.NO_PERMISSION
         assert (await set_mode(channel, "PUSH")).code == 29
-        assert (await set_mode(channel, "POP", "nobody's")).code == Response.TOPIC_NOT_EXIST
+        assert (await set_mode(channel, "POP", "nobody's")).code == ResponseCode.TOPIC_NOT_EXIST
         channel.close()
 
 

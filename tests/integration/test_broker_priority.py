@@ -19,8 +19,16 @@ from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import batch, bodies, headers, record
 from sparrow.wire.bodies import QueueRef, RouteData, TopicConfig
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import AskTopic, EndTransaction, GetRoute, PeekMessage, PopMessage, Sent, UpdateTopic
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import (
+    EndTransaction,
+    GetRoute,
+    PeekMessage,
+    PopMessage,
+    SendMessageResponse,
+    TopicRequest,
+    UpdateTopic,
+)
 
 HIGH, MIDDLE, LOW = Priority
 PARTS = 2
@@ -50,10 +58,12 @@ class Desk:
         self.client, self.clock, self.channel, self.store = client, clock, client.channel, client.broker.store
 
     async def make(self, **changes: object) -> TopicConfig:
-        await self.client.done(Code.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
-        return await self.client.told(TopicConfig, Code.GET_TOPIC_CONFIG, AskTopic("T"))
+        await self.client.done(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
+        return await self.client.told(TopicConfig, RequestCode.GET_TOPIC_CONFIG, TopicRequest("T"))
 
-    async def send(self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str) -> Sent:
+    async def send(
+        self, priority: Priority | None, body: bytes = b"", part: int = 0, **said: str
+    ) -> SendMessageResponse:
         word = {} if priority is None else {"PRIORITY": priority.word}
         return await send(self.channel, "T", body, part, named(**word, **said))
 
@@ -70,9 +80,9 @@ class Desk:
 
     async def pop(self, count: int = 32, *, poll_ms: int = 0, queue_id: int = -1) -> list[StoredMessage]:
         header = PopMessage("G", "T", queue_id, count, 600_000, poll_ms, self.clock(), init_mode=0)
-        answer = await self.channel.request(Code.POP_MESSAGE, header, timeout_ms=10_000 + poll_ms)
-        assert answer.code in (Response.SUCCESS, Response.POLLING_TIMEOUT), answer.remark
-        return record.decode_all(bytes(answer.body)) if answer.code == Response.SUCCESS else []
+        answer = await self.channel.request(RequestCode.POP_MESSAGE, header, timeout_ms=10_000 + poll_ms)
+        assert answer.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), answer.remark
+        return record.decode_all(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
 
     async def lanes_popped(self, count: int = 32) -> Counter[Priority]:
         return Counter(Priority(message.queue_id % 3) for message in await self.pop(count))
@@ -117,14 +127,14 @@ async def test_a_topic_is_made_with_lanes_and_given_more_parts(desk):
 )
 async def test_what_would_mix_lanes_up_is_refused(desk, changes, why):
     before = list(desk.client.broker.topics)
-    _, remark = await desk.client.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
+    _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(**changes))
     assert why in remark
     assert list(desk.client.broker.topics) == before
 
 
 async def test_an_ordinary_topic_does_not_get_lanes_later(desk):
     await send(desk.channel, "ordinary", b"x")
-    _, remark = await desk.client.refused(Code.UPDATE_AND_CREATE_TOPIC, a_topic("ordinary"))
+    _, remark = await desk.client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic("ordinary"))
     assert "topic 'ordinary' has no lanes, and that stays so" in remark
 
 
@@ -140,7 +150,7 @@ async def test_lanes_and_their_messages_survive_a_restart(tmp_path):
 async def test_the_bounds_of_every_lane_can_be_seen(desk):
     for priority in Priority:
         await desk.fill(priority, 1 + priority, part=1)
-    stats = await desk.client.told(bodies.TopicStats, Code.GET_TOPIC_STATS_INFO, AskTopic("T"))
+    stats = await desk.client.told(bodies.TopicStats, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest("T"))
     name = desk.client.broker.name
     ends = {queue.queue_id: bounds.max_offset for queue, bounds in stats.offset_table.items()}
     assert ends == {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 3}
@@ -153,23 +163,23 @@ async def test_a_group_is_rewound_in_every_lane(desk):
         await desk.client.commit("G", Queue("T", 3 + priority), 2)
     await desk.client.subscribe("G", T="*")
     header = headers.ResetOffset("T", "G", 0, True)
-    said = await desk.client.told(bodies.ResetOffsets, Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    said = await desk.client.told(bodies.OffsetTable, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
     assert {queue.queue_id: offset for queue, offset in said.offset_table.items()} == dict.fromkeys(range(6), 0)
 
 
 async def test_the_time_spans_of_every_lane_can_be_seen(desk):
     await desk.fill(LOW, 1, part=1)
-    header = headers.ConsumeTimeSpan("T", "G")
-    said = await desk.client.told(bodies.TimeSpans, Code.QUERY_CONSUME_TIME_SPAN, header)
+    header = headers.GetConsumeTimeSpans("T", "G")
+    said = await desk.client.told(bodies.ConsumeTimeSpans, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
     assert [span.message_queue.queue_id for span in said.consume_time_span_set] == list(range(6))
 
 
 async def test_routes_say_that_there_are_lanes_and_which_queues_are_for_whom(tmp_path):
     async with running_platform(tmp_path) as platform, channel_to(platform.broker.address) as broker:
-        answer = await broker.request(Code.UPDATE_AND_CREATE_TOPIC, a_topic(), timeout_ms=10_000)
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await broker.request(RequestCode.UPDATE_AND_CREATE_TOPIC, a_topic(), timeout_ms=10_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         async with channel_to(platform.name_server.address) as naming:
-            answer = await naming.request(Code.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"), timeout_ms=10_000)
+            answer = await naming.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"), timeout_ms=10_000)
         (queues,) = bodies.read(RouteData, answer.body).queue_datas
         assert (queues.write_queue_nums, queues.read_queue_nums, queues.topic_sys_flag) == (2, 6, LANES_SYS_FLAG)
         assert b'"topicSysFlag":16' in bytes(answer.body)
@@ -194,13 +204,13 @@ async def test_a_sender_that_leaves_the_queue_open_gets_any_part_and_its_lane(de
 
 async def test_a_part_that_is_not_there_is_refused(desk):
     answer = await try_send(desk.channel, "T", b"x", PARTS)
-    assert answer.code != Response.SUCCESS
+    assert answer.code != ResponseCode.SUCCESS
     assert "topic 'T' has no queue 2: it has 2" in (answer.remark or "")
 
 
 async def test_an_unknown_priority_is_an_illegal_message_where_there_are_lanes_and_only_there(desk):
     answer = await try_send(desk.channel, "T", b"x", 0, named(PRIORITY="urgent"))
-    assert answer.code == Response.MESSAGE_ILLEGAL
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "say high, middle or low" in (answer.remark or "")
     sent = await send(desk.channel, "ordinary", b"x", 3, named(PRIORITY="urgent"))
     assert sent.queue_id == 3
@@ -220,8 +230,8 @@ async def test_a_batch_that_says_nothing_is_in_the_middle(desk):
 
 async def test_a_batch_of_several_priorities_is_refused_whole(desk):
     members = [(0, b"a", named(PRIORITY="low").encode()), (0, b"b", named(PRIORITY="high").encode())]
-    answer = await try_send(desk.channel, "T", batch.encode(members), code=Code.SEND_BATCH_MESSAGE, batch=True)
-    assert answer.code == Response.MESSAGE_ILLEGAL
+    answer = await try_send(desk.channel, "T", batch.encode(members), code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert "its messages have priorities high, low" in (answer.remark or "")
     assert [await desk.bodies_in(queue_id) for queue_id in range(3)] == [[], [], []]
     ordinary = await send_batch(desk.channel, "ordinary", [(body, said) for _, body, said in members])
@@ -244,7 +254,7 @@ async def test_a_transactional_message_keeps_its_lane(desk):
     sent = await send(desk.channel, "T", b"paid", 1, said, sys_flag=IN_TRANSACTION, group="p")
     assert sent.queue_id == 3 + LOW
     word = EndTransaction("p", sent.queue_offset, int(sent.message_id[-16:], 16), COMMIT, "id")
-    assert (await desk.channel.request(Code.END_TRANSACTION, word)).code == Response.SUCCESS
+    assert (await desk.channel.request(RequestCode.END_TRANSACTION, word)).code == ResponseCode.SUCCESS
     assert await desk.bodies_in(3 + LOW) == [b"paid"]
 
 
@@ -284,7 +294,7 @@ async def test_to_peek_is_to_see_the_highest_first(desk):
     for priority in (LOW, MIDDLE, HIGH):
         await desk.fill(priority, 2, part=1)
     await desk.pop(1)
-    answer = await desk.channel.request(Code.PEEK_MESSAGE, PeekMessage("G", "T", -1, 4))
+    answer = await desk.channel.request(RequestCode.PEEK_MESSAGE, PeekMessage("G", "T", -1, 4))
     found = record.decode_all(bytes(answer.body))
     assert [message.queue_id % 3 for message in found] == [HIGH, MIDDLE, MIDDLE, LOW]
 
@@ -357,7 +367,7 @@ async def test_in_one_pop_no_queue_is_named_twice(desk):
     desk.clock.now_ms += STARVATION_MS + 1
     header = PopMessage("G", "T", -1, 32, 600_000, 0, desk.clock(), init_mode=0)
     for _ in range(5):
-        answer = await desk.channel.request(Code.POP_MESSAGE, header)
-        starts = headers.read(headers.Popped, answer.ext).start_offsets.split(";")
+        answer = await desk.channel.request(RequestCode.POP_MESSAGE, header)
+        starts = headers.read(headers.PopMessageResponse, answer.ext).start_offsets.split(";")
         names = [entry.split(" ")[1] for entry in starts]
         assert len(names) == len(set(names))

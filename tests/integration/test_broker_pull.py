@@ -24,8 +24,8 @@ from tests.support.wires import wire_to
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization
 
 FOUND, NOT_FOUND, AGAIN, MOVED = 0, 19, 20, 21
 
@@ -51,7 +51,7 @@ def four(answer):
 # -- the four kinds of answer -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE])
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
 async def test_what_is_found_comes_as_records_with_the_next_offset(channel, code):
     for number in range(5):
         await send(channel, "T", b"%d" % number)
@@ -107,14 +107,14 @@ async def test_a_binary_pull_gets_a_binary_answer(server, channel):
     await send(channel, "T", b"x")
     async with wire_to(server.address) as wire:
         ext = headers.write(pull_header("T"))
-        answer = await wire.ask(Command(11, 1, ext=ext, serialization=Serialization.BINARY))
+        answer = await wire.ask(RemotingCommand(11, 1, ext=ext, serialization=Serialization.BINARY))
         assert (answer.serialization, pulled(answer).bodies) == (Serialization.BINARY, [b"x"])
 
 
 async def test_a_one_way_pull_is_not_answered_and_nobody_waits_for_it(server, channel):
     async with wire_to(server.address) as wire:
-        wire.write(Command(11, 1, IS_ONE_WAY, ext=headers.write(pull_header("T"))))
-        wire.write(Command(11, 2, ext=headers.write(pull_header("T"))))
+        wire.write(RemotingCommand(11, 1, ONE_WAY_FLAG, ext=headers.write(pull_header("T"))))
+        wire.write(RemotingCommand(11, 2, ext=headers.write(pull_header("T"))))
         assert (await wire.read())[0].opaque == 2
 
 
@@ -174,7 +174,7 @@ async def test_pulls_of_a_peer_that_does_not_read_stay_bounded_in_memory(server,
         await send(channel, "T", body)
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
         ask = headers.write(pull_header("T", bytes_max=8 << 20))
-        wire.write(*(Command(11, number, ext=ask) for number in range(60)))  # 60 x 3 MB of answers
+        wire.write(*(RemotingCommand(11, number, ext=ask) for number in range(60)))  # 60 x 3 MB of answers
         await eventually(lambda: any(peer.is_blocked for peer in server._listener.channels))
         (peer,) = [peer for peer in server._listener.channels if peer.is_blocked]
         waiting = peer._transport.get_write_buffer_size()
@@ -279,7 +279,7 @@ async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, ch
 async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, channel):
     held = [asyncio.ensure_future(pull(channel, "T", number % 2, hold_ms=15_000)) for number in range(100)]
     await eventually(lambda: server.broker.hold.count == 100)
-    assert (await channel.request(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))).code == 0
+    assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
     await send(channel, "T", b"for half of them", 1)
     await eventually(lambda: server.broker.hold.count == 50)
     await send(channel, "T", b"for the others", 0)
@@ -291,14 +291,14 @@ async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
         await server.broker.topics.put(Topic(name="T"))
         held = [asyncio.ensure_future(pull(channel, "T", hold_ms=15_000)) for _ in range(2)]
         await eventually(lambda: server.broker.hold.count == 2)
-        assert (await try_pull(channel, "T", hold_ms=15_000)).code == Response.SYSTEM_BUSY
+        assert (await try_pull(channel, "T", hold_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
         await send(channel, "T", b"x")
         assert {(await one).code for one in held} == {FOUND}
 
 
 async def test_held_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
     async with channel_to(server.address) as gone:
-        asked = gone.request(Code.PULL_MESSAGE, pull_header("T", tags="b", hold_ms=15_000))
+        asked = gone.request(RequestCode.PULL_MESSAGE, pull_header("T", tags="b", hold_ms=15_000))
         await eventually(lambda: server.broker.hold.count == 1)
     await asyncio.gather(asked, return_exceptions=True)
     await eventually(lambda: len(server._listener.channels) == 1)
@@ -353,7 +353,7 @@ async def test_deleting_a_topic_lets_go_who_waits_for_it_in_the_end(server, chan
     await eventually(lambda: server.broker.hold.count == 1)
     await server.broker.topics.delete("Doomed")
     answer = await asyncio.wait_for(held, 5)
-    assert answer.code in (NOT_FOUND, MOVED, Response.TOPIC_NOT_EXIST)
+    assert answer.code in (NOT_FOUND, MOVED, ResponseCode.TOPIC_NOT_EXIST)
 
 
 # -- committing with a pull -------------------------------------------------------------------------------------------
@@ -361,15 +361,15 @@ async def test_deleting_a_topic_lets_go_who_waits_for_it_in_the_end(server, chan
 
 async def committed(channel, group="readers", queue_id=0):
     answer = await channel.request(
-        Code.QUERY_CONSUMER_OFFSET, headers.QueryOffset(group, "T", queue_id, zero_if_unknown=False)
+        RequestCode.QUERY_CONSUMER_OFFSET, headers.QueryOffset(group, "T", queue_id, zero_if_unknown=False)
     )
-    return headers.read(headers.OffsetFound, answer.ext).offset if answer.code == 0 else answer.code
+    return headers.read(headers.OffsetResponse, answer.ext).offset if answer.code == 0 else answer.code
 
 
 async def test_a_pull_may_commit_whatever_it_finds(channel):
     for _ in range(5):
         await send(channel, "T", b"x")
-    assert await committed(channel) == Response.QUERY_NOT_FOUND
+    assert await committed(channel) == ResponseCode.QUERY_NOT_FOUND
     for offset, code in ((3, FOUND), (5, NOT_FOUND), (9, MOVED)):
         assert (await pull(channel, "T", 0, offset, commit=offset - 1)).code == code
         assert await committed(channel) == offset - 1
@@ -387,7 +387,7 @@ async def test_a_held_pull_has_committed_when_it_waits(server, channel):
 async def test_a_pull_without_the_bit_commits_nothing(channel):
     await send(channel, "T", b"x")
     await pull(channel, "T", commit_offset=1)
-    assert await committed(channel) == Response.QUERY_NOT_FOUND
+    assert await committed(channel) == ResponseCode.QUERY_NOT_FOUND
 
 
 # -- subscriptions ----------------------------------------------------------------------------------------------------
@@ -430,15 +430,15 @@ async def test_a_request_may_overrule_the_heartbeat(tagged):
 
 async def test_without_a_heartbeat_a_pull_is_24(server, tagged):
     refused = await try_pull(tagged, "T", tags=None)
-    assert (refused.code, "'readers'" in refused.remark) == (Response.SUBSCRIPTION_NOT_EXIST, True)
+    assert (refused.code, "'readers'" in refused.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
     await subscribe(tagged, "readers", Other="*")
-    assert (await try_pull(tagged, "T", tags=None)).code == Response.SUBSCRIPTION_NOT_EXIST
+    assert (await try_pull(tagged, "T", tags=None)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
 async def test_a_subscription_newer_than_the_heartbeats_is_25(tagged):
     await subscribe(tagged, "readers", version=10, T="a")
     refused = await try_pull(tagged, "T", tags=None, sub_version=11)
-    assert refused.code == Response.SUBSCRIPTION_NOT_LATEST
+    assert refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
     assert refused.remark
     for version in (0, 9, 10):  # Go sends 0
         assert (await pull(tagged, "T", tags=None, sub_version=version)).bodies == [b"a"]
@@ -448,7 +448,7 @@ async def test_a_subscription_newer_than_the_heartbeats_is_25(tagged):
 
 async def test_an_expression_without_a_tag_is_23(tagged):
     refused = await try_pull(tagged, "T", tags=" || ")
-    assert refused.code == Response.SUBSCRIPTION_PARSE_FAILED
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 async def test_a_condition_lets_through_what_meets_it(channel):
@@ -465,7 +465,7 @@ async def test_a_condition_nothing_meets_moves_on(channel):
     for number in range(3):
         await send(channel, "Priced", b"x", 0, named(price=str(number)))
     found = await try_pull(channel, "Priced", tags="price > 7", expression_type="SQL92")
-    assert found.code == Response.PULL_RETRY_IMMEDIATELY
+    assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
 async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, channel):
@@ -481,7 +481,7 @@ async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, 
 
 async def test_a_condition_that_makes_no_sense_is_refused_with_its_place(tagged):
     refused = await try_pull(tagged, "T", tags="a > AND", expression_type="SQL92")
-    assert refused.code == Response.SUBSCRIPTION_PARSE_FAILED
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "4" in refused.remark
 
 
@@ -505,35 +505,35 @@ async def test_a_pull_makes_its_group_unless_that_is_off(server, channel, tmp_pa
         async with channel_to(strict.address) as other:
             await send(other, "T", b"x")
             refused = await try_pull(other, "T", group="fresh")
-            assert (refused.code, "'fresh'" in refused.remark) == (Response.SUBSCRIPTION_GROUP_NOT_EXIST, True)
+            assert (refused.code, "'fresh'" in refused.remark) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, True)
             assert (await pull(other, "T", group="TOOLS_CONSUMER")).bodies == [b"x"]
 
 
 async def test_what_may_not_be_read_is_16(server, channel):
     await server.broker.topics.put(Topic(name="WriteOnly", permission=2))
     await server.broker.groups.put(Group(name="silenced", may_consume=False))
-    assert (await try_pull(channel, "WriteOnly")).code == Response.NO_PERMISSION
-    assert (await try_pull(channel, "T", group="silenced")).code == Response.NO_PERMISSION
+    assert (await try_pull(channel, "WriteOnly")).code == ResponseCode.NO_PERMISSION
+    assert (await try_pull(channel, "T", group="silenced")).code == ResponseCode.NO_PERMISSION
 
 
 async def test_an_unknown_topic_is_17_and_an_unknown_queue_29(channel):
-    assert (await try_pull(channel, "NoSuchTopic")).code == Response.TOPIC_NOT_EXIST
+    assert (await try_pull(channel, "NoSuchTopic")).code == ResponseCode.TOPIC_NOT_EXIST
     for queue_id in (2, -1, 1 << 30):
         refused = await try_pull(channel, "T", queue_id)
-        assert (refused.code, str(queue_id) in refused.remark) == (Response.INVALID_PARAMETER, True)
+        assert (refused.code, str(queue_id) in refused.remark) == (ResponseCode.INVALID_PARAMETER, True)
     for count in (0, -1):
-        assert (await try_pull(channel, "T", count=count)).code == Response.INVALID_PARAMETER
+        assert (await try_pull(channel, "T", count=count)).code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_the_checks_come_in_rocketmqs_order(channel):
     """Topic, queue, subscription: clients and tools tell from the first no what to do."""
-    assert (await try_pull(channel, "NoSuchTopic", 9, tags=None)).code == Response.TOPIC_NOT_EXIST
-    assert (await try_pull(channel, "T", 9, tags=None)).code == Response.INVALID_PARAMETER
+    assert (await try_pull(channel, "NoSuchTopic", 9, tags=None)).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await try_pull(channel, "T", 9, tags=None)).code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_a_group_that_may_not_consume_is_told_so_before_anything_else(server, channel):
     await server.broker.groups.put(Group(name="silenced", may_consume=False))
-    assert (await try_pull(channel, "NoSuchTopic", group="silenced")).code == Response.NO_PERMISSION
+    assert (await try_pull(channel, "NoSuchTopic", group="silenced")).code == ResponseCode.NO_PERMISSION
 
 
 async def test_a_group_that_wants_what_is_new_skips_a_long_backlog(server, channel):
@@ -543,4 +543,4 @@ async def test_a_group_that_wants_what_is_new_skips_a_long_backlog(server, chann
     near = await pull(channel, "T", 0, 1, group="impatient")
     assert near.bodies == [b"1", b"2", b"3", b"4", b"5"]
     far = await pull(channel, "T", 0, 0, group="impatient")
-    assert (far.code, far.header.next_offset) == (Response.PULL_OFFSET_MOVED, 6)
+    assert (far.code, far.header.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 6)

@@ -5,7 +5,7 @@ from tests.support.asking import Asking, Clock, asking
 
 from sparrow.model.queue import Queue
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.hashes import tags_code
 from sparrow.wire.headers import QueryConsumeQueue, QueryMessage, ViewMessage
 from sparrow.wire.message_ids import parse_offset_id
@@ -29,8 +29,8 @@ async def found_by_key(
     desk: Asking, key: str, *, topic: str = "T", count: int = 32, unique: bool = False, **times: int
 ):
     header = QueryMessage(topic, key, count, times.get("begin_ms", 0), times.get("end_ms", FOREVER), unique)
-    answer = await desk.ask(Code.QUERY_MESSAGE, header)
-    if answer.code != Response.SUCCESS:
+    answer = await desk.ask(RequestCode.QUERY_MESSAGE, header)
+    if answer.code != ResponseCode.SUCCESS:
         return answer.code
     return [message.body for message in record.decode_all(bytes(answer.body))]
 
@@ -47,7 +47,7 @@ async def test_a_key_of_another_topic_or_time_is_not_found(desk, clock):
     await desk.send(Q, b"1", KEYS="k")
     stored_ms = clock.now_ms
     assert await found_by_key(desk, "k", begin_ms=stored_ms, end_ms=stored_ms) == [b"1"]
-    not_found = Response.QUERY_NOT_FOUND
+    not_found = ResponseCode.QUERY_NOT_FOUND
     assert await found_by_key(desk, "k", topic="Other") == not_found
     assert await found_by_key(desk, "k", begin_ms=stored_ms + 1) == not_found
     assert await found_by_key(desk, "k", end_ms=stored_ms - 1) == not_found
@@ -77,34 +77,36 @@ async def test_an_answer_holds_no_more_bytes_than_it_may_and_one_message_at_leas
 
 async def test_a_search_says_how_far_the_index_reaches(desk, clock):
     await desk.send(Q, b"1", KEYS="k")
-    found = await desk.done(Code.QUERY_MESSAGE, QueryMessage("T", "k", 1, 0, FOREVER))
-    assert found == headers.MessagesFound(clock.now_ms, desk.broker.store.written)
+    found = await desk.done(RequestCode.QUERY_MESSAGE, QueryMessage("T", "k", 1, 0, FOREVER))
+    assert found == headers.QueryMessageResponse(clock.now_ms, desk.broker.store.written)
 
 
 async def test_a_search_for_no_message_is_refused(desk):
     for count in (0, -1):
-        code, remark = await desk.refused(Code.QUERY_MESSAGE, QueryMessage("T", "k", count, 0, FOREVER))
-        assert (code, "1 or more" in remark) == (Response.INVALID_PARAMETER, True)
+        code, remark = await desk.refused(RequestCode.QUERY_MESSAGE, QueryMessage("T", "k", count, 0, FOREVER))
+        assert (code, "1 or more" in remark) == (ResponseCode.INVALID_PARAMETER, True)
 
 
 async def test_a_message_is_found_by_the_id_its_send_was_answered_with(desk):
     sent = await desk.send(Q, b"hello", KEYS="k")
-    answer = await desk.ask(Code.VIEW_MESSAGE_BY_ID, ViewMessage(parse_offset_id(sent.message_id)[1]))
+    answer = await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(parse_offset_id(sent.message_id)[1]))
     message = record.decode(bytes(answer.body))
-    assert (answer.code, message.body, message.queue_offset) == (Response.SUCCESS, b"hello", sent.queue_offset)
+    assert (answer.code, message.body, message.queue_offset) == (ResponseCode.SUCCESS, b"hello", sent.queue_offset)
 
 
 async def test_no_message_is_made_of_a_wrong_id(desk):
     sent = await desk.send(Q, b"hello" * 50)
     at = parse_offset_id(sent.message_id)[1]
     for wrong in (at + 1, at - 1, at + 100, desk.broker.store.written, 1 << 62, -1, -(1 << 63)):
-        code, remark = await desk.refused(Code.VIEW_MESSAGE_BY_ID, ViewMessage(wrong))
-        assert (code, str(wrong) in remark) == (Response.SYSTEM_ERROR, True)
+        code, remark = await desk.refused(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(wrong))
+        assert (code, str(wrong) in remark) == (ResponseCode.SYSTEM_ERROR, True)
 
 
 async def test_queue_entries_say_where_messages_lie_and_what_their_tag_is(desk):
     sent = [await desk.send(Q, b"x" * 10 * n, TAGS=tag) for n, tag in enumerate(("a", "b", ""))]
-    found = await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, QueryConsumeQueue("T", 0, 0, 10))
+    found = await desk.told(
+        bodies.ConsumeQueueEntries, RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueue("T", 0, 0, 10)
+    )
     assert [entry.physic_offset for entry in found.queue_data] == [parse_offset_id(s.message_id)[1] for s in sent]
     assert [entry.tags_code for entry in found.queue_data] == [tags_code("a"), tags_code("b"), 0]
     assert all(entry.eval for entry in found.queue_data)
@@ -118,7 +120,7 @@ async def test_queue_entries_say_which_messages_a_group_online_would_get(desk):
         await desk.send(Q, b"x", TAGS=tag)
     await desk.subscribe("g", T="b")
     asked = QueryConsumeQueue("T", 0, 0, 10, "g")
-    found = await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, asked)
+    found = await desk.told(bodies.ConsumeQueueEntries, RequestCode.QUERY_CONSUME_QUEUE, asked)
     assert [entry.eval for entry in found.queue_data] == [False, True]
     assert found.subscription_data.sub_string == "b"
 
@@ -128,20 +130,20 @@ async def test_queue_entries_begin_and_end_where_asked(desk):
         await desk.send(Q, b"x")
     for index, count, expected in ((0, 2, 2), (3, 10, 2), (5, 10, 0), (99, 1, 0)):
         asked = QueryConsumeQueue("T", 0, index, count)
-        found = await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, asked)
+        found = await desk.told(bodies.ConsumeQueueEntries, RequestCode.QUERY_CONSUME_QUEUE, asked)
         assert (len(found.queue_data), found.max_queue_index) == (expected, 5)
 
 
 @pytest.mark.parametrize("asked", [QueryConsumeQueue("T", 0, 0, 0), QueryConsumeQueue("T", 0, 0, 1 << 30)])
 async def test_an_absurd_number_of_queue_entries_is_refused(desk, asked):
     await desk.send(Q, b"x")
-    assert (await desk.refused(Code.QUERY_CONSUME_QUEUE, asked))[0] == Response.INVALID_PARAMETER
+    assert (await desk.refused(RequestCode.QUERY_CONSUME_QUEUE, asked))[0] == ResponseCode.INVALID_PARAMETER
 
 
 async def test_queue_entries_of_an_unknown_topic_are_refused_and_of_an_odd_queue_empty(desk):
     asked = QueryConsumeQueue("Nowhere", 0, 0, 1)
-    assert (await desk.refused(Code.QUERY_CONSUME_QUEUE, asked))[0] == Response.TOPIC_NOT_EXIST
+    assert (await desk.refused(RequestCode.QUERY_CONSUME_QUEUE, asked))[0] == ResponseCode.TOPIC_NOT_EXIST
     await desk.send(Q, b"x")
     for odd in (-1, 7, (1 << 31) - 1):
         asked = QueryConsumeQueue("T", odd, 0, 1)
-        assert (await desk.told(bodies.QueueEntries, Code.QUERY_CONSUME_QUEUE, asked)).queue_data == []
+        assert (await desk.told(bodies.ConsumeQueueEntries, RequestCode.QUERY_CONSUME_QUEUE, asked)).queue_data == []

@@ -21,7 +21,7 @@ from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, UnknownTopic
 from sparrow.wire import bodies, columns, record
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 
 EVERYTHING = Subscription("t", "*")
 MIDDLE = 1
@@ -103,14 +103,14 @@ async def test_heads_of_a_topic_that_is_not_there_are_refused(stand, session):
         await fetch_queue_bounds(session, ["t", "nowhere"])
     assert refusal.value.topic == "nowhere"
     asked = bodies.write(["t", "nowhere"])
-    answer = await stand.channel.request(Code.QUERY_HEADS, None, asked)
-    assert (answer.code, "'nowhere'" in (answer.remark or "")) == (Response.TOPIC_NOT_EXIST, True)
+    answer = await stand.channel.request(RequestCode.QUERY_HEADS, None, asked)
+    assert (answer.code, "'nowhere'" in (answer.remark or "")) == (ResponseCode.TOPIC_NOT_EXIST, True)
 
 
 @pytest.mark.parametrize("said", [b"", b"{}", b"[1,{}]", b'{"t":1}', b"\xff"])
 async def test_a_question_that_is_no_list_of_topics_is_refused(stand, said):
-    answer = await stand.channel.request(Code.QUERY_HEADS, None, said)
-    assert answer.code != Response.SUCCESS
+    answer = await stand.channel.request(RequestCode.QUERY_HEADS, None, said)
+    assert answer.code != ResponseCode.SUCCESS
     assert answer.remark
 
 
@@ -119,7 +119,7 @@ async def test_a_broker_that_does_not_know_the_request_is_asked_topic_by_topic(s
     await stand.topic("u", queues=1)
     await stand.put("t", ["a", "b", "c"])
     knowing = await fetch_queue_bounds(session, ["t", "u"])
-    monkeypatch.delitem(dispatch.HANDLERS, Code.QUERY_HEADS)
+    monkeypatch.delitem(dispatch.HANDLERS, RequestCode.QUERY_HEADS)
     found = await fetch_queue_bounds(session, ["t", "u"])
     assert ends(found) == ends(knowing)
     assert {head.mean_bytes for head in found.values()} == {0}

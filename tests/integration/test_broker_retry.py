@@ -11,7 +11,7 @@ from sparrow.model.topic import Group
 from sparrow.store.spi import Slice
 from sparrow.wire import headers, record
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.properties import encode
 
 T, RETRY, DEAD = Queue("T", 0), Queue("%RETRY%g", 0), Queue("%DLQ%g", 0)
@@ -37,7 +37,7 @@ class Stage:
 
     async def hand_back(self, message: StoredMessage, level: int = 0, **more: object) -> None:
         await self.client.done(
-            Code.CONSUMER_SEND_MSG_BACK, headers.SendBack(message.physical_offset, "g", level, **more)
+            RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendMessageBack(message.physical_offset, "g", level, **more)
         )
 
     async def comes_again(self, times: int, after_ms: int) -> StoredMessage:
@@ -102,7 +102,7 @@ async def test_the_limit_is_the_requests_or_else_the_groups(stage, said, of_grou
 async def test_a_retry_keeps_a_compressed_body_and_its_flags(stage):
     header = headers.SendMessageV2("p", "T", "TBW102", 4, 0, 1, 99, 7, encode({"UNIQ_KEY": "k"}).decode())
     packed = b"x\x9c\xcbH\xcd\xc9\xc9\x07\x00\x06,\x02\x15"
-    sent = await stage.client.done(Code.SEND_MESSAGE_V2, header, packed)
+    sent = await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, packed)
     found = await stage.broker.store.read(T, sent.queue_offset)
     await stage.hand_back(record.decode(found.tobytes()), 1)
     message = await stage.comes_again(1, 1_000)
@@ -130,16 +130,16 @@ async def test_more_retry_queues_than_the_topic_has_lose_nothing(stage):
 
 async def test_what_is_not_there_or_nobodys_to_hand_back_is_refused(stage):
     message = await stage.sent()
-    unknown = headers.SendBack(message.physical_offset, "nobody", 0)
-    assert (await stage.client.refused(Code.CONSUMER_SEND_MSG_BACK, unknown))[0] == (
-        Response.SUBSCRIPTION_GROUP_NOT_EXIST
+    unknown = headers.SendMessageBack(message.physical_offset, "nobody", 0)
+    assert (await stage.client.refused(RequestCode.CONSUMER_SEND_MSG_BACK, unknown))[0] == (
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     )
     half = await stage.client.send(T, b"secret", TRAN_MSG="true", PGROUP="p")
     delayed = await stage.client.send(T, b"not yet", DELAY="18")
     out_of_sight = [int(sent.message_id[-16:], 16) for sent in (half, delayed)]
     for offset in (message.physical_offset + 1, 1 << 40, -1, *out_of_sight):
-        wrong = headers.SendBack(offset, "g", 1)
-        assert (await stage.client.refused(Code.CONSUMER_SEND_MSG_BACK, wrong))[0] == Response.SYSTEM_ERROR
+        wrong = headers.SendMessageBack(offset, "g", 1)
+        assert (await stage.client.refused(RequestCode.CONSUMER_SEND_MSG_BACK, wrong))[0] == ResponseCode.SYSTEM_ERROR
     assert stage.broker.delay.count == 1
 
 
@@ -163,7 +163,7 @@ async def fallback(stage: Stage, times: int, times_max: int | None, level: int =
     header = headers.SendMessageV2(
         "g", RETRY.topic, "TBW102", 1, 0, 0, 1, 0, words, reconsume_times=times, reconsume_times_max=times_max
     )
-    await stage.client.done(Code.SEND_MESSAGE_V2, header, b"hard")
+    await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"hard")
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ async def test_a_group_in_order_gives_a_message_up_for_good(stage):
     queue = QueueRef("T", stage.broker.name, 0)
     stage.broker.locks.lock("g", "one", [queue], stage.clock.now_ms)
     header = headers.SendMessageV2("p", RETRY.topic, "TBW102", 4, 0, 0, 0, 0, "", reconsume_times=1)
-    await stage.client.done(Code.SEND_MESSAGE_V2, header, b"given up")
+    await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"given up")
     assert [message.body for message in await stage.messages(DEAD)] == [b"given up"]
     stage.clock.now_ms += 10 * stage.broker.settings.lock_ms
-    await stage.client.done(Code.SEND_MESSAGE_V2, header, b"again")
+    await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"again")
     assert [message.body for message in await stage.messages(RETRY)] == [b"again"], "nobody holds a queue any more"

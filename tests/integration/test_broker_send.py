@@ -25,9 +25,9 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net import HandlerResponse
 from sparrow.wire import batch, bodies, headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization
-from sparrow.wire.headers import Sent
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization
+from sparrow.wire.headers import SendMessageResponse
 from sparrow.wire.message_ids import parse_offset_id, parse_unique_id
 
 SYNC_LOG = SMALL_LOG.model_copy(update={"flush": "sync"})
@@ -60,7 +60,7 @@ async def channel(server):
 # -- one message ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2])
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
 async def test_a_message_is_answered_with_its_place_and_read_back_as_it_was(server, channel, code):
     said = named(TAGS="TagA", KEYS="k1 k2", own="värde")
     for offset in range(3):
@@ -112,7 +112,7 @@ async def test_the_senders_own_id_and_cluster_are_kept(channel):
 async def test_the_answer_repeats_the_senders_id_whatever_it_looks_like(server, key, serialization):
     async with wire_to(server.address) as wire:
         header = headers.write(send_header("T", 0, named(UNIQ_KEY=key)))
-        answered = await wire.ask(Command(310, 1, ext=header, body=b"x", serialization=serialization))
+        answered = await wire.ask(RemotingCommand(310, 1, ext=header, body=b"x", serialization=serialization))
         assert sent(answered).transaction_id == key
 
 
@@ -143,7 +143,7 @@ async def test_a_body_may_be_any_bytes(channel, body):
 async def test_compressed_bodies_are_left_alone(channel):
     await send(channel, "T", b"not really zlib", 0, sys_flag=0x300)
     answered = await channel.request(
-        Code.PULL_MESSAGE, headers.PullMessage("g", "T", 0, 0, 1, 4, 0, 0, 0, subscription="*")
+        RequestCode.PULL_MESSAGE, headers.PullMessage("g", "T", 0, 0, 1, 4, 0, 0, 0, subscription="*")
     )
     assert b"not really zlib" in bytes(answered.body)
 
@@ -152,7 +152,9 @@ async def test_a_binary_request_gets_a_binary_answer(server):
     async with wire_to(server.address) as wire:
         for serialization in (Serialization.BINARY, Serialization.JSON):
             header = headers.write(send_header("T", 1, named(a="b")))
-            command = Command(Code.SEND_MESSAGE_V2, 5, ext=header, body=b"x", serialization=serialization)
+            command = RemotingCommand(
+                RequestCode.SEND_MESSAGE_V2, 5, ext=header, body=b"x", serialization=serialization
+            )
             answered = await wire.ask(command)
             assert (answered.serialization, answered.opaque, sent(answered).queue_id) == (serialization, 5, 1)
 
@@ -161,9 +163,14 @@ async def test_one_way_sends_are_stored_and_not_answered(server, channel):
     async with wire_to(server.address) as wire:
         header = headers.write(send_header("T"))
         wire.write(
-            *(Command(Code.SEND_MESSAGE_V2, number, IS_ONE_WAY, ext=header, body=b"quiet") for number in range(10)),
-            Command(Code.SEND_MESSAGE_V2, 99, IS_ONE_WAY, ext=headers.write(send_header("T", 50)), body=b"refused"),
-            Command(Code.SEND_MESSAGE_V2, 10, ext=header, body=b"loud"),
+            *(
+                RemotingCommand(RequestCode.SEND_MESSAGE_V2, number, ONE_WAY_FLAG, ext=header, body=b"quiet")
+                for number in range(10)
+            ),
+            RemotingCommand(
+                RequestCode.SEND_MESSAGE_V2, 99, ONE_WAY_FLAG, ext=headers.write(send_header("T", 50)), body=b"refused"
+            ),
+            RemotingCommand(RequestCode.SEND_MESSAGE_V2, 10, ext=header, body=b"loud"),
         )
         (answered,) = await wire.read()
         assert (answered.opaque, sent(answered).queue_offset) == (10, 10)
@@ -173,7 +180,7 @@ async def test_one_way_sends_are_stored_and_not_answered(server, channel):
 async def test_a_thousand_sends_in_one_write_keep_their_order(server, channel):
     async with wire_to(server.address) as wire:
         header = headers.write(send_header("T"))
-        wire.write(*(Command(310, number, ext=header, body=b"%d" % number) for number in range(1000)))
+        wire.write(*(RemotingCommand(310, number, ext=header, body=b"%d" % number) for number in range(1000)))
         answers = await wire.read(1000)
     assert [(one.opaque, sent(one).queue_offset) for one in answers] == [(number, number) for number in range(1000)]
     found = await pull(channel, "T", count=1000, bytes_max=1 << 20)
@@ -233,17 +240,17 @@ async def test_a_batch_makes_its_topic_too(channel):
 async def test_a_batch_is_stored_whole_or_not_at_all(channel):
     good = batch.encode([(0, b"one", b"")])
     for body in (good + b"\0\0\0", good[:-1], b"", good + batch.encode([(0, b"two", b"p" * 32_760)])):
-        refused = await try_send(channel, "T", body, code=Code.SEND_BATCH_MESSAGE, batch=True)
-        assert refused.code in (Response.INVALID_PARAMETER, Response.MESSAGE_ILLEGAL)
+        refused = await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+        assert refused.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
         assert refused.remark
-    assert (await pull(channel, "T")).code == Response.PULL_NOT_FOUND
+    assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_batches_to_retry_topics_are_illegal(server, channel):
     await server.broker.topics.create_for_group("%RETRY%", "g")
     body = batch.encode([(0, b"one", b"")])
-    refused = await try_send(channel, "%RETRY%g", body, code=Code.SEND_BATCH_MESSAGE, batch=True)
-    assert refused.code == Response.MESSAGE_ILLEGAL
+    refused = await try_send(channel, "%RETRY%g", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize("where", ["batch", "member"])
@@ -251,14 +258,14 @@ async def test_delayed_batches_are_illegal(channel, where):
     member = named(DELAY="3").encode() if where == "member" else b""
     body = batch.encode([(0, b"one", member)])
     said = named(DELAY="3") if where == "batch" else ""
-    refused = await try_send(channel, "T", body, 0, said, code=Code.SEND_BATCH_MESSAGE, batch=True)
-    assert refused.code == Response.MESSAGE_ILLEGAL
+    refused = await try_send(channel, "T", body, 0, said, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 async def test_transactional_batches_are_illegal(channel):
     body = batch.encode([(0, b"one", b"")])
-    refused = await try_send(channel, "T", body, code=Code.SEND_BATCH_MESSAGE, batch=True, sys_flag=4)
-    assert refused.code == Response.MESSAGE_ILLEGAL
+    refused = await try_send(channel, "T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, sys_flag=4)
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
@@ -267,7 +274,7 @@ async def test_transactional_batches_are_illegal(channel):
 @pytest.mark.parametrize("topic", NOT_FOR_SENDERS)
 async def test_topics_of_the_broker_itself_are_not_for_senders(channel, topic):
     refused = await try_send(channel, topic, b"x")
-    assert (refused.code, topic in refused.remark) == (Response.NO_PERMISSION, True)
+    assert (refused.code, topic in refused.remark) == (ResponseCode.NO_PERMISSION, True)
 
 
 async def test_a_refused_send_makes_no_topic(server, channel):
@@ -278,7 +285,7 @@ async def test_a_refused_send_makes_no_topic(server, channel):
 async def test_a_topic_without_write_permission_takes_nothing(server, channel):
     await server.broker.topics.put(Topic(name="ReadOnly", permission=4))
     refused = await try_send(channel, "ReadOnly", b"x")
-    assert refused.code == Response.NO_PERMISSION
+    assert refused.code == ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize("said", [{"DELAY": "0"}, {"TRAN_MSG": "false"}, {"MY_DELAY": "3"}, {"TEXT": "TRAN_MSG"}])
@@ -290,15 +297,15 @@ async def test_what_only_looks_like_it_is_sent(channel, said):
 async def test_a_half_message_to_a_retry_topic_is_not_swallowed(server, channel):
     await server.broker.topics.create_for_group("%RETRY%", "g")
     answered = await try_send(channel, "%RETRY%g", b"x", 0, sys_flag=4)
-    assert answered.code != Response.SUCCESS or (await pull(channel, "%RETRY%g")).bodies == [b"x"]
+    assert answered.code != ResponseCode.SUCCESS or (await pull(channel, "%RETRY%g")).bodies == [b"x"]
 
 
 # -- topics that are made ---------------------------------------------------------------------------------------------
 
 
 async def route(channel, topic):
-    answered = await channel.request(Code.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
-    return bodies.read(bodies.RouteData, answered.body) if answered.code == Response.SUCCESS else answered.code
+    answered = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
+    return bodies.read(bodies.RouteData, answered.body) if answered.code == ResponseCode.SUCCESS else answered.code
 
 
 async def test_a_topic_made_by_a_send_is_in_the_route_when_the_send_is_answered(tmp_path):
@@ -307,7 +314,7 @@ async def test_a_topic_made_by_a_send_is_in_the_route_when_the_send_is_answered(
         channel_to(platform.address) as channel,
         channel_to(platform.name_server.address) as naming,
     ):
-        assert await route(naming, "New") == Response.TOPIC_NOT_EXIST
+        assert await route(naming, "New") == ResponseCode.TOPIC_NOT_EXIST
         await send(channel, "New", b"first", 3)
         found = await route(naming, "New")
         assert [(one.read_queue_nums, one.write_queue_nums, one.perm) for one in found.queue_datas] == [(4, 4, 6)]
@@ -340,14 +347,14 @@ async def test_many_first_sends_are_all_stored(server, channel):
 async def test_a_template_that_may_not_be_inherited_makes_nothing(server, channel):
     for template in ("T", "NoSuchTopic", ""):
         refused = await try_send(channel, "New", b"x", template_topic=template)
-        assert (refused.code, "'New'" in refused.remark) == (Response.TOPIC_NOT_EXIST, True)
+        assert (refused.code, "'New'" in refused.remark) == (ResponseCode.TOPIC_NOT_EXIST, True)
     assert "New" not in server.broker.topics
 
 
 async def test_with_automatic_creation_off_an_unknown_topic_is_17(tmp_path):
     async with running_broker(tmp_path, auto_create_topics=False) as server, channel_to(server.address) as channel:
         refused = await try_send(channel, "New", b"x")
-        assert refused.code == Response.TOPIC_NOT_EXIST
+        assert refused.code == ResponseCode.TOPIC_NOT_EXIST
         assert "TBW102" not in server.broker.topics
 
 
@@ -382,7 +389,7 @@ async def test_with_synchronous_flush_the_answer_waits_for_the_disk(tmp_path, mo
         asked = [asyncio.ensure_future(send(channel, "T", b"safe")) for _ in range(10)]
         # Its place is taken, others are served, and nobody is told it is safe.
         await eventually(lambda: server.broker.store.bounds_now(Queue("T", 0)).end == 11)
-        assert (await channel.request(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))).code == 0
+        assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
         assert not any(one.done() for one in asked)
         disk.may.set()
         assert sorted([(await one).queue_offset for one in asked]) == list(range(1, 11))
@@ -405,7 +412,7 @@ async def test_a_property_that_ends_in_wait_is_no_wait(tmp_path, monkeypatch):
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = asyncio.ensure_future(send(channel, "T", b"safe", 0, named(MAY_WAIT="false")))
         await eventually(lambda: server.broker.store.bounds_now(Queue("T", 0)).end == 2)
-        await channel.request(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))
+        await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
         is_early = asked.done()
         disk.may.set()
         await asked
@@ -418,7 +425,10 @@ async def test_a_flush_that_takes_too_long_is_10_with_the_place_of_the_message(t
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
         answered = await try_send(channel, "T", b"late")
-        assert (answered.code, headers.read(Sent, answered.ext).queue_offset) == (Response.FLUSH_DISK_TIMEOUT, 1)
+        assert (answered.code, headers.read(SendMessageResponse, answered.ext).queue_offset) == (
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            1,
+        )
         assert answered.remark
         disk.may.set()
 
@@ -435,7 +445,7 @@ async def test_a_stopping_broker_answers_the_sends_that_wait_for_the_disk(tmp_pa
         await eventually(lambda: server._serving.is_stopping)
         disk.may.set()
         await stopping
-        assert (await asked).code == Response.SUCCESS
+        assert (await asked).code == ResponseCode.SUCCESS
 
 
 async def test_a_stopping_broker_finishes_what_it_has_and_refuses_what_is_new(tmp_path):
@@ -452,11 +462,11 @@ async def test_a_stopping_broker_finishes_what_it_has_and_refuses_what_is_new(tm
     async with channel_to(server.address) as channel:
         await send(channel, "T", b"0")
         held = channel.request(7777)
-        await channel.request(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))
+        await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
         stopping = asyncio.ensure_future(server.stop())
         await eventually(lambda: server._serving.is_stopping)
         refused = await try_send(channel, "T", b"too late")
-        assert refused.code == Response.SERVICE_NOT_AVAILABLE
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         gate.set()
         assert (await held).body == b"finished"
         await stopping

@@ -32,7 +32,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.token import Credentials
 from sparrow.model.topic import PERM_READ, Topic
 from sparrow.wire import bodies, queue_batches
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitStages, StageRecords
 
 SCOPE = "query-1/sink"
@@ -68,7 +68,7 @@ class Desk:
         found: list[bytes] = []
         while True:
             answer = await pull(self.stand.channel, topic, self.queue_id(part), len(found), count=1000)
-            if answer.code != Response.SUCCESS:
+            if answer.code != ResponseCode.SUCCESS:
                 return found
             assert [message.queue_offset for message in answer.messages] == list(
                 range(len(found), len(found) + len(answer.messages))
@@ -154,7 +154,7 @@ async def test_the_answer_says_how_many_rows_there_are_and_what_was_done(desk):
     await desk.stage("a", blob("t", {0: [b"a", b"b"], 1: [b"c"]}))
     for outcome, rows in (("committed", "3"), ("already", "0")):
         answer = await desk.stand.channel.request(
-            Code.COMMIT_STAGES, CommitStages(SCOPE, 1), bodies.write(["a"]), timeout_ms=10_000
+            RequestCode.COMMIT_STAGES, CommitStages(SCOPE, 1), bodies.write(["a"]), timeout_ms=10_000
         )
         assert dict(answer.fields()) == {"outcome": outcome, "rows": rows}
 
@@ -196,7 +196,7 @@ async def test_waiting_pulls_are_answered_when_a_commit_comes(desk):
     await desk.commit(0, "a")
     woken = await asyncio.wait_for(waiting, 10)
     # A database may send the reader back for them (20): they did not pass through the broker's memory.
-    assert (woken.code, woken.bodies) in ((Response.SUCCESS, [b"a"]), (Response.PULL_RETRY_IMMEDIATELY, []))
+    assert (woken.code, woken.bodies) in ((ResponseCode.SUCCESS, [b"a"]), (ResponseCode.PULL_RETRY_IMMEDIATELY, []))
     assert (woken.header.max_offset, await desk.read(1)) == (1, [b"a"])
 
 
@@ -288,13 +288,21 @@ async def test_records_that_cannot_be_appended_are_refused_when_they_come(desk):
 
 async def test_bytes_that_make_no_sense_harm_nobody(desk):
     channel = desk.stand.channel
-    for code in (Code.STAGE_RECORDS, Code.SEAL_STAGE, Code.COMMIT_STAGES, Code.QUERY_LEDGER, Code.APPEND_ONCE):
-        assert (await channel.request(code, None, b"\xff" * 50)).code != Response.SUCCESS
+    for code in (
+        RequestCode.STAGE_RECORDS,
+        RequestCode.SEAL_STAGE,
+        RequestCode.COMMIT_STAGES,
+        RequestCode.QUERY_LEDGER,
+        RequestCode.APPEND_ONCE,
+    ):
+        assert (await channel.request(code, None, b"\xff" * 50)).code != ResponseCode.SUCCESS
     for said in (b"", b"{}", b"[1,[]]", b"\xff"):
-        assert (await channel.request(Code.COMMIT_STAGES, CommitStages(SCOPE, 0), said)).code != Response.SUCCESS
-        assert (await channel.request(Code.DROP_STAGES, None, said)).code != Response.SUCCESS
-    negative = await channel.request(Code.STAGE_RECORDS, StageRecords("a", -1), blob("t", {0: [b"a"]}))
-    assert negative.code != Response.SUCCESS
+        assert (
+            await channel.request(RequestCode.COMMIT_STAGES, CommitStages(SCOPE, 0), said)
+        ).code != ResponseCode.SUCCESS
+        assert (await channel.request(RequestCode.DROP_STAGES, None, said)).code != ResponseCode.SUCCESS
+    negative = await channel.request(RequestCode.STAGE_RECORDS, StageRecords("a", -1), blob("t", {0: [b"a"]}))
+    assert negative.code != ResponseCode.SUCCESS
     assert await desk.ledger() is None
     for scope in ("", "x" * 1000, "a\nb"):
         with pytest.raises(Refused):

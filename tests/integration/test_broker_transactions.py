@@ -17,9 +17,9 @@ from sparrow.net import Channel, connect
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import CheckTransaction, EndTransaction, Sent
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import CheckTransaction, EndTransaction, SendMessageResponse
 from sparrow.wire.properties import encode
 
 T = Queue("T", 1)
@@ -30,7 +30,7 @@ CHECKED_OUT = Queue(CHECK_LIMIT_TOPIC, 0)
 class Asked:
     """What a producer was asked."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: RemotingCommand) -> None:
         self.header = headers.read(CheckTransaction, command.ext)
         self.message = record.decode(bytes(command.body))
 
@@ -41,19 +41,21 @@ class Producer:
     def __init__(self, channel: Channel, asked: list[Asked]) -> None:
         self.channel, self.asked = channel, asked
 
-    async def begin(self, body: bytes, group: str = "p", **named: str) -> Sent:
+    async def begin(self, body: bytes, group: str = "p", **named: str) -> SendMessageResponse:
         said = encode({"TRAN_MSG": "true", "PGROUP": group, **named}).decode()
         header = headers.SendMessageV2(group, T.topic, "TBW102", 4, T.id, 4, 1, 5, said)
-        answer = await self.channel.request(Code.SEND_MESSAGE_V2, header, body)
-        assert answer.code == Response.SUCCESS, answer.remark
-        return headers.read(Sent, answer.ext)
+        answer = await self.channel.request(RequestCode.SEND_MESSAGE_V2, header, body)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return headers.read(SendMessageResponse, answer.ext)
 
-    def word(self, sent: Sent, verdict: int, group: str = "p", **changes: int) -> EndTransaction:
+    def word(self, sent: SendMessageResponse, verdict: int, group: str = "p", **changes: int) -> EndTransaction:
         place = {"queue": sent.queue_offset, "physical": int(sent.message_id[-16:], 16)} | changes
         return EndTransaction(group, place["queue"], place["physical"], verdict, "id")
 
-    async def end(self, sent: Sent, verdict: int, group: str = "p", **changes: int) -> int:
-        return (await self.channel.request(Code.END_TRANSACTION, self.word(sent, verdict, group, **changes))).code
+    async def end(self, sent: SendMessageResponse, verdict: int, group: str = "p", **changes: int) -> int:
+        return (
+            await self.channel.request(RequestCode.END_TRANSACTION, self.word(sent, verdict, group, **changes))
+        ).code
 
 
 class Stage:
@@ -79,15 +81,15 @@ class Stage:
         asked: list[Asked] = []
 
         class Serve:
-            def __call__(self, command: Command, channel: Channel) -> None:
-                assert command.code == Code.CHECK_TRANSACTION_STATE
+            def __call__(self, command: RemotingCommand, channel: Channel) -> None:
+                assert command.code == RequestCode.CHECK_TRANSACTION_STATE
                 asked.append(Asked(command))
 
         channel = await connect(self.server.address, Serve())
         self._channels.append(channel)
         beat = bodies.HeartbeatData(f"{name}@1", [bodies.ProducerData(group)], [])
-        answer = await channel.request(Code.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await channel.request(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         return Producer(channel, asked)
 
     async def messages(self, queue: Queue = T) -> list[StoredMessage]:
@@ -116,7 +118,7 @@ async def test_a_half_message_is_seen_once_it_is_committed(stage):
         sent = await producer.begin(b"paid", TAGS="a", DELAY="3")
         assert sent.queue_id == T.id
         assert await stage.bodies() == []
-        assert await producer.end(sent, COMMIT) == Response.SUCCESS
+        assert await producer.end(sent, COMMIT) == ResponseCode.SUCCESS
         (message,) = await stage.messages()
         assert (message.body, message.flag, message.born_ms, message.tags) == (b"paid", 5, 1, "a")
         assert message.sys_flag & 0xC == COMMIT
@@ -129,8 +131,8 @@ async def test_a_half_message_that_is_rolled_back_is_never_seen(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"not paid")
-        assert await producer.end(sent, ROLL_BACK) == Response.SUCCESS
-        assert await producer.end(sent, COMMIT) == Response.SUCCESS
+        assert await producer.end(sent, ROLL_BACK) == ResponseCode.SUCCESS
+        assert await producer.end(sent, COMMIT) == ResponseCode.SUCCESS
         assert await stage.bodies() == []
         assert await stage.bodies(OP_QUEUE) == [b"0"]
     async with stage.running():
@@ -143,9 +145,9 @@ async def test_a_second_word_changes_nothing_not_even_after_a_restart(stage, sec
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
         words = [producer.end(sent, COMMIT), *(producer.end(sent, second) for _ in range(5))]
-        assert set(await asyncio.gather(*words)) == {Response.SUCCESS}
+        assert set(await asyncio.gather(*words)) == {ResponseCode.SUCCESS}
     async with stage.running():
-        assert await (await stage.producer()).end(sent, second) == Response.SUCCESS
+        assert await (await stage.producer()).end(sent, second) == ResponseCode.SUCCESS
         assert await stage.bodies() == [b"paid"]
         assert len(await stage.bodies(OP_QUEUE)) == 1
 
@@ -154,11 +156,11 @@ async def test_a_strangers_word_changes_nothing(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
-        assert await producer.end(sent, COMMIT, group="stranger") == Response.SYSTEM_ERROR
-        assert await producer.end(sent, COMMIT, physical=0) == Response.SYSTEM_ERROR
-        assert await producer.end(sent, COMMIT, queue=77) == Response.SUCCESS  # not, or no longer, known
-        assert await producer.end(sent, UNKNOWN) == Response.SUCCESS
-        assert await producer.end(sent, 4) == Response.SUCCESS
+        assert await producer.end(sent, COMMIT, group="stranger") == ResponseCode.SYSTEM_ERROR
+        assert await producer.end(sent, COMMIT, physical=0) == ResponseCode.SYSTEM_ERROR
+        assert await producer.end(sent, COMMIT, queue=77) == ResponseCode.SUCCESS  # not, or no longer, known
+        assert await producer.end(sent, UNKNOWN) == ResponseCode.SUCCESS
+        assert await producer.end(sent, 4) == ResponseCode.SUCCESS
         assert await stage.bodies() == []
         assert stage.broker.transactions.count == 1
         await producer.end(sent, COMMIT)
@@ -169,7 +171,7 @@ async def test_a_word_that_wants_no_answer_gets_none(stage):
     async with stage.running():
         producer = await stage.producer()
         sent = await producer.begin(b"paid")
-        producer.channel.tell(Code.END_TRANSACTION, producer.word(sent, COMMIT))
+        producer.channel.tell(RequestCode.END_TRANSACTION, producer.word(sent, COMMIT))
         await eventually(lambda: stage.broker.transactions.count == 0)
         assert await stage.bodies() == [b"paid"]
 
@@ -180,10 +182,10 @@ async def test_a_commit_that_cannot_be_done_can_be_said_again(stage):
         sent = await producer.begin(b"paid")
         topic = stage.broker.topics[T.topic]
         await stage.broker.topics.delete(T.topic)
-        assert await producer.end(sent, COMMIT) == Response.TOPIC_NOT_EXIST
+        assert await producer.end(sent, COMMIT) == ResponseCode.TOPIC_NOT_EXIST
         await stage.broker.topics.put(topic)
         assert stage.broker.transactions.count == 1
-        assert await producer.end(sent, COMMIT) == Response.SUCCESS
+        assert await producer.end(sent, COMMIT) == ResponseCode.SUCCESS
         assert await stage.bodies() == [b"paid"]
 
 
@@ -267,7 +269,7 @@ async def test_the_question_shows_the_message_as_it_was_meant(stage):
         assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
         assert message.sys_flag & 0xC == 0
         answer = EndTransaction("p", header.half_queue_offset, header.half_physical_offset, COMMIT, "k", True)
-        producer.channel.tell(Code.END_TRANSACTION, answer)
+        producer.channel.tell(RequestCode.END_TRANSACTION, answer)
         await eventually(lambda: stage.broker.transactions.count == 0)
         assert await stage.bodies() == [b"paid"]
 
@@ -297,7 +299,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(sta
         await stage.scan(30_000)
         await eventually(lambda: second.asked)
         assert stranger.asked == []
-        assert await second.end(sent, COMMIT) == Response.SUCCESS
+        assert await second.end(sent, COMMIT) == ResponseCode.SUCCESS
         assert await stage.bodies() == [b"paid"]
 
 
@@ -325,7 +327,7 @@ async def test_after_the_last_question_it_is_set_aside_for_inspection(stage):
         assert len(producer.asked) == 3
         (message,) = await stage.messages(CHECKED_OUT)
         assert (message.body, message.properties["REAL_TOPIC"]) == (b"forgotten", "T")
-        assert await producer.end(sent, COMMIT) == Response.SUCCESS
+        assert await producer.end(sent, COMMIT) == ResponseCode.SUCCESS
         assert await stage.bodies() == []
     async with stage.running():
         assert stage.broker.transactions.count == 0

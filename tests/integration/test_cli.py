@@ -13,7 +13,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from sparrow.cli.main import VERBS, app
+from sparrow.cli.main import COMMAND_MODULES, app
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model import Message
 from sparrow.spark.runtime.tar_archive import extract
@@ -30,12 +30,12 @@ def test_plain_sparrow_and_help_explain_themselves(tmp_path: Path) -> None:
     for words in ([], ["--help"]):
         done = run(*words, cwd=tmp_path)
         assert "Usage" in done.stdout + done.stderr
-        for verb in VERBS:
+        for verb in COMMAND_MODULES:
             assert f" {verb} " in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    "words", [[verb] for verb in VERBS] + [["store", "info"], ["pipeline", "archive"]], ids=" ".join
+    "words", [[verb] for verb in COMMAND_MODULES] + [["store", "info"], ["pipeline", "archive"]], ids=" ".join
 )
 def test_every_verb_has_help(words: list[str]) -> None:
     done = CliRunner().invoke(app, [*words, "--help"])

@@ -20,9 +20,9 @@ from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.model.message import StoredMessage
 from sparrow.net import Channel
 from sparrow.wire import bodies, headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus, ResetOffset
 from sparrow.wire.message_ids import format_offset_id
 
 QUEUES = 8
@@ -192,9 +192,9 @@ async def test_in_broadcast_mode_every_member_gets_everything_and_goes_on_where_
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-async def done(channel: Channel, code: int, header: headers.Header) -> Command:
+async def done(channel: Channel, code: int, header: headers.Header) -> RemotingCommand:
     answer = await channel.request(code, header, timeout_ms=10_000)
-    assert answer.code == Response.SUCCESS, answer.remark
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
     return answer
 
 
@@ -211,7 +211,7 @@ async def test_a_group_that_an_operator_resets_reads_again(stand, orderly):
             await stand.commits(5, "readers", "T", queue_id)
         for inbox in inboxes:
             inbox.messages.clear()
-        await done(stand.channel, Code.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "readers", 0, True))
+        await done(stand.channel, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "readers", 0, True))
         await eventually(lambda: sum(len(inbox.messages) for inbox in inboxes) >= len(every))
         assert sorted(text for inbox in inboxes for text in inbox.texts) == sorted(every)
         for queue_id in range(QUEUES):
@@ -227,12 +227,14 @@ async def test_a_consumer_says_where_it_is_and_how_it_is_doing(stand):
         await eventually(lambda: len(inbox.messages) == 5 * QUEUES)
         client_id = consumer.session.client_id
 
-        asked = ConsumerStatus("T", "readers")
-        answer = await done(stand.channel, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        asked = GetConsumerStatus("T", "readers")
+        answer = await done(stand.channel, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
         table = bodies.read(bodies.ConsumerStatus, answer.body).consumer_table
         assert table == {client_id: {queue_of("T", queue_id): 5 for queue_id in range(QUEUES)}}
 
-        answer = await done(stand.channel, Code.GET_CONSUMER_RUNNING_INFO, ConsumerRunning("readers", client_id))
+        answer = await done(
+            stand.channel, RequestCode.GET_CONSUMER_RUNNING_INFO, GetConsumerRunningInfo("readers", client_id)
+        )
         said = bodies.read(broker_requests._Running, answer.body)
         assert said.properties["PROP_CONSUME_ORDERLY"] == "false"
         assert said.properties["PROP_CONSUMER_START_TIMESTAMP"] == str(consumer.started_ms)
@@ -260,14 +262,14 @@ async def test_a_consumer_handles_one_message_out_of_turn_and_says_what_came_of_
         await eventually(lambda: "bad" in handled)
         results = {}
         for text, message in found.items():
-            asked = ConsumeDirectly(
+            asked = ConsumeMessageDirectly(
                 "readers",
                 consumer.session.client_id,
                 format_offset_id(message.store_host, message.physical_offset),
                 topic="T",
             )
-            answer = await done(stand.channel, Code.CONSUME_MESSAGE_DIRECTLY, asked)
-            results[text] = bodies.read(bodies.ConsumedDirectly, answer.body)
+            answer = await done(stand.channel, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked)
+            results[text] = bodies.read(bodies.ConsumeDirectlyResult, answer.body)
     assert results["good"].consume_result == "CR_SUCCESS"
     assert results["bad"].consume_result == "CR_THROW_EXCEPTION"
     assert "ValueError" in (results["bad"].remark or "")
@@ -281,8 +283,8 @@ async def test_a_consumer_without_a_handler_refuses_to_handle_a_message(stand):
         await consumer.subscribe("T")
         [message] = await consumer.poll(timeout_ms=10_000)
         assert texts([message]) == ["x"]
-        asked = ConsumeDirectly(
+        asked = ConsumeMessageDirectly(
             "readers", None, format_offset_id(message.store_host, message.physical_offset), topic="T"
         )
-        answer = await done(stand.channel, Code.CONSUME_MESSAGE_DIRECTLY, asked)
-        assert bodies.read(bodies.ConsumedDirectly, answer.body).consume_result == "CR_THROW_EXCEPTION"
+        answer = await done(stand.channel, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked)
+        assert bodies.read(bodies.ConsumeDirectlyResult, answer.body).consume_result == "CR_THROW_EXCEPTION"

@@ -21,14 +21,14 @@ from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 
 QUEUES = 4
 
 
 @asynccontextmanager
 async def naming(port: int = 0) -> AsyncIterator[NameServer]:
-    async with NameServer(NamingSettings(port=port)) as server:
+    async with NameServer(NameServerSettings(port=port)) as server:
         yield server
 
 
@@ -48,7 +48,7 @@ async def reading(stack: AsyncExitStack, consumer: Consumer, topic: str = "T") -
 
 
 async def test_without_a_name_server_clients_that_know_their_routes_go_on(tmp_path):
-    async with AsyncExitStack() as stack, NameServer(NamingSettings(port=0)) as server:
+    async with AsyncExitStack() as stack, NameServer(NameServerSettings(port=0)) as server:
         names = str(server.address)
         await stack.enter_async_context(running_broker(tmp_path, name_servers=names))
         producer = await stack.enter_async_context(Producer(names))

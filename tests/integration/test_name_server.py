@@ -9,16 +9,16 @@ from tests.support.waiting import eventually
 from sparrow import net
 from sparrow.model.errors import ConnectionLost, SettingsError, UnknownTopic
 from sparrow.nameserver import NameServer
-from sparrow.nameserver.registration import LARGE_BODY_BYTES
-from sparrow.settings import NamingSettings
+from sparrow.nameserver.registration import LARGE_REGISTRATION_BYTES
+from sparrow.settings import NameServerSettings
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import (
     BrokerMemberGroup,
+    BrokerRegistration,
     ClusterTable,
     DataVersion,
     KvTable,
     QueueData,
-    Registration,
     RouteData,
     TopicConfig,
     TopicList,
@@ -26,12 +26,12 @@ from sparrow.wire.bodies import (
     write_registration,
 )
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.frame import Command, Serialization, decode, encode
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.frame import RemotingCommand, Serialization, decode, encode
 
 ADDRESS = "10.0.0.1:10911"
-SETTINGS = NamingSettings(port=0)
+SETTINGS = NameServerSettings(port=0)
 
 
 class Clock:
@@ -45,7 +45,7 @@ class Clock:
 def registration(*names, counter=1):
     configs = [TopicConfig(name, 4, 4) for name in names or ("T", "DefaultCluster")]
     table = {config.topic_name: config for config in configs}
-    return Registration(TopicTable(topic_config_table=table, data_version=DataVersion(counter, 1000)))
+    return BrokerRegistration(TopicTable(topic_config_table=table, data_version=DataVersion(counter, 1000)))
 
 
 def register(
@@ -62,18 +62,18 @@ def register(
         body_crc=body_crc(body) if crc is None else crc,
         **others,
     )
-    return channel.request(Code.REGISTER_BROKER, header, body)
+    return channel.request(RequestCode.REGISTER_BROKER, header, body)
 
 
 async def done(request):
     answer = await request
-    assert answer.code == Response.SUCCESS, answer.remark
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
     return answer
 
 
 async def route(channel, topic="T"):
-    answer = await channel.request(Code.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
-    return bodies.read(RouteData, answer.body) if answer.code == Response.SUCCESS else answer.code
+    answer = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
+    return bodies.read(RouteData, answer.body) if answer.code == ResponseCode.SUCCESS else answer.code
 
 
 async def addresses(channel, topic="T"):
@@ -119,7 +119,7 @@ async def test_a_client_gets_the_route_a_broker_registered(broker, client, is_co
 
 async def test_a_route_is_compact_json_that_go_and_java_can_read(broker, client):
     await done(register(broker))
-    answer = await client.request(Code.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("T"))
+    answer = await client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("T"))
     assert b'"brokerAddrs":{"0":"10.0.0.1:10911"}' in bytes(answer.body)
     assert b" " not in bytes(answer.body)
 
@@ -127,7 +127,7 @@ async def test_a_route_is_compact_json_that_go_and_java_can_read(broker, client)
 async def test_a_binary_header_is_answered_with_a_binary_header(broker, server):
     await done(register(broker))
     reader, writer = await asyncio.open_connection(*server.address)
-    request = Command(105, 7, 0, ext={"topic": "T"}, serialization=Serialization.BINARY)
+    request = RemotingCommand(105, 7, 0, ext={"topic": "T"}, serialization=Serialization.BINARY)
     writer.write(encode(request))
     start = await reader.readexactly(4)
     answer = decode(start + await reader.readexactly(int.from_bytes(start)))
@@ -139,29 +139,29 @@ async def test_a_binary_header_is_answered_with_a_binary_header(broker, server):
 async def test_a_registration_too_large_for_the_loop_is_read_whole_and_in_order(broker, client):
     names = [f"topic-with-a-rather-long-name-{n}" for n in range(4000)]
     large = registration(*names, counter=1)
-    assert len(write_registration(large, is_compressed=False)) > LARGE_BODY_BYTES
+    assert len(write_registration(large, is_compressed=False)) > LARGE_REGISTRATION_BYTES
     first = register(broker, large)
     second = register(broker, registration("T", "DefaultCluster", names[0], counter=2))
     await done(first)
     await done(second)
-    assert len((await ask(client, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList)).topic_list) == 4002
+    assert len((await ask(client, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList)).topic_list) == 4002
     compared = await done(
         broker.request(
-            Code.QUERY_DATA_VERSION,
+            RequestCode.QUERY_DATA_VERSION,
             headers.QueryDataVersion("broker-a", ADDRESS, "DefaultCluster", 0),
             bodies.write(DataVersion(2, 1000)),
         )
     )
-    assert not headers.read(headers.DataVersionCompared, compared.ext).changed
+    assert not headers.read(headers.QueryDataVersionResponse, compared.ext).changed
 
 
 async def test_an_unknown_topic_is_code_17_and_says_which_topic_and_what_to_do(client):
-    answer = await client.request(Code.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("nowhere"))
-    assert answer.code == Response.TOPIC_NOT_EXIST
+    answer = await client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("nowhere"))
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     first, hint = answer.remark.splitlines()
     assert first == "No topic route info in name server for the topic: nowhere"
     assert "create it" in hint
-    error = error_of(answer.code, answer.remark)
+    error = error_for_response(answer.code, answer.remark)
     assert isinstance(error, UnknownTopic)
     assert error.topic == "nowhere"
 
@@ -169,7 +169,7 @@ async def test_an_unknown_topic_is_code_17_and_says_which_topic_and_what_to_do(c
 async def test_a_slave_learns_where_its_master_is(broker, client):
     await done(register(broker))
     answer = await done(register(client, number=1, address="10.0.0.2:10911"))
-    told = headers.read(headers.BrokerRegistered, answer.ext)
+    told = headers.read(headers.RegisterBrokerResponse, answer.ext)
     assert (told.master_address, told.ha_address) == (ADDRESS, "10.0.0.1:10912")
     assert await addresses(client) == {"broker-a": {0: ADDRESS, 1: "10.0.0.2:10911"}}
 
@@ -177,8 +177,8 @@ async def test_a_slave_learns_where_its_master_is(broker, client):
 async def test_an_unregistered_broker_is_in_no_route(broker, client):
     await done(register(broker))
     header = headers.UnregisterBroker("broker-a", ADDRESS, "DefaultCluster", 0)
-    await done(broker.request(Code.UNREGISTER_BROKER, header))
-    assert await addresses(client) == Response.TOPIC_NOT_EXIST
+    await done(broker.request(RequestCode.UNREGISTER_BROKER, header))
+    assert await addresses(client) == ResponseCode.TOPIC_NOT_EXIST
 
 
 # -- brokers that go without a word ------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
     before = len(server._listener.channels)
     async with server.naming.registering:
         header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
-        broker.tell(Code.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False))
+        broker.tell(RequestCode.REGISTER_BROKER, header, write_registration(registration(), is_compressed=False))
         broker.close()
         await eventually(lambda: len(server._listener.channels) == before - 1)
     await done(register(client, name="broker-b", address="10.0.0.2:10911"))  # its turn comes after the other's
@@ -219,13 +219,15 @@ async def test_a_broker_whose_connection_closes_while_its_registration_waits_is_
 
 async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not():
     clock = Clock()
-    async with NameServer(NamingSettings(port=0, scan_interval_ms=5, broker_silence_ms=1000), now_ms=clock) as server:
+    async with NameServer(
+        NameServerSettings(port=0, scan_interval_ms=5, broker_silence_ms=1000), now_ms=clock
+    ) as server:
         broker, other = await net.connect(server.address), await net.connect(server.address)
         await done(register(broker))
         await done(register(other, name="broker-b", address="10.0.0.2:10911"))
         clock.now += 900
         header = headers.QueryDataVersion("broker-b", "10.0.0.2:10911", "DefaultCluster", 0)
-        await done(other.request(Code.QUERY_DATA_VERSION, header, bodies.write(DataVersion(1, 1000))))
+        await done(other.request(RequestCode.QUERY_DATA_VERSION, header, bodies.write(DataVersion(1, 1000))))
         clock.now += 900
         await eventually(lambda: server.naming.routes.member_addresses("broker-a") == {})
         assert await addresses(other) == {"broker-b": {0: "10.0.0.2:10911"}}
@@ -236,7 +238,7 @@ async def test_a_silent_broker_is_dropped_and_one_that_compares_versions_is_not(
 
 async def test_a_broker_may_ask_for_a_silence_of_its_own():
     clock = Clock()
-    async with NameServer(NamingSettings(port=0, scan_interval_ms=5), now_ms=clock) as server:
+    async with NameServer(NameServerSettings(port=0, scan_interval_ms=5), now_ms=clock) as server:
         broker = await net.connect(server.address)
         await done(register(broker, heartbeat_timeout_ms=50))
         await done(register(broker, name="broker-b", address="10.0.0.2:10911"))
@@ -249,8 +251,10 @@ async def test_versions_are_compared_and_unknown_brokers_told_to_register(broker
     header = headers.QueryDataVersion("broker-a", ADDRESS, "DefaultCluster", 0)
 
     async def compare(counter):
-        answer = await done(broker.request(Code.QUERY_DATA_VERSION, header, bodies.write(DataVersion(counter, 1000))))
-        return headers.read(headers.DataVersionCompared, answer.ext).changed, bytes(answer.body)
+        answer = await done(
+            broker.request(RequestCode.QUERY_DATA_VERSION, header, bodies.write(DataVersion(counter, 1000)))
+        )
+        return headers.read(headers.QueryDataVersionResponse, answer.ext).changed, bytes(answer.body)
 
     assert await compare(1) == (True, b"")
     await done(register(broker))
@@ -260,13 +264,13 @@ async def test_versions_are_compared_and_unknown_brokers_told_to_register(broker
 
 async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
     clock = Clock()
-    async with NameServer(NamingSettings(port=0, broker_silence_ms=1000), now_ms=clock) as server:
+    async with NameServer(NameServerSettings(port=0, broker_silence_ms=1000), now_ms=clock) as server:
         broker = await net.connect(server.address)
         await done(register(broker))
         clock.now += 900
         for name in ("broker-a", "stranger"):
             heartbeat = headers.BrokerHeartbeat("DefaultCluster", ADDRESS, name)
-            await done(broker.request(Code.BROKER_HEARTBEAT, heartbeat))
+            await done(broker.request(RequestCode.BROKER_HEARTBEAT, heartbeat))
         clock.now += 900
         assert server.naming.routes.expire(clock.now) == []
 
@@ -276,9 +280,9 @@ async def test_a_heartbeat_is_a_sign_of_life_and_harmless_from_a_stranger():
 
 async def test_a_registration_that_was_damaged_on_its_way_is_refused(broker, client):
     answer = await register(broker, crc=12345)
-    assert answer.code == Response.SYSTEM_ERROR
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "bodyCrc32" in answer.remark
-    assert await addresses(client) == Response.TOPIC_NOT_EXIST
+    assert await addresses(client) == ResponseCode.TOPIC_NOT_EXIST
     await done(register(broker, crc=0))
 
 
@@ -295,36 +299,36 @@ async def test_a_registration_that_was_damaged_on_its_way_is_refused(broker, cli
 )
 async def test_a_body_that_makes_no_sense_gets_an_error_and_the_connection_stays(broker, is_compressed, body):
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0, is_compressed=is_compressed)
-    answer = await broker.request(Code.REGISTER_BROKER, header, body)
-    assert answer.code == Response.SYSTEM_ERROR
+    answer = await broker.request(RequestCode.REGISTER_BROKER, header, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "cannot be read" in answer.remark
     await done(register(broker))
 
 
 async def test_a_missing_or_empty_field_is_named_and_the_connection_stays(broker):
-    answer = await broker.request(Code.REGISTER_BROKER, headers.BrokerNamed("broker-a"))
-    assert answer.code == Response.SYSTEM_ERROR
+    answer = await broker.request(RequestCode.REGISTER_BROKER, headers.ChangeWritePermission("broker-a"))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "'brokerAddr' is missing" in answer.remark
-    answer = await broker.request(Code.GET_ROUTEINFO_BY_TOPIC)
-    assert answer.code == Response.SYSTEM_ERROR
+    answer = await broker.request(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "'topic' is missing" in answer.remark
     answer = await register(broker, address="")
-    assert answer.code == Response.SYSTEM_ERROR
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "'brokerAddr' is empty" in answer.remark
     await done(register(broker))
 
 
 async def test_a_first_registration_of_one_topic_is_refused(broker):
     answer = await register(broker, registration("T"))
-    assert answer.code == Response.SYSTEM_ERROR
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "register all topics first" in answer.remark
 
 
 async def test_an_unknown_request_is_code_3_and_the_connection_stays(client):
-    answer = await client.request(Code.PULL_MESSAGE)
-    assert answer.code == Response.REQUEST_CODE_NOT_SUPPORTED
+    answer = await client.request(RequestCode.PULL_MESSAGE)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == " request type 11 not supported"
-    assert await addresses(client) == Response.TOPIC_NOT_EXIST
+    assert await addresses(client) == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x08\0\0\0\x04abcd", b"\xff" * 64])
@@ -340,14 +344,14 @@ async def test_garbage_closes_only_the_connection_it_came_over(server, broker, c
 async def test_a_one_way_registration_is_taken_and_not_answered(server, broker, client):
     body = write_registration(registration(), is_compressed=False)
     header = headers.RegisterBroker("broker-a", ADDRESS, "DefaultCluster", "", 0)
-    broker.tell(Code.REGISTER_BROKER, header, body)
+    broker.tell(RequestCode.REGISTER_BROKER, header, body)
     await eventually(lambda: server.naming.routes.member_addresses("broker-a"))
     assert await addresses(broker) == {"broker-a": {0: ADDRESS}}
 
 
 async def test_a_port_in_use_is_a_settings_error(server):
     with pytest.raises(SettingsError):
-        await NameServer(NamingSettings(port=server.address.port)).start()
+        await NameServer(NameServerSettings(port=server.address.port)).start()
 
 
 async def test_a_stopped_server_has_hung_up_and_takes_no_one_new():
@@ -366,95 +370,100 @@ async def test_a_stopped_server_has_hung_up_and_takes_no_one_new():
 async def test_clusters_brokers_and_topics_are_listed(broker, client):
     await done(register(broker))
     await done(register(broker, registration("U", "V"), name="broker-b", address="10.0.0.2:10911"))
-    table = await ask(client, Code.GET_BROKER_CLUSTER_INFO, ClusterTable)
+    table = await ask(client, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterTable)
     assert table.cluster_addr_table == {"DefaultCluster": ["broker-a", "broker-b"]}
     assert table.broker_addr_table["broker-b"].broker_addrs == {0: "10.0.0.2:10911"}
     everything = ["DefaultCluster", "T", "U", "V"]
-    assert (await ask(client, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList)).topic_list == everything
+    assert (await ask(client, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, TopicList)).topic_list == everything
     for cluster, expected in (("DefaultCluster", everything), ("unknown", [])):
-        listed = await ask(client, Code.GET_TOPICS_BY_CLUSTER, TopicList, headers.TopicsOfCluster(cluster))
+        listed = await ask(client, RequestCode.GET_TOPICS_BY_CLUSTER, TopicList, headers.GetClusterTopics(cluster))
         assert listed.topic_list == expected
-    system = await ask(client, Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, TopicList)
+    system = await ask(client, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, TopicList)
     assert system == TopicList(["DefaultCluster", "broker-a", "broker-b"], ADDRESS)
     group = await ask(
-        client, Code.GET_BROKER_MEMBER_GROUP, BrokerMemberGroup, headers.AskBrokerGroup("DefaultCluster", "broker-a")
+        client,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        BrokerMemberGroup,
+        headers.GetBrokerMembers("DefaultCluster", "broker-a"),
     )
     assert group.broker_member_group.broker_addrs == {0: ADDRESS}
 
 
 async def test_a_name_server_without_brokers_lists_nothing(client):
-    assert await ask(client, Code.GET_BROKER_CLUSTER_INFO, ClusterTable) == ClusterTable()
+    assert await ask(client, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterTable) == ClusterTable()
     for code in (206, 304, 311, 312, 313):
         assert await ask(client, code, TopicList) == TopicList()
 
 
 async def test_tools_delete_and_register_topics(broker, client):
     await done(register(broker))
-    await done(client.request(Code.DELETE_TOPIC_IN_NAMESRV, headers.DeleteTopic("T", "elsewhere")))
+    await done(client.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteTopic("T", "elsewhere")))
     assert await addresses(client) == {"broker-a": {0: ADDRESS}}
-    await done(client.request(Code.DELETE_TOPIC_IN_NAMESRV, headers.DeleteTopic("T")))
-    assert await addresses(client) == Response.TOPIC_NOT_EXIST
+    await done(client.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteTopic("T")))
+    assert await addresses(client) == ResponseCode.TOPIC_NOT_EXIST
     wanted = bodies.write(RouteData(queue_datas=[QueueData("broker-a", 2, 2, 6)]))
-    await done(client.request(Code.REGISTER_TOPIC_IN_NAMESRV, headers.AskTopic("T"), wanted))
+    await done(client.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, headers.TopicRequest("T"), wanted))
     assert (await route(client)).queue_datas == [QueueData("broker-a", 2, 2, 6)]
 
 
 async def test_tools_take_and_give_write_permissions(broker, client):
     await done(register(broker))
-    answer = await done(client.request(Code.WIPE_WRITE_PERM_OF_BROKER, headers.BrokerNamed("broker-a")))
-    assert headers.read(headers.WritesForbidden, answer.ext).topics == 2
+    answer = await done(
+        client.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.ChangeWritePermission("broker-a"))
+    )
+    assert headers.read(headers.WipeWritePermissionResponse, answer.ext).topics == 2
     assert (await route(client)).queue_datas[0].perm == 4
-    answer = await done(client.request(Code.ADD_WRITE_PERM_OF_BROKER, headers.BrokerNamed("broker-a")))
-    assert headers.read(headers.WritesAllowed, answer.ext).topics == 2
+    answer = await done(client.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, headers.ChangeWritePermission("broker-a")))
+    assert headers.read(headers.AddWritePermissionResponse, answer.ext).topics == 2
     assert (await route(client)).queue_datas[0].perm == 6
 
 
 async def test_kv_is_put_got_listed_and_deleted(client):
-    await done(client.request(Code.PUT_KV_CONFIG, headers.PutKv("ns", "k", "v")))
-    answer = await done(client.request(Code.GET_KV_CONFIG, headers.AskKv("ns", "k")))
-    assert headers.read(headers.KvFound, answer.ext).value == "v"
-    assert (await ask(client, Code.GET_KVLIST_BY_NAMESPACE, KvTable, headers.ListKv("ns"))).table == {"k": "v"}
-    await done(client.request(Code.DELETE_KV_CONFIG, headers.AskKv("ns", "k")))
-    answer = await client.request(Code.GET_KV_CONFIG, headers.AskKv("ns", "k"))
-    assert (answer.code, answer.remark) == (Response.QUERY_NOT_FOUND, "No config item, Namespace: ns Key: k")
-    answer = await client.request(Code.GET_KVLIST_BY_NAMESPACE, headers.ListKv("ns"))
-    assert answer.code == Response.QUERY_NOT_FOUND
+    await done(client.request(RequestCode.PUT_KV_CONFIG, headers.PutKv("ns", "k", "v")))
+    answer = await done(client.request(RequestCode.GET_KV_CONFIG, headers.KvEntryRequest("ns", "k")))
+    assert headers.read(headers.GetKvResponse, answer.ext).value == "v"
+    assert (await ask(client, RequestCode.GET_KVLIST_BY_NAMESPACE, KvTable, headers.ListKv("ns"))).table == {"k": "v"}
+    await done(client.request(RequestCode.DELETE_KV_CONFIG, headers.KvEntryRequest("ns", "k")))
+    answer = await client.request(RequestCode.GET_KV_CONFIG, headers.KvEntryRequest("ns", "k"))
+    assert (answer.code, answer.remark) == (ResponseCode.QUERY_NOT_FOUND, "No config item, Namespace: ns Key: k")
+    answer = await client.request(RequestCode.GET_KVLIST_BY_NAMESPACE, headers.ListKv("ns"))
+    assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
 async def test_kv_outlives_the_server_in_its_file(tmp_path):
     path = tmp_path / "kv.json"
     async with NameServer(SETTINGS, path) as server:
         channel = await net.connect(server.address)
-        await done(channel.request(Code.PUT_KV_CONFIG, headers.PutKv("ns", "k", "v")))
+        await done(channel.request(RequestCode.PUT_KV_CONFIG, headers.PutKv("ns", "k", "v")))
     async with NameServer(SETTINGS, path) as server:
         channel = await net.connect(server.address)
-        answer = await done(channel.request(Code.GET_KV_CONFIG, headers.AskKv("ns", "k")))
-        assert headers.read(headers.KvFound, answer.ext).value == "v"
+        answer = await done(channel.request(RequestCode.GET_KV_CONFIG, headers.KvEntryRequest("ns", "k")))
+        assert headers.read(headers.GetKvResponse, answer.ext).value == "v"
 
 
 async def test_the_order_of_a_topic_is_told_to_brokers_and_to_clients_only_if_switched_on(broker, client):
     assert (await done(register(broker))).body == b""
-    await done(client.request(Code.PUT_KV_CONFIG, headers.PutKv("ORDER_TOPIC_CONFIG", "T", "broker-a:4")))
+    await done(client.request(RequestCode.PUT_KV_CONFIG, headers.PutKv("ORDER_TOPIC_CONFIG", "T", "broker-a:4")))
     assert bodies.read(KvTable, (await done(register(broker))).body).table == {"T": "broker-a:4"}
     assert (await route(client)).order_topic_conf is None
-    await done(client.request(Code.UPDATE_NAMESRV_CONFIG, body=b"#by hand\norderMessageEnable=true\n"))
+    await done(client.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"#by hand\norderMessageEnable=true\n"))
     assert (await route(client)).order_topic_conf == "broker-a:4"
     assert (await route(client, "DefaultCluster")).order_topic_conf is None
-    await done(client.request(Code.DELETE_KV_CONFIG, headers.AskKv("ORDER_TOPIC_CONFIG", "T")))
+    await done(client.request(RequestCode.DELETE_KV_CONFIG, headers.KvEntryRequest("ORDER_TOPIC_CONFIG", "T")))
     assert (await route(client)).order_topic_conf is None
 
 
 async def test_settings_are_shown_and_those_that_cannot_change_are_refused_whole(server, client):
     async def shown():
-        lines = bytes((await done(client.request(Code.GET_NAMESRV_CONFIG))).body).decode().splitlines()
+        lines = bytes((await done(client.request(RequestCode.GET_NAMESRV_CONFIG))).body).decode().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     before = await shown()
     assert before["listenPort"] == str(server.address.port)
-    answer = await client.request(Code.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\nlistenPort=1\n")
-    assert answer.code == Response.NO_PERMISSION
+    answer = await client.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\nlistenPort=1\n")
+    assert answer.code == ResponseCode.NO_PERMISSION
     assert "listenPort" in answer.remark
     assert await shown() == before
     for nonsense in (b"\xff", b"no equals sign"):
-        answer = await client.request(Code.UPDATE_NAMESRV_CONFIG, body=nonsense)
-        assert answer.code == Response.SYSTEM_ERROR
+        answer = await client.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=nonsense)
+        assert answer.code == ResponseCode.SYSTEM_ERROR

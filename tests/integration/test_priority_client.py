@@ -23,7 +23,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue
-from sparrow.testing import running
+from sparrow.testing import run_platform
 from sparrow.wire.bodies import QueueRef
 
 HIGH, MIDDLE, LOW = (queue_of("T", lane) for lane in Priority)
@@ -333,7 +333,7 @@ async def test_what_is_delayed_or_in_a_transaction_arrives_in_its_lane(stand):
 def test_the_blocking_client_takes_high_first_too(tmp_path):
     from sparrow.client import Admin, Producer
 
-    with running(tmp_path) as platform:
+    with run_platform(tmp_path) as platform:
         with Admin(platform.name_servers) as admin:
             admin.create_topic("T", 1, has_lanes=True)
         with Producer(platform.name_servers) as producer:
@@ -357,7 +357,7 @@ def test_the_blocking_client_takes_high_first_too(tmp_path):
 def test_a_blocking_loop_brings_few_messages_over_where_others_may_overtake(tmp_path):
     from sparrow.client import Admin, Producer
 
-    with running(tmp_path) as platform:
+    with run_platform(tmp_path) as platform:
         with Admin(platform.name_servers) as admin:
             admin.create_topic("T", 1, has_lanes=True)
         with Producer(platform.name_servers) as producer, BlockingConsumer("g", platform.name_servers) as consumer:

@@ -36,11 +36,11 @@ from sparrow.settings import NetSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import batch, bodies, headers, record
 from sparrow.wire.bodies import QueueRef, TopicConfig, TopicTable
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.compression import COMPRESSED
-from sparrow.wire.frame import Command, answer, encode
-from sparrow.wire.headers import RegisterBroker, SendMessage, SendMessageV2, Sent
-from sparrow.wire.properties import value_of
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.compression import COMPRESSED_FLAG
+from sparrow.wire.frame import RemotingCommand, encode, response_to
+from sparrow.wire.headers import RegisterBroker, SendMessage, SendMessageResponse, SendMessageV2
+from sparrow.wire.properties import property_value
 
 
 @pytest.fixture
@@ -61,18 +61,22 @@ async def stored_anywhere(platform: Platform, topic: str, queues: int = 4) -> li
 
 @asynccontextmanager
 async def scripted_broker(
-    platform: Platform, topic: str, say: Callable[[SendMessage, Command], Command | None], *, name: str = "scripted"
+    platform: Platform,
+    topic: str,
+    say: Callable[[SendMessage, RemotingCommand], RemotingCommand | None],
+    *,
+    name: str = "scripted",
 ) -> AsyncIterator[list[SendMessage]]:
     """A broker that answers sends as told (None: never), and is in the topic's route. Gives the sends it was asked."""
     asked: list[SendMessage] = []
 
-    def serve(command: Command, channel: Channel) -> None:
-        if command.code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
+    def serve(command: RemotingCommand, channel: Channel) -> None:
+        if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             header = headers.read(SendMessageV2, command.ext)
             asked.append(header)
             said = say(header, command)
         else:
-            said = answer(command)
+            said = response_to(command)
         if said is not None:
             channel.write(encode(said))
 
@@ -91,21 +95,23 @@ async def registered(platform: Platform, address: Address, name: str, topic: str
     """The name server believes that this broker has the topic, with one queue. (It takes a single topic of an unknown
     broker for a part of the truth: hence the second.)"""
     table = TopicTable(topic_config_table={name: TopicConfig(name, 1, 1) for name in (topic, "another")})
-    body = bodies.write_registration(bodies.Registration(table), is_compressed=False)
+    body = bodies.write_registration(bodies.BrokerRegistration(table), is_compressed=False)
     header = RegisterBroker(name, str(address), "DefaultCluster", "127.0.0.1:1", 0)
     channel = await connect(Address.parse(platform.name_servers))
-    said = await channel.request(Code.REGISTER_BROKER, header, body)
-    assert said.code == Response.SUCCESS, said.remark
+    said = await channel.request(RequestCode.REGISTER_BROKER, header, body)
+    assert said.code == ResponseCode.SUCCESS, said.remark
     yield
     channel.close()
 
 
-def saying(code: int) -> Callable[[SendMessage, Command], Command]:
-    return lambda _, command: answer(command, code, remark="as told")
+def saying(code: int) -> Callable[[SendMessage, RemotingCommand], RemotingCommand]:
+    return lambda _, command: response_to(command, code, remark="as told")
 
 
-def stored_saying(code: int) -> Callable[[SendMessage, Command], Command]:
-    return lambda _, command: answer(command, code, headers.write(Sent("7F000001" + "0" * 24, 0, 5)))
+def stored_saying(code: int) -> Callable[[SendMessage, RemotingCommand], RemotingCommand]:
+    return lambda _, command: response_to(
+        command, code, headers.write(SendMessageResponse("7F000001" + "0" * 24, 0, 5))
+    )
 
 
 # -- one message ------------------------------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ async def test_a_long_body_travels_compressed(platform: Platform) -> None:
         result = await producer.send(Message.of("orders", body))
     (raw,) = await stored(platform, "orders", result.queue_id, expand=False)
     assert len(raw.body) < len(body) / 10
-    assert raw.sys_flag & COMPRESSED
+    assert raw.sys_flag & COMPRESSED_FLAG
     (message,) = await stored(platform, "orders", result.queue_id)
     assert message.body == body
 
@@ -359,24 +365,24 @@ async def test_a_broker_that_says_not_now_sends_us_elsewhere_with_the_same_id(pl
             results = [await producer.send(Message.of("orders", b"x")) for _ in range(6)]
     assert {result.broker_name for result in results} == {"sparrow"}
     assert len(asked) == 1, "it is left alone after that"
-    assert value_of(asked[0].properties.encode(), b"UNIQ_KEY") in {result.message_id for result in results}
+    assert property_value(asked[0].properties.encode(), b"UNIQ_KEY") in {result.message_id for result in results}
 
 
 async def test_a_message_for_one_queue_is_tried_only_there(platform: Platform) -> None:
     async with Producer(platform.name_servers, retries=2) as producer:
         await producer.send(Message.of("orders", b"makes the topic"))
-        async with scripted_broker(platform, "orders", saying(Response.SYSTEM_BUSY)) as asked:
+        async with scripted_broker(platform, "orders", saying(ResponseCode.SYSTEM_BUSY)) as asked:
             await producer.session.route("orders", is_fresh=True)
             with pytest.raises(Busy, match="as told"):
                 await producer.send(Message.of("orders", b"x"), queue=QueueRef("orders", "scripted", 0))
             with pytest.raises(Busy, match="as told"):
                 await producer.send(Message.of("orders", b"x"), selector=lambda queues, _: queues[0])
     assert len(asked) == 6
-    assert len({value_of(each.properties.encode(), b"UNIQ_KEY") for each in asked}) == 2
+    assert len({property_value(each.properties.encode(), b"UNIQ_KEY") for each in asked}) == 2
 
 
 async def test_a_message_that_is_illegal_is_not_tried_again(platform: Platform) -> None:
-    async with scripted_broker(platform, "orders", saying(Response.MESSAGE_ILLEGAL)) as asked:
+    async with scripted_broker(platform, "orders", saying(ResponseCode.MESSAGE_ILLEGAL)) as asked:
         async with Producer(platform.name_servers) as producer:
             with pytest.raises(Refused, match="as told"):
                 await producer.send(Message.of("orders", b"x"))
@@ -418,8 +424,8 @@ async def test_a_broker_that_hangs_leaves_time_for_another(platform: Platform) -
 
 
 async def test_a_lot_that_fails_fails_each_of_its_messages_and_the_next_goes_on(platform: Platform) -> None:
-    def refuse_first(header: SendMessage, command: Command) -> Command:
-        say = saying(Response.NO_MESSAGE) if b"refuse" in command.body else stored_saying(0)
+    def refuse_first(header: SendMessage, command: RemotingCommand) -> RemotingCommand:
+        say = saying(ResponseCode.NO_MESSAGE) if b"refuse" in command.body else stored_saying(0)
         return say(header, command)
 
     queue = QueueRef("orders", "scripted", 0)
@@ -435,9 +441,9 @@ async def test_a_lot_that_is_tried_again_is_not_overtaken_by_the_next(platform: 
     stored_bodies: list[bytes] = []
     turns = count()
 
-    def busy_every_second_time(header: SendMessage, command: Command) -> Command:
+    def busy_every_second_time(header: SendMessage, command: RemotingCommand) -> RemotingCommand:
         if next(turns) % 2 == 0:
-            return saying(Response.SYSTEM_BUSY)(header, command)
+            return saying(ResponseCode.SYSTEM_BUSY)(header, command)
         stored_bodies.extend(member.body for member in batch.decode(command.body))
         return stored_saying(0)(header, command)
 
@@ -496,11 +502,11 @@ async def test_a_table_without_bodies_is_refused_by_the_names_it_has(platform: P
 
 
 async def test_a_table_cut_short_says_how_many_rows_were_stored(platform: Platform) -> None:
-    def take_two(_: SendMessage, command: Command) -> Command:
+    def take_two(_: SendMessage, command: RemotingCommand) -> RemotingCommand:
         taken.append(command)
-        return stored_saying(0)(_, command) if len(taken) <= 2 else saying(Response.MESSAGE_ILLEGAL)(_, command)
+        return stored_saying(0)(_, command) if len(taken) <= 2 else saying(ResponseCode.MESSAGE_ILLEGAL)(_, command)
 
-    taken: list[Command] = []
+    taken: list[RemotingCommand] = []
     table = pa.table({"body": [b"x" * 10_000] * 1_000})
     async with scripted_broker(platform, "orders", take_two), Producer(platform.name_servers) as producer:
         with pytest.raises(PartialSend) as caught:
@@ -512,7 +518,7 @@ async def test_a_table_cut_short_says_how_many_rows_were_stored(platform: Platfo
 
 
 async def test_a_topic_one_may_not_write_is_not_permitted(platform: Platform) -> None:
-    async with scripted_broker(platform, "orders", saying(Response.NO_PERMISSION)):
+    async with scripted_broker(platform, "orders", saying(ResponseCode.NO_PERMISSION)):
         async with Producer(platform.name_servers, retries=0) as producer:
             with pytest.raises((NotPermitted, Refused)):
                 await producer.send(Message.of("orders", b"x"))

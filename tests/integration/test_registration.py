@@ -13,9 +13,9 @@ from sparrow.model.errors import SettingsError
 from sparrow.model.topic import Topic
 from sparrow.nameserver import NameServer
 from sparrow.net import Address
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 from sparrow.wire import bodies, headers
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 
 CLUSTER = "DefaultCluster"
 
@@ -24,7 +24,7 @@ class Naming:
     """A name server that can be taken away and brought back on the same port."""
 
     def __init__(self):
-        self.server = NameServer(NamingSettings(port=0))
+        self.server = NameServer(NameServerSettings(port=0))
 
     async def start(self):
         await self.server.start()
@@ -33,7 +33,7 @@ class Naming:
         await self.server.stop()
 
     async def come_back(self):
-        self.server = NameServer(NamingSettings(port=self.server.address.port))
+        self.server = NameServer(NameServerSettings(port=self.server.address.port))
         await self.server.start()
 
     def topics(self):
@@ -42,8 +42,8 @@ class Naming:
     async def route(self, topic):
         """As a client sees it: the brokers' addresses, or the code of a refusal."""
         async with channel_to(self.server.address) as channel:
-            answer = await channel.request(Code.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
-        if answer.code != Response.SUCCESS:
+            answer = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute(topic))
+        if answer.code != ResponseCode.SUCCESS:
             return int(answer.code)
         found = bodies.read(bodies.RouteData, answer.body)
         return [data.broker_addrs[0] for data in found.broker_datas]
@@ -93,7 +93,7 @@ async def test_a_changed_topic_is_known_when_the_change_is_done(tmp_path, two):
         await server.broker.topics.put(Topic(name="T", read_queues=3, write_queues=2, permission=4))
         for naming in two:
             async with channel_to(naming.server.address) as channel:
-                answer = await channel.request(Code.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("T"))
+                answer = await channel.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.GetRoute("T"))
             (found,) = bodies.read(bodies.RouteData, answer.body).queue_datas
             assert (found.read_queue_nums, found.write_queue_nums, found.perm) == (3, 2, 4)
 
@@ -102,7 +102,7 @@ async def test_a_stopped_broker_is_in_no_route(tmp_path, two):
     async with running_broker(tmp_path, name_servers=addresses(*two)):
         pass
     for naming in two:
-        assert await naming.route(CLUSTER) == Response.TOPIC_NOT_EXIST
+        assert await naming.route(CLUSTER) == ResponseCode.TOPIC_NOT_EXIST
         assert not naming.topics()
 
 
@@ -112,7 +112,7 @@ async def test_a_killed_broker_is_dropped_at_once(tmp_path, two):
             channel.abort()  # as the system does for a process that is gone
         for naming in two:
             await eventually(lambda naming=naming: not naming.topics(), within_s=2)
-            assert await naming.route(CLUSTER) == Response.TOPIC_NOT_EXIST
+            assert await naming.route(CLUSTER) == ResponseCode.TOPIC_NOT_EXIST
 
 
 async def test_sends_to_new_topics_are_quick_while_a_name_server_is_down(tmp_path, two):
@@ -221,7 +221,7 @@ async def test_stopping_leaves_no_task_behind(tmp_path, two):
         servers = f"{silent};{addresses(*two)}"
         async with running_broker(tmp_path, name_servers=servers, name_server_timeout_ms=300) as server:
             async with channel_to(server.address) as channel:
-                asked = channel.request(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))
+                asked = channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
                 await asked
             telling = asyncio.ensure_future(server.broker.topics.put(Topic(name="New")))
             await eventually(lambda: all("New" in naming.topics() for naming in two))

@@ -19,8 +19,8 @@ from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestDispa
 from sparrow.testing import RunningPlatform
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import HeartbeatData, ProducerData
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import Heartbeat, PushReply, Sent
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import Heartbeat, PushReply, SendMessageResponse
 
 REPLIES = "DefaultCluster_REPLY_TOPIC"
 
@@ -132,35 +132,37 @@ def test_the_blocking_flavour_asks_and_answers_too(platform: RunningPlatform) ->
 
 
 @asynccontextmanager
-async def asker(address: Address, say: Response = Response.SUCCESS) -> AsyncIterator[list[tuple[PushReply, bytes]]]:
+async def asker(
+    address: Address, say: ResponseCode = ResponseCode.SUCCESS
+) -> AsyncIterator[list[tuple[PushReply, bytes]]]:
     """A client known to the broker as a producer, which takes replies, or says it does not."""
     pushed: list[tuple[PushReply, bytes]] = []
 
     async def take(header: PushReply, _: None, call: RequestContext) -> HandlerResponse:
         pushed.append((header, bytes(call.command.body)))
-        return HandlerResponse(code=say, remark=None if say is Response.SUCCESS else "no, thanks")
+        return HandlerResponse(code=say, remark=None if say is ResponseCode.SUCCESS else "no, thanks")
 
-    serving = RequestDispatcher(None, {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
+    serving = RequestDispatcher(None, {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take})
     channel = await connect(address, serving)
     beat = bodies.write(HeartbeatData("me@1", [ProducerData("askers")]))
-    assert (await channel.request(Code.HEART_BEAT, Heartbeat(), beat)).code == Response.SUCCESS
+    assert (await channel.request(RequestCode.HEART_BEAT, Heartbeat(), beat)).code == ResponseCode.SUCCESS
     try:
         yield pushed
     finally:
         channel.close()
 
 
-async def reply(channel: Channel, code: Code, **words: str) -> tuple[int, str | None, Sent]:
-    header = send_header(REPLIES, 0, named(**words), v2=code is Code.SEND_REPLY_MESSAGE_V2)
+async def reply(channel: Channel, code: RequestCode, **words: str) -> tuple[int, str | None, SendMessageResponse]:
+    header = send_header(REPLIES, 0, named(**words), v2=code is RequestCode.SEND_REPLY_MESSAGE_V2)
     answer = await channel.request(code, header, b"42")
-    return answer.code, answer.remark, headers.read(Sent, answer.ext)
+    return answer.code, answer.remark, headers.read(SendMessageResponse, answer.ext)
 
 
-@pytest.mark.parametrize("code", [Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2])
-async def test_a_reply_in_either_spelling_is_pushed_and_stored(tmp_path: Path, code: Code) -> None:
+@pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
+async def test_a_reply_in_either_spelling_is_pushed_and_stored(tmp_path: Path, code: RequestCode) -> None:
     async with running_broker(tmp_path) as server, asker(server.address) as pushed:
         channel = await connect(server.address)
-        assert (await reply(channel, code, REPLY_TO_CLIENT="me@1", CORRELATION_ID="C1"))[0] == Response.SUCCESS
+        assert (await reply(channel, code, REPLY_TO_CLIENT="me@1", CORRELATION_ID="C1"))[0] == ResponseCode.SUCCESS
         ((header, body),) = pushed
         assert (header.topic, body) == (REPLIES, b"42")
         assert header.store_host == str(server.address)
@@ -171,15 +173,15 @@ async def test_a_reply_in_either_spelling_is_pushed_and_stored(tmp_path: Path, c
 
 
 async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_path: Path) -> None:
-    async with running_broker(tmp_path) as server, asker(server.address, Response.SYSTEM_ERROR):
+    async with running_broker(tmp_path) as server, asker(server.address, ResponseCode.SYSTEM_ERROR):
         channel = await connect(server.address)
         for words, why in (
             ({}, "who asked"),
             ({"REPLY_TO_CLIENT": "nobody@1"}, "'nobody@1', who asked, is not online"),
             ({"REPLY_TO_CLIENT": "me@1"}, "did not take the reply: no, thanks"),
         ):
-            code, remark, sent = await reply(channel, Code.SEND_REPLY_MESSAGE_V2, **words)
-            assert code == Response.SYSTEM_ERROR
+            code, remark, sent = await reply(channel, RequestCode.SEND_REPLY_MESSAGE_V2, **words)
+            assert code == ResponseCode.SYSTEM_ERROR
             assert why in (remark or "")
         assert sent.queue_offset == 2
         channel.close()
@@ -187,11 +189,11 @@ async def test_a_reply_that_cannot_be_pushed_is_stored_and_its_sender_told(tmp_p
 
 @pytest.mark.parametrize(
     ("topic", "queue_id", "code"),
-    [("nowhere", 0, Response.TOPIC_NOT_EXIST), (REPLIES, 9, Response.INVALID_PARAMETER)],
+    [("nowhere", 0, ResponseCode.TOPIC_NOT_EXIST), (REPLIES, 9, ResponseCode.INVALID_PARAMETER)],
 )
-async def test_a_reply_is_checked_like_a_message(tmp_path: Path, topic: str, queue_id: int, code: Response) -> None:
+async def test_a_reply_is_checked_like_a_message(tmp_path: Path, topic: str, queue_id: int, code: ResponseCode) -> None:
     async with running_broker(tmp_path) as server:
         channel = await connect(server.address)
-        answer = await channel.request(Code.SEND_REPLY_MESSAGE_V2, send_header(topic, queue_id), b"42")
+        answer = await channel.request(RequestCode.SEND_REPLY_MESSAGE_V2, send_header(topic, queue_id), b"42")
         assert answer.code == code
         channel.close()

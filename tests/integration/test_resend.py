@@ -24,7 +24,7 @@ from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import ResendMessages
 from sparrow.wire.message_ids import format_offset_id
 
@@ -41,13 +41,15 @@ class Desk(Asking):
             await self.send(queue, body, **named)
             self.clock.now_ms += step_ms
 
-    async def resend(self, **fields: object) -> headers.MessagesResent:
-        return await self.done(Code.RESEND_MESSAGES, ResendMessages("T", **{"group": "g", **fields}))
+    async def resend(self, **fields: object) -> headers.ResendMessagesResponse:
+        return await self.done(RequestCode.RESEND_MESSAGES, ResendMessages("T", **{"group": "g", **fields}))
 
     async def refuses(self, **fields: object) -> str:
         """With a sentence, which is the answer; nothing was stored."""
         before = self.broker.store.bounds_now(RETRY)
-        _, why = await self.refused(Code.RESEND_MESSAGES, ResendMessages(**{"topic": "T", "group": "g", **fields}))
+        _, why = await self.refused(
+            RequestCode.RESEND_MESSAGES, ResendMessages(**{"topic": "T", "group": "g", **fields})
+        )
         assert self.broker.store.bounds_now(RETRY) == before
         return why
 
@@ -63,10 +65,10 @@ class Desk(Asking):
             header = headers.PullMessage(
                 group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
             )
-            answer = await self.ask(Code.PULL_MESSAGE, header)
-            assert answer.code in (Response.SUCCESS, Response.PULL_RETRY_IMMEDIATELY)
+            answer = await self.ask(RequestCode.PULL_MESSAGE, header)
+            assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
             found += record.decode_all(answer.body)
-            at = headers.read(headers.Pulled, answer.ext).next_offset
+            at = headers.read(headers.PullMessageResponse, answer.ext).next_offset
         return found
 
     async def got(self, queue: Queue = RETRY, *, group: str = "g") -> list[bytes]:
@@ -99,7 +101,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 async def test_a_range_of_offsets_comes_again_in_order_and_to_no_other_group(desk):
     await desk.broker.groups.put(Group(name="h"))
     await desk.commit("h", T, 10)
-    assert await desk.resend(begin=1, end=5) == headers.MessagesResent(5, 0, "g")
+    assert await desk.resend(begin=1, end=5) == headers.ResendMessagesResponse(5, 0, "g")
     assert await desk.got() == [b"1", b"2", b"3", b"4", b"5"]
     assert "%RETRY%h" not in desk.broker.topics
 
@@ -178,13 +180,13 @@ async def test_trimmed_messages_are_skipped_and_counted(tmp_path):
         await desk.fill(b"z", b"z")
         await desk.commit("g", T, 8)
         # Resent while all are there, read when some are gone.
-        assert await desk.resend(begin=0, end=7) == headers.MessagesResent(8, 0, "g")
+        assert await desk.resend(begin=0, end=7) == headers.ResendMessagesResponse(8, 0, "g")
         await store.trim()
         first = store.bounds_now(T).first
         assert first == 3
         assert [body[:1] for body in await desk.got()] == [b"y", b"y", b"y", b"z", b"z"]
         # Resent when some are gone already.
-        assert await desk.resend(begin=0, end=7) == headers.MessagesResent(8 - first, first, "g")
+        assert await desk.resend(begin=0, end=7) == headers.ResendMessagesResponse(8 - first, first, "g")
         assert (await desk.resend(begin=0, end=0)).missing == 1
 
 
@@ -195,7 +197,7 @@ async def test_without_a_group_all_that_committed_on_the_topic_get_them(desk):
     for name in ("h", "never"):
         await desk.broker.groups.put(Group(name=name))
     await desk.commit("h", T, 10)
-    assert await desk.resend(group=None, begin=0, end=1) == headers.MessagesResent(2, 0, "g,h")
+    assert await desk.resend(group=None, begin=0, end=1) == headers.ResendMessagesResponse(2, 0, "g,h")
     for name in ("g", "h"):
         assert await desk.got(Queue(f"%RETRY%{name}", 0), group=name) == [b"0", b"1"]
     assert "%RETRY%never" not in desk.broker.topics
@@ -208,7 +210,7 @@ async def test_groups_that_could_not_read_them_are_left_out_or_refused(desk):
     assert "forbids it to consume" in await desk.refuses(group="forbidden", begin=0, end=1)
     screens = bodies.ConsumerData("screens", message_model="BROADCASTING")
     beat = bodies.HeartbeatData("client@1", [], [screens])
-    await desk.done(Code.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
+    await desk.done(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
     assert "it broadcasts" in await desk.refuses(group="screens", begin=0, end=1, is_forced=True)
 
 
@@ -238,7 +240,7 @@ async def test_a_group_that_is_online_gets_only_what_it_subscribes_to(desk):
 
 async def test_a_dry_run_counts_and_stores_nothing(desk):
     before = desk.broker.store.written
-    assert await desk.resend(begin=2, end=8, is_dry_run=True) == headers.MessagesResent(7, 0, "g")
+    assert await desk.resend(begin=2, end=8, is_dry_run=True) == headers.ResendMessagesResponse(7, 0, "g")
     assert desk.broker.store.written == before
     assert RETRY.topic not in desk.broker.topics
 
@@ -280,7 +282,7 @@ async def test_retry_topics_and_dead_letters_are_not_resent(desk):
 async def test_one_that_fails_again_is_retried_as_a_message_by_itself(desk):
     await desk.resend(begin=3, end=3)
     (again,) = await desk.pulled()
-    await desk.done(Code.CONSUMER_SEND_MSG_BACK, headers.SendBack(again.physical_offset, "g", 1))
+    await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendMessageBack(again.physical_offset, "g", 1))
     desk.clock.now_ms += 1_000
     desk.broker.delay.wake()
     await eventually(lambda: desk.broker.store.bounds_now(RETRY).end == 2)
@@ -293,7 +295,7 @@ async def test_one_that_fails_again_is_retried_as_a_message_by_itself(desk):
 async def test_one_that_is_buried_is_a_dead_letter_with_its_body(desk):
     await desk.resend(begin=3, end=3)
     (again,) = await desk.pulled()
-    await desk.done(Code.CONSUMER_SEND_MSG_BACK, headers.SendBack(again.physical_offset, "g", -1))
+    await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendMessageBack(again.physical_offset, "g", -1))
     (dead,) = await desk.stored(DEAD)
     assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"3", "T")
 
@@ -301,11 +303,11 @@ async def test_one_that_is_buried_is_a_dead_letter_with_its_body(desk):
 async def test_it_is_shown_whole_by_id_and_by_key(desk):
     await desk.resend(begin=3, end=3)
     (again,) = await desk.pulled()
-    answer = await desk.ask(Code.VIEW_MESSAGE_BY_ID, headers.ViewMessage(again.physical_offset))
+    answer = await desk.ask(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessage(again.physical_offset))
     assert record.decode(answer.body) == again
     key = again.unique_key or ""
     query = headers.QueryMessage(RETRY.topic, key, 32, 0, (1 << 62), by_unique_key=True)
-    answer = await desk.ask(Code.QUERY_MESSAGE, query)
+    answer = await desk.ask(RequestCode.QUERY_MESSAGE, query)
     assert record.decode_all(answer.body) == [again]
 
 
@@ -323,12 +325,12 @@ async def test_references_survive_a_restart(tmp_path):
 async def test_others_are_served_while_thousands_are_resent(desk):
     await desk.broker.store.append(T, [Draft(body=b"x") for _ in range(5_000)])
     await desk.commit("g", T, 5_010)
-    resending = asyncio.create_task(desk.ask(Code.RESEND_MESSAGES, ResendMessages("T", "g", begin=0, end=5_009)))
+    resending = asyncio.create_task(desk.ask(RequestCode.RESEND_MESSAGES, ResendMessages("T", "g", begin=0, end=5_009)))
     seen = []
     while not resending.done():
-        await desk.ask(Code.GET_MAX_OFFSET, headers.AskQueue("T", 0))
+        await desk.ask(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
         seen.append(int(desk.broker.store.bounds_now(RETRY).end))
-    assert (await resending).code == Response.SUCCESS
+    assert (await resending).code == ResponseCode.SUCCESS
     assert any(0 < at < 5_010 for at in seen), "answered in the middle of it"
     assert len(await desk.got()) == 5_010
 

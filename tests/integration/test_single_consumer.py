@@ -19,8 +19,8 @@ from sparrow.client.aio.consume.consumer import ANONYMOUS_GROUP
 from sparrow.model.errors import GroupRequired
 from sparrow.model.message import StoredMessage
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
-from sparrow.testing import running
+from sparrow.settings import NameServerSettings
+from sparrow.testing import run_platform
 
 TEN = [f"old{number}" for number in range(10)]
 
@@ -101,7 +101,7 @@ async def test_a_topic_that_is_made_later_is_read_from_its_first_message(stand):
 
 
 async def test_while_it_runs_it_keeps_its_place_also_when_its_broker_is_restarted(tmp_path):
-    async with AsyncExitStack() as stack, NameServer(NamingSettings(port=0)) as naming:
+    async with AsyncExitStack() as stack, NameServer(NameServerSettings(port=0)) as naming:
         names = str(naming.address)
         async with running_broker(tmp_path, name_servers=names) as broker, Producer(names) as producer:
             port = broker.address.port
@@ -230,7 +230,7 @@ async def test_it_reads_all_lanes_and_high_first(stand):
 def test_the_blocking_client_has_it_too(tmp_path):
     from sparrow.client import Producer
 
-    with running(tmp_path) as platform, Producer(platform.name_servers) as producer:
+    with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:
         producer.send(Message.of("T", "old"))
         with BlockingConsumer(None, platform.name_servers) as consumer:
             consumer.subscribe("T")

@@ -30,9 +30,9 @@ from sparrow.model.queue import Queue
 from sparrow.model.send_result import TransactionState
 from sparrow.net import Channel
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import AskQueue, EndTransaction, OffsetFound, SendBack
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import EndTransaction, OffsetResponse, QueueRequest, SendMessageBack
 
 ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
@@ -64,9 +64,9 @@ async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
     """All that is in a queue."""
-    answer = await channel.request(Code.GET_MAX_OFFSET, AskQueue(topic, queue_id), timeout_ms=10_000)
-    assert answer.code == Response.SUCCESS, answer.remark
-    end, bodies = headers.read(OffsetFound, answer.ext).offset, []
+    answer = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest(topic, queue_id), timeout_ms=10_000)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    end, bodies = headers.read(OffsetResponse, answer.ext).offset, []
     while len(bodies) < end:
         found = await pull(channel, topic, queue_id, len(bodies))
         assert found.messages, f"queue {queue_id} ends at {len(bodies)}, not at {end}"
@@ -166,7 +166,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
                 (1, body)
             ]  # type: ignore[call-overload]
     answer = await try_send(stand.channel, "jobs", b"x", 0, named(PRIORITY="urgent"))
-    assert (answer.code, "urgent" in answer.remark) == (Response.MESSAGE_ILLEGAL, True)
+    assert (answer.code, "urgent" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
     async with Consumer("workers", stand.name_servers) as consumer:
         await consumer.subscribe("jobs")
         taken = await consumer.poll(6, timeout_ms=5_000)
@@ -182,14 +182,14 @@ async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) 
         begun = time.monotonic()
         await send(stand.channel, "t", str(number).encode())
         answer = await waiting
-        assert answer.code == Response.SUCCESS, answer.remark
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         assert time.monotonic() - begun < 1
 
 
 async def test_a_pull_that_waits_in_vain_is_answered_in_its_time(stand: Stand) -> None:
     begun = time.monotonic()
     answer = await try_pull(stand.channel, "t", MIDDLE, 0, hold_ms=300)
-    assert answer.code == Response.PULL_NOT_FOUND
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert 0.3 <= time.monotonic() - begun < 2
 
 
@@ -281,7 +281,7 @@ async def test_retries_come_after_growing_delays_and_end_in_the_dead_letters(tmp
         result = await desk.send(Queue("t", 0), b"unlucky", __PID=PRODUCER, __SEQ="1")
         place = int(result.message_id[-16:], 16)
         for times, delay_ms in enumerate((10_000, 30_000)):
-            await desk.done(Code.CONSUMER_SEND_MSG_BACK, SendBack(place, "g", 0, reconsume_times_max=2))
+            await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendMessageBack(place, "g", 0, reconsume_times_max=2))
             now.now_ms += delay_ms - 1_000
             await asyncio.sleep(0.2)
             assert await everything(desk.channel, retry.topic, 0) == [b"unlucky"] * times, "it came early"
@@ -289,7 +289,7 @@ async def test_retries_come_after_growing_delays_and_end_in_the_dead_letters(tmp
             found = await comes(desk, retry, times)
             assert (found.reconsume_times, found.body, found.queue_offset) == (times + 1, b"unlucky", times)
             place = found.physical_offset
-        await desk.done(Code.CONSUMER_SEND_MSG_BACK, SendBack(place, "g", 0, reconsume_times_max=2))
+        await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendMessageBack(place, "g", 0, reconsume_times_max=2))
         assert (await comes(desk, Queue("%DLQ%g", 0), 0)).body == b"unlucky"
 
 
@@ -422,11 +422,13 @@ async def test_a_stranger_cannot_end_a_transaction(stand: Stand) -> None:
     place = int(half.message_id[-16:], 16)
     for group, offset in (("thief", place), ("p", place + 1)):
         word = EndTransaction(group, half.queue_offset, offset, COMMIT, "id")
-        answer = await stand.channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)
-        assert answer.code != Response.SUCCESS
+        answer = await stand.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
+        assert answer.code != ResponseCode.SUCCESS
     assert await everything(stand.channel) == []
     word = EndTransaction("p", half.queue_offset, place, COMMIT, "id")
-    assert (await stand.channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == Response.SUCCESS
+    assert (
+        await stand.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
+    ).code == ResponseCode.SUCCESS
     assert await everything(stand.channel) == [b"paid"]
 
 
@@ -463,7 +465,7 @@ async def test_a_repeat_of_what_waits_is_delivered_once(stand: Stand, kind: str)
     if kind == "half":
         for half in answers:
             word = EndTransaction("p", half.queue_offset, int(half.message_id[-16:], 16), COMMIT, "id")
-            assert (await stand.channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == 0
+            assert (await stand.channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)).code == 0
     async with asyncio.timeout(5):
         while await rows(stand, "SELECT id FROM hermes_delay") or await rows(stand, "SELECT id FROM hermes_half"):
             await asyncio.sleep(0.02)
@@ -513,7 +515,7 @@ async def test_a_stop_answers_the_sends_in_hand_and_loses_nothing_acknowledged(
                     answer = await try_send(channel, "t", body)
                 except SparrowError:
                     return
-                if answer.code != Response.SUCCESS:
+                if answer.code != ResponseCode.SUCCESS:
                     return
                 acknowledged.append(body)
 
@@ -547,7 +549,7 @@ async def test_a_topic_whose_name_no_table_may_have_is_refused_and_nothing_is_ma
 ) -> None:
     before = await rows(stand, "SELECT topic, state FROM hermes_topic ORDER BY topic")
     answer = await try_send(stand.channel, name, b"x")
-    assert answer.code != Response.SUCCESS
+    assert answer.code != ResponseCode.SUCCESS
     assert sentence in answer.remark
     async with Admin(stand.name_servers) as admin, Producer(stand.name_servers) as producer:
         with pytest.raises(SparrowError, match=sentence):
@@ -572,7 +574,7 @@ async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
     await stand.put("t", ["a", "b", "c"])
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         header = headers.CommitOffset(group, "t", MIDDLE, at)
-        assert (await stand.channel.request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)).code == 0
+        assert (await stand.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)).code == 0
     await store_of(stand.platform.broker).committing.flush()
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         assert await stand.committed(group, "t", MIDDLE) == at
@@ -580,7 +582,7 @@ async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
 
 async def test_a_message_that_is_too_large_is_refused(stand: Stand) -> None:
     answer = await try_send(stand.channel, "t", bytes(5 << 20))
-    assert answer.code == Response.MESSAGE_ILLEGAL, answer.remark
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
     assert "4194304" in answer.remark
     assert await everything(stand.channel) == []
     async with Producer(stand.name_servers, message_bytes_max=8 << 20, compress_above_bytes=None) as producer:
@@ -627,7 +629,7 @@ async def test_a_send_waits_for_a_database_that_comes_back_in_time(tmp_path: Pat
         assert not done
         await asyncio.to_thread(server.start)
         for answer in await asyncio.gather(*sending):
-            assert answer.code == Response.SUCCESS, answer.remark
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
         async with asyncio.timeout(10):
             while len(await everything(stand.channel)) < 4:
                 await asyncio.sleep(0.05)
@@ -636,9 +638,9 @@ async def test_a_send_waits_for_a_database_that_comes_back_in_time(tmp_path: Pat
         assert found[0] == b"before"
 
 
-async def slow_send(channel: Channel, body: bytes, words: str = "") -> Command:
+async def slow_send(channel: Channel, body: bytes, words: str = "") -> RemotingCommand:
     """With all the time it may take."""
-    return await channel.request(Code.SEND_MESSAGE_V2, send_header("t", 0, words), body, timeout_ms=40_000)
+    return await channel.request(RequestCode.SEND_MESSAGE_V2, send_header("t", 0, words), body, timeout_ms=40_000)
 
 
 async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_on_when_it_is_back(
@@ -650,18 +652,18 @@ async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_o
         for words in ("", named(TIMER_DELAY_MS="10"), named(TRAN_MSG="true", PGROUP="p")):
             begun = time.monotonic()
             answer = await slow_send(stand.channel, b"lost", words)
-            assert answer.code != Response.SUCCESS
+            assert answer.code != ResponseCode.SUCCESS
             assert "the database" in answer.remark
             assert "cannot be reached" in answer.remark
             assert time.monotonic() - begun < 8, "wait_ms, and the time it takes to connect"
         assert server.url.partition("@")[2] in answer.remark
         await asyncio.to_thread(server.start)
         async with asyncio.timeout(20):
-            while (await slow_send(stand.channel, b"after")).code != Response.SUCCESS:
+            while (await slow_send(stand.channel, b"after")).code != ResponseCode.SUCCESS:
                 await asyncio.sleep(0.1)
         waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, 2, hold_ms=5_000))
         await send(stand.channel, "t", b"woken")
-        assert (await waiting).code == Response.SUCCESS
+        assert (await waiting).code == ResponseCode.SUCCESS
         assert await everything(stand.channel) == [b"before", b"after", b"woken"]
         await eventually(lambda: stand.platform.broker.broker.number == 0)
 
@@ -679,8 +681,8 @@ async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothin
                 body = f"{who}-{number}".encode()
                 words = named(__PID=f"{PRODUCER[:-1]}{who}", __SEQ=str(number), UNIQ_KEY=body.hex()) if who % 2 else ""
                 answer = await slow_send(stand.channel, body, words)
-                assert answer.code == Response.SUCCESS, answer.remark
-                acknowledged[body] = headers.read(headers.Sent, answer.ext).queue_offset
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                acknowledged[body] = headers.read(headers.SendMessageResponse, answer.ext).queue_offset
                 number += 1
 
         producing = [asyncio.create_task(produce(who)) for who in range(6)]
@@ -708,7 +710,7 @@ async def test_a_broker_stops_though_its_database_is_away(tmp_path: Path, server
     async with standing_on(tmp_path, server.new_database(), wait_ms=500) as stand:
         await stand.put("t", ["a"])
         header = headers.CommitOffset("g", "t", MIDDLE, 1)
-        await stand.channel.request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
+        await stand.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
         await killed(server)
         sending = asyncio.create_task(slow_send(stand.channel, b"lost"))
         await asyncio.sleep(0)
@@ -717,7 +719,7 @@ async def test_a_broker_stops_though_its_database_is_away(tmp_path: Path, server
         assert time.monotonic() - begun < 15
         with pytest.raises((SparrowError, AssertionError)):
             answer = await sending
-            assert answer.code == Response.SUCCESS
+            assert answer.code == ResponseCode.SUCCESS
         await asyncio.to_thread(server.start)
         await stand.platform.broker.start()
 

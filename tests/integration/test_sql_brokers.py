@@ -22,8 +22,8 @@ from sparrow.model.queue import Queue
 from sparrow.net import Channel
 from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import AskQueue, CommitOffset, EndTransaction, OffsetFound, QueryOffset, Recall
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
 
 MIDDLE = 1
 """The queue of a topic of one part that messages without a priority go to."""
@@ -46,15 +46,15 @@ async def known_everywhere(running: Crew, topic: str, *, within_s: float = 2.0) 
 async def committed(running: Crew, at: int, group: str, queue_id: int = MIDDLE) -> int | None:
     """What one of them answers."""
     answer = await running.channels[at].request(
-        Code.QUERY_CONSUMER_OFFSET, QueryOffset(group, "t", queue_id, False), timeout_ms=5_000
+        RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset(group, "t", queue_id, False), timeout_ms=5_000
     )
-    return headers.read(OffsetFound, answer.ext).offset if answer.code == Response.SUCCESS else None
+    return headers.read(OffsetResponse, answer.ext).offset if answer.code == ResponseCode.SUCCESS else None
 
 
 async def commit(running: Crew, at: int, group: str, offset: int, queue_id: int = MIDDLE) -> None:
     header = CommitOffset(group, "t", queue_id, offset)
-    answer = await running.channels[at].request(Code.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
-    assert answer.code == Response.SUCCESS, answer.remark
+    answer = await running.channels[at].request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
 async def reads(running: Crew, at: int, offset: int | None, group: str = "g", *, within_s: float = 2.0) -> None:
@@ -80,9 +80,9 @@ def silence(running: Crew, at: int) -> None:
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
     """All that is in a queue: its end is asked for first, since pulls may be a second behind what others stored."""
-    answer = await channel.request(Code.GET_MAX_OFFSET, AskQueue(topic, queue_id), timeout_ms=5_000)
-    assert answer.code == Response.SUCCESS, answer.remark
-    end, bodies = headers.read(OffsetFound, answer.ext).offset, []
+    answer = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest(topic, queue_id), timeout_ms=5_000)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    end, bodies = headers.read(OffsetResponse, answer.ext).offset, []
     while len(bodies) < end:
         found = await pull(channel, topic, queue_id, len(bodies))
         assert found.messages, f"queue {queue_id} ends at {len(bodies)}, not at {end}"
@@ -181,7 +181,7 @@ async def test_a_deleted_topic_is_refused_by_the_others_with_a_sentence(two: Cre
     await send(two.channels[1], "t", b"before")
     await two.brokers[0].broker.topics.delete("t")
     answer = await try_send(two.channels[1], "t", b"after")
-    assert answer.code != Response.SUCCESS
+    assert answer.code != ResponseCode.SUCCESS
     assert "t" in (answer.remark or "")
     await eventually(lambda: "t" not in two.brokers[1].broker.topics, within_s=2)
 
@@ -195,7 +195,7 @@ async def test_a_topic_deleted_and_made_again_elsewhere_loses_nothing_that_is_ac
     kept = [b"new"]
     for number in range(20):
         body = f"sent-{number}".encode()
-        if (await try_send(two.channels[1], "t", body)).code == Response.SUCCESS:
+        if (await try_send(two.channels[1], "t", body)).code == ResponseCode.SUCCESS:
             kept.append(body)
         await asyncio.sleep(0.1)
     assert len(kept) > 1, "within a second it knows the new one"
@@ -213,7 +213,7 @@ async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew)
         await send(two.channels[0], "t", str(number).encode())
         begun = time.monotonic()
         answer = pulled(await waiting)
-        if answer.code == Response.PULL_RETRY_IMMEDIATELY:
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             answer = await pull(two.channels[1], "t", MIDDLE, number)
         waits.append(time.monotonic() - begun)
         assert answer.bodies == [str(number).encode()]
@@ -262,7 +262,7 @@ async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_o
             await session.change("UPDATE hermes_lane SET next_id = next_id + 1 WHERE lane = :lane", lane=lane.number)
             answer = await try_send(two.channels[1], "t", b"after")
     assert answer is not None
-    assert answer.code == Response.SUCCESS, answer.remark
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
     assert await everything(two.channels[1]) == [b"before", b"after"]
 
 
@@ -285,11 +285,11 @@ async def test_a_message_is_found_by_its_ids_on_any_of_them(two: Crew) -> None:
     result = await send(two.channels[0], "t", b"wanted", 0, named(KEYS="k"))
     place = int(result.message_id.split(",")[0][-16:], 16)
     for channel in two.channels:
-        answer = await channel.request(Code.VIEW_MESSAGE_BY_ID, headers.ViewMessage(place), timeout_ms=5_000)
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await channel.request(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessage(place), timeout_ms=5_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         query = headers.QueryMessage("t", "k", 10, 0, 1 << 62)
-        answer = await channel.request(Code.QUERY_MESSAGE, query, timeout_ms=5_000)
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await channel.request(RequestCode.QUERY_MESSAGE, query, timeout_ms=5_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         assert b"wanted" in bytes(answer.body)
 
 
@@ -402,13 +402,13 @@ async def test_a_timed_message_is_taken_back_by_another_broker(two: Crew) -> Non
     words = named(TIMER_DELIVER_MS=str(due_ms), UNIQ_KEY="A1")
     result = await send(two.channels[1], "t", b"never", 0, words)
     assert result.recall_handle is not None
-    recall = Recall("t", result.recall_handle)
-    answer = await two.channels[0].request(Code.RECALL_MESSAGE, recall, timeout_ms=5_000)
-    assert answer.code == Response.SUCCESS, answer.remark
+    recall = RecallMessage("t", result.recall_handle)
+    answer = await two.channels[0].request(RequestCode.RECALL_MESSAGE, recall, timeout_ms=5_000)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
     found = await store_of(two.brokers[0]).database.rows("SELECT COUNT(*) FROM hermes_delay")
     assert found[0][0] == 0
-    answer = await two.channels[1].request(Code.RECALL_MESSAGE, recall, timeout_ms=5_000)
-    assert answer.code != Response.SUCCESS
+    answer = await two.channels[1].request(RequestCode.RECALL_MESSAGE, recall, timeout_ms=5_000)
+    assert answer.code != ResponseCode.SUCCESS
 
 
 async def test_delayed_messages_are_delivered_once_by_two_that_both_believe_they_lead(two: Crew) -> None:
@@ -465,12 +465,12 @@ async def half(running: Crew, at: int, topic: str, body: bytes) -> EndTransactio
 async def test_a_transaction_begun_on_one_is_ended_on_another(two: Crew) -> None:
     word = await half(two, 1, "t", b"paid")
     assert await everything(two.channels[0]) == []
-    answer = await two.channels[0].request(Code.END_TRANSACTION, word, timeout_ms=5_000)
-    assert answer.code == Response.SUCCESS, answer.remark
+    answer = await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
     for channel in two.channels:
         assert await everything(channel) == [b"paid"]
     for channel in two.channels:  # said again, nothing happens
-        assert (await channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000)).code == Response.SUCCESS
+        assert (await channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)).code == ResponseCode.SUCCESS
     assert await everything(two.channels[0]) == [b"paid"]
 
 
@@ -478,7 +478,7 @@ async def test_a_word_said_again_does_not_end_the_transaction_that_was_begun_aft
     for number in range(3):
         word = await half(two, number % 2, "t", str(number).encode())
         for _ in range(2):
-            await two.channels[0].request(Code.END_TRANSACTION, word, timeout_ms=5_000)
+            await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
             await half(two, 1, "t", b"undecided")
     assert await everything(two.channels[0]) == [b"0", b"1", b"2"]
 
@@ -486,8 +486,8 @@ async def test_a_word_said_again_does_not_end_the_transaction_that_was_begun_aft
 async def test_a_transaction_on_a_topic_the_other_has_not_heard_of_is_ended_there(two: Crew) -> None:
     for number in range(5):
         word = await half(two, 1, f"new-{number}", b"paid")
-        answer = await two.channels[0].request(Code.END_TRANSACTION, word, timeout_ms=5_000)
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await two.channels[0].request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         assert await everything(two.channels[1], f"new-{number}") == [b"paid"]
 
 
@@ -495,7 +495,7 @@ async def test_two_words_on_one_transaction_at_the_same_time_deliver_it_once(two
     for number in range(10):
         word = await half(two, 0, "t", str(number).encode())
         await asyncio.gather(
-            *(channel.request(Code.END_TRANSACTION, word, timeout_ms=5_000) for channel in two.channels * 3)
+            *(channel.request(RequestCode.END_TRANSACTION, word, timeout_ms=5_000) for channel in two.channels * 3)
         )
     assert await everything(two.channels[0]) == [str(number).encode() for number in range(10)]
 

@@ -27,18 +27,18 @@ from sparrow.model.queue import Queue, QueueOffset
 from sparrow.model.topic import Group, Topic
 from sparrow.settings import SqlSettings
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies.pop import Ack, Assignments, BatchAck, QueryAssignment, SetRequestMode, bits_of
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
+from sparrow.wire.bodies.pop import Ack, Assignments, BatchAck, QueryAssignment, SetRequestMode, encode_bitset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import (
     CommitOffset,
-    Notification,
-    Notified,
+    GetPollingCount,
+    GetPollingCountResponse,
+    NotificationRequest,
+    NotificationResponse,
     PeekMessage,
-    PollingAsked,
-    PollingCounted,
     PopMessage,
-    Popped,
+    PopMessageResponse,
 )
 
 PARTS = 2
@@ -52,13 +52,13 @@ class SqlPopper(Popper):
     def pop_header(self, topic: str = "t", **how: object) -> PopMessage:
         return super().pop_header(topic, **how)
 
-    async def try_pop(self, topic: str = "t", **how: object) -> Command:
+    async def try_pop(self, topic: str = "t", **how: object) -> RemotingCommand:
         return await super().try_pop(topic, **how)
 
     async def pop(self, topic: str = "t", **how: object) -> list[Got]:
         return await super().pop(topic, **how)
 
-    def got(self, answer: Command, topic: str = "t") -> list[Got]:
+    def got(self, answer: RemotingCommand, topic: str = "t") -> list[Got]:
         return super().got(answer, topic)
 
     async def fill(self, each: int = 10, queues: int = PARTS, topic: str = "t") -> set[bytes]:
@@ -74,8 +74,10 @@ class SqlPopper(Popper):
         return self.broker.store.committed_now(self.group, queue)
 
     async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
-        answer = await self.ask(Code.UPDATE_CONSUMER_OFFSET, CommitOffset(self.group, queue.topic, queue.id, offset))
-        assert answer.code == Response.SUCCESS, answer.remark
+        answer = await self.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET, CommitOffset(self.group, queue.topic, queue.id, offset)
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     async def in_lane(self, priority: Priority, count: int) -> None:
         said = named(PRIORITY=priority.word).encode()
@@ -133,14 +135,18 @@ async def test_a_batch_of_acknowledgements_settles_several_queues_at_once(popper
     every = await popper.fill(each=5)
     assert set(bodies_of(await popper.pop())) == every
     acks = [
-        Ack("G", "t", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, bits_of(range(5)))
+        Ack("G", "t", "0", lot.start, lot.queue.id, 0, lot.pop_ms, lot.invisible_ms, encode_bitset(range(5)))
         for lot in popper.pops.in_flight
     ]
-    answer = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks)))
+    answer = await popper.ask(
+        RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", acks))
+    )
     assert (answer.code, len(popper.pops.in_flight)) == (0, 0)
     assert [popper.stored_at(queue) for queue in MIDDLE] == [5, 5]
-    again = await popper.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("sparrow", acks[:1])))
-    assert (again.code, "5 of 5" in again.remark) == (Response.NO_MESSAGE, True)
+    again = await popper.ask(
+        RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("sparrow", acks[:1]))
+    )
+    assert (again.code, "5 of 5" in again.remark) == (ResponseCode.NO_MESSAGE, True)
 
 
 async def test_what_is_not_at_hand_is_read_from_the_database(database_url, tmp_path):
@@ -194,7 +200,7 @@ async def test_a_message_not_acknowledged_comes_again_after_its_invisible_time(p
     assert (again.message.tags, again.message.keys, again.topic) == ("a", ["k"], "%RETRY%G_t")
     assert popper.stored_at() == 1, "there is a copy: the original is settled"
     assert popper.stored_at(Queue("%RETRY%G_t", 0)) == 0
-    assert (await popper.ack(first))[0] == Response.NO_MESSAGE
+    assert (await popper.ack(first))[0] == ResponseCode.NO_MESSAGE
     await popper.acked(again)
     assert popper.stored_at(Queue("%RETRY%G_t", 0)) == 1
     await popper.passes(2 * INVISIBLE_MS)
@@ -240,7 +246,7 @@ async def test_another_invisible_time_comes_with_another_handle(popper):
     first, second = await popper.pop(invisible_ms=1000)
     code, handle = await popper.change(first, 5000)
     assert code == 0
-    assert (await popper.ack(first))[0] == Response.NO_MESSAGE
+    assert (await popper.ack(first))[0] == ResponseCode.NO_MESSAGE
     await popper.acked(second)
     assert popper.stored_at() == 0, "the other is still in flight"
     await popper.passes(4999)
@@ -304,7 +310,7 @@ async def test_in_order_what_is_left_comes_again_when_its_time_is_over(popper):
     await popper.passes(1000)
     answer = await popper.try_pop(**how)
     assert bodies_of(popper.got(answer)) == [b"0-1", b"0-2"]
-    assert headers.read(Popped, answer.ext).order_counts == "0 1 1;0 qo1%1 1;0 qo1%2 1"
+    assert headers.read(PopMessageResponse, answer.ext).order_counts == "0 1 1;0 qo1%1 1;0 qo1%2 1"
 
 
 # -- lanes ------------------------------------------------------------------------------------------------------------
@@ -427,8 +433,8 @@ async def test_a_group_is_not_handed_out_more_too_far_ahead_of_what_is_acknowled
 async def test_a_peek_shows_what_comes_next_and_takes_nothing(popper):
     await popper.fill(each=3, queues=1)
     await popper.pop(count=1)
-    answer = await popper.ask(Code.PEEK_MESSAGE, PeekMessage("G", "t", -1, 10))
-    assert answer.code == Response.SUCCESS
+    answer = await popper.ask(RequestCode.PEEK_MESSAGE, PeekMessage("G", "t", -1, 10))
+    assert answer.code == ResponseCode.SUCCESS
     assert b"0-1" in bytes(answer.body)
     assert b"0-0" not in bytes(answer.body)
     assert len(await popper.pop()) == 2
@@ -438,9 +444,9 @@ async def test_a_notification_tells_whether_there_is_something_and_waits_for_it(
     await popper.pop()
 
     async def notified(poll_ms: int) -> bool:
-        header = Notification("G", "t", -1, poll_ms, popper.clock())
-        answer = await popper.ask(Code.NOTIFICATION, header, hold_ms=poll_ms)
-        return headers.read(Notified, answer.ext).has_message
+        header = NotificationRequest("G", "t", -1, poll_ms, popper.clock())
+        answer = await popper.ask(RequestCode.NOTIFICATION, header, hold_ms=poll_ms)
+        return headers.read(NotificationResponse, answer.ext).has_message
 
     assert await notified(0) is False
     waiting = asyncio.create_task(notified(8_000))
@@ -463,9 +469,11 @@ async def test_a_pop_of_one_queue_waits_also_when_the_database_had_to_be_asked(p
 
 async def test_who_pops_is_assigned_all_queues_at_once(popper):
     await subscribe(popper.channel, "G", t="*")
-    await popper.ask(Code.SET_MESSAGE_REQUEST_MODE, headers.Done(), bodies.write(SetRequestMode("t", "G", mode="POP")))
+    await popper.ask(
+        RequestCode.SET_MESSAGE_REQUEST_MODE, headers.EmptyHeader(), bodies.write(SetRequestMode("t", "G", mode="POP"))
+    )
     asked = QueryAssignment("t", "G", f"client@{popper.channel.address}")
-    answer = await popper.ask(Code.QUERY_ASSIGNMENT, headers.Done(), bodies.write(asked))
+    answer = await popper.ask(RequestCode.QUERY_ASSIGNMENT, headers.EmptyHeader(), bodies.write(asked))
     (assignment,) = bodies.read(Assignments, bytes(answer.body)).message_queue_assignments or ()
     assert (assignment.message_queue.queue_id, assignment.mode) == (-1, "POP")
 
@@ -473,8 +481,8 @@ async def test_who_pops_is_assigned_all_queues_at_once(popper):
 async def test_pops_that_wait_are_counted(popper):
     waiting = asyncio.create_task(popper.try_pop(poll_ms=8_000))
     await eventually(lambda: popper.broker.hold.count == 1)
-    answer = await popper.ask(Code.POLLING_INFO, PollingAsked("G", "t", -1))
-    assert headers.read(PollingCounted, answer.ext).count == 1
+    answer = await popper.ask(RequestCode.POLLING_INFO, GetPollingCount("G", "t", -1))
+    assert headers.read(GetPollingCountResponse, answer.ext).count == 1
     await send(popper.channel, "t", b"x")
     assert bodies_of(popper.got(await waiting)) == [b"x"]
 
@@ -564,15 +572,16 @@ async def test_a_broker_that_does_not_lead_says_so(two):
     message = got.message
     for answer in (
         await other.try_pop(),
-        await other.ask(Code.ACK_MESSAGE, headers.AckMessage("G", "t", 1, got.handle, message.queue_offset)),
-        await other.ask(Code.BATCH_ACK_MESSAGE, headers.BatchAck(), bodies.write(BatchAck("db", []))),
+        await other.ask(RequestCode.ACK_MESSAGE, headers.AckMessage("G", "t", 1, got.handle, message.queue_offset)),
+        await other.ask(RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), bodies.write(BatchAck("db", []))),
         await other.ask(
-            Code.CHANGE_MESSAGE_INVISIBLETIME, headers.ChangeInvisible("G", "t", 1, got.handle, message.queue_offset, 9)
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            headers.ChangeInvisibleTime("G", "t", 1, got.handle, message.queue_offset, 9),
         ),
-        await other.ask(Code.NOTIFICATION, Notification("G", "t", -1, 0, other.clock())),
-        await other.ask(Code.PEEK_MESSAGE, PeekMessage("G", "t", -1, 1)),
+        await other.ask(RequestCode.NOTIFICATION, NotificationRequest("G", "t", -1, 0, other.clock())),
+        await other.ask(RequestCode.PEEK_MESSAGE, PeekMessage("G", "t", -1, 1)),
     ):
-        assert (answer.code, "does not lead" in (answer.remark or "")) == (Response.SERVICE_NOT_AVAILABLE, True)
+        assert (answer.code, "does not lead" in (answer.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
     await leader.acked(got)
 
 
@@ -587,7 +596,7 @@ async def test_a_new_leader_delivers_what_was_not_acknowledged_and_nothing_else(
     again = await second.pop()
     assert bodies_of(again) == [b"6", b"7", b"8", b"9"]
     code, _ = await second.ack(got[6])
-    assert code == Response.NO_MESSAGE, "handles of another leader stand for nothing"
+    assert code == ResponseCode.NO_MESSAGE, "handles of another leader stand for nothing"
     await second.acked(*again)
     assert second.stored_at(Queue("t", 1)) == 10
     assert await second.pop() == []
@@ -622,11 +631,11 @@ async def test_a_pop_that_waits_at_a_leader_is_told_when_it_leads_no_more(two):
     waiting = asyncio.create_task(first.try_pop(poll_ms=8_000))
     await eventually(lambda: first.broker.hold.count == 1)
     await take_the_lease_away(two, 0)
-    assert (await waiting).code == Response.SERVICE_NOT_AVAILABLE
+    assert (await waiting).code == ResponseCode.SERVICE_NOT_AVAILABLE
     await leads(second)
     await send(first.channel, "t", b"x")
     got = (await second.try_pop(poll_ms=8_000)).code
-    assert got == Response.SUCCESS
+    assert got == ResponseCode.SUCCESS
 
 
 async def test_a_waiting_pop_gets_what_another_broker_has_stored(two):
@@ -683,7 +692,7 @@ async def test_nothing_is_lost_while_leaders_change(two):
         while acknowledged != every:
             for popper in pair:
                 answer = await popper.try_pop(count=8, invisible_ms=300)
-                for got in popper.got(answer) if answer.code == Response.SUCCESS else ():
+                for got in popper.got(answer) if answer.code == ResponseCode.SUCCESS else ():
                     if next(turn) % 5 and (await popper.ack(got))[0] == 0:
                         acknowledged.add(got.body)
             await asyncio.sleep(0)

@@ -31,7 +31,7 @@ from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
 from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span
 from sparrow.wire import record
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.properties import encode
 
 TOPIC = "testtopic"
@@ -328,7 +328,7 @@ async def test_c03_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(st
         HIGH,
         [
             Draft(body=b"4", born_host=v4 + (10911).to_bytes(4, "big")),
-            Draft(body=b"6", born_host=v6 + (10911).to_bytes(4, "big"), sys_flag=record.BORN_IPV6),
+            Draft(body=b"6", born_host=v6 + (10911).to_bytes(4, "big"), sys_flag=record.BORN_HOST_IPV6_FLAG),
         ],
     )
     assert await column(store, "source_ip", "msg_high_testtopic") == [192598292, 0]
@@ -597,7 +597,13 @@ async def test_c19_a_consumers_token_appends_nothing_and_a_producers_reads_nothi
     tokens = await store.tokens()
     assert may_send(tokens["p"].kind, TOPIC)
     assert not may_send(tokens["c"].kind, TOPIC)
-    reads = {Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.QUERY_MESSAGE}
+    reads = {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+    }
     assert not ALLOWED_CODES[tokens["p"].kind] & reads
     assert ALLOWED_CODES[tokens["c"].kind] >= reads
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparrow.client import Admin, Consumer, Message, Producer, aio
 from sparrow.model.errors import SparrowError
-from sparrow.testing import RunningPlatform, running
+from sparrow.testing import RunningPlatform, run_platform
 
 
 @pytest.mark.parametrize("turn", [1, 2])
@@ -44,7 +44,7 @@ def test_a_stopped_platform_is_an_outage_and_stopping_twice_is_fine(platform: Ru
 
 
 def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
-    with running() as one, running() as other:
+    with run_platform() as one, run_platform() as other:
         assert one.address != other.address
         folders = [one.folder, other.folder]
         assert all(folder.is_dir() for folder in folders)
@@ -52,14 +52,14 @@ def test_two_platforms_at_once_and_nothing_is_left_of_them() -> None:
 
 
 def test_a_platform_in_a_folder_of_ones_own_comes_back_with_its_messages(tmp_path: Path) -> None:
-    with running(tmp_path) as platform, Producer(platform.name_servers) as producer:
+    with run_platform(tmp_path) as platform, Producer(platform.name_servers) as producer:
         producer.send(Message.of("orders", b"kept", keys="order-7"))
-    with running(tmp_path) as platform, Admin(platform.name_servers) as admin:
+    with run_platform(tmp_path) as platform, Admin(platform.name_servers) as admin:
         assert [message.body for message in admin.find_by_key("orders", "order-7")] == [b"kept"]
 
 
 def test_settings_may_differ() -> None:
-    with running(log={"message_bytes_max": 1000}, broker={"name": "other"}) as platform:
+    with run_platform(log={"message_bytes_max": 1000}, broker={"name": "other"}) as platform:
         with Producer(platform.name_servers) as producer:
             assert producer.send(Message.of("orders", b"small")).broker_name == "other"
             with pytest.raises(SparrowError):

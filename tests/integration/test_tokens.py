@@ -16,7 +16,7 @@ from sparrow import client
 from sparrow.broker import dispatch
 from sparrow.broker.server import BrokerServer
 from sparrow.cli.server.platform import Platform
-from sparrow.cli.server.up import settings_of
+from sparrow.cli.server.up import load_settings
 from sparrow.client import Credentials, Message
 from sparrow.client.aio import Admin, ClientSession, Consumer, PopConsumer, Producer
 from sparrow.model.errors import Refused, SettingsError
@@ -27,10 +27,10 @@ from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import AnsweredNo
-from sparrow.wire.frame import Command
-from sparrow.wire.signing import IssueToken, TokenCode, signed
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import RemoteRefused
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.signing import IssueToken, TokenCode, sign
 
 ADMIN = Credentials("operator", "a long secret")
 AUTH = {"auth": True, "admin_tokens": {ADMIN.access_key: ADMIN.secret_key}}
@@ -59,7 +59,7 @@ async def reader(admin: Admin) -> Credentials:
 
 
 def is_no_permission(error: BaseException) -> bool:
-    return isinstance(error, AnsweredNo) and error.code == Response.NO_PERMISSION
+    return isinstance(error, RemoteRefused) and error.code == ResponseCode.NO_PERMISSION
 
 
 # -- issuing ----------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: 
             if body.endswith(b"}") and code == TokenCode.REVOKE_TOKEN:
                 continue
             answer = await admin.session.ask_any(str(platform.address), code, None, body)
-            assert answer.code != Response.SUCCESS
+            assert answer.code != ResponseCode.SUCCESS
             assert answer.remark
     assert await admin.tokens() == []
 
@@ -228,7 +228,7 @@ async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
     async with channel_to(platform.address) as channel:
         refused = [await channel.request(code) for code in (*dispatch.HANDLERS, 424242)]
         refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
-    assert {answer.code for answer in refused} == {Response.NO_PERMISSION}
+    assert {answer.code for answer in refused} == {ResponseCode.NO_PERMISSION}
     assert all("signed with a token" in (answer.remark or "") for answer in refused)
     assert "orders" not in await platform.broker.broker.store.topics()
 
@@ -236,7 +236,7 @@ async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
 async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin, reader: Credentials) -> None:
     await admin.create_topic("orders")
     async with Producer(platform.name_servers, credentials=reader, retries=0) as producer:
-        with pytest.raises(AnsweredNo, match="a consumer's") as caught:
+        with pytest.raises(RemoteRefused, match="a consumer's") as caught:
             await producer.send(Message.of("orders", b"1"))
     assert is_no_permission(caught.value)
     assert sum(bounds.end for bounds in (await admin.topic_bounds("orders")).values()) == 0
@@ -248,12 +248,14 @@ async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, s
     address = str(platform.address)
     async with ClientSession(platform.name_servers, credentials=sender) as session:
         for code, header in {
-            Code.PULL_MESSAGE: headers.PullMessage("g", "orders", sent.queue_id, 0, 32, 4, 0, 0, 0, subscription="*"),
-            Code.QUERY_MESSAGE: headers.QueryMessage("orders", "k", 1, 0, 1 << 60),
-            Code.VIEW_MESSAGE_BY_ID: headers.ViewMessage(0),
+            RequestCode.PULL_MESSAGE: headers.PullMessage(
+                "g", "orders", sent.queue_id, 0, 32, 4, 0, 0, 0, subscription="*"
+            ),
+            RequestCode.QUERY_MESSAGE: headers.QueryMessage("orders", "k", 1, 0, 1 << 60),
+            RequestCode.VIEW_MESSAGE_BY_ID: headers.ViewMessage(0),
         }.items():
             answer = await session.ask_any(address, code, header)
-            assert (answer.code, bytes(answer.body)) == (Response.NO_PERMISSION, b"")
+            assert (answer.code, bytes(answer.body)) == (ResponseCode.NO_PERMISSION, b"")
 
 
 @pytest.mark.parametrize("kind", ["p", "c"])
@@ -266,7 +268,7 @@ async def test_neither_kind_may_administer(platform: Platform, admin: Admin, kin
             wanting.revoke_token("own"),
             wanting.tokens(),
         ):
-            with pytest.raises(AnsweredNo) as caught:
+            with pytest.raises(RemoteRefused) as caught:
                 await wish
             assert is_no_permission(caught.value)
     assert [token.name for token in await admin.tokens()] == ["own"]
@@ -281,15 +283,15 @@ async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: 
     assert base64.b64encode(bytes.fromhex(reader.secret_key)) in word.body, "here it is"
     await admin.put_group(Group(name="g"))
     wishes: dict[int, headers.Header] = {
-        Code.PULL_MESSAGE: headers.PullMessage("g", topic, 0, 0, 32, 4, 0, 0, 0, subscription="*"),
-        Code.PEEK_MESSAGE: headers.PeekMessage("g", topic, 0, 32),
-        Code.VIEW_MESSAGE_BY_ID: headers.ViewMessage(word.physical_offset),
-        Code.CONSUMER_SEND_MSG_BACK: headers.SendBack(word.physical_offset, "g", 0),
+        RequestCode.PULL_MESSAGE: headers.PullMessage("g", topic, 0, 0, 32, 4, 0, 0, 0, subscription="*"),
+        RequestCode.PEEK_MESSAGE: headers.PeekMessage("g", topic, 0, 32),
+        RequestCode.VIEW_MESSAGE_BY_ID: headers.ViewMessage(word.physical_offset),
+        RequestCode.CONSUMER_SEND_MSG_BACK: headers.SendMessageBack(word.physical_offset, "g", 0),
     }
     async with ClientSession(platform.name_servers, credentials=reader) as session:
         for code, header in wishes.items():
             answer = await session.ask_any(str(platform.address), code, header)
-            assert (answer.code == Response.SUCCESS, bytes(answer.body)) == (False, b""), code
+            assert (answer.code == ResponseCode.SUCCESS, bytes(answer.body)) == (False, b""), code
 
 
 async def test_revoking_counts_from_the_next_request_on(
@@ -303,7 +305,7 @@ async def test_revoking_counts_from_the_next_request_on(
         await consumer.subscribe("orders")
         assert (await anext(aiter(consumer))).body == b"1"
         await admin.revoke_token(sender.access_key)
-        with pytest.raises(AnsweredNo, match="was revoked") as caught:
+        with pytest.raises(RemoteRefused, match="was revoked") as caught:
             await producer.send(Message.of("orders", b"2"))
         assert is_no_permission(caught.value)
     with pytest.raises(Refused, match="was revoked"):
@@ -321,7 +323,7 @@ async def test_a_wrong_secret_and_an_unknown_name_are_told_apart_and_shown_to_no
     wrong = {Credentials(sender.access_key, "guessed"): "signature", Credentials("nobody", "guessed"): "no token"}
     for credentials, why in wrong.items():
         async with Producer(platform.name_servers, credentials=credentials, retries=0) as producer:
-            with pytest.raises(AnsweredNo, match=why) as caught:
+            with pytest.raises(RemoteRefused, match=why) as caught:
                 await producer.send(Message.of("orders", b"1"))
         assert is_no_permission(caught.value)
         assert "guessed" not in str(caught.value)
@@ -331,11 +333,18 @@ async def test_a_wrong_secret_and_an_unknown_name_are_told_apart_and_shown_to_no
 async def test_a_request_changed_on_its_way_is_refused(platform: Platform, admin: Admin, sender: Credentials) -> None:
     await admin.create_topic("orders")
     header = headers.SendMessageV2("g", "orders", "TBW102", 4, 0, 0, 1, 0, "")
-    ext = headers.write(signed(header, b"body", sender))
+    ext = headers.write(sign(header, b"body", sender))
     asked = [(ext, b"body"), (ext | {"e": "1"}, b"body"), (ext, b"Body")]
     async with wire_to(platform.address) as wire:
-        answers = [await wire.ask(Command(Code.SEND_MESSAGE_V2, ext=fields, body=body)) for fields, body in asked]
-    assert [answer.code for answer in answers] == [Response.SUCCESS, Response.NO_PERMISSION, Response.NO_PERMISSION]
+        answers = [
+            await wire.ask(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext=fields, body=body))
+            for fields, body in asked
+        ]
+    assert [answer.code for answer in answers] == [
+        ResponseCode.SUCCESS,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_PERMISSION,
+    ]
 
 
 # -- with auth off ----------------------------------------------------------------------------------------------------
@@ -358,7 +367,7 @@ async def test_without_auth_nobody_is_asked_and_nothing_stands_between(tmp_path:
 def test_a_secret_too_short_is_no_setting_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARROW_BROKER__ADMIN_TOKENS__OPERATOR", "short")
     with pytest.raises(SettingsError) as caught:
-        settings_of()
+        load_settings()
     assert "broker.admin_tokens.operator" in str(caught.value)
     assert "'short'" not in str(caught.value)
     settings = BrokerSettings.model_validate(AUTH)
@@ -370,7 +379,7 @@ def test_a_secret_too_short_is_no_setting_and_is_not_shown(monkeypatch: pytest.M
 
 @pytest.fixture
 def running() -> Iterator[sparrow.testing.RunningPlatform]:
-    with sparrow.testing.running(broker=AUTH) as platform:
+    with sparrow.testing.run_platform(broker=AUTH) as platform:
         yield platform
 
 

@@ -15,8 +15,8 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.send_result import TransactionState
 from sparrow.net.dispatcher import HandlerResult, RequestContext
-from sparrow.testing import running
-from sparrow.wire.codes import Code
+from sparrow.testing import run_platform
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import CheckTransaction
 
 IMPATIENT = {"transaction_timeout_ms": 0, "transaction_scan_ms": 10, "transaction_check_interval_ms": 20}
@@ -156,14 +156,14 @@ async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) 
 
     async with Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer:
         handlers = producer.session.handlers
-        answer, questions = handlers[Code.CHECK_TRANSACTION_STATE], []
+        answer, questions = handlers[RequestCode.CHECK_TRANSACTION_STATE], []
 
         async def counted(request: CheckTransaction, session: ClientSession, call: RequestContext) -> HandlerResult:
             said = await answer(request, session, call)
             questions.append(request)
             return said
 
-        handlers[Code.CHECK_TRANSACTION_STATE] = counted
+        handlers[RequestCode.CHECK_TRANSACTION_STATE] = counted
         async with reading(impatient) as inbox:
             async with producer.transaction(Message.of("T", "paid")):
                 await eventually(lambda: len(questions) >= 3)
@@ -242,7 +242,7 @@ def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
         return TransactionState.COMMIT
 
     with (
-        running(tmp_path, broker=IMPATIENT) as platform,
+        run_platform(tmp_path, broker=IMPATIENT) as platform,
         client.Producer(platform.name_servers, group="shop", transaction_listener=check) as producer,
     ):
         with producer.transaction(Message.of("T", "paid")):

@@ -22,7 +22,7 @@ from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.send_result import TransactionState
 from sparrow.model.topic import Group
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 
 CHECK_S = 150
 """Brokers of 4.9 look at unfinished transactions once a minute."""
@@ -44,7 +44,9 @@ async def test_a_message_comes_at_its_time_unless_it_is_recalled(stage: Stage) -
         pytest.skip("RocketMQ 4 knows only levels")
     async with stage.producer() as producer:
         # Apache's brokers give out handles, but refuse to take messages back until they are told otherwise.
-        await producer.session.ask(stage.platform.broker, Code.UPDATE_BROKER_CONFIG, None, b"recallMessageEnable=true")
+        await producer.session.ask(
+            stage.platform.broker, RequestCode.UPDATE_BROKER_CONFIG, None, b"recallMessageEnable=true"
+        )
         moment = datetime.now(UTC) + timedelta(seconds=3)
         recalled = await producer.send(stage.message("recalled"), deliver_at=moment)
         await producer.send(stage.message("at its time"), deliver_at=moment)

@@ -11,7 +11,7 @@ from tests.interop.stage import QUEUES, Stage
 from tests.support.waiting import wait_until
 
 from sparrow.client import Admin
-from sparrow.testing.platform import running
+from sparrow.testing.platform import run_platform
 
 COUNT = 500
 
@@ -98,7 +98,7 @@ async def test_a_topic_moves_from_apache_to_sparrow_exactly_once(
     spark: SparkSession, stage: Stage, tmp_path: Path
 ) -> None:
     bodies = await filled(stage)
-    with running() as ours:
+    with run_platform() as ours:
         with Admin(ours.name_servers) as admin:
             admin.create_topic("moved", queues=QUEUES)
         stream = spark.readStream.format("sparrow").options(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sparrow.model.errors import ProtocolError, TooLarge
 from sparrow.model.message import Draft, Host
 from sparrow.wire import batch, columns, message_ids, properties, record
-from sparrow.wire.columns.batch import encode_batches, offset_ids, to_records
-from sparrow.wire.columns.properties import MAP
+from sparrow.wire.columns.batch import batch_to_records, encode_batches, joined_offset_ids
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -42,7 +42,9 @@ def test_columns_become_the_batches_of_the_object_codec(
         keys=pa.array(keys, pa.string())[skipped:],
         tags=pa.array(tags, pa.string())[skipped:],
         unique_keys=pa.array(unique, pa.string())[skipped:],
-        properties=pa.array([None if each is None else list(each.items()) for each in maps], MAP)[skipped:],
+        properties=pa.array([None if each is None else list(each.items()) for each in maps], PROPERTY_MAP_TYPE)[
+            skipped:
+        ],
         bytes_max=bytes_max,
     )
     expected = []
@@ -105,7 +107,7 @@ def test_a_batch_becomes_the_records_of_its_members_or_is_refused_by_both_codecs
 ) -> None:
     sys_flag, born_ms, reconsume_times = numbers
     try:
-        encoded = to_records(
+        encoded = batch_to_records(
             memoryview(data),
             topic=topic,
             sys_flag=sys_flag,
@@ -138,7 +140,7 @@ def test_a_batch_becomes_the_records_of_its_members_or_is_refused_by_both_codecs
             reconsume_times=reconsume_times,
         )
         store_host = bytes(store_host_bytes)
-        size = record.size_of(draft, field, store_host)
+        size = record.record_size(draft, field, store_host)
         expected.append(
             record.encode(
                 draft,
@@ -161,7 +163,7 @@ def test_a_batch_becomes_the_records_of_its_members_or_is_refused_by_both_codecs
 def test_properties_that_the_extra_makes_too_long_are_refused(own: int, extra: int, is_open: bool) -> None:
     data = batch.encode([(0, b"", b"k\x01v\x02"), (0, b"", b"x" * (own - 1) + (b"x" if is_open else b"\x02"))])
     try:
-        to_records(data, topic="t", sys_flag=0, born_ms=0, born_host=bytes(8), extra_properties=b"e" * extra)
+        batch_to_records(data, topic="t", sys_flag=0, born_ms=0, born_host=bytes(8), extra_properties=b"e" * extra)
     except TooLarge:
         assert own + extra + is_open > 32767
     else:
@@ -176,5 +178,5 @@ addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=
 @given(st.builds(Host, ip=addresses, port=st.integers(0, 65535)), st.lists(int64s, max_size=20))
 def test_offset_ids_are_those_of_the_offsets_one_by_one(host: Host, offsets: list[int]) -> None:
     expected = ",".join(message_ids.format_offset_id(host, offset) for offset in offsets)
-    assert offset_ids(message_ids.offset_id_prefix(host), offsets) == expected
-    assert offset_ids(message_ids.offset_id_prefix(host), np.array(offsets, np.int64)) == expected
+    assert joined_offset_ids(message_ids.offset_id_prefix(host), offsets) == expected
+    assert joined_offset_ids(message_ids.offset_id_prefix(host), np.array(offsets, np.int64)) == expected

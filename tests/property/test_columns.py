@@ -12,7 +12,7 @@ from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Host, StoredMessage
 from sparrow.wire import columns, properties, record
 from sparrow.wire import hashes as wire_hashes
-from sparrow.wire.columns.properties import MAP
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 from sparrow.wire.record import MAGIC_V1, MAGIC_V2
 
 int32s = st.integers(-(2**31), 2**31 - 1)
@@ -111,11 +111,13 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 def agreed(data: bytes, starts: list[int] | None, *, verify_crc: bool, expand: bool = True) -> None:
     """Both codecs accept the bytes and say the same, or both refuse them."""
     try:
-        batch = columns.decode(data, starts, columns=list(columns.COLUMNS), verify_crc=verify_crc, expand=expand)
+        batch = columns.decode(
+            data, starts, columns=list(columns.COLUMN_DECODERS), verify_crc=verify_crc, expand=expand
+        )
     except ProtocolError:
         batch = None
     try:
-        places = columns.hop(data).tolist() if starts is None else starts
+        places = columns.find_starts(data).tolist() if starts is None else starts
         messages = [record.decode(data, at, verify_crc=verify_crc, expand=expand) for at in places]
     except ProtocolError:
         messages = None
@@ -153,7 +155,7 @@ def test_damaged_bytes_are_refused_by_both_codecs_or_read_alike(
     encoded: list[bytes], data: st.DataObject, verify_crc: bool
 ) -> None:
     whole = bytearray(b"".join(encoded))
-    starts = columns.starts_of([len(each) for each in encoded]).tolist()
+    starts = columns.starts_from_sizes([len(each) for each in encoded]).tolist()
     for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=3)):
         whole[at] = value
     # The length fields deserve more than chance.
@@ -162,7 +164,7 @@ def test_damaged_bytes_are_refused_by_both_codecs_or_read_alike(
     if data.draw(st.booleans()):
         whole[at : at + 4] = data.draw(st.one_of(int32s, st.integers(0, 400))).to_bytes(4, "big", signed=True)
     cut = bytes(whole[: data.draw(st.one_of(st.just(len(whole)), st.integers(0, len(whole))))])
-    is_sound = columns.check(cut, starts, base=0)
+    is_sound = columns.find_valid(cut, starts, base=0)
     for start, is_right in zip(starts, is_sound.tolist(), strict=True):
         try:
             right = record.decode(cut, start, expand=False).physical_offset == start
@@ -171,7 +173,7 @@ def test_damaged_bytes_are_refused_by_both_codecs_or_read_alike(
             right = is_right if "UTF-8" in str(refused) else False
         assert is_right == right
     agreed(cut, None, verify_crc=verify_crc)
-    places = columns.hop(cut, strict=False).tolist()
+    places = columns.find_starts(cut, strict=False).tolist()
     agreed(cut, places, verify_crc=verify_crc)
 
 
@@ -180,10 +182,10 @@ def test_damaged_bytes_are_refused_by_both_codecs_or_read_alike(
 def test_any_bytes_and_any_starts_give_a_batch_or_a_protocol_error(data: bytes, starts: list[int]) -> None:
     for places in (None, starts):
         try:
-            columns.decode(data, places, columns=list(columns.COLUMNS)).validate(full=True)
+            columns.decode(data, places, columns=list(columns.COLUMN_DECODERS)).validate(full=True)
         except ProtocolError:
             pass
-    assert len(columns.check(data, starts, base=0)) == len(starts)
+    assert len(columns.find_valid(data, starts, base=0)) == len(starts)
 
 
 legal_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), max_size=8)
@@ -202,7 +204,7 @@ def test_written_columns_are_the_records_of_the_object_codec(
     rows: list[tuple[Any, ...]], topic: str, skipped: int
 ) -> None:
     body, keys, marks, ids, maps = zip(*rows, strict=True) if rows else ((), (), (), (), ())
-    map_column = pa.array([None if each is None else list(each.items()) for each in maps], MAP)
+    map_column = pa.array([None if each is None else list(each.items()) for each in maps], PROPERTY_MAP_TYPE)
     encoded = columns.encode(
         pa.array(body, pa.binary())[skipped:],
         topic=topic,
@@ -218,7 +220,7 @@ def test_written_columns_are_the_records_of_the_object_codec(
         rest = properties.encode({name: value for name, value in (more or {}).items() if value})
         draft = record.Draft(body=payload or b"", properties=own + rest, born_ms=i)
         host = b"\x7f\0\0\1\0\0\0\0"
-        size = record.size_of(draft, record.topic_field(topic.encode()), host)
+        size = record.record_size(draft, record.topic_field(topic.encode()), host)
         expected.append(
             record.encode(
                 draft,
@@ -234,7 +236,7 @@ def test_written_columns_are_the_records_of_the_object_codec(
     assert bytes(encoded.data) == b"".join(expected)
     assert encoded.sizes.tolist() == [len(each) for each in expected]
     if expected:
-        agreed(bytes(encoded.data), columns.starts_of(encoded.sizes).tolist(), verify_crc=True)
+        agreed(bytes(encoded.data), columns.starts_from_sizes(encoded.sizes).tolist(), verify_crc=True)
 
 
 @given(st.lists(st.one_of(st.none(), texts, st.text(st.characters(max_codepoint=127))), max_size=20), st.integers(0, 3))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sparrow.model.errors import BadRequest
-from sparrow.nameserver.routes import Routes
+from sparrow.nameserver.routes import RouteTable
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, QueueData, RouteData, TopicConfig, TopicTable
 
@@ -36,7 +36,7 @@ class Fact:
 class RoutesAgainstFacts(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.routes = Routes()
+        self.routes = RouteTable()
         self.now_ms = 0
         self.members: dict[tuple[str, int], Fact] = {}
         self.groups: dict[str, tuple[str, bool]] = {}  # name -> cluster, acting master

@@ -7,38 +7,38 @@ from hypothesis import strategies as st
 from sparrow.model.errors import ProtocolError
 from sparrow.model.queue import Queue
 from sparrow.wire import queue_batches
-from sparrow.wire.queue_batches import Portion
-from sparrow.wire.record import SMALLEST_BYTES
+from sparrow.wire.queue_batches import QueueBatch
+from sparrow.wire.record import RECORD_BYTES_MIN
 
 topics = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
 @st.composite
-def some_portions(draw: st.DrawFn) -> list[Portion]:
+def some_portions(draw: st.DrawFn) -> list[QueueBatch]:
     """What is inside the records is nobody's business here."""
     found = []
     for _ in range(draw(st.integers(0, 4))):
-        sizes = draw(st.lists(st.integers(SMALLEST_BYTES, SMALLEST_BYTES + 40), min_size=1, max_size=5))
+        sizes = draw(st.lists(st.integers(RECORD_BYTES_MIN, RECORD_BYTES_MIN + 40), min_size=1, max_size=5))
         data = draw(st.binary(min_size=sum(sizes), max_size=sum(sizes)))
         queue = Queue(draw(topics), draw(st.integers(0, 2**31 - 1)))
-        found.append(Portion(queue, memoryview(data), np.array(sizes, np.int32)))
+        found.append(QueueBatch(queue, memoryview(data), np.array(sizes, np.int32)))
     return found
 
 
-def plain(some: list[Portion]) -> list[tuple[Queue, bytes, list[int]]]:
+def plain(some: list[QueueBatch]) -> list[tuple[Queue, bytes, list[int]]]:
     return [(part.queue, bytes(part.data), part.sizes.tolist()) for part in some]
 
 
 @given(some_portions())
-def test_what_is_written_is_read(some: list[Portion]) -> None:
+def test_what_is_written_is_read(some: list[QueueBatch]) -> None:
     body = queue_batches.encode(some)
     assert plain(queue_batches.decode(body)) == plain(some)
-    assert queue_batches.topics(body) == {part.queue.topic for part in some}
+    assert queue_batches.topics_in(body) == {part.queue.topic for part in some}
 
 
 @given(some_portions(), st.data())
 def test_damaged_bytes_are_an_error_of_the_protocol_or_portions_all_the_same(
-    some: list[Portion], data: st.DataObject
+    some: list[QueueBatch], data: st.DataObject
 ) -> None:
     body = bytearray(queue_batches.encode(some))
     for _ in range(data.draw(st.integers(1, 3))):

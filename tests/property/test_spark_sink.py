@@ -18,7 +18,7 @@ from sparrow.spark.sink.record_encoder import BlobBuilder, RecordEncoder, RowIds
 from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import decode
-from sparrow.wire.message_ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIdGenerator
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=8)
 MAP = pa.map_(pa.string(), pa.string())
@@ -60,7 +60,9 @@ def test_every_row_arrives_once_at_its_queue_in_order(made: tuple[MessageRows, i
     rows, count = made
     queues = queues_of(count)
     given = {"nameserver": "127.0.0.1:1", "topic": "t", "checksum": "client" if by_client else "broker"}
-    encoder = RecordEncoder(parse_sink_options(given), RowIds(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 5)), lambda: 9)
+    encoder = RecordEncoder(
+        parse_sink_options(given), RowIds(UniqueIdGenerator(b"\x7f\0\0\1", 1, 1, lambda: 5)), lambda: 9
+    )
     places = select_queues(rows, count)
     before, record_encoder.BLOB_BYTES_MAX = record_encoder.BLOB_BYTES_MAX, blob_bytes
     try:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sparrow.model.errors import BadRequest, ProtocolError, Refused
 from sparrow.model.message import Host, StoredMessage
 from sparrow.wire import batch, bodies, fastjson, frame, headers, message_ids, properties, record
-from sparrow.wire.compression import COMPRESSED, Compression, compress, decompress
+from sparrow.wire.compression import COMPRESSED_FLAG, Compression, compress, decompress
 from sparrow.wire.connection import Connection
-from sparrow.wire.frame import Command, Serialization
-from sparrow.wire.headers.codec import Flag
+from sparrow.wire.frame import RemotingCommand, Serialization
+from sparrow.wire.headers.codec import JavaBool
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 some_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -60,7 +60,7 @@ def mutated(draw, whole):
 def read_typed(command):
     value_or(command.fields, BadRequest)
     for code in {command.code, 310, 11, 14, 103}:
-        for kind in (headers.request_type(code), headers.response_type(code)):
+        for kind in (headers.request_header_type(code), headers.response_header_type(code)):
             header = value_or(lambda kind=kind: headers.read(kind, command.ext), BadRequest)
             if header is not None:
                 assert headers.read(kind, headers.write(header)) == header
@@ -76,7 +76,7 @@ def test_any_header_gives_a_command_or_a_protocol_error(header, body, serializat
 @st.composite
 def commands(draw):
     ext = draw(st.none() | st.dictionaries(some_text, some_text, min_size=1, max_size=5))
-    return Command(
+    return RemotingCommand(
         code=draw(st.integers(0, 3000)),
         opaque=draw(int32),
         flag=draw(st.integers(0, 3)),
@@ -178,7 +178,7 @@ def test_all_records_at_once_are_what_they_are_one_by_one(records, verify_crc):
 @given(stored)
 def test_a_record_can_be_drafted_again(message):
     raw = record.encode_message(message)
-    draft = record.redraft(raw)
+    draft = record.draft_from_record(raw)
     assert draft.body == message.body
     assert draft.properties == record.properties_of(raw)
     assert properties.decode(draft.properties) == message.properties
@@ -193,7 +193,7 @@ def test_a_record_can_be_drafted_again(message):
 @given(st.binary(max_size=100), st.sampled_from([b"TAGS", b"a", b"KEYS"]))
 def test_any_property_string_gives_a_mapping_or_a_protocol_error(encoded, name):
     found = value_or(lambda: properties.decode(encoded), ProtocolError)
-    one = value_or(lambda: properties.value_of(encoded, name), ProtocolError)
+    one = value_or(lambda: properties.property_value(encoded, name), ProtocolError)
     if found is not None:
         assert one == found.get(name.decode())
 
@@ -250,7 +250,7 @@ def test_any_id_gives_its_parts_or_a_protocol_error(written):
     st.integers(1, 2000),
 )
 def test_any_compressed_body_gives_at_most_the_limit_or_a_protocol_error(body, kind, limit_bytes):
-    found = value_or(lambda: decompress(body, COMPRESSED | kind, limit_bytes=limit_bytes), ProtocolError)
+    found = value_or(lambda: decompress(body, COMPRESSED_FLAG | kind, limit_bytes=limit_bytes), ProtocolError)
     if found is not None:
         assert len(found[0]) <= limit_bytes
 
@@ -293,7 +293,7 @@ def test_any_split_of_a_stream_gives_the_same_commands(sent, data):
 
 def values_of(kind):
     """A strategy for a header field's type."""
-    if kind is Flag:
+    if kind is JavaBool:
         return st.booleans()
     if get_origin(kind) is Annotated:
         bound = get_args(kind)[1].le
@@ -312,7 +312,7 @@ def values_of(kind):
 def test_headers_round_trip_through_both_codecs(kind, data):
     header = kind(**{field.name: data.draw(values_of(field.type)) for field in msgspec.structs.fields(kind)})
     for serialization in Serialization:
-        command = Command(0, ext=headers.write(header), serialization=serialization)
+        command = RemotingCommand(0, ext=headers.write(header), serialization=serialization)
         assert headers.read(kind, frame.decode(frame.encode(command)).ext) == header
 
 
@@ -341,7 +341,7 @@ def test_properties_round_trip(mapping):
     encoded = properties.encode(mapping)
     assert properties.decode(encoded) == mapping
     for name, value in mapping.items():
-        assert properties.value_of(encoded, name.encode()) == value
+        assert properties.property_value(encoded, name.encode()) == value
 
 
 @given(st.dictionaries(text, text, max_size=4))
@@ -360,8 +360,8 @@ def test_batches_round_trip(sent):
 
 @given(st.dictionaries(st.builds(bodies.QueueRef, text, text, int32), int64, max_size=5))
 def test_tables_keyed_by_queues_round_trip(table):
-    offsets = bodies.ResetOffsets(table)
-    assert bodies.read(bodies.ResetOffsets, bodies.write(offsets)) == offsets
+    offsets = bodies.OffsetTable(table)
+    assert bodies.read(bodies.OffsetTable, bodies.write(offsets)) == offsets
 
 
 @given(JSON_VALUES)
@@ -375,9 +375,11 @@ def test_offset_ids_round_trip(host, physical_offset):
 
 
 @given(
-    st.binary(max_size=2000), st.sampled_from(Compression), st.integers(0, 0x3F).map(lambda bits: bits & ~COMPRESSED)
+    st.binary(max_size=2000),
+    st.sampled_from(Compression),
+    st.integers(0, 0x3F).map(lambda bits: bits & ~COMPRESSED_FLAG),
 )
 def test_compression_round_trips(body, kind, other_bits):
     compressed, bits = compress(body, kind)
-    assume(bits & COMPRESSED)
+    assume(bits & COMPRESSED_FLAG)
     assert decompress(compressed, bits | other_bits) == (body, other_bits)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.spark import Ran
 
 from sparrow.client import Admin, Message, Producer
-from sparrow.testing.platform import running
+from sparrow.testing.platform import run_platform
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -45,7 +45,7 @@ spark.stop()
 def test_a_cluster_copies_topics_of_both_stores_exactly_once(
     local_cluster_spark: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    with running() as log, running(store=f"sqlite:///{tmp_path}/messages.db") as sql:
+    with run_platform() as log, run_platform(store=f"sqlite:///{tmp_path}/messages.db") as sql:
         places = {"log": log.name_servers, "sql": sql.name_servers}
         for name_servers in places.values():
             with Admin(name_servers) as admin, Producer(name_servers) as producer:

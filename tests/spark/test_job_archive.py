@@ -22,7 +22,7 @@ from sparrow.spark.jobs.copy import restore
 from sparrow.spark.jobs.copy.restore import RestoreJob
 from sparrow.spark.jobs.copy.selection import MessageSelection
 from sparrow.spark.runtime.progress import JobFailed, JobProgress
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire.compression import Compression, compress
 from sparrow.wire.record import pack_host
 
@@ -34,7 +34,7 @@ QUEUES, ROWS = 3, 200
 @pytest.fixture
 def platform() -> Iterator[RunningPlatform]:
     """Its segments expire at once, as far as they are archived."""
-    with running(log=TINY_LOG | {"retention_waits_for": archive.GROUP}) as started:
+    with run_platform(log=TINY_LOG | {"retention_waits_for": archive.GROUP}) as started:
         make_topic(started, "orders", QUEUES)
         for number in range(ROWS):
             for queue_id in range(QUEUES):
@@ -159,7 +159,7 @@ def test_compression_in_the_messages_above_is_real() -> None:
 
 
 def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None:
-    with running(log=TINY_LOG | {"retention_waits_for": "keeper"}) as platform:
+    with run_platform(log=TINY_LOG | {"retention_waits_for": "keeper"}) as platform:
         make_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
         assert trim(platform) == 0, "the group has not begun"

@@ -14,7 +14,7 @@ from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
 from sparrow.spark.jobs import compact
 from sparrow.spark.jobs.compact import CompactJob
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire import properties
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -24,7 +24,7 @@ QUEUES, KEYS = 3, 150
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningPlatform]:
-    with running() as started:
+    with run_platform() as started:
         make_topic(started, "changes", QUEUES)
         yield started
 

@@ -16,7 +16,7 @@ from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.spark.jobs.forward import ForwardJob, columns_in_sql, run
 from sparrow.testing.platform import RunningPlatform
-from sparrow.wire.properties import VALUE_END
+from sparrow.wire.properties import VALUE_SEPARATOR
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -44,7 +44,7 @@ def contents(platform: RunningPlatform, topic: str) -> list[dict[str, object]]:
     """All that stays as it is, by body."""
     rows = table(platform, topic).drop_columns(["queue_id", "queue_offset"]).to_pylist()
     for row in rows:
-        row["properties_raw"] = row["properties_raw"].rstrip(VALUE_END)  # the last one's end may be left out
+        row["properties_raw"] = row["properties_raw"].rstrip(VALUE_SEPARATOR)  # the last one's end may be left out
     return sorted(rows, key=lambda row: int(row["body"]))
 
 

@@ -21,7 +21,7 @@ from sparrow.spark.jobs.archive import ArchiveJob
 from sparrow.spark.jobs.copy import replay
 from sparrow.spark.jobs.copy.replay import ReplayJob
 from sparrow.spark.jobs.copy.selection import MessageSelection
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire import properties
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -31,7 +31,7 @@ QUEUES, ROWS = 2, 50
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningPlatform]:
-    with running() as started:
+    with run_platform() as started:
         make_topic(started, "orders", QUEUES)
         for queue_id in range(QUEUES):
             append(started, "orders", queue_id, [order(queue_id, number) for number in range(ROWS)])

@@ -19,7 +19,7 @@ from sparrow.client.aio.produce import staging
 from sparrow.client.blocking.loop_thread import LoopThread
 from sparrow.model.errors import Refused, Unavailable, UnknownTopic
 from sparrow.model.priority import Priority, priority_of_queue
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 from sparrow.spark.client_pool import PooledClient
 from sparrow.spark.options import ClientOptions
 from sparrow.spark.sink import driver_commit, partition_writer
@@ -27,9 +27,9 @@ from sparrow.spark.sink.brokers import SinkBrokers
 from sparrow.spark.sink.commit_messages import TaskCommit, WriteId
 from sparrow.spark.sink.message_columns import STRING_MAP_TYPE, resolve_columns
 from sparrow.spark.sink.options import SinkOptions, parse_sink_options
-from sparrow.testing import running
-from sparrow.wire.codes import Code
-from sparrow.wire.columns.properties import MAP
+from sparrow.testing import run_platform
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 
 FIELDS = [("body", "binary"), ("keys", "string")]
 
@@ -41,7 +41,7 @@ class Shards:
         self._folder = folder
         self._loop = LoopThread("shards")
         self._platform = Platform(
-            folder / "a", naming=NamingSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
+            folder / "a", naming=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
         )
         self._loop.run(self._platform.start())
         self.name_servers = self._platform.name_servers
@@ -279,7 +279,9 @@ def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
     job.link.run(Admin(session=job.link.session).create_topic("t", 2, has_lanes=True))
     words = ["high", "middle", "low", None] * 5
     maps = [[("PRIORITY", word)] if word else [] for word in words]
-    batch = pa.record_batch({"body": [word or "none" for word in words], "properties": pa.array(maps, MAP)})
+    batch = pa.record_batch(
+        {"body": [word or "none" for word in words], "properties": pa.array(maps, PROPERTY_MAP_TYPE)}
+    )
     receipt = job.write([batch])
     if receipt.stages:
         assert job.commit(receipt)
@@ -293,7 +295,7 @@ def test_rows_find_the_lane_of_their_priority(shards: Shards, delivery: str):
 def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: Shards, monkeypatch: pytest.MonkeyPatch):
     job = Job(shards.name_servers)
     job.create()
-    for code in (Code.QUERY_LEDGER, Code.STAGE_RECORDS, Code.APPEND_ONCE):  # as Apache's brokers
+    for code in (RequestCode.QUERY_LEDGER, RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE):  # as Apache's brokers
         monkeypatch.delitem(dispatch.HANDLERS, code)
     with pytest.raises(Refused, match=r"broker 'a' .* set delivery=atLeastOnce"):
         job.link.run(job.brokers.check_staging("t"))
@@ -303,7 +305,7 @@ def test_a_broker_that_cannot_stage_says_so_before_anything_is_written(shards: S
 
 
 def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_path: Path):
-    with running(tmp_path, broker={"auto_create_topics": False}) as platform:
+    with run_platform(tmp_path, broker={"auto_create_topics": False}) as platform:
         job = Job(platform.name_servers)
         with pytest.raises(UnknownTopic):
             job.link.run(job.brokers.made_route("t"))
@@ -312,7 +314,7 @@ def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_pa
 
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "idempotent"])
 def test_rows_are_written_once_to_a_database_too(tmp_path: Path, delivery: str):
-    with running(tmp_path, store=f"sqlite:///{tmp_path / 'messages.db'}") as platform:
+    with run_platform(tmp_path, store=f"sqlite:///{tmp_path / 'messages.db'}") as platform:
         job = Job(platform.name_servers, delivery=delivery)
         for _ in range(2):
             receipt = job.task(BODIES, batch=0)  # a first batch makes its topic

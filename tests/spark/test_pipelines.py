@@ -14,7 +14,7 @@ from sparrow.client import Message, Producer
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import load
 from sparrow.spark.pipelines.runner import PipelineResult, run_pipeline, validate_pipeline
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -23,7 +23,7 @@ CITIES = ("Oslo", "Lima", "Lagos")
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningPlatform]:
-    with running() as started:
+    with run_platform() as started:
         with Producer(started.name_servers) as producer:
             for number in range(300):
                 body = json.dumps({"city": CITIES[number % 3], "cents": number})

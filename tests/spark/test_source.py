@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparrow import clock
 from sparrow.client import Admin, Message, Producer
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire.bodies import QueueRef
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -25,7 +25,7 @@ SMALL = {"segment_bytes": 16 << 20}
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningPlatform]:
-    with running(log=SMALL) as started:
+    with run_platform(log=SMALL) as started:
         with Admin(started.name_servers) as admin:
             admin.create_topic("orders", queues=4)
         fill(started, "orders", ROWS)
@@ -363,7 +363,7 @@ def test_batches_can_be_limited_by_bytes(spark: SparkSession, platform: RunningP
 
 @pytest.mark.thorough
 def test_messages_lost_while_a_query_was_down_fail_it_or_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
-    with running(log={"segment_bytes": 1 << 20}) as platform:
+    with run_platform(log={"segment_bytes": 1 << 20}) as platform:
         with Admin(platform.name_servers) as admin:
             admin.create_topic("kept", queues=1)
             fill(platform, "kept", 500)

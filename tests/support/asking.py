@@ -10,8 +10,8 @@ from sparrow.model.queue import Queue
 from sparrow.net import Channel, connect
 from sparrow.settings import BrokerSettings, LogSettings
 from sparrow.wire import bodies, headers, properties
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import Header
 
 LOG = LogSettings(segment_bytes=1 << 20, warm_bytes=0, index_slots=1024, index_entries=4096, queue_file_entries=1000)
@@ -34,45 +34,45 @@ class Asking:
     def __init__(self, server: BrokerServer, channel: Channel) -> None:
         self.server, self.broker, self.channel = server, server.broker, channel
 
-    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
+    async def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
         """Whatever the answer is."""
         return await self.channel.request(code, header, body)
 
     async def done(self, code: int, header: Header | None = None, body: bytes = b"") -> Any:
         """The header of an answer that must be a success."""
         answer = await self.ask(code, header, body)
-        assert answer.code == Response.SUCCESS, answer.remark
-        return headers.read(headers.response_type(code), answer.ext)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return headers.read(headers.response_header_type(code), answer.ext)
 
     async def told(self, kind: type[B], code: int, header: Header | None = None, body: bytes = b"") -> B:
         """The body of an answer that must be a success."""
         answer = await self.ask(code, header, body)
-        assert answer.code == Response.SUCCESS, answer.remark
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         return bodies.read(kind, bytes(answer.body))
 
     async def refused(self, code: int, header: Header | None = None, body: bytes = b"") -> tuple[int, str]:
         """Code and remark of an answer that must not be a success; the connection must live on."""
         answer = await self.ask(code, header, body)
-        assert answer.code != Response.SUCCESS
+        assert answer.code != ResponseCode.SUCCESS
         assert answer.remark
-        assert (await self.ask(Code.GET_ALL_TOPIC_CONFIG)).code == Response.SUCCESS
+        assert (await self.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
         return answer.code, answer.remark
 
-    async def send(self, queue: Queue, body: bytes, **named: str) -> headers.Sent:
+    async def send(self, queue: Queue, body: bytes, **named: str) -> headers.SendMessageResponse:
         said = properties.encode(named).decode()
         header = headers.SendMessageV2("p", queue.topic, "TBW102", 4, queue.id, 0, 1, 0, said)
-        sent = await self.done(Code.SEND_MESSAGE_V2, header, body)
-        assert isinstance(sent, headers.Sent)
+        sent = await self.done(RequestCode.SEND_MESSAGE_V2, header, body)
+        assert isinstance(sent, headers.SendMessageResponse)
         return sent
 
     async def commit(self, group: str, queue: Queue, offset: int) -> None:
-        await self.done(Code.UPDATE_CONSUMER_OFFSET, headers.CommitOffset(group, queue.topic, queue.id, offset))
+        await self.done(RequestCode.UPDATE_CONSUMER_OFFSET, headers.CommitOffset(group, queue.topic, queue.id, offset))
 
-    async def pull(self, group: str, queue: Queue, offset: int = 0) -> Command:
+    async def pull(self, group: str, queue: Queue, offset: int = 0) -> RemotingCommand:
         """With the subscription in the request, as tools pull."""
         flag = headers.pull.HAS_SUBSCRIPTION
         return await self.ask(
-            Code.PULL_MESSAGE,
+            RequestCode.PULL_MESSAGE,
             headers.PullMessage(group, queue.topic, queue.id, offset, 32, flag, 0, 0, 0, subscription="*"),
         )
 
@@ -83,7 +83,7 @@ class Asking:
             for topic, words in expressions.items()
         ]
         beat = bodies.HeartbeatData("client@1", [], [bodies.ConsumerData(group, subscription_data_set=wanted)])
-        await self.done(Code.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
+        await self.done(RequestCode.HEART_BEAT, headers.Heartbeat(), bodies.write(beat))
 
 
 @asynccontextmanager

@@ -10,11 +10,11 @@ from sparrow.cli.server.platform import Platform
 from sparrow.model.message import StoredMessage
 from sparrow.net import Address, Channel, connect
 from sparrow.net.channel import RequestReceiver
-from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
+from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
 from sparrow.wire import batch, bodies, headers, properties, record
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import Pulled, PullMessage, SendMessage, SendMessageV2, Sent
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import PullMessage, PullMessageResponse, SendMessage, SendMessageResponse, SendMessageV2
 from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
 
 SMALL_LOG = LogSettings(
@@ -34,11 +34,11 @@ def broker_settings(**changes: object) -> BrokerSettings:
 
 @asynccontextmanager
 async def running_platform(
-    folder: Path, *, log: LogSettings = SMALL_LOG, naming: NamingSettings | None = None, **broker: object
+    folder: Path, *, log: LogSettings = SMALL_LOG, naming: NameServerSettings | None = None, **broker: object
 ) -> AsyncIterator[Platform]:
     """A name server and a broker. What is not named here is a setting of the broker's."""
     async with Platform(
-        folder, naming=naming or NamingSettings(port=0), broker=broker_settings(**broker), log=log
+        folder, naming=naming or NameServerSettings(port=0), broker=broker_settings(**broker), log=log
     ) as platform:
         yield platform
 
@@ -94,11 +94,11 @@ async def try_send(
     queue_id: int = 0,
     properties: str = "",
     *,
-    code: int = Code.SEND_MESSAGE_V2,
+    code: int = RequestCode.SEND_MESSAGE_V2,
     **others: object,
-) -> Command:
+) -> RemotingCommand:
     """The answer to a send, whatever it is."""
-    header = send_header(topic, queue_id, properties, v2=code != Code.SEND_MESSAGE, **others)
+    header = send_header(topic, queue_id, properties, v2=code != RequestCode.SEND_MESSAGE, **others)
     return await channel.request(code, header, body, timeout_ms=TIMEOUT_MS)
 
 
@@ -109,24 +109,24 @@ async def send(
     queue_id: int = 0,
     properties: str = "",
     *,
-    code: int = Code.SEND_MESSAGE_V2,
+    code: int = RequestCode.SEND_MESSAGE_V2,
     **others: object,
-) -> Sent:
+) -> SendMessageResponse:
     """Where the message went; it must have gone somewhere."""
     return sent(await try_send(channel, topic, body, queue_id, properties, code=code, **others))
 
 
 async def send_batch(
     channel: Channel, topic: str, members: Iterable[tuple[bytes, bytes]], queue_id: int = 0, **others: object
-) -> Sent:
+) -> SendMessageResponse:
     """Several messages, each a body and a property string, in one request."""
     body = batch.encode((0, body, said) for body, said in members)
-    return await send(channel, topic, body, queue_id, code=Code.SEND_BATCH_MESSAGE, batch=True, **others)
+    return await send(channel, topic, body, queue_id, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, **others)
 
 
-def sent(answer: Command) -> Sent:
-    assert answer.code == Response.SUCCESS, answer.remark
-    return headers.read(Sent, answer.ext)
+def sent(answer: RemotingCommand) -> SendMessageResponse:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return headers.read(SendMessageResponse, answer.ext)
 
 
 def named(**said: str) -> str:
@@ -140,7 +140,7 @@ def named(**said: str) -> str:
 class PullAnswer(NamedTuple):
     code: int
     remark: str
-    header: Pulled
+    header: PullMessageResponse
     """All four fields; an answer without them does not get this far."""
     messages: list[StoredMessage]
 
@@ -183,23 +183,35 @@ def pull_header(
 
 
 async def try_pull(
-    channel: Channel, topic: str, queue_id: int = 0, offset: int = 0, *, code: int = Code.PULL_MESSAGE, **how: object
-) -> Command:
+    channel: Channel,
+    topic: str,
+    queue_id: int = 0,
+    offset: int = 0,
+    *,
+    code: int = RequestCode.PULL_MESSAGE,
+    **how: object,
+) -> RemotingCommand:
     """The answer to a pull, whatever it is. `how` is what `pull_header` takes."""
     header = pull_header(topic, queue_id, offset, **how)  # type: ignore[arg-type]
     return await channel.request(code, header, timeout_ms=TIMEOUT_MS + header.hold_ms)
 
 
 async def pull(
-    channel: Channel, topic: str, queue_id: int = 0, offset: int = 0, *, code: int = Code.PULL_MESSAGE, **how: object
+    channel: Channel,
+    topic: str,
+    queue_id: int = 0,
+    offset: int = 0,
+    *,
+    code: int = RequestCode.PULL_MESSAGE,
+    **how: object,
 ) -> PullAnswer:
     """The answer to a pull that must be one of the four kinds (0, 19, 20, 21)."""
     return pulled(await try_pull(channel, topic, queue_id, offset, code=code, **how))
 
 
-def pulled(answer: Command) -> PullAnswer:
-    header = headers.read(Pulled, answer.ext)
-    assert answer.code == Response.SUCCESS or not answer.body, "only what was found has a body"
+def pulled(answer: RemotingCommand) -> PullAnswer:
+    header = headers.read(PullMessageResponse, answer.ext)
+    assert answer.code == ResponseCode.SUCCESS or not answer.body, "only what was found has a body"
     return PullAnswer(answer.code, answer.remark or "", header, record.decode_all(bytes(answer.body)))
 
 
@@ -208,5 +220,5 @@ async def subscribe(channel: Channel, group: str, *, version: int = 1, **express
     wanted = [bodies.SubscriptionData(topic, tags, sub_version=version) for topic, tags in expressions.items()]
     consumer = bodies.ConsumerData(group, subscription_data_set=wanted)
     beat = bodies.write(bodies.HeartbeatData(f"client@{channel.address}", consumer_data_set=[consumer]))
-    answer = await channel.request(Code.HEART_BEAT, headers.Heartbeat(), beat, timeout_ms=TIMEOUT_MS)
-    assert answer.code == Response.SUCCESS, answer.remark
+    answer = await channel.request(RequestCode.HEART_BEAT, headers.Heartbeat(), beat, timeout_ms=TIMEOUT_MS)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from sparrow.model.queue import Queue
 from sparrow.wire import columns, queue_batches
-from sparrow.wire.columns.properties import MAP
-from sparrow.wire.queue_batches import Portion
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
+from sparrow.wire.queue_batches import QueueBatch
 
 
 def portion(
@@ -21,12 +21,12 @@ def portion(
     properties: Sequence[Mapping[str, str]] | None = None,
     checksum: bool = True,
     **others: Any,
-) -> Portion:
+) -> QueueBatch:
     """`others` are what `columns.encode` takes."""
     if properties is not None:
-        others["properties"] = pa.array([list(each.items()) for each in properties], MAP)
+        others["properties"] = pa.array([list(each.items()) for each in properties], PROPERTY_MAP_TYPE)
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic=topic, checksum=checksum, **others)
-    return Portion(Queue(topic, queue_id), memoryview(encoded.data), encoded.sizes)
+    return QueueBatch(Queue(topic, queue_id), memoryview(encoded.data), encoded.sizes)
 
 
 def blob(topic: str, bodies_by_queue: Mapping[int, Sequence[bytes]], *, checksum: bool = True, **others: Any) -> bytes:

@@ -15,7 +15,7 @@ from sparrow.cli.server.platform import Platform
 from sparrow.client.aio import Admin
 from sparrow.nameserver.server import NameServer
 from sparrow.net import Channel
-from sparrow.settings import NamingSettings, SqlSettings
+from sparrow.settings import NameServerSettings, SqlSettings
 from sparrow.store.sql.engine import SqlStore
 
 NAME = "db"
@@ -28,7 +28,7 @@ async def standing_on(folder: Path, url: str, *, wait_ms: int = 5_000, **setting
     """A name server and a broker on a database, with the topic `t` of one part."""
     async with Platform(
         folder,
-        naming=NamingSettings(port=0),
+        naming=NameServerSettings(port=0),
         broker=broker_settings(store=url, **settings),
         sql=SqlSettings(wait_ms=wait_ms),
     ) as platform:
@@ -62,7 +62,7 @@ class Crew:
         self.channels: list[Channel] = []
 
     async def begin(self) -> None:
-        self.name_server = NameServer(NamingSettings(port=0), kv_path=self._folder / "naming.json")
+        self.name_server = NameServer(NameServerSettings(port=0), kv_path=self._folder / "naming.json")
         await self.name_server.start()
         self._stack.push_async_callback(self.name_server.stop)
         self.name_servers = str(self.name_server.address)

@@ -9,7 +9,7 @@ from sparrow.net import Address, Listener
 from sparrow.net.channel import Channel, RequestReceiver
 from sparrow.settings import NetSettings
 from sparrow.wire.connection import Connection
-from sparrow.wire.frame import Command, encode
+from sparrow.wire.frame import RemotingCommand, encode
 
 LOOPBACK = "127.0.0.1"
 PATIENCE_S = 10.0
@@ -47,13 +47,13 @@ class Wire:
         self.reads: list[int] = []
         """How many bytes each read found."""
         self._stream = Connection()
-        self._come: list[Command] = []
+        self._come: list[RemotingCommand] = []
 
-    def write(self, *said: Command | bytes) -> None:
+    def write(self, *said: RemotingCommand | bytes) -> None:
         """All of it in one write."""
         self.writer.write(b"".join(part if isinstance(part, bytes) else encode(part) for part in said))
 
-    async def read(self, count: int = 1) -> list[Command]:
+    async def read(self, count: int = 1) -> list[RemotingCommand]:
         """The next so many frames."""
         while len(self._come) < count:
             data = await asyncio.wait_for(self.reader.read(_READ_BYTES), PATIENCE_S)
@@ -63,7 +63,7 @@ class Wire:
         found, self._come = self._come[:count], self._come[count:]
         return found
 
-    async def ask(self, command: Command) -> Command:
+    async def ask(self, command: RemotingCommand) -> RemotingCommand:
         self.write(command)
         return (await self.read())[0]
 

@@ -17,61 +17,61 @@ from sparrow.model.errors import NotPermitted, ProtocolError
 from sparrow.model.token import TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token, TokenKind
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.bodies import HeartbeatData
-from sparrow.wire.codes import Code
-from sparrow.wire.frame import Command
-from sparrow.wire.signing import ACCESS_KEY, SIGNATURE, TokenCode, is_signed
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.signing import ACCESS_KEY_FIELD, SIGNATURE_FIELD, TokenCode, has_valid_signature
 
 PRODUCER_CODES = frozenset(
     {
-        Code.SEND_MESSAGE,
-        Code.SEND_MESSAGE_V2,
-        Code.SEND_BATCH_MESSAGE,
-        Code.SEND_REPLY_MESSAGE,
-        Code.SEND_REPLY_MESSAGE_V2,
-        Code.RECALL_MESSAGE,
-        Code.END_TRANSACTION,
-        Code.STAGE_RECORDS,
-        Code.SEAL_STAGE,
-        Code.COMMIT_STAGES,
-        Code.DROP_STAGES,
-        Code.QUERY_LEDGER,
-        Code.APPEND_ONCE,
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.END_TRANSACTION,
+        RequestCode.STAGE_RECORDS,
+        RequestCode.SEAL_STAGE,
+        RequestCode.COMMIT_STAGES,
+        RequestCode.DROP_STAGES,
+        RequestCode.QUERY_LEDGER,
+        RequestCode.APPEND_ONCE,
     }
 )
 CONSUMER_CODES = frozenset(
     {
-        Code.PULL_MESSAGE,
-        Code.LITE_PULL_MESSAGE,
-        Code.POP_MESSAGE,
-        Code.ACK_MESSAGE,
-        Code.BATCH_ACK_MESSAGE,
-        Code.CHANGE_MESSAGE_INVISIBLETIME,
-        Code.NOTIFICATION,
-        Code.PEEK_MESSAGE,
-        Code.POLLING_INFO,
-        Code.QUERY_ASSIGNMENT,
-        Code.CONSUMER_SEND_MSG_BACK,
-        Code.QUERY_CONSUMER_OFFSET,
-        Code.UPDATE_CONSUMER_OFFSET,
-        Code.LOCK_BATCH_MQ,
-        Code.UNLOCK_BATCH_MQ,
-        Code.GET_CONSUMER_LIST_BY_GROUP,
-        Code.CHECK_CLIENT_CONFIG,
-        Code.QUERY_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.NOTIFICATION,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.POLLING_INFO,
+        RequestCode.QUERY_ASSIGNMENT,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.QUERY_MESSAGE,
     }
 )
 SHARED_CODES = frozenset(
     {
-        Code.HEART_BEAT,
-        Code.UNREGISTER_CLIENT,
-        Code.GET_MAX_OFFSET,
-        Code.GET_MIN_OFFSET,
-        Code.SEARCH_OFFSET_BY_TIMESTAMP,
-        Code.GET_EARLIEST_MSG_STORETIME,
-        Code.QUERY_HEADS,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.QUERY_HEADS,
     }
 )
-ALLOWED_CODES: dict[TokenKind, frozenset[Code]] = {
+ALLOWED_CODES: dict[TokenKind, frozenset[RequestCode]] = {
     "p": PRODUCER_CODES | SHARED_CODES,
     "c": CONSUMER_CODES | SHARED_CODES,
 }
@@ -79,22 +79,22 @@ ALLOWED_CODES: dict[TokenKind, frozenset[Code]] = {
 messages."""
 
 SEND_TOPIC_FIELDS: dict[int, str] = {
-    Code.SEND_MESSAGE: "topic",
-    Code.SEND_MESSAGE_V2: "b",
-    Code.SEND_BATCH_MESSAGE: "b",
-    Code.SEND_REPLY_MESSAGE: "topic",
-    Code.SEND_REPLY_MESSAGE_V2: "b",
+    RequestCode.SEND_MESSAGE: "topic",
+    RequestCode.SEND_MESSAGE_V2: "b",
+    RequestCode.SEND_BATCH_MESSAGE: "b",
+    RequestCode.SEND_REPLY_MESSAGE: "topic",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "b",
 }
 """Here it depends on the topic, which this field names."""
-ENCODED_RECORD_CODES = frozenset({Code.STAGE_RECORDS, Code.APPEND_ONCE})
+ENCODED_RECORD_CODES = frozenset({RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE})
 """Here it depends on all topics that the body has records for."""
-REPLY_CODES = frozenset({Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
+REPLY_CODES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 INTERNAL_PRODUCER_PREFIXES = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
 """How groups start that Java's consumers name in their heartbeats: all of them one, those that trace another."""
 
 
-def may_send(kind: TokenKind, topic: str, code: int = Code.SEND_MESSAGE) -> bool:
+def may_send(kind: TokenKind, topic: str, code: int = RequestCode.SEND_MESSAGE) -> bool:
     """As in RocketMQ: consumers put what they could not handle into retry topics, and both may say what they did."""
     if code in REPLY_CODES:
         return kind == "p" and not topic.startswith(RETRY_TOPIC_PREFIX)
@@ -109,11 +109,11 @@ class RequestAuthorizer:
         self._tokens = tokens
         self._admins = {name: secret_key.get_secret_value() for name, secret_key in admins.items()}
 
-    def check(self, command: Command) -> None:
+    def check(self, command: RemotingCommand) -> None:
         """`NotPermitted` unless the request may be made."""
         fields = command.fields()
-        name = fields.get(ACCESS_KEY)
-        if not name or SIGNATURE not in fields:
+        name = fields.get(ACCESS_KEY_FIELD)
+        if not name or SIGNATURE_FIELD not in fields:
             raise _refusal(command, "this broker wants requests to be signed with a token, and this one is not")
         token = None
         secret_key = self._admins.get(name)
@@ -122,13 +122,13 @@ class RequestAuthorizer:
             if token is None:
                 raise _refusal(command, f"there is no token {name[:TOKEN_NAME_CHARS_MAX]!r} here")
             secret_key = token.secret_key
-        if not is_signed(fields, command.body, secret_key):
+        if not has_valid_signature(fields, command.body, secret_key):
             raise _refusal(command, f"the signature is not the one that the secret key of token {name!r} makes")
         if token is not None:
             _check_token(token, command, fields)
 
 
-def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> None:
+def _check_token(token: Token, command: RemotingCommand, fields: Mapping[str, str]) -> None:
     if token.is_revoked:
         raise _refusal(command, f"token {token.name!r} was revoked")
     topic_field = SEND_TOPIC_FIELDS.get(command.code)
@@ -144,13 +144,13 @@ def _check_token(token: Token, command: Command, fields: Mapping[str, str]) -> N
         raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and this takes {who}")
     elif command.code in ENCODED_RECORD_CODES:
         _check_records(token, command)
-    elif command.code == Code.HEART_BEAT:
+    elif command.code == RequestCode.HEART_BEAT:
         _check_heartbeat(token, command)
 
 
-def _check_records(token: Token, command: Command) -> None:
+def _check_records(token: Token, command: RemotingCommand) -> None:
     try:
-        topics = sorted(queue_batches.topics(command.body))
+        topics = sorted(queue_batches.topics_in(command.body))
     except ProtocolError:
         return  # whoever serves it says what is wrong with them
     for topic in topics:
@@ -158,7 +158,7 @@ def _check_records(token: Token, command: Command) -> None:
             raise _refusal(command, f"token {token.name!r} is {TOKEN_KIND_LABELS[token.kind]}, and {_who_sends(topic)}")
 
 
-def _check_heartbeat(token: Token, command: Command) -> None:
+def _check_heartbeat(token: Token, command: RemotingCommand) -> None:
     """Brokers tell members things: a token is a member of what it may take part in, and of nothing else."""
     said = bodies.read(HeartbeatData, command.body)
     consumers = [consumer.group_name for consumer in said.consumer_data_set]
@@ -172,7 +172,7 @@ def _check_heartbeat(token: Token, command: Command) -> None:
 
 
 _ADMINS = "one of the broker's admin tokens"
-_NAMES = {int(code): code.name for numbers in (Code, TokenCode) for code in numbers}
+_NAMES = {int(code): code.name for numbers in (RequestCode, TokenCode) for code in numbers}
 
 
 def _who_sends(topic: str) -> str:
@@ -183,5 +183,5 @@ def _who_sends(topic: str) -> str:
     )
 
 
-def _refusal(command: Command, why: str) -> NotPermitted:
+def _refusal(command: RemotingCommand, why: str) -> NotPermitted:
     return NotPermitted(_NAMES.get(command.code, f"request {command.code}"), why)

@@ -12,11 +12,11 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import SparrowError
 from sparrow.net.address import Address
 from sparrow.net.channel import Channel, connect
-from sparrow.wire.bodies import Registration as RegistrationBody
+from sparrow.wire.bodies import BrokerRegistration as RegistrationBody
 from sparrow.wire.bodies import TopicConfig, TopicTable, write_registration
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import Header, RegisterBroker, UnregisterBroker
 
 log = logging.getLogger(__name__)
@@ -70,16 +70,16 @@ class NameServerRegistration:
             is_compressed=is_compressed,
             body_crc=body_crc(body),
         )
-        await self._tell_all(Code.REGISTER_BROKER, header, body)
+        await self._tell_all(RequestCode.REGISTER_BROKER, header, body)
 
     def _body(self) -> RegistrationBody:
         topics = {topic.name: TopicConfig.of(topic) for topic in self._broker.topics}
         return RegistrationBody(TopicTable(topic_config_table=topics, data_version=self._broker.topics.version))
 
-    async def _tell_all(self, code: Code, header: Header, body: bytes = b"") -> None:
+    async def _tell_all(self, code: RequestCode, header: Header, body: bytes = b"") -> None:
         await asyncio.gather(*(self._tell(address, code, header, body) for address in self._name_servers))
 
-    async def _tell(self, address: Address, code: Code, header: Header, body: bytes) -> None:
+    async def _tell(self, address: Address, code: RequestCode, header: Header, body: bytes) -> None:
         timeout_ms = self._settings.name_server_timeout_ms
         try:
             async with self._dialing[address]:
@@ -87,8 +87,8 @@ class NameServerRegistration:
                 if channel is None or not channel.is_open:
                     channel = self._channels[address] = await connect(address, timeout_ms=timeout_ms)
             answer = await channel.request(code, header, body, timeout_ms=timeout_ms)
-            if answer.code != Response.SUCCESS:
-                raise error_of(answer.code, answer.remark)
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_for_response(answer.code, answer.remark)
         except SparrowError as error:
             if address not in self._unreachable:
                 log.warning("a name server does not know of us", extra={"address": str(address), "why": str(error)})
@@ -108,7 +108,9 @@ class NameServerRegistration:
             broker_id=self._broker.number,
         )
         reached = [address for address in self._name_servers if address not in self._unreachable]
-        words = [asyncio.create_task(self._tell(address, Code.UNREGISTER_BROKER, header, b"")) for address in reached]
+        words = [
+            asyncio.create_task(self._tell(address, RequestCode.UNREGISTER_BROKER, header, b"")) for address in reached
+        ]
         if words:
             await asyncio.wait(words, timeout=_PATIENCE_S)
         for channel in self._channels.values():

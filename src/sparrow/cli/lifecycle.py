@@ -10,15 +10,15 @@ from typing import Any
 import typer
 import uvloop
 
-Server = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+ServeUntilStopped = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Serves until the event is set, then stops in order."""
 
 
-def run(serve: Server) -> None:
+def run_until_stopped(serve: ServeUntilStopped) -> None:
     uvloop.run(_until_stopped(serve))
 
 
-async def _until_stopped(serve: Server) -> None:
+async def _until_stopped(serve: ServeUntilStopped) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def asked() -> None:

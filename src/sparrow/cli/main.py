@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from sparrow import __version__
 from sparrow.model.errors import SparrowError
 
-VERBS = {
+COMMAND_MODULES = {
     "up": "up",
     "broker": "up",
     "name-server": "up",
@@ -26,14 +26,16 @@ VERBS = {
 """The module of each, with an `app` of verbs of its own or a function of its name."""
 
 
-class Verbs(TyperGroup):
+class LazyCommandGroup(TyperGroup):
     """Loads a verb when it is asked for: who wants one need not wait for all the others."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
+        return list(COMMAND_MODULES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for verb in [cmd_name] if cmd_name in VERBS else VERBS:  # all: what was meant is sought among them
+        for verb in (
+            [cmd_name] if cmd_name in COMMAND_MODULES else COMMAND_MODULES
+        ):  # all: what was meant is sought among them
             if verb not in self.commands:
                 loaded = typer.main.get_command(_app_with(verb))
                 assert isinstance(loaded, TyperGroup), "it has a callback"
@@ -42,7 +44,7 @@ class Verbs(TyperGroup):
 
 
 def _app_with(verb: str) -> typer.Typer:
-    module = import_module(f"sparrow.cli.{VERBS[verb]}")
+    module = import_module(f"sparrow.cli.{COMMAND_MODULES[verb]}")
     holding = typer.Typer(callback=lambda: None, rich_markup_mode="rich", add_completion=False)
     if hasattr(module, "app"):
         holding.add_typer(module.app, name=verb)
@@ -54,7 +56,7 @@ def _app_with(verb: str) -> typer.Typer:
 
 app = typer.Typer(
     name="sparrow",
-    cls=Verbs,
+    cls=LazyCommandGroup,
     help="Sparrow, a RocketMQ-compatible message platform.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

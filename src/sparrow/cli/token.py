@@ -14,24 +14,24 @@ from sparrow.model.token import Credentials, parse_token_kind
 
 app = typer.Typer(help="Issue, list and revoke tokens.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The token's name, which clients give as their access key.")]
-NameServers = Annotated[str, typer.Option(help="Name servers: host:port, several parted by ';'.")]
-AccessKey = Annotated[
+TokenNameArgument = Annotated[str, typer.Argument(help="The token's name, which clients give as their access key.")]
+NameServersOption = Annotated[str, typer.Option(help="TokenNameArgument servers: host:port, several parted by ';'.")]
+AccessKeyOption = Annotated[
     str | None, typer.Option(help="An admin token of the brokers', if they ask.", envvar="SPARROW_ACCESS_KEY")
 ]
-SecretKey = Annotated[
+SecretKeyOption = Annotated[
     str | None, typer.Option(help="Its secret. Better in the environment.", envvar="SPARROW_SECRET_KEY")
 ]
-LOCAL = "127.0.0.1:9876"
+LOCAL_NAME_SERVER = "127.0.0.1:9876"
 
 
 @app.command()
 def issue(
-    name: Name,
+    name: TokenNameArgument,
     kind: Annotated[str, typer.Option("--type", help="p: it may produce; c: it may consume.")],
-    name_servers: NameServers = LOCAL,
-    access_key: AccessKey = None,
-    secret_key: SecretKey = None,
+    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    access_key: AccessKeyOption = None,
+    secret_key: SecretKeyOption = None,
 ) -> None:
     """Issue a token on all brokers, or show again the one of that name.
 
@@ -45,7 +45,11 @@ def issue(
 
 
 @app.command("list")
-def list_all(name_servers: NameServers = LOCAL, access_key: AccessKey = None, secret_key: SecretKey = None) -> None:
+def list_all(
+    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    access_key: AccessKeyOption = None,
+    secret_key: SecretKeyOption = None,
+) -> None:
     """List all tokens, without their secrets.
 
     Example: [bold]sparrow token list[/bold]
@@ -60,7 +64,10 @@ def list_all(name_servers: NameServers = LOCAL, access_key: AccessKey = None, se
 
 @app.command()
 def revoke(
-    name: Name, name_servers: NameServers = LOCAL, access_key: AccessKey = None, secret_key: SecretKey = None
+    name: TokenNameArgument,
+    name_servers: NameServersOption = LOCAL_NAME_SERVER,
+    access_key: AccessKeyOption = None,
+    secret_key: SecretKeyOption = None,
 ) -> None:
     """Revoke a token, for good: its name stays taken.
 

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 from sparrow import clock
 from sparrow.net.address import Address
-from sparrow.wire.message_ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIdGenerator
 
 
 def local_ip(towards: Address) -> str:
@@ -28,5 +28,5 @@ def make_client_id(ip: str, instance: str | None = None) -> str:
     return f"{ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
 
 
-def make_unique_ids(ip: str) -> UniqueIds:
-    return UniqueIds(ip_address(ip).packed, os.getpid(), time.monotonic_ns(), clock.now_ms)
+def make_unique_ids(ip: str) -> UniqueIdGenerator:
+    return UniqueIdGenerator(ip_address(ip).packed, os.getpid(), time.monotonic_ns(), clock.now_ms)

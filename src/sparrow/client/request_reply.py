@@ -8,7 +8,7 @@ from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused
 from sparrow.model.message import LOOPBACK_HOST, Host, Message, StoredMessage
 from sparrow.wire import properties
-from sparrow.wire.compression import COMPRESSED, decompress
+from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 from sparrow.wire.headers import PushReply
 
 PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_REPLY_TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
@@ -51,7 +51,7 @@ def make_reply(request: Message, body: bytes | str, **words: str) -> Message:
 def decode_pushed_reply(header: PushReply, body: bytes | memoryview) -> StoredMessage:
     """The reply as its asker gets it."""
     whole, sys_flag = bytes(body), header.sys_flag
-    if sys_flag & COMPRESSED:
+    if sys_flag & COMPRESSED_FLAG:
         whole, sys_flag = decompress(whole, sys_flag)
     return StoredMessage(
         topic=header.topic,

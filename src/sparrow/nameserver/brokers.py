@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from sparrow.wire.bodies import BrokerData, DataVersion
 
-MASTER = 0
+MASTER_BROKER_ID = 0
 
 
 @dataclass(slots=True)
-class Member:
+class BrokerMember:
     number: int
     address: str
     ha_address: str
@@ -30,69 +30,69 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
+class BrokerGroup:
     name: str
     cluster: str
     has_acting_master: bool = False
     """Whether the first slave stands in for a master that is not there."""
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, BrokerMember] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
 
     @property
     def is_led_by_slave(self) -> bool:
-        return self.has_acting_master and MASTER not in self.members
+        return self.has_acting_master and MASTER_BROKER_ID not in self.members
 
-    def at(self, address: str) -> Member | None:
+    def at(self, address: str) -> BrokerMember | None:
         return next((member for member in self.members.values() if member.address == address), None)
 
     def data(self, *, shows_acting_master: bool = False) -> BrokerData:
         addresses = {number: self.members[number].address for number in sorted(self.members)}
         if shows_acting_master and self.is_led_by_slave:
-            addresses = {MASTER: addresses.pop(min(addresses)), **addresses}
+            addresses = {MASTER_BROKER_ID: addresses.pop(min(addresses)), **addresses}
         return BrokerData(self.cluster, self.name, addresses, self.has_acting_master)
 
 
-class Brokers:
+class BrokerTable:
     """All groups, by name, by cluster and by connection."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, BrokerGroup] = {}
         self._clusters: dict[str, set[str]] = {}
         self._speakers: dict[Hashable, set[tuple[str, int]]] = {}
         """Connection to the members that last spoke over it."""
 
-    def get(self, name: str) -> Group | None:
+    def get(self, name: str) -> BrokerGroup | None:
         return self._groups.get(name)
 
-    def __getitem__(self, name: str) -> Group:
+    def __getitem__(self, name: str) -> BrokerGroup:
         return self._groups[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._groups
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[BrokerGroup]:
         return iter(self._groups.values())
 
     def clusters(self) -> dict[str, list[str]]:
         """Cluster to the names of its groups."""
         return {cluster: sorted(self._clusters[cluster]) for cluster in sorted(self._clusters)}
 
-    def of_cluster(self, cluster: str) -> list[Group]:
+    def of_cluster(self, cluster: str) -> list[BrokerGroup]:
         return [self._groups[name] for name in self._clusters.get(cluster, ())]
 
-    def heard_over(self, connection: Hashable) -> list[tuple[Group, Member]]:
+    def heard_over(self, connection: Hashable) -> list[tuple[BrokerGroup, BrokerMember]]:
         """Those who last spoke over this connection."""
         found = self._speakers.get(connection, ())
         return [(self._groups[name], self._groups[name].members[number]) for name, number in found]
 
-    def silent(self, now_ms: int) -> list[tuple[Group, Member]]:
+    def silent(self, now_ms: int) -> list[tuple[BrokerGroup, BrokerMember]]:
         return [(group, member) for group in self for member in group.members.values() if member.is_silent(now_ms)]
 
-    def put(self, name: str, cluster: str, member: Member) -> Group:
+    def put(self, name: str, cluster: str, member: BrokerMember) -> BrokerGroup:
         """Add a member to its group, or replace the one with its number. The group may move to another cluster."""
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = Group(name, cluster)
+            group = self._groups[name] = BrokerGroup(name, cluster)
         elif group.cluster != cluster:
             self._leave_cluster(group)
             group.cluster = cluster
@@ -103,7 +103,7 @@ class Brokers:
         self._speakers.setdefault(member.connection, set()).add((name, member.number))
         return group
 
-    def heard(self, group: Group, member: Member, *, connection: Hashable, now_ms: int) -> None:
+    def heard(self, group: BrokerGroup, member: BrokerMember, *, connection: Hashable, now_ms: int) -> None:
         """The member spoke: only if this connection closes is it gone."""
         member.heard_ms = now_ms
         if member.connection != connection:
@@ -111,20 +111,20 @@ class Brokers:
             member.connection = connection
             self._speakers.setdefault(connection, set()).add((group.name, member.number))
 
-    def remove(self, group: Group, member: Member) -> None:
+    def remove(self, group: BrokerGroup, member: BrokerMember) -> None:
         del group.members[member.number]
         self._mute(group, member)
         if not group.members:
             self._leave_cluster(group)
             del self._groups[group.name]
 
-    def _mute(self, group: Group, member: Member) -> None:
+    def _mute(self, group: BrokerGroup, member: BrokerMember) -> None:
         speakers = self._speakers[member.connection]
         speakers.discard((group.name, member.number))
         if not speakers:
             del self._speakers[member.connection]
 
-    def _leave_cluster(self, group: Group) -> None:
+    def _leave_cluster(self, group: BrokerGroup) -> None:
         names = self._clusters[group.cluster]
         names.discard(group.name)
         if not names:

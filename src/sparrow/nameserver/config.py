@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from sparrow.model.errors import BadRequest, NotPermitted
-from sparrow.nameserver.context import Naming
+from sparrow.nameserver.context import NameServerContext
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import KvTable
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import AskKv, Done, KvFound, ListKv, PutKv
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import EmptyHeader, GetKvResponse, KvEntryRequest, ListKv, PutKv
 
-ORDERED_ROUTES = "orderMessageEnable"
+ORDER_MESSAGE_ENABLE = "orderMessageEnable"
 
 
-async def put(request: PutKv, naming: Naming, _: RequestContext) -> Done:
+async def put(request: PutKv, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
     await naming.kv.put(request.namespace, request.key, request.value)
-    return Done()
+    return EmptyHeader()
 
 
-async def get(request: AskKv, naming: Naming, _: RequestContext) -> KvFound | HandlerResponse:
+async def get(request: KvEntryRequest, naming: NameServerContext, _: RequestContext) -> GetKvResponse | HandlerResponse:
     value = naming.kv.get(request.namespace, request.key)
     if value is not None:
-        return KvFound(value)
+        return GetKvResponse(value)
     return _not_found(f"No config item, Namespace: {request.namespace} Key: {request.key}")
 
 
-async def delete(request: AskKv, naming: Naming, _: RequestContext) -> Done:
+async def delete(request: KvEntryRequest, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
     await naming.kv.delete(request.namespace, request.key)
-    return Done()
+    return EmptyHeader()
 
 
-async def list_namespace(request: ListKv, naming: Naming, _: RequestContext) -> HandlerResponse:
+async def list_namespace(request: ListKv, naming: NameServerContext, _: RequestContext) -> HandlerResponse:
     table = naming.kv.table(request.namespace)
     if table is not None:
         return HandlerResponse.of(KvTable(dict(table)))
@@ -37,32 +37,32 @@ async def list_namespace(request: ListKv, naming: Naming, _: RequestContext) -> 
 
 
 def _not_found(remark: str) -> HandlerResponse:
-    return HandlerResponse(code=Response.QUERY_NOT_FOUND, remark=remark)
+    return HandlerResponse(code=ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
 
-async def show_settings(_: Done, naming: Naming, __: RequestContext) -> HandlerResponse:
+async def show_settings(_: EmptyHeader, naming: NameServerContext, __: RequestContext) -> HandlerResponse:
     """As Java properties, under RocketMQ's names where it has one."""
     settings = naming.settings
     shown = {
         "bindAddress": settings.host,
         "brokerSilenceMillis": settings.broker_silence_ms,
         "listenPort": naming.address.port,
-        ORDERED_ROUTES: str(naming.has_ordered_routes).lower(),
+        ORDER_MESSAGE_ENABLE: str(naming.has_ordered_routes).lower(),
         "scanNotActiveBrokerInterval": settings.scan_interval_ms,
     }
     return HandlerResponse(body="".join(f"{name}={value}\n" for name, value in shown.items()).encode())
 
 
-async def change_settings(_: Done, naming: Naming, call: RequestContext) -> Done:
+async def change_settings(_: EmptyHeader, naming: NameServerContext, call: RequestContext) -> EmptyHeader:
     """Only what can change while we run: all that was asked for, or nothing."""
     wanted = _properties(call.command.body)
-    fixed = wanted.keys() - {ORDERED_ROUTES}
+    fixed = wanted.keys() - {ORDER_MESSAGE_ENABLE}
     if fixed:
-        why = f"only {ORDERED_ROUTES} can change; for the rest, change the settings and restart"
+        why = f"only {ORDER_MESSAGE_ENABLE} can change; for the rest, change the settings and restart"
         raise NotPermitted(f"changing {', '.join(sorted(fixed))} while the name server runs", why)
-    if ORDERED_ROUTES in wanted:
-        naming.has_ordered_routes = wanted[ORDERED_ROUTES].lower() == "true"
-    return Done()
+    if ORDER_MESSAGE_ENABLE in wanted:
+        naming.has_ordered_routes = wanted[ORDER_MESSAGE_ENABLE].lower() == "true"
+    return EmptyHeader()
 
 
 def _properties(body: bytes | memoryview) -> dict[str, str]:
@@ -81,11 +81,11 @@ def _properties(body: bytes | memoryview) -> dict[str, str]:
     return found
 
 
-HANDLERS: dict[int, RequestHandler[Naming]] = {
-    Code.PUT_KV_CONFIG: put,
-    Code.GET_KV_CONFIG: get,
-    Code.DELETE_KV_CONFIG: delete,
-    Code.GET_KVLIST_BY_NAMESPACE: list_namespace,
-    Code.GET_NAMESRV_CONFIG: show_settings,
-    Code.UPDATE_NAMESRV_CONFIG: change_settings,
+HANDLERS: dict[int, RequestHandler[NameServerContext]] = {
+    RequestCode.PUT_KV_CONFIG: put,
+    RequestCode.GET_KV_CONFIG: get,
+    RequestCode.DELETE_KV_CONFIG: delete,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: list_namespace,
+    RequestCode.GET_NAMESRV_CONFIG: show_settings,
+    RequestCode.UPDATE_NAMESRV_CONFIG: change_settings,
 }

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparrow import clock
-from sparrow.nameserver.kv import Kv
-from sparrow.nameserver.routes import Routes
+from sparrow.nameserver.kv import KvConfig
+from sparrow.nameserver.routes import RouteTable
 from sparrow.net.address import Address
-from sparrow.settings import NamingSettings
+from sparrow.settings import NameServerSettings
 
 
 @dataclass(kw_only=True)
-class Naming:
+class NameServerContext:
     """One name server, without its sockets."""
 
-    settings: NamingSettings
+    settings: NameServerSettings
     address: Address
-    routes: Routes = field(default_factory=Routes)
-    kv: Kv = field(default_factory=Kv)
+    routes: RouteTable = field(default_factory=RouteTable)
+    kv: KvConfig = field(default_factory=KvConfig)
     now_ms: Callable[[], int] = clock.now_ms
     has_ordered_routes: bool = False
     """Whether routes tell the order that the KV configuration gives a topic. RocketMQ's `orderMessageEnable`."""

@@ -15,17 +15,17 @@ import msgspec
 
 from sparrow.model.errors import StorageError, TooLarge
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Topic to the queues that publishers of an ordered topic use, in order: `broker-a:4;broker-b:4`."""
 KV_BYTES_MAX = 8 << 20
 """Of all tables together, as they are written to the file."""
 
-Tables = dict[str, dict[str, str]]
+KvTables = dict[str, dict[str, str]]
 
-_read = msgspec.json.Decoder(Tables).decode
+_read = msgspec.json.Decoder(KvTables).decode
 
 
-class Kv:
+class KvConfig:
     """Namespace to name to text."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -55,7 +55,7 @@ class Kv:
             others = {name: table for name, table in self._tables.items() if name != namespace}
             await self._become({**others, namespace: left} if left else others)
 
-    async def _become(self, tables: Tables) -> None:
+    async def _become(self, tables: KvTables) -> None:
         data = msgspec.json.encode(tables)
         if len(data) > KV_BYTES_MAX:
             raise TooLarge("the KV configuration", len(data), KV_BYTES_MAX)
@@ -67,7 +67,7 @@ class Kv:
         self._tables = tables
 
 
-def _load(path: Path) -> Tables:
+def _load(path: Path) -> KvTables:
     try:
         return _read(path.read_bytes())
     except FileNotFoundError:

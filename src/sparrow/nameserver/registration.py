@@ -7,38 +7,38 @@ import logging
 from collections.abc import Iterable
 
 from sparrow.model.errors import BadRequest, ConnectionLost
-from sparrow.nameserver.context import Naming
-from sparrow.nameserver.kv import ORDER_NAMESPACE
-from sparrow.nameserver.routes import Gone, is_same
+from sparrow.nameserver.context import NameServerContext
+from sparrow.nameserver.kv import ORDER_TOPIC_NAMESPACE
+from sparrow.nameserver.routes import RemovedBroker, is_same_version
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import (
     BrokerMemberGroup,
     BrokerMembers,
+    BrokerRegistration,
     DataVersion,
     KvTable,
-    Registration,
     read_registration,
 )
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import (
-    AskBrokerGroup,
     BrokerHeartbeat,
-    BrokerRegistered,
-    DataVersionCompared,
-    Done,
+    EmptyHeader,
+    GetBrokerMembers,
     QueryDataVersion,
+    QueryDataVersionResponse,
     RegisterBroker,
+    RegisterBrokerResponse,
     UnregisterBroker,
 )
 
 log = logging.getLogger(__name__)
 
-LARGE_BODY_BYTES = 256 << 10
+LARGE_REGISTRATION_BYTES = 256 << 10
 """From here on a registration is read in a thread, so that routes are still answered meanwhile."""
 
 
-async def register(request: RegisterBroker, naming: Naming, call: RequestContext) -> HandlerResponse:
+async def register(request: RegisterBroker, naming: NameServerContext, call: RequestContext) -> HandlerResponse:
     """All topics of a broker. Told in return: where its master is, and the order of ordered topics."""
     for name, value in (
         ("brokerName", request.broker_name),
@@ -67,56 +67,58 @@ async def register(request: RegisterBroker, naming: Naming, call: RequestContext
         )
     if is_new:
         log.info("broker registered", extra={"broker": request.broker_name, "address": request.broker_address})
-    header = BrokerRegistered(registered.ha_address, registered.master_address)
-    orders = naming.kv.table(ORDER_NAMESPACE)
+    header = RegisterBrokerResponse(registered.ha_address, registered.master_address)
+    orders = naming.kv.table(ORDER_TOPIC_NAMESPACE)
     return HandlerResponse.of(KvTable(dict(orders)), header) if orders is not None else HandlerResponse(header)
 
 
-async def _read(request: RegisterBroker, call: RequestContext) -> Registration:
+async def _read(request: RegisterBroker, call: RequestContext) -> BrokerRegistration:
     body = call.command.body
     if request.body_crc not in (0, body_crc(body)):
         raise BadRequest("Registration", "bodyCrc32", "does not match the body: damaged on its way, send it again")
-    if len(body) < LARGE_BODY_BYTES:
+    if len(body) < LARGE_REGISTRATION_BYTES:
         return read_registration(body, is_compressed=request.is_compressed)
     return await asyncio.to_thread(read_registration, body, is_compressed=request.is_compressed)
 
 
-async def unregister(request: UnregisterBroker, naming: Naming, _: RequestContext) -> Done:
+async def unregister(request: UnregisterBroker, naming: NameServerContext, _: RequestContext) -> EmptyHeader:
     # The number is not looked at: the address says who leaves, and its number may have changed since.
-    log_gone(naming.routes.unregister(request.broker_name, request.broker_address), why="it said so")
-    return Done()
+    log_removed_brokers(naming.routes.unregister(request.broker_name, request.broker_address), why="it said so")
+    return EmptyHeader()
 
 
-async def compare_version(request: QueryDataVersion, naming: Naming, call: RequestContext) -> HandlerResponse:
+async def compare_version(
+    request: QueryDataVersion, naming: NameServerContext, call: RequestContext
+) -> HandlerResponse:
     """Whether a broker needs to register: its topics changed, or it is not known. Counts as a sign of life."""
     asked = call.body(DataVersion)
     known = naming.routes.heard(
         request.broker_name, request.broker_address, connection=call.channel, now_ms=naming.now_ms()
     )
     if known is None:
-        return HandlerResponse(DataVersionCompared(changed=True))
-    return HandlerResponse.of(known, DataVersionCompared(changed=not is_same(known, asked)))
+        return HandlerResponse(QueryDataVersionResponse(changed=True))
+    return HandlerResponse.of(known, QueryDataVersionResponse(changed=not is_same_version(known, asked)))
 
 
-async def heartbeat(request: BrokerHeartbeat, naming: Naming, call: RequestContext) -> Done:
+async def heartbeat(request: BrokerHeartbeat, naming: NameServerContext, call: RequestContext) -> EmptyHeader:
     naming.routes.heard(request.broker_name, request.broker_address, connection=call.channel, now_ms=naming.now_ms())
-    return Done()
+    return EmptyHeader()
 
 
-async def member_group(request: AskBrokerGroup, naming: Naming, _: RequestContext) -> HandlerResponse:
+async def member_group(request: GetBrokerMembers, naming: NameServerContext, _: RequestContext) -> HandlerResponse:
     addresses = naming.routes.member_addresses(request.broker_name)
     return HandlerResponse.of(BrokerMemberGroup(BrokerMembers(request.cluster, request.broker_name, addresses)))
 
 
-def log_gone(gone: Iterable[Gone], *, why: str) -> None:
+def log_removed_brokers(gone: Iterable[RemovedBroker], *, why: str) -> None:
     for name, number, address in gone:
         log.info("broker dropped", extra={"broker": name, "broker_id": number, "address": address, "why": why})
 
 
-HANDLERS: dict[int, RequestHandler[Naming]] = {
-    Code.REGISTER_BROKER: register,
-    Code.UNREGISTER_BROKER: unregister,
-    Code.QUERY_DATA_VERSION: compare_version,
-    Code.BROKER_HEARTBEAT: heartbeat,
-    Code.GET_BROKER_MEMBER_GROUP: member_group,
+HANDLERS: dict[int, RequestHandler[NameServerContext]] = {
+    RequestCode.REGISTER_BROKER: register,
+    RequestCode.UNREGISTER_BROKER: unregister,
+    RequestCode.QUERY_DATA_VERSION: compare_version,
+    RequestCode.BROKER_HEARTBEAT: heartbeat,
+    RequestCode.GET_BROKER_MEMBER_GROUP: member_group,
 }

@@ -15,21 +15,21 @@ import msgspec
 
 from sparrow.model.errors import BadRequest
 from sparrow.model.topic import PERM_READ, PERM_WRITE
-from sparrow.nameserver.brokers import MASTER, Brokers, Group, Member
+from sparrow.nameserver.brokers import MASTER_BROKER_ID, BrokerGroup, BrokerMember, BrokerTable
 from sparrow.wire.bodies import ClusterTable, DataVersion, QueueData, RouteData, TopicConfig, TopicTable, write
 
-SYNC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+BROKER_SYNC_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 """Topics by which members of a group find each other: they must see the real numbers, not an acting master."""
 
 
-class Registered(NamedTuple):
+class RegistrationResult(NamedTuple):
     """What a slave is told: where its master is. Nothing, for the master itself."""
 
     master_address: str | None = None
     ha_address: str | None = None
 
 
-class Gone(NamedTuple):
+class RemovedBroker(NamedTuple):
     """A member that is no longer in any route."""
 
     broker_name: str
@@ -37,11 +37,11 @@ class Gone(NamedTuple):
     address: str
 
 
-class Routes:
+class RouteTable:
     """Everything a name server knows of brokers and topics."""
 
     def __init__(self) -> None:
-        self._brokers = Brokers()
+        self._brokers = BrokerTable()
         self._queues: dict[str, dict[str, QueueData]] = {}
         """Topic to broker name to its queues. A topic is here exactly if it is in its groups' `topics`."""
         self._encoded: dict[str, tuple[str | None, bytes]] = {}
@@ -62,7 +62,7 @@ class Routes:
         silence_ms: int,
         connection: Hashable,
         now_ms: int,
-    ) -> Registered:
+    ) -> RegistrationResult:
         """Take a member and its topics in. `acting_master` is None for brokers before 5.0, which do not know of it."""
         known = self._brokers.get(broker_name)
         shown = known.data() if known is not None else None
@@ -74,8 +74,8 @@ class Routes:
             raise BadRequest("Registration", "topicConfigTable", problem)
         has_moved = previous is not None and previous.address != address
         if previous is not None and has_moved and _state(previous.version) > _state(version):
-            return Registered()  # another has taken this number since; who lost it is not refused, only ignored
-        member = Member(broker_id, address, ha_address, version, connection, now_ms, silence_ms)
+            return RegistrationResult()  # another has taken this number since; who lost it is not refused, only ignored
+        member = BrokerMember(broker_id, address, ha_address, version, connection, now_ms, silence_ms)
         group = self._brokers.put(broker_name, cluster, member)
         group.has_acting_master = bool(acting_master)
         # A slave that became master comes back under another number: one address must not be there twice.
@@ -84,13 +84,17 @@ class Routes:
         if group.data() != shown:
             self._forget(group.topics)
         # The master knows the topics; without one, the first of the slaves does. A 4.9 slave is never asked.
-        if broker_id == MASTER or (acting_master is not None and broker_id == min(group.members)):
-            is_news = previous is None or has_moved or not is_same(previous.version, version)
+        if broker_id == MASTER_BROKER_ID or (acting_master is not None and broker_id == min(group.members)):
+            is_news = previous is None or has_moved or not is_same_version(previous.version, version)
             self._take_topics(group, configs, is_news=is_news)
-        master = group.members.get(MASTER)
-        return Registered() if master is None or master is member else Registered(master.address, master.ha_address)
+        master = group.members.get(MASTER_BROKER_ID)
+        return (
+            RegistrationResult()
+            if master is None or master is member
+            else RegistrationResult(master.address, master.ha_address)
+        )
 
-    def _take_topics(self, group: Group, configs: Iterable[TopicConfig], *, is_news: bool) -> None:
+    def _take_topics(self, group: BrokerGroup, configs: Iterable[TopicConfig], *, is_news: bool) -> None:
         """Without news only what is missing is added: write permissions wiped by hand stay wiped."""
         for config in configs:
             if is_news or config.topic_name not in group.topics:
@@ -112,27 +116,27 @@ class Routes:
         self._brokers.heard(group, member, connection=connection, now_ms=now_ms)
         return member.version
 
-    def unregister(self, broker_name: str, address: str) -> list[Gone]:
+    def unregister(self, broker_name: str, address: str) -> list[RemovedBroker]:
         group = self._brokers.get(broker_name)
         member = group.at(address) if group is not None else None
         return self._drop([(group, member)]) if group is not None and member is not None else []
 
-    def connection_closed(self, connection: Hashable) -> list[Gone]:
+    def connection_closed(self, connection: Hashable) -> list[RemovedBroker]:
         """Those who last spoke over it are gone."""
         return self._drop(self._brokers.heard_over(connection))
 
-    def expire(self, now_ms: int) -> list[Gone]:
+    def expire(self, now_ms: int) -> list[RemovedBroker]:
         """Those who have said nothing for longer than they may are gone."""
         return self._drop(self._brokers.silent(now_ms))
 
-    def _drop(self, leaving: list[tuple[Group, Member]]) -> list[Gone]:
+    def _drop(self, leaving: list[tuple[BrokerGroup, BrokerMember]]) -> list[RemovedBroker]:
         for group, member in leaving:
             self._forget(group.topics)
             self._brokers.remove(group, member)
             if not group.members:
                 for topic in list(group.topics):
                     self._remove_queues(group, topic)
-        return [Gone(group.name, member.number, member.address) for group, member in leaving]
+        return [RemovedBroker(group.name, member.number, member.address) for group, member in leaving]
 
     # -- topics come and go -------------------------------------------------------------------------------------------
 
@@ -168,14 +172,14 @@ class Routes:
             self._set_queues(group, topic, msgspec.structs.replace(queues, perm=queues.perm & keep | add))
         return len(group.topics)
 
-    def _set_queues(self, group: Group, topic: str, queues: QueueData) -> None:
+    def _set_queues(self, group: BrokerGroup, topic: str, queues: QueueData) -> None:
         by_broker = self._queues.setdefault(topic, {})
         if by_broker.get(group.name) != queues:
             by_broker[group.name] = queues
             group.topics.add(topic)
             self._encoded.pop(topic, None)
 
-    def _remove_queues(self, group: Group, topic: str) -> None:
+    def _remove_queues(self, group: BrokerGroup, topic: str) -> None:
         by_broker = self._queues[topic]
         del by_broker[group.name]
         if not by_broker:
@@ -194,7 +198,7 @@ class Routes:
         by_broker = self._queues.get(topic)
         if by_broker is None:
             return None
-        shows_acting = not topic.startswith(SYNC_PREFIX)
+        shows_acting = not topic.startswith(BROKER_SYNC_TOPIC_PREFIX)
         brokers, queues = [], []
         for name in sorted(by_broker):
             group, some = self._brokers[name], by_broker[name]
@@ -232,7 +236,7 @@ class Routes:
         return group.data().broker_addrs if group is not None else {}
 
 
-def is_same(version: DataVersion, other: DataVersion) -> bool:
+def is_same_version(version: DataVersion, other: DataVersion) -> bool:
     """Whether both stand for one state of a broker's topics."""
     if (version.counter, version.timestamp) != (other.counter, other.timestamp):
         return False

@@ -18,15 +18,15 @@ from sparrow.model.errors import Busy, ConnectionLost, RequestTimeout
 from sparrow.model.message import Host
 from sparrow.net.address import Address
 from sparrow.wire import headers
-from sparrow.wire.codes import OUR_VERSION, Code, Language
+from sparrow.wire.codes import ADVERTISED_VERSION, Language, RequestCode
 from sparrow.wire.connection import Connection
-from sparrow.wire.frame import FRAME_BYTES_MAX, IS_ONE_WAY, IS_RESPONSE, Command, encode
+from sparrow.wire.frame import FRAME_BYTES_MAX, ONE_WAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode
 from sparrow.wire.headers import Header
 from sparrow.wire.record import pack_host
 
 log = logging.getLogger(__name__)
 
-RequestReceiver = Callable[[Command, "Channel"], None]
+RequestReceiver = Callable[[RemotingCommand, "Channel"], None]
 """Takes a request of the peer's. It must not raise."""
 
 PENDING_REQUESTS_MAX = 65_536
@@ -39,7 +39,7 @@ _OPAQUE_MASK = 0x7FFF_FFFF
 
 
 class _Open(NamedTuple):
-    future: asyncio.Future[Command]
+    future: asyncio.Future[RemotingCommand]
     deadline: float
     code: int
     timeout_ms: int
@@ -75,7 +75,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        self._not_taken: deque[Command] = deque()
+        self._not_taken: deque[RemotingCommand] = deque()
         """Requests that came with others whose answers the peer must read first."""
         self._is_flushing = False
         self._open: dict[int, _Open] = {}
@@ -95,9 +95,9 @@ class Channel(asyncio.Protocol):
         body: bytes | memoryview = b"",
         *,
         timeout_ms: int = 3_000,
-    ) -> asyncio.Future[Command]:
+    ) -> asyncio.Future[RemotingCommand]:
         """Ask, and get the answer whatever its code. Fails with `RequestTimeout`, `ConnectionLost` or `Busy`."""
-        future: asyncio.Future[Command] = self._loop.create_future()
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         if not self.is_open:
             future.set_exception(ConnectionLost(self.address, "it is closed"))
             return future
@@ -106,7 +106,7 @@ class Channel(asyncio.Protocol):
             return future
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
         ext = headers.write(header) if header is not None else None
-        frame = encode(Command(code, opaque, 0, Language.PYTHON, OUR_VERSION, None, ext, body))
+        frame = encode(RemotingCommand(code, opaque, 0, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
         deadline = self._loop.time() + timeout_ms / 1000
         self._open[opaque] = _Open(future, deadline, code, timeout_ms)
         if self._timer is None or deadline < self._timer_at:
@@ -118,7 +118,9 @@ class Channel(asyncio.Protocol):
         """Say something that needs no answer."""
         opaque = self._opaque = self._opaque + 1 & _OPAQUE_MASK
         ext = headers.write(header) if header is not None else None
-        self.write(encode(Command(code, opaque, IS_ONE_WAY, Language.PYTHON, OUR_VERSION, None, ext, body)))
+        self.write(
+            encode(RemotingCommand(code, opaque, ONE_WAY_FLAG, Language.PYTHON, ADVERTISED_VERSION, None, ext, body))
+        )
 
     def write(self, data: bytes | memoryview) -> None:
         """Bytes of whole frames, to go out at the end of this turn. Into a closed channel they vanish."""
@@ -198,13 +200,13 @@ class Channel(asyncio.Protocol):
             log.warning("peer broke the protocol", extra={"peer": self.address, "why": str(stream.fault)})
             self.close(str(stream.fault))
 
-    def _take(self, commands: Iterable[Command]) -> None:
+    def _take(self, commands: Iterable[RemotingCommand]) -> None:
         """Serve requests and hand out answers. What is answered on the spot goes out at the end, in one write."""
         was_flushing, self._is_flushing = self._is_flushing, True
         serve = self._serve
         waiting = iter(commands)
         for command in waiting:
-            if command.flag & IS_RESPONSE:
+            if command.flag & RESPONSE_FLAG:
                 open_request = self._open.pop(command.opaque, None)
                 if open_request is not None and not open_request.future.done():
                     open_request.future.set_result(command)
@@ -330,6 +332,6 @@ def _peer_of(transport: asyncio.BaseTransport) -> tuple[str, bytes]:
 
 def _name_of(code: int) -> str:
     try:
-        return Code(code).name
+        return RequestCode(code).name
     except ValueError:
         return f"request {code}"

@@ -22,9 +22,9 @@ import msgspec
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.net.channel import Channel
 from sparrow.wire import bodies, headers
-from sparrow.wire.codes import GO_AWAY_AFTER, Response
-from sparrow.wire.error_codes import response_of
-from sparrow.wire.frame import IS_ONE_WAY, Command, answer, encode, encode_start
+from sparrow.wire.codes import GO_AWAY_AFTER_VERSION, ResponseCode
+from sparrow.wire.error_codes import response_for_error
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, encode, encode_without_body, response_to
 from sparrow.wire.headers import Header
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class HandlerResponse(msgspec.Struct, frozen=True):
 
     header: Header | None = None
     body: bytes | Sequence[bytes | memoryview] = b""
-    code: int = Response.SUCCESS
+    code: int = ResponseCode.SUCCESS
     remark: str | None = None
 
     @classmethod
@@ -54,7 +54,7 @@ class HandlerResponse(msgspec.Struct, frozen=True):
 class RequestContext(msgspec.Struct, frozen=True):
     """The frame a request came in, and who sent it."""
 
-    command: Command
+    command: RemotingCommand
     channel: Channel
 
     def body(self, kind: type[B]) -> B:
@@ -63,7 +63,7 @@ class RequestContext(msgspec.Struct, frozen=True):
 
 HandlerResult = Header | HandlerResponse | None
 RequestHandler = Callable[[Any, C, RequestContext], Coroutine[Any, Any, HandlerResult]]
-InlineHandler = Callable[[Command, Channel], "bytes | Awaitable[bytes | None] | None"]
+InlineHandler = Callable[[RemotingCommand, Channel], "bytes | Awaitable[bytes | None] | None"]
 """Gives back the frame of the answer, an awaitable of it, or None when it has parked the request or needs no answer."""
 
 
@@ -78,7 +78,7 @@ class RequestDispatcher(Generic[C]):
         self._unanswered: set[asyncio.Future[bytes | None]] = set()
         self.is_stopping = False
 
-    def __call__(self, command: Command, channel: Channel) -> None:
+    def __call__(self, command: RemotingCommand, channel: Channel) -> None:
         plain = self._plain.get(command.code)
         if plain is None or self.is_stopping or channel.in_hand >= REQUESTS_IN_PROGRESS_MAX:
             self._start(command, channel, self._handled(command, channel))
@@ -94,13 +94,13 @@ class RequestDispatcher(Generic[C]):
         else:
             self._start(command, channel, said)
 
-    def _start(self, command: Command, channel: Channel, work: Awaitable[bytes | None]) -> None:
+    def _start(self, command: RemotingCommand, channel: Channel, work: Awaitable[bytes | None]) -> None:
         channel.in_hand += 1
         future = asyncio.ensure_future(work)
         self._unanswered.add(future)
         future.add_done_callback(partial(self._finish, command, channel))
 
-    def _finish(self, command: Command, channel: Channel, future: asyncio.Future[bytes | None]) -> None:
+    def _finish(self, command: RemotingCommand, channel: Channel, future: asyncio.Future[bytes | None]) -> None:
         """Answer, also when the work failed or was given up before it began."""
         channel.in_hand -= 1
         self._unanswered.discard(future)
@@ -113,11 +113,11 @@ class RequestDispatcher(Generic[C]):
         if said is not None:
             channel.write(said)
 
-    async def _handled(self, command: Command, channel: Channel) -> bytes | None:
+    async def _handled(self, command: RemotingCommand, channel: Channel) -> bytes | None:
         if self.is_stopping:
-            if command.version > GO_AWAY_AFTER:
+            if command.version > GO_AWAY_AFTER_VERSION:
                 return encode_response(
-                    command, HandlerResponse(code=Response.GO_AWAY, remark="the server is stopping: go elsewhere")
+                    command, HandlerResponse(code=ResponseCode.GO_AWAY, remark="the server is stopping: go elsewhere")
                 )
             raise Closed("the server")
         if channel.in_hand > REQUESTS_IN_PROGRESS_MAX:
@@ -126,8 +126,10 @@ class RequestDispatcher(Generic[C]):
         if handler is None:
             # The leading blank is RocketMQ's; somebody may be matching it.
             remark = f" request type {command.code} not supported"
-            return encode_response(command, HandlerResponse(code=Response.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
-        request = headers.read(headers.request_type(command.code), command.ext)
+            return encode_response(
+                command, HandlerResponse(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            )
+        request = headers.read(headers.request_header_type(command.code), command.ext)
         said = await handler(request, self._context, RequestContext(command, channel))
         return encode_response(command, said if isinstance(said, HandlerResponse) else HandlerResponse(said))
 
@@ -153,13 +155,13 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         handlers: Mapping[int, RequestHandler[C]],
         plain: Mapping[int, InlineHandler] | None = None,
         *,
-        check: Callable[[Command], None],
+        check: Callable[[RemotingCommand], None],
     ) -> None:
         """`check` raises what the peer is to be told."""
         super().__init__(context, handlers, plain)
         self._check = check
 
-    def __call__(self, command: Command, channel: Channel) -> None:
+    def __call__(self, command: RemotingCommand, channel: Channel) -> None:
         try:
             self._check(command)
         except Exception as error:
@@ -171,21 +173,21 @@ class GuardedRequestDispatcher(RequestDispatcher[C]):
         super().__call__(command, channel)
 
 
-def encode_response(command: Command, said: HandlerResponse) -> bytes | None:
+def encode_response(command: RemotingCommand, said: HandlerResponse) -> bytes | None:
     """The frame that answers a request; None if it wants no answer."""
-    if command.flag & IS_ONE_WAY:
+    if command.flag & ONE_WAY_FLAG:
         return None
     ext = headers.write(said.header) if said.header is not None else None
     if isinstance(said.body, bytes | bytearray | memoryview):
-        return encode(answer(command, said.code, ext, said.body, said.remark))
+        return encode(response_to(command, said.code, ext, said.body, said.remark))
     size = sum(map(len, said.body))
-    start = encode_start(answer(command, said.code, ext, b"", said.remark), body_bytes=size)
+    start = encode_without_body(response_to(command, said.code, ext, b"", said.remark), body_bytes=size)
     return b"".join((start, *said.body))
 
 
-def encode_error(command: Command, error: BaseException) -> bytes | None:
+def encode_error(command: RemotingCommand, error: BaseException) -> bytes | None:
     """The frame that tells a peer what went wrong with its request."""
     if not isinstance(error, SparrowError):
         log.error("a handler failed", extra={"code": command.code}, exc_info=error)
-    code, remark = response_of(error)
+    code, remark = response_for_error(error)
     return encode_response(command, HandlerResponse(code=code, remark=remark))

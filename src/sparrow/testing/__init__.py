@@ -10,6 +10,6 @@ With pytest there are two fixtures, without any import: `platform` is a fresh on
 for the whole run. Both flavours of the client may use them.
 """
 
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 
-__all__ = ["RunningPlatform", "running"]
+__all__ = ["RunningPlatform", "run_platform"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # pytest imports us at every start: what is heavy comes with 
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
 
-SMALL_LOG: dict[str, Any] = {
+SMALL_LOG_SETTINGS: dict[str, Any] = {
     "segment_bytes": 16 << 20,
     "queue_file_entries": 10_000,
     "index_slots": 1 << 14,
@@ -27,7 +27,7 @@ SMALL_LOG: dict[str, Any] = {
 """A log store whose files are made in no time."""
 
 
-STORE_VARIABLE = "SPARROW_TEST_STORE"
+STORE_ENVIRONMENT_VARIABLE = "SPARROW_TEST_STORE"
 """Where every platform keeps its messages that is not told otherwise."""
 
 
@@ -55,7 +55,7 @@ class RunningPlatform:
 
 
 @contextmanager
-def running(
+def run_platform(
     folder: Path | str | None = None,
     *,
     store: str | None = None,
@@ -66,32 +66,34 @@ def running(
 
     With a `store`, messages are kept in that database (`sqlite:///path`, `mysql://…`, `postgresql://…`).
 
-    `broker` and `log` are settings that differ: `running(broker={"auto_create_topics": False})`.
+    `broker` and `log` are settings that differ: `run_platform(broker={"auto_create_topics": False})`.
     """
     if folder is None:
         with (
             tempfile.TemporaryDirectory(prefix="sparrow-", ignore_cleanup_errors=True) as made,
-            running(made, store=store, broker=broker, log=log) as platform,
+            run_platform(made, store=store, broker=broker, log=log) as platform,
         ):
             yield platform
         return
-    platform = start(Path(folder), {"store": store or os.environ.get(STORE_VARIABLE), **(broker or {})}, log or {})
+    platform = start_platform(
+        Path(folder), {"store": store or os.environ.get(STORE_ENVIRONMENT_VARIABLE), **(broker or {})}, log or {}
+    )
     try:
         yield platform
     finally:
         platform.stop()
 
 
-def start(folder: Path, broker: dict[str, Any], log: dict[str, Any]) -> RunningPlatform:
+def start_platform(folder: Path, broker: dict[str, Any], log: dict[str, Any]) -> RunningPlatform:
     from sparrow.cli.server.platform import Platform
     from sparrow.client.blocking.loop_thread import LoopThread
-    from sparrow.settings import BrokerSettings, LogSettings, NamingSettings
+    from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
 
     platform = Platform(
         folder,
-        naming=NamingSettings(port=0),
+        naming=NameServerSettings(port=0),
         broker=BrokerSettings.model_validate({"port": 0, **broker}),
-        log=LogSettings.model_validate(SMALL_LOG | log),
+        log=LogSettings.model_validate(SMALL_LOG_SETTINGS | log),
     )
     loop = LoopThread("sparrow platform")
     try:

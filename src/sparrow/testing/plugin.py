@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sparrow.testing.platform import RunningPlatform, running
+from sparrow.testing.platform import RunningPlatform, run_platform
 
 if TYPE_CHECKING:  # only who asks for a bus needs SQLAlchemy
     from sparrow.bus import EventBus
@@ -18,14 +18,14 @@ if TYPE_CHECKING:  # only who asks for a bus needs SQLAlchemy
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[RunningPlatform]:
     """A name server and a broker for this test alone."""
-    with running(tmp_path / "sparrow") as platform:
+    with run_platform(tmp_path / "sparrow") as platform:
         yield platform
 
 
 @pytest.fixture(scope="session")
 def sparrow_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
     """A name server and a broker for the whole run: use topics and groups of your own."""
-    with running(tmp_path_factory.mktemp("sparrow")) as platform:
+    with run_platform(tmp_path_factory.mktemp("sparrow")) as platform:
         yield platform
 
 

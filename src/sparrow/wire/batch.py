@@ -19,10 +19,10 @@ from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 _FIXED = Struct(">iiiii")
 _LENGTH = Struct(">h")
-SMALLEST_BYTES = _FIXED.size + _LENGTH.size
+BATCH_MESSAGE_BYTES_MIN = _FIXED.size + _LENGTH.size
 
 
-class Member(NamedTuple):
+class BatchMessage(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
@@ -34,26 +34,26 @@ def encode(members: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     for flag, body, properties in members:
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)
-        size = SMALLEST_BYTES + len(body) + len(properties)
+        size = BATCH_MESSAGE_BYTES_MIN + len(body) + len(properties)
         parts += (_FIXED.pack(size, 0, 0, flag, len(body)), body, _LENGTH.pack(len(properties)), properties)
     return b"".join(parts)
 
 
-def decode(batch: bytes | memoryview) -> list[Member]:
+def decode(batch: bytes | memoryview) -> list[BatchMessage]:
     """The members. Any bytes give a list or a `ProtocolError`; nothing is read past a member's own size."""
     batch = bytes(batch)
     members, at, end = [], 0, len(batch)
     while at < end:
-        if end - at < SMALLEST_BYTES:
+        if end - at < BATCH_MESSAGE_BYTES_MIN:
             raise ProtocolError(f"no message of a batch fits into the {end - at} bytes from byte {at} on")
         size, _, _, flag, body_bytes = _FIXED.unpack_from(batch, at)
         body_at, next_at = at + _FIXED.size, at + size
         properties_at = body_at + body_bytes + _LENGTH.size
-        if size < SMALLEST_BYTES or next_at > end or body_bytes < 0 or properties_at > next_at:
+        if size < BATCH_MESSAGE_BYTES_MIN or next_at > end or body_bytes < 0 or properties_at > next_at:
             raise ProtocolError(f"the message at byte {at} of the batch claims {size} bytes, {body_bytes} of them body")
         properties_bytes = _LENGTH.unpack_from(batch, properties_at - _LENGTH.size)[0]
         if properties_bytes < 0 or properties_at + properties_bytes != next_at:
             raise ProtocolError(f"the parts of the message at byte {at} of the batch do not add up to its {size} bytes")
-        members.append(Member(flag, batch[body_at : body_at + body_bytes], batch[properties_at:next_at]))
+        members.append(BatchMessage(flag, batch[body_at : body_at + body_bytes], batch[properties_at:next_at]))
         at = next_at
     return members

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Code(IntEnum):
+class RequestCode(IntEnum):
     """What a request asks for. Names are RocketMQ's, so that its documents stay readable beside ours."""
 
     # Send
@@ -183,11 +183,11 @@ class Code(IntEnum):
     QUERY_HEADS = 9127
 
 
-ALIASES = {code & 0xFFFF: int(code) for code in Code if code > 0x7FFF} | {200056 & 0xFFFF: 200056}
+REQUEST_CODE_ALIASES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF} | {200056 & 0xFFFF: 200056}
 """Pop codes as a binary header's 16 bits leave them (200050 arrives as 3442), and what was meant."""
 
 
-class Response(IntEnum):
+class ResponseCode(IntEnum):
     """How a request went. None is above 32767: Go decodes it into 16 bits."""
 
     SUCCESS = 0
@@ -273,7 +273,7 @@ class Language(IntEnum):
     NODE_JS = 13
 
 
-class Version(IntEnum):
+class RocketMQVersion(IntEnum):
     """Releases that somebody compares with. The number is an ordinal: +2 a patch, +20 a minor since 4.9."""
 
     V3_0_11 = 37
@@ -294,14 +294,14 @@ class Version(IntEnum):
     V5_3_3 = 479
 
 
-OUR_VERSION = int(Version.V4_9_7)
+ADVERTISED_VERSION = int(RocketMQVersion.V4_9_7)
 """What Sparrow says it is. At least 233, or Java clients refuse to pull with SQL92."""
 
-STANDARD_JSON_SINCE = Version.V4_9_4
+STANDARD_JSON_SINCE_VERSION = RocketMQVersion.V4_9_4
 """From here on a client asking for a route reads strict JSON."""
-RETRY_LIMIT_SINCE = Version.V3_4_9
+RETRY_LIMIT_SINCE_VERSION = RocketMQVersion.V3_4_9
 """From here on a consumer's own limit of retries counts, not only its group's."""
-GO_AWAY_AFTER = Version.V5_3_1
-"""Only clients above this understand `Response.GO_AWAY`."""
-MAPPING_TAIL_SINCE = Version.V5_0_0
+GO_AWAY_AFTER_VERSION = RocketMQVersion.V5_3_1
+"""Only clients above this understand `ResponseCode.GO_AWAY`."""
+QUEUE_MAPPINGS_SINCE_VERSION = RocketMQVersion.V5_0_0
 """From here on a compressed registration ends with queue mappings."""

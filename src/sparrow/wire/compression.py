@@ -8,9 +8,9 @@ from enum import IntEnum
 
 from sparrow.model.errors import ProtocolError
 
-COMPRESSED = 0x1
-KIND_MASK = 0x700
-EXPANDED_BYTES_MAX = 64 * 1024 * 1024
+COMPRESSED_FLAG = 0x1
+COMPRESSION_TYPE_MASK = 0x700
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 """No body may grow past this, whatever its compressed bytes claim."""
 _ZSTD_WINDOW_MAX = 1 << 27
 _ZSTD_BITE = 256
@@ -28,24 +28,24 @@ def compress(body: bytes, kind: Compression = Compression.ZLIB, *, level: int = 
     """The compressed body, and the sys-flag bits that tell readers so."""
     if kind is Compression.ZLIB:
         # No kind bits: RocketMQ 4.9.3 and older, and Go, know zlib only under that name.
-        return zlib.compress(body, level), COMPRESSED
+        return zlib.compress(body, level), COMPRESSED_FLAG
     if kind is Compression.LZ4:
         import lz4.frame
 
-        return lz4.frame.compress(body), COMPRESSED | kind
+        return lz4.frame.compress(body), COMPRESSED_FLAG | kind
     import zstandard
 
-    return zstandard.ZstdCompressor(level=level).compress(body), COMPRESSED | kind
+    return zstandard.ZstdCompressor(level=level).compress(body), COMPRESSED_FLAG | kind
 
 
-def decompress(body: bytes, sys_flag: int, *, limit_bytes: int = EXPANDED_BYTES_MAX) -> tuple[bytes, int]:
+def decompress(body: bytes, sys_flag: int, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[bytes, int]:
     """The expanded body, and the sys flag without its compression bits."""
-    kind = sys_flag & KIND_MASK or Compression.ZLIB
+    kind = sys_flag & COMPRESSION_TYPE_MASK or Compression.ZLIB
     expand = _EXPAND.get(kind)
     if expand is None:
         raise ProtocolError(f"unknown compression kind {kind >> 8}")
     expanded = expand(body, limit_bytes)
-    return expanded, sys_flag & ~(COMPRESSED | KIND_MASK)
+    return expanded, sys_flag & ~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK)
 
 
 def _expand_zlib(body: bytes, limit_bytes: int) -> bytes:

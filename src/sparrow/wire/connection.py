@@ -9,9 +9,15 @@
 from __future__ import annotations
 
 from sparrow.model.errors import ProtocolError
-from sparrow.wire.frame import FRAME_BYTES_MAX, START_BYTES, Command, decode_parts, read_start
+from sparrow.wire.frame import (
+    FRAME_BYTES_MAX,
+    FRAME_PREFIX_BYTES,
+    RemotingCommand,
+    decode_header_and_body,
+    read_frame_prefix,
+)
 
-CRUMB_BYTES = 4096
+SMALL_PIECE_BYTES = 4096
 """Pieces below this are gathered: a peer that sends byte by byte cannot make us keep millions of objects."""
 
 
@@ -32,21 +38,25 @@ class Connection:
         """How much of an unfinished frame is here. Not 0 when the peer hangs up: it was cut off."""
         return len(self._start) + sum(map(len, self._pieces))
 
-    def feed(self, data: bytes) -> list[Command]:
+    def feed(self, data: bytes) -> list[RemotingCommand]:
         """The commands that `data` completes. Once `fault` is set no more will come: answer these and hang up."""
-        commands: list[Command] = []
+        commands: list[RemotingCommand] = []
         if self.fault is not None:
             return commands
         try:
             at = self._resume(data, commands) if self._start else 0
             end = len(data)
-            while end - at >= START_BYTES:
-                size, serialization, header_bytes = read_start(data, at, self._frame_bytes_max)
+            while end - at >= FRAME_PREFIX_BYTES:
+                size, serialization, header_bytes = read_frame_prefix(data, at, self._frame_bytes_max)
                 next_at = at + size
                 if next_at > end:
                     break
-                body_at = at + START_BYTES + header_bytes
-                commands.append(decode_parts(serialization, data[at + START_BYTES : body_at], data[body_at:next_at]))
+                body_at = at + FRAME_PREFIX_BYTES + header_bytes
+                commands.append(
+                    decode_header_and_body(
+                        serialization, data[at + FRAME_PREFIX_BYTES : body_at], data[body_at:next_at]
+                    )
+                )
                 at = next_at
             if at < end:
                 self._keep(data, at)
@@ -56,12 +66,12 @@ class Connection:
             self._pieces.clear()
         return commands
 
-    def _resume(self, data: bytes, commands: list[Command]) -> int:
+    def _resume(self, data: bytes, commands: list[RemotingCommand]) -> int:
         """Go on with the unfinished frame. Answers where in `data` the next one starts."""
         at = 0
-        if len(self._start) < START_BYTES:
+        if len(self._start) < FRAME_PREFIX_BYTES:
             at = self._take_start(data, 0)
-            if len(self._start) < START_BYTES:
+            if len(self._start) < FRAME_PREFIX_BYTES:
                 return at
         until = min(len(data), at + self._missing)
         self._take_piece(data, at, until)
@@ -75,25 +85,25 @@ class Connection:
         self._take_piece(data, at, len(data))
 
     def _take_start(self, data: bytes, at: int) -> int:
-        until = min(len(data), at + START_BYTES - len(self._start))
+        until = min(len(data), at + FRAME_PREFIX_BYTES - len(self._start))
         self._start += data[at:until]
-        if len(self._start) == START_BYTES:
-            self._shape = read_start(self._start, 0, self._frame_bytes_max)
-            self._missing = self._shape[0] - START_BYTES
+        if len(self._start) == FRAME_PREFIX_BYTES:
+            self._shape = read_frame_prefix(self._start, 0, self._frame_bytes_max)
+            self._missing = self._shape[0] - FRAME_PREFIX_BYTES
         return until
 
     def _take_piece(self, data: bytes, at: int, until: int) -> None:
         if at == until:
             return
         self._missing -= until - at
-        if until - at >= CRUMB_BYTES:
+        if until - at >= SMALL_PIECE_BYTES:
             self._pieces.append(memoryview(data)[at:until])
         elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
             last += data[at:until]
         else:
             self._pieces.append(bytearray(data[at:until]))
 
-    def _finished(self) -> Command:
+    def _finished(self) -> RemotingCommand:
         _, serialization, header_bytes = self._shape
         header, body = bytearray(), []
         for piece in self._pieces:
@@ -102,7 +112,7 @@ class Connection:
                 header += piece[:wanted]
                 piece = memoryview(piece)[wanted:]
             body.append(piece)
-        command = decode_parts(serialization, bytes(header), b"".join(body))
+        command = decode_header_and_body(serialization, bytes(header), b"".join(body))
         self._start.clear()
         self._pieces.clear()
         return command

@@ -28,13 +28,13 @@ from sparrow.model.errors import (
     UnknownOffset,
     UnknownTopic,
 )
-from sparrow.wire.codes import Response
+from sparrow.wire.codes import ResponseCode
 
 REMARK_CHARS_MAX = 1024
 """An error may quote what it was given; an answer need not carry all of it back."""
 
 
-class AnsweredNo(Refused):
+class RemoteRefused(Refused):
     """A peer refused, in its own words."""
 
     def __init__(self, code: int, remark: str) -> None:
@@ -45,7 +45,7 @@ class AnsweredNo(Refused):
         return f"{_name_of(self.code)}: {self.remark}" if self.remark else _name_of(self.code)
 
 
-class AnsweredNotNow(Unavailable):
+class RemoteUnavailable(Unavailable):
     """A peer could not just now, in its own words: trying again, perhaps elsewhere, may work."""
 
     def __init__(self, code: int, remark: str) -> None:
@@ -56,9 +56,9 @@ class AnsweredNotNow(Unavailable):
         return f"{_name_of(self.code)}: {self.remark}" if self.remark else _name_of(self.code)
 
 
-class Fault(NamedTuple):
+class ErrorMapping(NamedTuple):
     error: type[SparrowError]
-    code: Response
+    code: ResponseCode
     told: Callable[[str], SparrowError] | None = None
     """Makes the error from a peer's remark, where a remark holds enough to do so."""
 
@@ -68,79 +68,79 @@ def _unknown_topic(remark: str) -> SparrowError:
 
 
 # Narrower classes first; of several rows with one code, the first that can be told from a remark is read back.
-FAULTS = (
-    Fault(UnknownTopic, Response.TOPIC_NOT_EXIST, _unknown_topic),
-    Fault(UnknownGroup, Response.SUBSCRIPTION_GROUP_NOT_EXIST),
-    Fault(NotPermitted, Response.NO_PERMISSION),
-    Fault(TooLarge, Response.MESSAGE_ILLEGAL),
-    Fault(IllegalMessage, Response.MESSAGE_ILLEGAL),
-    Fault(UnknownOffset, Response.QUERY_NOT_FOUND),
-    Fault(IllegalName, Response.INVALID_PARAMETER),
+ERROR_MAPPINGS = (
+    ErrorMapping(UnknownTopic, ResponseCode.TOPIC_NOT_EXIST, _unknown_topic),
+    ErrorMapping(UnknownGroup, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ErrorMapping(NotPermitted, ResponseCode.NO_PERMISSION),
+    ErrorMapping(TooLarge, ResponseCode.MESSAGE_ILLEGAL),
+    ErrorMapping(IllegalMessage, ResponseCode.MESSAGE_ILLEGAL),
+    ErrorMapping(UnknownOffset, ResponseCode.QUERY_NOT_FOUND),
+    ErrorMapping(IllegalName, ResponseCode.INVALID_PARAMETER),
     # RocketMQ answers a header it cannot decode with its catch-all, and tools know it as such.
-    Fault(BadRequest, Response.SYSTEM_ERROR),
-    Fault(Refused, Response.INVALID_PARAMETER),
-    Fault(Busy, Response.SYSTEM_BUSY, Busy),
-    Fault(FlushTimeout, Response.FLUSH_DISK_TIMEOUT),
-    Fault(RequestTimeout, Response.CONSUME_MSG_TIMEOUT),
-    Fault(ConnectionLost, Response.SERVICE_NOT_AVAILABLE),
-    Fault(Closed, Response.SERVICE_NOT_AVAILABLE),
-    Fault(Unavailable, Response.SERVICE_NOT_AVAILABLE),
-    Fault(StoreFull, Response.SERVICE_NOT_AVAILABLE),
-    Fault(StoreFailed, Response.SERVICE_NOT_AVAILABLE),
-    Fault(StorageError, Response.SYSTEM_ERROR),
-    Fault(ProtocolError, Response.SYSTEM_ERROR),
-    Fault(SparrowError, Response.SYSTEM_ERROR),
+    ErrorMapping(BadRequest, ResponseCode.SYSTEM_ERROR),
+    ErrorMapping(Refused, ResponseCode.INVALID_PARAMETER),
+    ErrorMapping(Busy, ResponseCode.SYSTEM_BUSY, Busy),
+    ErrorMapping(FlushTimeout, ResponseCode.FLUSH_DISK_TIMEOUT),
+    ErrorMapping(RequestTimeout, ResponseCode.CONSUME_MSG_TIMEOUT),
+    ErrorMapping(ConnectionLost, ResponseCode.SERVICE_NOT_AVAILABLE),
+    ErrorMapping(Closed, ResponseCode.SERVICE_NOT_AVAILABLE),
+    ErrorMapping(Unavailable, ResponseCode.SERVICE_NOT_AVAILABLE),
+    ErrorMapping(StoreFull, ResponseCode.SERVICE_NOT_AVAILABLE),
+    ErrorMapping(StoreFailed, ResponseCode.SERVICE_NOT_AVAILABLE),
+    ErrorMapping(StorageError, ResponseCode.SYSTEM_ERROR),
+    ErrorMapping(ProtocolError, ResponseCode.SYSTEM_ERROR),
+    ErrorMapping(SparrowError, ResponseCode.SYSTEM_ERROR),
 )
 
-WORTH_RETRYING = frozenset(
+RETRYABLE_CODES = frozenset(
     {
-        Response.SYSTEM_ERROR,
-        Response.SYSTEM_BUSY,
-        Response.FLUSH_DISK_TIMEOUT,
-        Response.SLAVE_NOT_AVAILABLE,
-        Response.FLUSH_SLAVE_TIMEOUT,
-        Response.SERVICE_NOT_AVAILABLE,
-        Response.NO_BUYER_ID,
-        Response.NOT_IN_CURRENT_UNIT,
-        Response.CONSUME_MSG_TIMEOUT,
-        Response.POLLING_FULL,
-        Response.POLLING_TIMEOUT,
-        Response.FLOW_CONTROL,
-        Response.NOT_LEADER_FOR_QUEUE,
-        Response.GO_AWAY,
-        Response.CONTROLLER_NOT_LEADER,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.CONSUME_MSG_TIMEOUT,
+        ResponseCode.POLLING_FULL,
+        ResponseCode.POLLING_TIMEOUT,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.GO_AWAY,
+        ResponseCode.CONTROLLER_NOT_LEADER,
     }
 )
 """Codes that mean "not now, or not here"."""
 
 
-def response_of(error: BaseException) -> tuple[int, str]:
+def response_for_error(error: BaseException) -> tuple[int, str]:
     """The code and the remark that tell a peer of this error."""
-    if isinstance(error, AnsweredNo | AnsweredNotNow):
+    if isinstance(error, RemoteRefused | RemoteUnavailable):
         return error.code, error.remark
-    for fault in FAULTS:
+    for fault in ERROR_MAPPINGS:
         if isinstance(error, fault.error):
             return fault.code, str(error)[:REMARK_CHARS_MAX]
     # Our own mistake. The class alone says little and the message may quote anything; still, it is what RocketMQ sends.
-    return Response.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
+    return ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
 
 
-def error_of(code: int, remark: str | None = None) -> SparrowError:
-    """The error a response stands for. Its `response_of` gives the code back."""
-    assert code != Response.SUCCESS, "a success is no error"
+def error_for_response(code: int, remark: str | None = None) -> SparrowError:
+    """The error a response stands for. Its `response_for_error` gives the code back."""
+    assert code != ResponseCode.SUCCESS, "a success is no error"
     words = remark or ""
     told = _TOLD.get(code)
     if told is not None:
         return told(words)
-    return AnsweredNotNow(code, words) if code in WORTH_RETRYING else AnsweredNo(code, words)
+    return RemoteUnavailable(code, words) if code in RETRYABLE_CODES else RemoteRefused(code, words)
 
 
-_TOLD = {int(fault.code): fault.told for fault in reversed(FAULTS) if fault.told is not None}
+_TOLD = {int(fault.code): fault.told for fault in reversed(ERROR_MAPPINGS) if fault.told is not None}
 
 
 def _name_of(code: int) -> str:
     try:
-        return Response(code).name
+        return ResponseCode(code).name
     except ValueError:
         return f"response code {code}"
 

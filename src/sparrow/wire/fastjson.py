@@ -19,7 +19,7 @@ import msgspec
 
 from sparrow.model.errors import ProtocolError
 
-DEPTH_MAX = 64
+NESTING_MAX = 64
 """The deepest body we know has 6 levels."""
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -32,7 +32,7 @@ _read_plain = msgspec.json.Decoder().decode
 _read_string = msgspec.json.Decoder(str).decode
 _write_plain = msgspec.json.Encoder().encode
 
-KeyOf = Callable[[dict[str, Any]], Hashable]
+ObjectKeyDecoder = Callable[[dict[str, Any]], Hashable]
 
 
 def object_key(members: dict[str, Any]) -> Hashable:
@@ -40,7 +40,7 @@ def object_key(members: dict[str, Any]) -> Hashable:
     return tuple(sorted(members.items(), key=lambda member: member[0]))
 
 
-def parse(text: bytes | memoryview, key_of: KeyOf = object_key) -> Any:
+def parse(text: bytes | memoryview, key_of: ObjectKeyDecoder = object_key) -> Any:
     """The value of a text in the dialect. `key_of` makes a map's key of the object that stands in its place."""
     try:
         return _read_plain(text)
@@ -82,7 +82,7 @@ def _emit_key(key: Any) -> bytes:
 class _Reader:
     """Recursive descent over one text."""
 
-    def __init__(self, text: str, key_of: KeyOf) -> None:
+    def __init__(self, text: str, key_of: ObjectKeyDecoder) -> None:
         self._text, self._key_of, self._at = text, key_of, 0
 
     def whole(self) -> Any:
@@ -92,8 +92,8 @@ class _Reader:
         return value
 
     def _value(self, depth: int) -> Any:
-        if depth > DEPTH_MAX:
-            raise ProtocolError(f"the text nests deeper than {DEPTH_MAX} levels")
+        if depth > NESTING_MAX:
+            raise ProtocolError(f"the text nests deeper than {NESTING_MAX} levels")
         match self._peek():
             case "{":
                 return self._object(depth)
@@ -129,8 +129,8 @@ class _Reader:
             case '"':
                 return self._string()
             case "{":
-                if depth >= DEPTH_MAX:
-                    raise ProtocolError(f"the text nests deeper than {DEPTH_MAX} levels")
+                if depth >= NESTING_MAX:
+                    raise ProtocolError(f"the text nests deeper than {NESTING_MAX} levels")
                 members = self._object(depth + 1)
                 if not all(isinstance(name, str) for name in members):
                     raise self._wrong("a key without maps in it")

@@ -32,16 +32,16 @@ import msgspec
 from msgspec import Meta, Raw
 
 from sparrow.model.errors import BadRequest, ProtocolError, Refused, TooLarge
-from sparrow.wire.codes import ALIASES, OUR_VERSION, Language
+from sparrow.wire.codes import ADVERTISED_VERSION, REQUEST_CODE_ALIASES, Language
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Java's decoder closes the connection on a longer one (`com.rocketmq.remoting.frameMaxLength`)."""
-START_BYTES: Final = 8
+FRAME_PREFIX_BYTES: Final = 8
 
-IS_RESPONSE: Final = 0x1
-IS_ONE_WAY: Final = 0x2
+RESPONSE_FLAG: Final = 0x1
+ONE_WAY_FLAG: Final = 0x2
 
-Ext = Mapping[str, str] | Raw | None
+ExtFields = Mapping[str, str] | Raw | None
 """Ext fields: raw JSON when they came in a JSON header, a mapping otherwise, None when there were none."""
 
 
@@ -55,48 +55,50 @@ _JSON, _BINARY = Serialization.JSON, Serialization.BINARY
 _JAVA, _OTHER = Language.JAVA, Language.OTHER
 
 
-class Command(msgspec.Struct, frozen=True, gc=False):
+class RemotingCommand(msgspec.Struct, frozen=True, gc=False):
     """A request or a response."""
 
     code: int
     opaque: int = 0
     flag: int = 0
     language: Language = Language.PYTHON
-    version: int = OUR_VERSION
+    version: int = ADVERTISED_VERSION
     remark: str | None = None
-    ext: Ext = None
+    ext: ExtFields = None
     body: bytes | memoryview = b""
     serialization: Serialization = Serialization.JSON
 
     @property
     def is_response(self) -> bool:
-        return bool(self.flag & IS_RESPONSE)
+        return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_one_way(self) -> bool:
-        return bool(self.flag & IS_ONE_WAY)
+        return bool(self.flag & ONE_WAY_FLAG)
 
     def fields(self) -> Mapping[str, str]:
         """All ext fields, also those no header knows: signatures are made over them."""
-        return fields_of(self.ext)
+        return decode_ext_fields(self.ext)
 
 
-def answer(
-    request: Command,
+def response_to(
+    request: RemotingCommand,
     code: int = 0,
-    ext: Ext = None,
+    ext: ExtFields = None,
     body: bytes | memoryview = b"",
     remark: str | None = None,
-) -> Command:
+) -> RemotingCommand:
     """The response to a request, in the request's own serialization."""
     # JAVA, because it is the one name every client has met in an answer.
-    return Command(code, request.opaque, IS_RESPONSE, _JAVA, OUR_VERSION, remark, ext, body, request.serialization)
+    return RemotingCommand(
+        code, request.opaque, RESPONSE_FLAG, _JAVA, ADVERTISED_VERSION, remark, ext, body, request.serialization
+    )
 
 
 # -- ext fields ----------------------------------------------------------------------------------
 
 
-def fields_of(ext: Ext) -> Mapping[str, str]:
+def decode_ext_fields(ext: ExtFields) -> Mapping[str, str]:
     if ext is None:
         return {}
     if not isinstance(ext, Raw):
@@ -121,13 +123,15 @@ _read_fields = msgspec.json.Decoder(dict[str, str | int | float | bool | None] |
 # -- whole frames --------------------------------------------------------------------------------
 
 
-def encode(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+def encode(command: RemotingCommand, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
     """The whole frame, body included."""
-    start = encode_start(command, frame_bytes_max=frame_bytes_max)
+    start = encode_without_body(command, frame_bytes_max=frame_bytes_max)
     return b"".join((start, command.body)) if command.body else start
 
 
-def encode_start(command: Command, *, body_bytes: int | None = None, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+def encode_without_body(
+    command: RemotingCommand, *, body_bytes: int | None = None, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> bytes:
     """The frame up to its body, of `body_bytes` if the command does not hold it: who sends records as they lie on disk
     writes those behind it."""
     try:
@@ -142,18 +146,18 @@ def encode_start(command: Command, *, body_bytes: int | None = None, frame_bytes
     return _pack_start(length, len(header) if command.serialization is _JSON else 1 << 24 | len(header)) + header
 
 
-def decode(frame: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Command:
+def decode(frame: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> RemotingCommand:
     """The command of exactly one whole frame. Any bytes give a command or a `ProtocolError`."""
-    if len(frame) < START_BYTES:
-        raise ProtocolError(f"a frame has at least {START_BYTES} bytes, not {len(frame)}")
-    frame_bytes, serialization, header_bytes = read_start(frame, 0, frame_bytes_max)
+    if len(frame) < FRAME_PREFIX_BYTES:
+        raise ProtocolError(f"a frame has at least {FRAME_PREFIX_BYTES} bytes, not {len(frame)}")
+    frame_bytes, serialization, header_bytes = read_frame_prefix(frame, 0, frame_bytes_max)
     if frame_bytes != len(frame):
         raise ProtocolError(f"the frame claims {frame_bytes} bytes and has {len(frame)}")
-    body_at = START_BYTES + header_bytes
-    return decode_parts(serialization, frame[START_BYTES:body_at], frame[body_at:])
+    body_at = FRAME_PREFIX_BYTES + header_bytes
+    return decode_header_and_body(serialization, frame[FRAME_PREFIX_BYTES:body_at], frame[body_at:])
 
 
-def read_start(buffer: bytes | bytearray, at: int, frame_bytes_max: int) -> tuple[int, int, int]:
+def read_frame_prefix(buffer: bytes | bytearray, at: int, frame_bytes_max: int) -> tuple[int, int, int]:
     """Size of the whole frame, serialization and header length, from the 8 bytes at `at`."""
     length, mark = _unpack_start(buffer, at)
     if length + 4 > frame_bytes_max:
@@ -166,8 +170,8 @@ def read_start(buffer: bytes | bytearray, at: int, frame_bytes_max: int) -> tupl
     return length + 4, serialization, header_bytes
 
 
-def decode_parts(serialization: int, header: bytes, body: bytes) -> Command:
-    """The command of a header and a body that `read_start` has told apart."""
+def decode_header_and_body(serialization: int, header: bytes, body: bytes) -> RemotingCommand:
+    """The command of a header and a body that `read_frame_prefix` has told apart."""
     if serialization:
         return _binary_in(header, body)
     try:
@@ -176,9 +180,9 @@ def decode_parts(serialization: int, header: bytes, body: bytes) -> Command:
         raise ProtocolError(f"the header is not the JSON it claims to be: {cause}") from cause
     code, flag = found.code, found.flag
     # Some releases of RocketMQ have the short pop codes in their table of requests, and so send them in JSON too.
-    if not flag & IS_RESPONSE and code in ALIASES:
-        code = ALIASES[code]
-    return Command(
+    if not flag & RESPONSE_FLAG and code in REQUEST_CODE_ALIASES:
+        code = REQUEST_CODE_ALIASES[code]
+    return RemotingCommand(
         code,
         found.opaque,
         flag,
@@ -220,7 +224,7 @@ class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
     language: str
     opaque: int
     version: int
-    ext: Ext = msgspec.field(default=None, name="extFields")
+    ext: ExtFields = msgspec.field(default=None, name="extFields")
     remark: str | None = None
 
 
@@ -229,7 +233,7 @@ _write_header = msgspec.json.Encoder().encode
 _LANGUAGE_NAMES = {int(language): language.name for language in Language}
 
 
-def _json_out(command: Command) -> bytes:
+def _json_out(command: RemotingCommand) -> bytes:
     return _write_header(
         _HeaderOut(
             command.code,
@@ -249,11 +253,11 @@ _FIXED = Struct(">hBhii")
 _SHORT, _INT = Struct(">h"), Struct(">i")
 
 
-def _binary_out(command: Command) -> bytes:
+def _binary_out(command: RemotingCommand) -> bytes:
     remark = (command.remark or "").encode()
     ext = b"".join(
         part
-        for name, value in fields_of(command.ext).items()
+        for name, value in decode_ext_fields(command.ext).items()
         if name and value
         for part in _entry(name.encode(), value.encode())
     )
@@ -268,7 +272,7 @@ def _entry(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     return _SHORT.pack(len(name)), name, _INT.pack(len(value)), value
 
 
-def _binary_in(header: bytes, body: bytes) -> Command:
+def _binary_in(header: bytes, body: bytes) -> RemotingCommand:
     try:
         code, language, version, opaque, flag = _FIXED.unpack_from(header)
         remark, at = _piece(header, _FIXED.size, _INT)
@@ -286,9 +290,9 @@ def _binary_in(header: bytes, body: bytes) -> Command:
         raise ProtocolError("the binary header ends too early") from cause
     except UnicodeDecodeError as cause:
         raise ProtocolError("the binary header holds a text that is not UTF-8") from cause
-    if not flag & IS_RESPONSE:
-        code = ALIASES.get(code, code)
-    return Command(
+    if not flag & RESPONSE_FLAG:
+        code = REQUEST_CODE_ALIASES.get(code, code)
+    return RemotingCommand(
         code,
         opaque,
         flag,

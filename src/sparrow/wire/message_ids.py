@@ -31,7 +31,7 @@ _TAIL = Struct(">IH")
 _MS_MAX = 0xFFFF_FFFF
 
 
-class Place(NamedTuple):
+class OffsetId(NamedTuple):
     """What an offset id says. Clients connect to that host."""
 
     host: Host
@@ -47,12 +47,12 @@ def offset_id_prefix(host: Host) -> str:
     return (host.ip + _PLACE.pack(host.port, 0)[:4]).hex().upper()
 
 
-def parse_offset_id(text: str) -> Place:
+def parse_offset_id(text: str) -> OffsetId:
     raw = _unhex(text, "an offset message id")
     port, physical_offset = _PLACE.unpack(raw[-_PLACE.size :])
     if not 0 <= port <= 0xFFFF or physical_offset < 0:
         raise ProtocolError(f"{text!r} is no offset message id: port {port}, offset {physical_offset}")
-    return Place(Host(raw[: -_PLACE.size], port), PhysicalOffset(physical_offset))
+    return OffsetId(Host(raw[: -_PLACE.size], port), PhysicalOffset(physical_offset))
 
 
 class UniqueId(NamedTuple):
@@ -77,7 +77,7 @@ def format_unique_id(parts: UniqueId) -> str:
     return (fixed + _TAIL.pack(parts.ms_of_month, parts.counter)).hex().upper()
 
 
-def born_near(text: str, now: datetime) -> datetime:
+def unique_id_time(text: str, now: datetime) -> datetime:
     """When a unique id was made. The month is not in it: this one, or the one before if this one is ahead of now."""
     month = _month_of(now)
     made = month + timedelta(milliseconds=parse_unique_id(text).ms_of_month)
@@ -86,7 +86,7 @@ def born_near(text: str, now: datetime) -> datetime:
     return made
 
 
-class UniqueIds:
+class UniqueIdGenerator:
     """Makes unique ids. Several threads may share one maker.
 
     Two ids differ unless more than 65536 are made in one millisecond, or one maker lives through a month without its

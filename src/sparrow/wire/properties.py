@@ -13,7 +13,7 @@ from sparrow.model.errors import ProtocolError, Refused, TooLarge
 PROPERTIES_BYTES_MAX = 32767
 """A record keeps their length in a signed short."""
 
-NAME_END, VALUE_END = "\x01", "\x02"
+NAME_SEPARATOR, VALUE_SEPARATOR = "\x01", "\x02"
 
 
 def encode(properties: Mapping[str, str]) -> bytes:
@@ -22,7 +22,7 @@ def encode(properties: Mapping[str, str]) -> bytes:
     for name, value in properties.items():
         if not name or not value:
             continue
-        if NAME_END in name or VALUE_END in name or VALUE_END in value:
+        if NAME_SEPARATOR in name or VALUE_SEPARATOR in name or VALUE_SEPARATOR in value:
             raise Refused(f"property {name!r} holds a separator (U+0001 or U+0002), which would cut it in two")
         parts.append(f"{name}\x01{value}\x02")
     try:
@@ -41,14 +41,14 @@ def decode(encoded: bytes | memoryview) -> dict[str, str]:
     except UnicodeDecodeError as cause:
         raise ProtocolError(f"properties are not UTF-8 at byte {cause.start}") from cause
     found = {}
-    for entry in text.split(VALUE_END):
-        name, _, value = entry.partition(NAME_END)
+    for entry in text.split(VALUE_SEPARATOR):
+        name, _, value = entry.partition(NAME_SEPARATOR)
         if name and value:
             found[name] = value
     return found
 
 
-def has(encoded: bytes, name: bytes) -> bool:
+def has_property(encoded: bytes, name: bytes) -> bool:
     """Whether there is such a property: a quick look, on the broker's hot path."""
     mark = name + b"\x01"
     at = encoded.find(mark)
@@ -57,7 +57,7 @@ def has(encoded: bytes, name: bytes) -> bool:
     return at >= 0
 
 
-def value_of(encoded: bytes, name: bytes) -> str | None:
+def property_value(encoded: bytes, name: bytes) -> str | None:
     """One property, without decoding the others: the broker's quick look at TAGS or KEYS."""
     mark = name + b"\x01"
     found: str | None = None
@@ -76,7 +76,7 @@ def value_of(encoded: bytes, name: bytes) -> str | None:
     return found
 
 
-def with_values(encoded: bytes, values: Mapping[str, str]) -> bytes:
+def set_properties(encoded: bytes, values: Mapping[str, str]) -> bytes:
     """The string with these properties set: of two entries with one name the later counts, so they go to the end.
 
     An empty value stands for none; an earlier entry of that name is then taken out.

@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError
 from sparrow.model.queue import Queue
-from sparrow.wire.record import SMALLEST_BYTES
+from sparrow.wire.record import RECORD_BYTES_MIN
 
 _COUNT = Struct(">I")
 _TOPIC_BYTES = Struct(">H")
 _NUMBERS = Struct(">iII")
-_SMALLEST = _TOPIC_BYTES.size + 1 + _NUMBERS.size + 4 + SMALLEST_BYTES
+_SMALLEST = _TOPIC_BYTES.size + 1 + _NUMBERS.size + 4 + RECORD_BYTES_MIN
 
 
-class Portion(NamedTuple):
+class QueueBatch(NamedTuple):
     """Records of one queue, end to end."""
 
     queue: Queue
@@ -70,19 +70,19 @@ def encode(portions: Iterable[tuple[Queue, bytes | memoryview, NDArray[np.int32]
     return b"".join(parts)
 
 
-def decode(body: bytes | memoryview) -> list[Portion]:
+def decode(body: bytes | memoryview) -> list[QueueBatch]:
     """The portions of a body, over its own bytes."""
     view = memoryview(body).cast("B")
     found = []
     for queue, sizes_at, records_at, end in _walk(view):
         sizes = np.frombuffer(view[sizes_at:records_at], ">u4")
-        if int(sizes.min()) < SMALLEST_BYTES or int(sizes.sum(dtype=np.uint64)) != end - records_at:
+        if int(sizes.min()) < RECORD_BYTES_MIN or int(sizes.sum(dtype=np.uint64)) != end - records_at:
             raise ProtocolError(f"the sizes of the records for {queue} do not add up to their bytes")
-        found.append(Portion(queue, view[records_at:end], sizes.astype(np.int32)))
+        found.append(QueueBatch(queue, view[records_at:end], sizes.astype(np.int32)))
     return found
 
 
-def topics(body: bytes | memoryview) -> set[str]:
+def topics_in(body: bytes | memoryview) -> set[str]:
     """Those a body has records for, without a look at the records."""
     return {place.queue.topic for place in _walk(memoryview(body).cast("B"))}
 

@@ -29,7 +29,7 @@ from sparrow.model.message import Draft, Host, StoredMessage
 from sparrow.model.queue import PhysicalOffset, QueueOffset
 from sparrow.wire import properties
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.compression import COMPRESSED, decompress
+from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 
 MAGIC_V1 = 0xDAA320A7 - 0x1_0000_0000
 MAGIC_V2 = 0xDAA320AB - 0x1_0000_0000
@@ -37,22 +37,28 @@ MAGIC_V2 = 0xDAA320AB - 0x1_0000_0000
 MAGIC_BLANK = 0xCBD43194 - 0x1_0000_0000
 """Marks the unused rest of a segment."""
 
-BORN_IPV6, STORE_IPV6 = 0x10, 0x20
-TRANSACTION_MASK, PREPARED, COMMITTED, ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
-HIDDEN = 0x4
+BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG = 0x10, 0x20
+TRANSACTION_TYPE_MASK, TRANSACTION_PREPARED, TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK = 0xC, 0x4, 0x8, 0xC
+HIDDEN_FLAG = 0x4
 """Set in half messages and roll-backs, and in nothing else: they are in the log only, consumers never see them."""
 
-FIXED_BYTES = 88
+FIXED_HEADER_BYTES = 88
 """Everything before the body, with two IPv4 hosts."""
-SMALLEST_BYTES = FIXED_BYTES + 3
-_WITHOUT_HOSTS = FIXED_BYTES - 16 + 2
-AT_QUEUE_ID, AT_QUEUE_OFFSET, AT_PHYSICAL_OFFSET, AT_SYS_FLAG, AT_STORE_TIME = 12, 20, 28, 36, 56
+RECORD_BYTES_MIN = FIXED_HEADER_BYTES + 3
+_WITHOUT_HOSTS = FIXED_HEADER_BYTES - 16 + 2
+QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, PHYSICAL_OFFSET_POSITION, SYS_FLAG_POSITION, STORE_TIME_POSITION = (
+    12,
+    20,
+    28,
+    36,
+    56,
+)
 
 _LAYOUT = {
     0: Struct(">iiIiiqqiq8sq8siqi"),
-    BORN_IPV6: Struct(">iiIiiqqiq20sq8siqi"),
-    STORE_IPV6: Struct(">iiIiiqqiq8sq20siqi"),
-    BORN_IPV6 | STORE_IPV6: Struct(">iiIiiqqiq20sq20siqi"),
+    BORN_HOST_IPV6_FLAG: Struct(">iiIiiqqiq20sq8siqi"),
+    STORE_HOST_IPV6_FLAG: Struct(">iiIiiqqiq8sq20siqi"),
+    BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG: Struct(">iiIiiqqiq20sq20siqi"),
 }
 _SIZE_AND_MAGIC = Struct(">ii")
 _INT = Struct(">i")
@@ -74,7 +80,7 @@ def unpack_host(packed: bytes) -> Host:
     return Host(packed[:-4], _PORT.unpack(packed[-4:])[0])
 
 
-def size_of(draft: Draft, topic: bytes, store_host: bytes) -> int:
+def record_size(draft: Draft, topic: bytes, store_host: bytes) -> int:
     """How many bytes the draft's record will take. `topic` is what `topic_field` made."""
     hosts = len(draft.born_host) + len(store_host)
     return _WITHOUT_HOSTS + hosts + len(draft.body) + len(topic) + len(draft.properties)
@@ -91,13 +97,15 @@ def encode(
     store_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """The V1 record of a draft that is given its place, from what `topic_field` made and `size_of` said."""
+    """The V1 record of a draft that is given its place, from what `topic_field` made and `record_size` said."""
     body, props = draft.body, draft.properties
-    sys_flag = draft.sys_flag & ~(BORN_IPV6 | STORE_IPV6)
+    sys_flag = draft.sys_flag & ~(BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)
     pack = _pack_ipv4
     if len(draft.born_host) != 8 or len(store_host) != 8:
-        sys_flag |= (BORN_IPV6 if len(draft.born_host) == 20 else 0) | (STORE_IPV6 if len(store_host) == 20 else 0)
-        pack = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)].pack
+        sys_flag |= (BORN_HOST_IPV6_FLAG if len(draft.born_host) == 20 else 0) | (
+            STORE_HOST_IPV6_FLAG if len(store_host) == 20 else 0
+        )
+        pack = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)].pack
     fixed = pack(
         size,
         MAGIC_V1,
@@ -141,7 +149,7 @@ def encode_message(message: StoredMessage) -> bytes:
     return encode(
         draft,
         topic,
-        size=size_of(draft, topic, store_host),
+        size=record_size(draft, topic, store_host),
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
         physical_offset=message.physical_offset,
@@ -162,7 +170,7 @@ def decode(
     `expand` decompresses the body and clears the compression bits of the sys flag, as consumers want it.
     """
     size, magic, sys_flag = _checked_start(buffer, at)
-    layout = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)]
+    layout = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)]
     end = at + size
     body_at = at + layout.size
     if body_at + 3 > end:
@@ -198,7 +206,7 @@ def decode(
     body = bytes(buffer[body_at:topic_at])
     if verify_crc and body and body_crc(body) != crc & 0x7FFFFFFF:
         raise ProtocolError(f"the body of the record at byte {at} does not match its checksum")
-    if expand and sys_flag & COMPRESSED:
+    if expand and sys_flag & COMPRESSED_FLAG:
         body, sys_flag = decompress(body, sys_flag)
     try:
         topic = str(buffer[name_at:name_end], "utf-8")
@@ -233,9 +241,9 @@ def decode_all(buffer: bytes | memoryview, *, verify_crc: bool = True, expand: b
     keep = messages.append
     at, end = 0, len(data)
     unpack, layout_bytes = _LAYOUT[0].unpack_from, _LAYOUT[0].size
-    unusual = BORN_IPV6 | STORE_IPV6 | (COMPRESSED if expand else 0)
+    unusual = BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG | (COMPRESSED_FLAG if expand else 0)
     while at < end:
-        if end - at >= SMALLEST_BYTES:
+        if end - at >= RECORD_BYTES_MIN:
             (
                 size,
                 magic,
@@ -303,22 +311,22 @@ _host_of = lru_cache(maxsize=4096)(unpack_host)
 
 def _checked_start(buffer: bytes | memoryview, at: int) -> tuple[int, int, int]:
     """Size, magic and sys flag of a record that lies wholly inside the buffer."""
-    if len(buffer) - at < SMALLEST_BYTES:
+    if len(buffer) - at < RECORD_BYTES_MIN:
         raise ProtocolError(f"no record fits into the {len(buffer) - at} bytes from byte {at} on")
     size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise ProtocolError(f"no record starts at byte {at}: magic {magic & 0xFFFFFFFF:#010x}")
-    if size < SMALLEST_BYTES or size > len(buffer) - at:
+    if size < RECORD_BYTES_MIN or size > len(buffer) - at:
         raise ProtocolError(f"the record at byte {at} claims {size} bytes of the {len(buffer) - at} there are")
-    return size, magic, _INT.unpack_from(buffer, at + AT_SYS_FLAG)[0]
+    return size, magic, _INT.unpack_from(buffer, at + SYS_FLAG_POSITION)[0]
 
 
-def decode_sound(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
+def decode_valid(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
     """The messages of records laid end to end, without those that cannot be read, as far as sizes can be followed."""
     at, end = 0, len(buffer)
-    while end - at >= SMALLEST_BYTES:
+    while end - at >= RECORD_BYTES_MIN:
         size = _INT.unpack_from(buffer, at)[0]
-        if not SMALLEST_BYTES <= size <= end - at:
+        if not RECORD_BYTES_MIN <= size <= end - at:
             return
         try:
             yield decode(buffer, at)
@@ -327,10 +335,10 @@ def decode_sound(buffer: bytes | memoryview) -> Iterator[StoredMessage]:
         at += size
 
 
-def redraft(record: bytes | memoryview) -> Draft:
+def draft_from_record(record: bytes | memoryview) -> Draft:
     """What a record holds, to be stored once more elsewhere. Body and property string stay as they are, undecoded."""
     size, magic, sys_flag = _checked_start(record, 0)
-    layout = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)]
+    layout = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)]
     _, _, _, _, flag, _, _, _, born_ms, born_host, _, _, times, prepared, body_bytes = layout.unpack_from(record)
     topic_at = layout.size + body_bytes
     length_bytes = 1 if magic == MAGIC_V1 else 2
@@ -341,7 +349,7 @@ def redraft(record: bytes | memoryview) -> Draft:
         body=bytes(record[layout.size : topic_at]),
         properties=bytes(record[name_end + 2 : size]),
         flag=flag,
-        sys_flag=sys_flag & ~(BORN_IPV6 | STORE_IPV6),
+        sys_flag=sys_flag & ~(BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG),
         born_ms=born_ms,
         born_host=born_host,
         reconsume_times=times,
@@ -351,14 +359,14 @@ def redraft(record: bytes | memoryview) -> Draft:
 
 def properties_of(record: bytes | memoryview) -> bytes:
     """The property string of a sound record, undecoded."""
-    sys_flag = _INT.unpack_from(record, AT_SYS_FLAG)[0]
-    body_at = _LAYOUT[sys_flag & (BORN_IPV6 | STORE_IPV6)].size
+    sys_flag = _INT.unpack_from(record, SYS_FLAG_POSITION)[0]
+    body_at = _LAYOUT[sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)].size
     topic_at = body_at + _INT.unpack_from(record, body_at - 4)[0]
     if _INT.unpack_from(record, 4)[0] == MAGIC_V1:
         return bytes(record[topic_at + 3 + record[topic_at] :])
     return bytes(record[topic_at + 4 + int.from_bytes(record[topic_at : topic_at + 2], "big") :])
 
 
-def place_of(record: bytes | memoryview) -> int:
+def queue_offset_of(record: bytes | memoryview) -> int:
     """The queue offset in a record."""
-    return int.from_bytes(record[AT_QUEUE_OFFSET : AT_QUEUE_OFFSET + 8], "big")
+    return int.from_bytes(record[QUEUE_OFFSET_POSITION : QUEUE_OFFSET_POSITION + 8], "big")

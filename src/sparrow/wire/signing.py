@@ -23,9 +23,9 @@ import msgspec
 
 from sparrow.model.token import Credentials
 from sparrow.wire.bodies import Body
-from sparrow.wire.headers import Done, Header, write
+from sparrow.wire.headers import EmptyHeader, Header, write
 
-ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
+ACCESS_KEY_FIELD, SIGNATURE_FIELD = "AccessKey", "Signature"
 
 _MAY_BE_UNSIGNED = (
     ("_UNIQUE_KEY_QUERY",),  # clients before 4.9.4 add it to a query that is signed already
@@ -37,16 +37,16 @@ _MAY_BE_UNSIGNED = (
 
 def signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> str:
     """Of a request with these ext fields; one that is there already does not count."""
-    said = "".join([fields[name] for name in sorted(fields, key=_as_java_sorts) if name != SIGNATURE])
+    said = "".join([fields[name] for name in sorted(fields, key=_as_java_sorts) if name != SIGNATURE_FIELD])
     # Half of a surrogate pair is a question mark to Java's encoder, as it is to this one.
     made = hmac.new(secret_key.encode(), said.encode("utf-8", "replace"), "sha1")
     made.update(body)
     return base64.b64encode(made.digest()).decode()
 
 
-def is_signed(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> bool:
+def has_valid_signature(fields: Mapping[str, str], body: bytes | memoryview, secret_key: str) -> bool:
     """Whether the signature among the fields is right."""
-    told = fields.get(SIGNATURE, "").encode()
+    told = fields.get(SIGNATURE_FIELD, "").encode()
     if hmac.compare_digest(signature(fields, body, secret_key).encode(), told):
         return True
     added = [names for names in _MAY_BE_UNSIGNED if any(name in fields for name in names)]
@@ -59,11 +59,11 @@ def is_signed(fields: Mapping[str, str], body: bytes | memoryview, secret_key: s
     return False
 
 
-def signed(header: Header | None, body: bytes | memoryview, credentials: Credentials) -> Header:
+def sign(header: Header | None, body: bytes | memoryview, credentials: Credentials) -> Header:
     """The header with the two fields that a broker checks."""
-    plain = header if header is not None else Done()
+    plain = header if header is not None else EmptyHeader()
     fields = write(plain)
-    fields[ACCESS_KEY] = credentials.access_key
+    fields[ACCESS_KEY_FIELD] = credentials.access_key
     kind = _signed_kind(type(plain))
     return kind(
         *msgspec.structs.astuple(plain),
@@ -75,8 +75,8 @@ def signed(header: Header | None, body: bytes | memoryview, credentials: Credent
 @cache
 def _signed_kind(kind: type[Header]) -> type[Header]:
     more = [
-        ("access_key", str, msgspec.field(name=ACCESS_KEY)),
-        ("signature", str, msgspec.field(name=SIGNATURE)),
+        ("access_key", str, msgspec.field(name=ACCESS_KEY_FIELD)),
+        ("signature", str, msgspec.field(name=SIGNATURE_FIELD)),
     ]
     made = msgspec.defstruct(f"Signed{kind.__name__}", more, bases=(kind,), frozen=True, gc=False, kw_only=True)
     return cast(type[Header], made)
@@ -108,7 +108,7 @@ class RevokeToken(Body, frozen=True):
     name: str
 
 
-class TokenShown(Body, frozen=True):
+class TokenDescription(Body, frozen=True):
     """A token as its issuer sees it."""
 
     id: int
@@ -123,5 +123,5 @@ class TokenShown(Body, frozen=True):
         return f"TokenShown(id={self.id}, name={self.name!r}, type={self.type!r}, revoked_ms={self.revoked_ms})"
 
 
-class TokensShown(Body, frozen=True):
-    tokens: list[TokenShown] = msgspec.field(default_factory=list)
+class TokenList(Body, frozen=True):
+    tokens: list[TokenDescription] = msgspec.field(default_factory=list)

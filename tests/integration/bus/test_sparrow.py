@@ -23,8 +23,8 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.errors import Closed, IllegalMessage, IllegalName, SparrowError, TooLarge, Unavailable, UnknownTopic
 from sparrow.model.message import Message, StoredMessage
 from sparrow.nameserver.server import NameServer
-from sparrow.settings import NamingSettings
-from sparrow.testing import RunningPlatform, running
+from sparrow.settings import NameServerSettings
+from sparrow.testing import RunningPlatform, run_platform
 
 ADDED = datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
 GROUP = "cap.queue.orders.v1"
@@ -242,7 +242,7 @@ async def test_a_refused_event_holds_up_its_own_key_only(platform, transport):
 
 
 async def test_a_topic_that_may_not_be_made_is_said_for_each_event(tmp_path: Path):
-    with running(tmp_path, broker={"auto_create_topics": False}) as platform:
+    with run_platform(tmp_path, broker={"auto_create_topics": False}) as platform:
         async with opened(platform.name_servers) as transport:
             outcomes = await transport.send([event(1), event(2), event(3, key="k"), event(4, key="k")])
     assert [type(outcome) for outcome in outcomes] == [UnknownTopic] * 4
@@ -267,7 +267,7 @@ async def test_a_transport_that_is_not_open_cannot_send():
 
 
 async def test_opening_without_a_broker_is_told_and_may_be_tried_again():
-    async with NameServer(NamingSettings(port=0)) as naming:
+    async with NameServer(NameServerSettings(port=0)) as naming:
         transport = SparrowTransport(str(naming.address))
         with pytest.raises(Unavailable):
             await transport.open()
@@ -433,7 +433,7 @@ asyncio.run(main())
 
 async def test_after_a_broker_was_killed_and_came_back_everything_goes_on(tmp_path: Path):
     async with (
-        NameServer(NamingSettings(port=0)) as naming,
+        NameServer(NameServerSettings(port=0)) as naming,
         broker_process("sparrow", tmp_path / "broker", str(naming.address)) as broker,
         opened(str(naming.address), timeout_ms=500) as transport,
     ):
@@ -454,7 +454,7 @@ async def test_after_a_broker_was_killed_and_came_back_everything_goes_on(tmp_pa
 
 async def test_a_broker_that_hangs_does_not_keep_a_listening_from_closing(tmp_path: Path):
     async with (
-        NameServer(NamingSettings(port=0)) as naming,
+        NameServer(NameServerSettings(port=0)) as naming,
         broker_process("sparrow", tmp_path / "broker", str(naming.address)) as broker,
     ):
         before = asyncio.all_tasks()

@@ -8,10 +8,10 @@ from sparrow.broker.dispatch import HANDLERS
 from sparrow.model.errors import BadRequest, NotPermitted
 from sparrow.model.token import Credentials, Token
 from sparrow.wire import bodies, headers
-from sparrow.wire.codes import Code
-from sparrow.wire.frame import Command
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import Header
-from sparrow.wire.signing import TokenCode, signed
+from sparrow.wire.signing import TokenCode, sign
 
 ADMIN = Credentials("operator", "a long secret")
 
@@ -36,12 +36,16 @@ def of(name: str) -> Credentials:
     return ADMIN if name == ADMIN.access_key else Credentials(name, TOKENS[name].secret_key)
 
 
-def request(code: int, name: str, header: Header | None = None, body: bytes = b"") -> Command:
-    return Command(code, ext=headers.write(signed(header, body, of(name))), body=body)
+def request(code: int, name: str, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    return RemotingCommand(code, ext=headers.write(sign(header, body, of(name))), body=body)
 
 
-def send_to(topic: str, code: int = Code.SEND_MESSAGE_V2) -> Header:
-    kind = headers.SendMessage if code in (Code.SEND_MESSAGE, Code.SEND_REPLY_MESSAGE) else headers.SendMessageV2
+def send_to(topic: str, code: int = RequestCode.SEND_MESSAGE_V2) -> Header:
+    kind = (
+        headers.SendMessage
+        if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+        else headers.SendMessageV2
+    )
     return kind("g", topic, "TBW102", 4, 0, 0, 1, 0, "")
 
 
@@ -50,7 +54,7 @@ def heartbeat(*, producers: tuple[str, ...] = (), consumers: tuple[str, ...] = (
     return bodies.write(bodies.HeartbeatData("id", producing, [bodies.ConsumerData(group) for group in consumers]))
 
 
-def refused(guard: RequestAuthorizer, command: Command) -> str:
+def refused(guard: RequestAuthorizer, command: RemotingCommand) -> str:
     with pytest.raises(NotPermitted) as caught:
         guard.check(command)
     return str(caught.value)
@@ -60,32 +64,34 @@ def refused(guard: RequestAuthorizer, command: Command) -> str:
 
 
 def test_a_request_without_a_token_is_refused(guard):
-    assert "signed with a token" in refused(guard, Command(Code.PULL_MESSAGE))
-    assert "signed with a token" in refused(guard, Command(Code.PULL_MESSAGE, ext={"AccessKey": "reader"}))
-    assert "signed with a token" in refused(guard, Command(Code.PULL_MESSAGE, ext={"Signature": "s"}))
+    assert "signed with a token" in refused(guard, RemotingCommand(RequestCode.PULL_MESSAGE))
+    assert "signed with a token" in refused(
+        guard, RemotingCommand(RequestCode.PULL_MESSAGE, ext={"AccessKey": "reader"})
+    )
+    assert "signed with a token" in refused(guard, RemotingCommand(RequestCode.PULL_MESSAGE, ext={"Signature": "s"}))
 
 
 def test_a_token_nobody_issued_is_refused_by_its_name(guard):
-    ext = headers.write(signed(None, b"", Credentials("stranger", "secret")))
-    assert "there is no token 'stranger'" in refused(guard, Command(Code.PULL_MESSAGE, ext=ext))
+    ext = headers.write(sign(None, b"", Credentials("stranger", "secret")))
+    assert "there is no token 'stranger'" in refused(guard, RemotingCommand(RequestCode.PULL_MESSAGE, ext=ext))
 
 
 def test_a_wrong_signature_is_refused_whatever_the_token_could_do(guard):
     for name in ("sender", "reader", "gone", "operator"):
-        ext = headers.write(signed(None, b"", Credentials(name, "wrong")))
-        said = refused(guard, Command(Code.HEART_BEAT, ext=ext))
+        ext = headers.write(sign(None, b"", Credentials(name, "wrong")))
+        said = refused(guard, RemotingCommand(RequestCode.HEART_BEAT, ext=ext))
         assert "signature" in said
         assert "revoked" not in said, "that is told to its owner only"
 
 
 def test_a_revoked_token_is_refused(guard):
-    assert "token 'gone' was revoked" in refused(guard, request(Code.PULL_MESSAGE, "gone"))
+    assert "token 'gone' was revoked" in refused(guard, request(RequestCode.PULL_MESSAGE, "gone"))
 
 
 def test_a_token_counts_as_it_stands_at_the_moment():
     tokens = {}
     guard = RequestAuthorizer(tokens, {})
-    asked = request(Code.PULL_MESSAGE, "reader")
+    asked = request(RequestCode.PULL_MESSAGE, "reader")
     refused(guard, asked)
     tokens["reader"] = TOKENS["reader"]
     guard.check(asked)
@@ -97,10 +103,10 @@ def test_no_refusal_holds_a_secret(guard):
     secrets = [ADMIN.secret_key, *(one.secret_key for one in TOKENS.values())]
     for name in (*TOKENS, ADMIN.access_key):
         wrong = Credentials(name, of(name).secret_key + "x")
-        said = refused(guard, Command(17, ext=headers.write(signed(None, b"", wrong))))
+        said = refused(guard, RemotingCommand(17, ext=headers.write(sign(None, b"", wrong))))
         assert not any(secret in said for secret in secrets)
     for name in TOKENS:
-        said = refused(guard, request(Code.UPDATE_AND_CREATE_TOPIC, name))
+        said = refused(guard, request(RequestCode.UPDATE_AND_CREATE_TOPIC, name))
         assert not any(secret in said for secret in secrets)
 
 
@@ -121,7 +127,7 @@ def test_what_producers_do_takes_a_producers_token(guard, code):
     assert code.name in refused(guard, request(code, "reader", send_to("T", code)))
 
 
-@pytest.mark.parametrize("code", sorted(SHARED_CODES - {Code.HEART_BEAT}))
+@pytest.mark.parametrize("code", sorted(SHARED_CODES - {RequestCode.HEART_BEAT}))
 def test_bounds_and_leave_takings_are_anybodys(guard, code):
     guard.check(request(code, "sender"))
     guard.check(request(code, "reader"))
@@ -141,14 +147,16 @@ def test_an_admin_token_may_do_what_the_others_may(guard):
         guard.check(request(code, ADMIN.access_key))
 
 
-@pytest.mark.parametrize("code", [Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE])
+@pytest.mark.parametrize(
+    "code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE]
+)
 def test_only_consumers_send_to_retry_topics(guard, code):
     """As Java's do with what was tried too often in order."""
     guard.check(request(code, "reader", send_to("%RETRY%g", code)))
     assert "only consumers" in refused(guard, request(code, "sender", send_to("%RETRY%g", code)))
 
 
-@pytest.mark.parametrize("code", [Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2])
+@pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
 def test_a_reply_is_no_way_into_a_retry_topic(guard, code):
     for name in ("sender", "reader"):
         refused(guard, request(code, name, send_to("%RETRY%g", code)))
@@ -156,22 +164,22 @@ def test_a_reply_is_no_way_into_a_retry_topic(guard, code):
 
 def test_both_may_trace(guard):
     for name in ("sender", "reader"):
-        guard.check(request(Code.SEND_MESSAGE_V2, name, send_to("RMQ_SYS_TRACE_TOPIC")))
+        guard.check(request(RequestCode.SEND_MESSAGE_V2, name, send_to("RMQ_SYS_TRACE_TOPIC")))
 
 
 def test_a_member_of_a_group_has_a_token_of_its_kind(guard):
-    guard.check(request(Code.HEART_BEAT, "sender", body=heartbeat(producers=("g",))))
-    guard.check(request(Code.HEART_BEAT, "reader", body=heartbeat(consumers=("g",))))
-    assert "'g' consumes" in refused(guard, request(Code.HEART_BEAT, "sender", body=heartbeat(consumers=("g",))))
-    assert "'g' produces" in refused(guard, request(Code.HEART_BEAT, "reader", body=heartbeat(producers=("g",))))
-    guard.check(request(Code.HEART_BEAT, ADMIN.access_key, body=heartbeat(producers=("g",), consumers=("h",))))
+    guard.check(request(RequestCode.HEART_BEAT, "sender", body=heartbeat(producers=("g",))))
+    guard.check(request(RequestCode.HEART_BEAT, "reader", body=heartbeat(consumers=("g",))))
+    assert "'g' consumes" in refused(guard, request(RequestCode.HEART_BEAT, "sender", body=heartbeat(consumers=("g",))))
+    assert "'g' produces" in refused(guard, request(RequestCode.HEART_BEAT, "reader", body=heartbeat(producers=("g",))))
+    guard.check(request(RequestCode.HEART_BEAT, ADMIN.access_key, body=heartbeat(producers=("g",), consumers=("h",))))
 
 
 def test_the_producer_in_every_java_consumer_is_let_pass(guard):
     inner = heartbeat(producers=("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER-g-CONSUME"), consumers=("g",))
-    guard.check(request(Code.HEART_BEAT, "reader", body=inner))
+    guard.check(request(RequestCode.HEART_BEAT, "reader", body=inner))
 
 
 def test_a_heartbeat_that_cannot_be_read_is_no_way_past(guard):
     with pytest.raises(BadRequest):
-        guard.check(request(Code.HEART_BEAT, "sender", body=b"{"))
+        guard.check(request(RequestCode.HEART_BEAT, "sender", body=b"{"))

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from sparrow.model.errors import StorageError, TooLarge
-from sparrow.nameserver.kv import KV_BYTES_MAX, Kv
+from sparrow.nameserver.kv import KV_BYTES_MAX, KvConfig
 
 
 async def test_what_is_put_can_be_got_until_it_is_deleted():
-    kv = Kv()
+    kv = KvConfig()
     await kv.put("ns", "k", "v")
     await kv.put("ns", "other", "w")
     assert kv.get("ns", "k") == "v"
@@ -22,7 +22,7 @@ async def test_what_is_put_can_be_got_until_it_is_deleted():
 
 
 async def test_deleting_what_is_not_there_is_no_error():
-    kv = Kv()
+    kv = KvConfig()
     await kv.delete("ns", "k")
     await kv.put("ns", "k", "v")
     await kv.delete("ns", "other")
@@ -31,10 +31,10 @@ async def test_deleting_what_is_not_there_is_no_error():
 
 async def test_a_new_one_takes_over_what_the_file_holds(tmp_path):
     path = tmp_path / "kv.json"
-    kv = Kv(path)
+    kv = KvConfig(path)
     await asyncio.gather(*(kv.put("ns", f"k{n}", "ä") for n in range(20)))
     await kv.delete("ns", "k3")
-    assert Kv(path).table("ns") == {f"k{n}": "ä" for n in range(20) if n != 3}
+    assert KvConfig(path).table("ns") == {f"k{n}": "ä" for n in range(20) if n != 3}
     assert [file.name for file in tmp_path.iterdir()] == ["kv.json"]
 
 
@@ -42,12 +42,12 @@ async def test_a_damaged_file_is_an_error_and_stays_as_it_is(tmp_path):
     path = tmp_path / "kv.json"
     path.write_bytes(b'{"ns":')
     with pytest.raises(StorageError, match="repair it"):
-        Kv(path)
+        KvConfig(path)
     assert path.read_bytes() == b'{"ns":'
 
 
 async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path):
-    kv = Kv(tmp_path / "folder" / "kv.json")
+    kv = KvConfig(tmp_path / "folder" / "kv.json")
     (tmp_path / "folder").touch()  # a file in its way
     with pytest.raises(StorageError, match="cannot be written"):
         await kv.put("ns", "k", "v")
@@ -55,7 +55,7 @@ async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path):
 
 
 async def test_the_tables_have_a_bound():
-    kv = Kv()
+    kv = KvConfig()
     await kv.put("ns", "k", "v")
     with pytest.raises(TooLarge):
         await kv.put("ns", "big", "x" * KV_BYTES_MAX)
@@ -64,5 +64,5 @@ async def test_the_tables_have_a_bound():
 
 async def test_the_file_is_plain_json(tmp_path):
     path = tmp_path / "kv.json"
-    await Kv(path).put("ORDER_TOPIC_CONFIG", "T", "a:4")
+    await KvConfig(path).put("ORDER_TOPIC_CONFIG", "T", "a:4")
     assert msgspec.json.decode(path.read_bytes()) == {"ORDER_TOPIC_CONFIG": {"T": "a:4"}}

@@ -3,7 +3,7 @@
 import pytest
 
 from sparrow.model.errors import BadRequest
-from sparrow.nameserver.routes import Gone, Registered, Routes
+from sparrow.nameserver.routes import RegistrationResult, RemovedBroker, RouteTable
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, QueueData, RouteData, TopicConfig, TopicTable
 
@@ -49,7 +49,7 @@ def queues_of(routes, topic="T", broker_name="a"):
 
 @pytest.fixture
 def routes():
-    return Routes()
+    return RouteTable()
 
 
 def test_a_topic_nobody_registered_has_no_route(routes):
@@ -132,9 +132,9 @@ def test_a_4_9_slave_is_in_the_route_but_brings_no_topics(routes):
 
 
 def test_a_slave_is_told_where_its_master_is_and_the_master_nothing(routes):
-    assert register(routes, number=1, connection="c1") == Registered()
-    assert register(routes, number=0, connection="c0") == Registered()
-    assert register(routes, number=1, connection="c1") == Registered("a-0:10911", "a-0:10912")
+    assert register(routes, number=1, connection="c1") == RegistrationResult()
+    assert register(routes, number=0, connection="c0") == RegistrationResult()
+    assert register(routes, number=1, connection="c1") == RegistrationResult("a-0:10911", "a-0:10912")
 
 
 @pytest.mark.parametrize("acting_master", [True, False])
@@ -176,12 +176,12 @@ def test_a_slave_that_becomes_master_is_there_once(routes):
     routes.connection_closed("c0")
     register(routes, number=0, address="x:1", connection="c1")
     assert brokers_of(routes) == {"a": {0: "x:1"}}
-    assert routes.connection_closed("c1") == [Gone("a", 0, "x:1")]
+    assert routes.connection_closed("c1") == [RemovedBroker("a", 0, "x:1")]
 
 
 def test_who_lost_a_number_to_a_newer_master_is_ignored(routes):
     register(routes, address="new:1", topics=table("T", state=2), connection="new")
-    assert register(routes, address="old:1", topics=table("T", state=1), connection="old") == Registered()
+    assert register(routes, address="old:1", topics=table("T", state=1), connection="old") == RegistrationResult()
     assert brokers_of(routes) == {"a": {0: "new:1"}}
     register(routes, address="newer:1", topics=table("T", state=2), connection="newer")
     assert brokers_of(routes) == {"a": {0: "newer:1"}}
@@ -201,7 +201,7 @@ def test_a_broker_on_a_new_connection_outlives_its_old_one(routes):
     register(routes, connection="new")
     assert routes.connection_closed("old") == []
     assert brokers_of(routes) == {"a": {0: "a-0:10911"}}
-    assert routes.connection_closed("new") == [Gone("a", 0, "a-0:10911")]
+    assert routes.connection_closed("new") == [RemovedBroker("a", 0, "a-0:10911")]
 
 
 def test_a_sign_of_life_over_a_new_connection_is_enough_to_outlive_the_old_one(routes):
@@ -221,17 +221,17 @@ def test_a_broker_silent_for_longer_than_it_may_be_is_dropped(routes):
     register(routes, "a", now_ms=0, connection="ca")
     register(routes, "b", now_ms=0, silence_ms=10, connection="cb")
     assert routes.expire(10) == []
-    assert routes.expire(11) == [Gone("b", 0, "b-0:10911")]
+    assert routes.expire(11) == [RemovedBroker("b", 0, "b-0:10911")]
     routes.heard("a", "a-0:10911", connection="ca", now_ms=100)
     assert routes.expire(SILENCE_MS + 100) == []
-    assert routes.expire(SILENCE_MS + 101) == [Gone("a", 0, "a-0:10911")]
+    assert routes.expire(SILENCE_MS + 101) == [RemovedBroker("a", 0, "a-0:10911")]
     assert routes.topics() == []
 
 
 def test_topics_stay_as_long_as_one_member_does(routes):
     register(routes, number=0, connection="c0")
     register(routes, number=1, connection="c1")
-    assert routes.unregister("a", "a-0:10911") == [Gone("a", 0, "a-0:10911")]
+    assert routes.unregister("a", "a-0:10911") == [RemovedBroker("a", 0, "a-0:10911")]
     assert brokers_of(routes) == {"a": {1: "a-1:10911"}}
     routes.unregister("a", "a-1:10911")
     assert routes.route("T") is None

@@ -13,8 +13,8 @@ from sparrow.net import channel as channels
 from sparrow.net import connect
 from sparrow.net.address import Address
 from sparrow.wire import headers
-from sparrow.wire.codes import Code
-from sparrow.wire.frame import FRAME_BYTES_MAX, IS_ONE_WAY, IS_RESPONSE, Command, answer, encode
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import FRAME_BYTES_MAX, ONE_WAY_FLAG, RESPONSE_FLAG, RemotingCommand, encode, response_to
 
 ECHO, MUTE = 7001, 7002
 
@@ -27,13 +27,13 @@ class Echo:
 
     def __call__(self, command, channel):
         if command.code == ECHO:
-            channel.write(encode(answer(command, 0, None, command.body)))
+            channel.write(encode(response_to(command, 0, None, command.body)))
         else:
             self.kept.append((command, channel))
 
     def answer_kept(self, at=0):
         command, channel = self.kept.pop(at)
-        channel.write(encode(answer(command, 0, None, command.body)))
+        channel.write(encode(response_to(command, 0, None, command.body)))
 
 
 @pytest.fixture
@@ -58,20 +58,20 @@ async def channel(server):
 
 async def test_a_thousand_requests_in_one_write_are_all_answered(server):
     async with wire_to(server.address) as wire:
-        wire.write(*(Command(ECHO, opaque, body=b"%d" % opaque) for opaque in range(1000)))
+        wire.write(*(RemotingCommand(ECHO, opaque, body=b"%d" % opaque) for opaque in range(1000)))
         answers = await wire.read(1000)
     assert [(one.opaque, one.body) for one in answers] == [(opaque, b"%d" % opaque) for opaque in range(1000)]
-    assert all(one.flag == IS_RESPONSE for one in answers)
+    assert all(one.flag == RESPONSE_FLAG for one in answers)
 
 
 async def test_answers_of_one_turn_go_out_in_one_write(server):
     async with wire_to(server.address) as wire:
-        await wire.ask(Command(ECHO))
+        await wire.ask(RemotingCommand(ECHO))
         (peer,) = server.channels
         written = []
         write = peer._transport.write
         peer._transport = _Spy(peer._transport, lambda data: (written.append(len(data)), write(data)))
-        wire.write(*(Command(ECHO, opaque) for opaque in range(100)))
+        wire.write(*(RemotingCommand(ECHO, opaque) for opaque in range(100)))
         answers = await wire.read(100)
     # The hundred requests are some 8 KiB: they arrive in one read, or in two if the reader was quick.
     assert len(written) <= 2
@@ -107,9 +107,9 @@ async def test_an_answer_nobody_asked_for_is_passed_over(echo, server, channel):
     asked = channel.request(MUTE)
     await eventually(lambda: echo.kept)
     command, peer = echo.kept[0]
-    peer.write(encode(Command(0, command.opaque + 1, IS_RESPONSE, body=b"stray")))
+    peer.write(encode(RemotingCommand(0, command.opaque + 1, RESPONSE_FLAG, body=b"stray")))
     echo.answer_kept()
-    peer.write(encode(Command(0, command.opaque, IS_RESPONSE, body=b"twice")))
+    peer.write(encode(RemotingCommand(0, command.opaque, RESPONSE_FLAG, body=b"twice")))
     assert (await asked).body == b""
     assert (await channel.request(ECHO, body=b"still here")).body == b"still here"
 
@@ -120,11 +120,11 @@ async def test_a_large_body_goes_both_ways_whole(channel):
 
 
 async def test_a_header_comes_out_as_it_went_in(echo, channel):
-    channel.tell(MUTE, headers.AskQueue("T", 3))
+    channel.tell(MUTE, headers.QueueRequest("T", 3))
     await eventually(lambda: echo.kept)
     command, _ = echo.kept[0]
-    assert headers.read(headers.AskQueue, command.ext) == headers.AskQueue("T", 3)
-    assert command.flag == IS_ONE_WAY
+    assert headers.read(headers.QueueRequest, command.ext) == headers.QueueRequest("T", 3)
+    assert command.flag == ONE_WAY_FLAG
 
 
 async def test_both_ends_may_ask_at_the_same_time(echo, server):
@@ -159,7 +159,7 @@ async def test_a_request_fails_at_its_deadline_and_not_before(channel):
     loop = asyncio.get_running_loop()
     asked_at = loop.time()
     with pytest.raises(RequestTimeout) as late:
-        await channel.request(Code.GET_MAX_OFFSET, timeout_ms=50)
+        await channel.request(RequestCode.GET_MAX_OFFSET, timeout_ms=50)
     assert 0.045 <= loop.time() - asked_at < 5
     assert (late.value.timeout_ms, late.value.what) == (50, "GET_MAX_OFFSET")
     assert channel.address in str(late.value)
@@ -299,7 +299,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from(server):
     body, count = b"x" * 10_000, 2000  # 20 MB of answers, while all buffers together hold less
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(count):
-            wire.write(Command(ECHO, opaque, body=body))
+            wire.write(RemotingCommand(ECHO, opaque, body=body))
         await eventually(lambda: server.channels)
         (peer,) = server.channels
         await eventually(lambda: peer.is_blocked)
@@ -327,19 +327,19 @@ async def _until_still(peer):
 async def test_a_peer_that_does_not_read_holds_up_nobody_else(server):
     async with wire_to(server.address, receive_bytes=1 << 14) as wire, channel_to(server.address) as other:
         for opaque in range(2000):
-            wire.write(Command(ECHO, opaque, body=b"x" * 10_000))
+            wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: any(peer.is_blocked for peer in server.channels))
         assert (await other.request(ECHO, body=b"me")).body == b"me"
 
 
 async def test_writable_waits_while_the_peer_does_not_read(echo, server):
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
-        wire.write(Command(MUTE))
+        wire.write(RemotingCommand(MUTE))
         await eventually(lambda: echo.kept)
         peer = echo.kept[0][1]
         await peer.writable()  # nothing is in the way yet
         for opaque in range(800):
-            peer.write(encode(Command(0, opaque, IS_RESPONSE, body=b"x" * 10_000)))
+            peer.write(encode(RemotingCommand(0, opaque, RESPONSE_FLAG, body=b"x" * 10_000)))
         await eventually(lambda: peer.is_blocked)
         waiting = asyncio.ensure_future(peer.writable())
         await _until_still(peer)
@@ -350,10 +350,10 @@ async def test_writable_waits_while_the_peer_does_not_read(echo, server):
 
 async def test_who_waits_to_write_is_let_go_when_the_connection_ends(echo, server):
     async with wire_to(server.address, receive_bytes=1 << 14) as wire:
-        wire.write(Command(MUTE))
+        wire.write(RemotingCommand(MUTE))
         await eventually(lambda: echo.kept)
         peer = echo.kept[0][1]
-        peer.write(bytes(encode(Command(0, 1, IS_RESPONSE, body=bytes(FRAME_BYTES_MAX - 1000)))))
+        peer.write(bytes(encode(RemotingCommand(0, 1, RESPONSE_FLAG, body=bytes(FRAME_BYTES_MAX - 1000)))))
         await eventually(lambda: peer.is_blocked)
         waiting = asyncio.ensure_future(peer.writable())
         peer.abort()

@@ -11,9 +11,9 @@ from sparrow.model.errors import ConnectionLost, NotPermitted, RequestTimeout, U
 from sparrow.net import HandlerResponse, RequestDispatcher
 from sparrow.net.dispatcher import REQUESTS_IN_PROGRESS_MAX, encode_response
 from sparrow.wire import bodies, headers
-from sparrow.wire.codes import OUR_VERSION, Code, Language, Response, Version
-from sparrow.wire.frame import IS_ONE_WAY, IS_RESPONSE, Command, Serialization, answer, encode
-from sparrow.wire.headers import AskQueue, OffsetFound
+from sparrow.wire.codes import ADVERTISED_VERSION, Language, RequestCode, ResponseCode, RocketMQVersion
+from sparrow.wire.frame import ONE_WAY_FLAG, RESPONSE_FLAG, RemotingCommand, Serialization, encode, response_to
+from sparrow.wire.headers import OffsetResponse, QueueRequest
 
 QUICK, STUCK, BROKEN, REFUSING, ASKING, LISTING = 7001, 7002, 7003, 7004, 7005, 7006
 PLAIN, PLAIN_LATER, PLAIN_BROKEN, PLAIN_PARKED = 7101, 7102, 7103, 7104
@@ -57,8 +57,8 @@ async def listing(request, context, call):
 
 
 async def newest(request, context, call):
-    assert isinstance(request, AskQueue)
-    return OffsetFound(request.queue_id + 100)
+    assert isinstance(request, QueueRequest)
+    return OffsetResponse(request.queue_id + 100)
 
 
 HANDLERS = {
@@ -68,7 +68,7 @@ HANDLERS = {
     REFUSING: refusing,
     ASKING: asking,
     LISTING: listing,
-    Code.GET_MAX_OFFSET: newest,
+    RequestCode.GET_MAX_OFFSET: newest,
 }
 
 
@@ -122,8 +122,8 @@ async def wire(server):
 
 
 async def test_a_handler_gets_its_request_typed_and_answers_with_a_header(channel):
-    answered = await channel.request(Code.GET_MAX_OFFSET, AskQueue("T", 7))
-    assert (answered.code, headers.read(OffsetFound, answered.ext)) == (0, OffsetFound(107))
+    answered = await channel.request(RequestCode.GET_MAX_OFFSET, QueueRequest("T", 7))
+    assert (answered.code, headers.read(OffsetResponse, answered.ext)) == (0, OffsetResponse(107))
 
 
 async def test_a_body_is_read_and_written_as_json(channel):
@@ -140,14 +140,14 @@ async def test_a_plain_handler_answers_at_once_or_later(context, channel):
 
 
 async def test_an_answer_carries_opaque_response_bit_and_our_version(wire):
-    answered = await wire.ask(Command(QUICK, -5, 0, Language.GO, 317))
-    assert (answered.opaque, answered.flag, answered.version) == (-5, IS_RESPONSE, OUR_VERSION)
+    answered = await wire.ask(RemotingCommand(QUICK, -5, 0, Language.GO, 317))
+    assert (answered.opaque, answered.flag, answered.version) == (-5, RESPONSE_FLAG, ADVERTISED_VERSION)
 
 
 @pytest.mark.parametrize("code", [PLAIN, QUICK, 9999, BROKEN])
 async def test_an_answer_comes_in_the_serialization_of_its_request(wire, code):
     for serialization in (Serialization.BINARY, Serialization.JSON):
-        answered = await wire.ask(Command(code, 3, serialization=serialization))
+        answered = await wire.ask(RemotingCommand(code, 3, serialization=serialization))
         assert answered.serialization is serialization
 
 
@@ -163,7 +163,7 @@ async def test_an_unknown_code_is_answered_in_rocketmqs_words(channel):
 @pytest.mark.parametrize("code", [BROKEN, PLAIN_BROKEN])
 async def test_a_handler_that_fails_costs_its_request_and_nothing_else(channel, code, caplog):
     answered = await channel.request(code)
-    assert answered.code == Response.SYSTEM_ERROR
+    assert answered.code == ResponseCode.SYSTEM_ERROR
     assert answered.remark.startswith("ZeroDivisionError: ")
     assert (await channel.request(QUICK)).code == 0
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["a handler failed"]
@@ -171,21 +171,21 @@ async def test_a_handler_that_fails_costs_its_request_and_nothing_else(channel, 
 
 async def test_a_refusal_is_answered_with_its_code_and_not_logged(channel, caplog):
     refused = await channel.request(REFUSING)
-    assert (refused.code, refused.remark) == (Response.NO_PERMISSION, "this is not permitted: it is a test")
+    assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "this is not permitted: it is a test")
     refused = await channel.request(PLAIN_BROKEN, body=b"refuse")
-    assert refused.code == Response.TOPIC_NOT_EXIST
+    assert refused.code == ResponseCode.TOPIC_NOT_EXIST
     assert "a handler failed" not in caplog.text
 
 
 async def test_a_missing_field_is_named(channel):
-    refused = await channel.request(Code.GET_MAX_OFFSET, headers.AskTopic("T"))
-    assert refused.code == Response.SYSTEM_ERROR
+    refused = await channel.request(RequestCode.GET_MAX_OFFSET, headers.TopicRequest("T"))
+    assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "queueId" in refused.remark
 
 
 async def test_a_body_that_is_no_json_is_refused_with_a_sentence(channel, caplog):
     refused = await channel.request(LISTING, body=b"{not json")
-    assert refused.code == Response.SYSTEM_ERROR
+    assert refused.code == ResponseCode.SYSTEM_ERROR
     assert refused.remark
     assert "a handler failed" not in caplog.text
 
@@ -193,10 +193,10 @@ async def test_a_body_that_is_no_json_is_refused_with_a_sentence(channel, caplog
 @pytest.mark.parametrize("code", [QUICK, BROKEN, REFUSING, PLAIN, PLAIN_BROKEN, PLAIN_LATER, 9999])
 async def test_one_way_requests_are_never_answered(context, wire, code):
     context.gate.set()
-    wire.write(Command(code, 1, IS_ONE_WAY), Command(code, 2, IS_ONE_WAY))
+    wire.write(RemotingCommand(code, 1, ONE_WAY_FLAG), RemotingCommand(code, 2, ONE_WAY_FLAG))
     # Handlers run in the order of their requests: were there answers, they would come before this one.
-    assert (await wire.ask(Command(LISTING, 3, body=b"{}"))).opaque == 3
-    assert (await wire.ask(Command(PLAIN, 4))).opaque == 4
+    assert (await wire.ask(RemotingCommand(LISTING, 3, body=b"{}"))).opaque == 3
+    assert (await wire.ask(RemotingCommand(PLAIN, 4))).opaque == 4
 
 
 # -- both directions --------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ async def test_one_way_requests_are_never_answered(context, wire, code):
 async def test_a_handler_may_ask_the_client_on_the_same_connection(server):
     def client(command, channel):
         assert command.body == b"and you?"
-        channel.write(encode(answer(command, 0, None, b"well")))
+        channel.write(encode(response_to(command, 0, None, b"well")))
 
     async with channel_to(server.address, client) as channel:
         assert (await channel.request(ASKING)).body == b"you said: well"
@@ -213,17 +213,17 @@ async def test_a_handler_may_ask_the_client_on_the_same_connection(server):
 
 async def test_the_two_directions_number_their_requests_on_their_own(wire):
     """Our request and the server's have the same opaque; neither is taken for an answer to the other."""
-    wire.write(Command(ASKING, 1))
+    wire.write(RemotingCommand(ASKING, 1))
     (theirs,) = await wire.read()
     assert (theirs.opaque, theirs.flag) == (1, 0)
-    wire.write(answer(theirs, 0, None, b"one"))
+    wire.write(response_to(theirs, 0, None, b"one"))
     (ours,) = await wire.read()
     assert (ours.opaque, ours.body) == (1, b"you said: one")
 
 
 async def test_a_client_that_hangs_up_while_it_is_asked_costs_only_that_request(server, serving, wire, caplog):
     async with channel_to(server.address) as other:
-        wire.write(Command(ASKING, 1))
+        wire.write(RemotingCommand(ASKING, 1))
         await wire.read()
         wire.writer.close()
         await eventually(lambda: len(server.channels) == 1)
@@ -262,7 +262,7 @@ async def test_past_its_share_a_peer_is_told_to_try_again(context, server, chann
 
 
 async def test_a_thousand_tasks_of_one_write_are_all_answered(wire):
-    wire.write(*(Command(QUICK, opaque) for opaque in range(1000)))
+    wire.write(*(RemotingCommand(QUICK, opaque) for opaque in range(1000)))
     answers = await wire.read(1000)
     assert sorted(one.opaque for one in answers) == list(range(1000))
     assert {one.code for one in answers} == {0}
@@ -272,16 +272,16 @@ async def test_a_thousand_tasks_of_one_write_are_all_answered(wire):
 
 
 async def test_stopping_finishes_what_is_in_hand_and_refuses_what_is_new(context, serving, wire):
-    wire.write(Command(STUCK, 1))
+    wire.write(RemotingCommand(STUCK, 1))
     await eventually(lambda: context.calls)
     stopping = asyncio.ensure_future(serving.stop(grace_s=10))
     await eventually(lambda: serving.is_stopping)
     for code in (QUICK, PLAIN, 9999):
-        refused = await wire.ask(Command(code, 2, version=int(Version.V5_3_1)))
-        assert (refused.code, refused.opaque) == (Response.SERVICE_NOT_AVAILABLE, 2)
+        refused = await wire.ask(RemotingCommand(code, 2, version=int(RocketMQVersion.V5_3_1)))
+        assert (refused.code, refused.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 2)
         assert refused.remark
-        sent_away = await wire.ask(Command(code, 3, version=int(Version.V5_3_1) + 1))
-        assert (sent_away.code, sent_away.opaque) == (Response.GO_AWAY, 3)
+        sent_away = await wire.ask(RemotingCommand(code, 3, version=int(RocketMQVersion.V5_3_1) + 1))
+        assert (sent_away.code, sent_away.opaque) == (ResponseCode.GO_AWAY, 3)
     assert not stopping.done()
     context.gate.set()
     (finished,) = await wire.read()
@@ -291,13 +291,13 @@ async def test_stopping_finishes_what_is_in_hand_and_refuses_what_is_new(context
 
 async def test_stopping_ignores_one_way_requests(context, serving, wire):
     await serving.stop(grace_s=0)
-    wire.write(Command(QUICK, 1, IS_ONE_WAY), Command(PLAIN, 2, IS_ONE_WAY, version=500))
-    assert (await wire.ask(Command(QUICK, 3))).opaque == 3
+    wire.write(RemotingCommand(QUICK, 1, ONE_WAY_FLAG), RemotingCommand(PLAIN, 2, ONE_WAY_FLAG, version=500))
+    assert (await wire.ask(RemotingCommand(QUICK, 3))).opaque == 3
     assert not context.calls
 
 
 async def test_what_takes_longer_than_the_grace_is_told_so(context, serving, wire):
-    wire.write(Command(STUCK, 1), Command(PLAIN_LATER, 2))
+    wire.write(RemotingCommand(STUCK, 1), RemotingCommand(PLAIN_LATER, 2))
     await eventually(lambda: len(serving._unanswered) == 2 and context.calls)
     await serving.stop(grace_s=0.02)
     assert {(one.opaque, one.code) for one in await wire.read(2)} == {(1, 14), (2, 14)}
@@ -311,15 +311,15 @@ async def test_what_takes_longer_than_the_grace_is_told_so_before_the_listener_h
     await eventually(lambda: context.calls)
     await serving.stop(grace_s=0.02)
     await server.listener.stop()
-    assert (await held).code == Response.SERVICE_NOT_AVAILABLE
+    assert (await held).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 async def test_a_request_that_came_just_before_the_end_is_answered_too(serving, server, wire):
-    await wire.ask(Command(QUICK))
+    await wire.ask(RemotingCommand(QUICK))
     (peer,) = server.channels
-    serving(Command(QUICK, 77), peer)  # its task is made, and has not run yet
+    serving(RemotingCommand(QUICK, 77), peer)  # its task is made, and has not run yet
     await serving.stop(grace_s=0)
-    wire.write(Command(QUICK, 78))
+    wire.write(RemotingCommand(QUICK, 78))
     assert [one.opaque for one in await wire.read(1)] == [77]
     assert peer.in_hand <= 1
 

@@ -5,8 +5,8 @@ from tests.support.wires import listening, wire_to
 
 from sparrow.model.errors import NotPermitted
 from sparrow.net.dispatcher import GuardedRequestDispatcher, HandlerResponse, encode_response
-from sparrow.wire.codes import Response
-from sparrow.wire.frame import IS_ONE_WAY, Command
+from sparrow.wire.codes import ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
 
 AWAITING, PLAIN = 7001, 7101
 
@@ -39,26 +39,26 @@ async def wire(served):
 
 @pytest.mark.parametrize("code", [AWAITING, PLAIN])
 async def test_what_passes_is_served_as_ever(wire, served, code):
-    answered = await wire.ask(Command(code, 1, body=b"right"))
+    answered = await wire.ask(RemotingCommand(code, 1, body=b"right"))
     assert (answered.code, answered.body) == (0, b"plain" if code == PLAIN else b"awaiting")
     assert served == [b"right"]
 
 
 @pytest.mark.parametrize("code", [AWAITING, PLAIN, 9999])
 async def test_what_is_refused_reaches_no_handler_and_the_connection_stays(wire, served, code):
-    answered = await wire.ask(Command(code, 7, body=b"wrong"))
-    assert (answered.code, answered.opaque) == (Response.NO_PERMISSION, 7)
+    answered = await wire.ask(RemotingCommand(code, 7, body=b"wrong"))
+    assert (answered.code, answered.opaque) == (ResponseCode.NO_PERMISSION, 7)
     assert answered.remark == "this is not permitted: it is a test"
     assert served == []
-    assert (await wire.ask(Command(PLAIN, 8, body=b"right"))).code == 0
+    assert (await wire.ask(RemotingCommand(PLAIN, 8, body=b"right"))).code == 0
 
 
 async def test_one_way_requests_are_refused_in_silence(wire, served):
-    wire.write(Command(PLAIN, 1, IS_ONE_WAY, body=b"wrong"))
-    assert (await wire.ask(Command(PLAIN, 2, body=b"right"))).opaque == 2
+    wire.write(RemotingCommand(PLAIN, 1, ONE_WAY_FLAG, body=b"wrong"))
+    assert (await wire.ask(RemotingCommand(PLAIN, 2, body=b"right"))).opaque == 2
     assert served == [b"right"]
 
 
 async def test_a_guard_that_fails_lets_nothing_pass(wire, served):
-    assert (await wire.ask(Command(PLAIN, 1, body=b"broken"))).code == Response.SYSTEM_ERROR
+    assert (await wire.ask(RemotingCommand(PLAIN, 1, body=b"broken"))).code == ResponseCode.SYSTEM_ERROR
     assert served == []

@@ -11,13 +11,13 @@ from tests.support.wires import LOOPBACK, listening, wire_to
 from sparrow.model.errors import ConnectionLost, SettingsError
 from sparrow.net import Address, Listener, connect
 from sparrow.settings import NetSettings
-from sparrow.wire.frame import Command, answer, encode
+from sparrow.wire.frame import RemotingCommand, encode, response_to
 
 ECHO = 7001
 
 
 def echo(command, channel):
-    channel.write(encode(answer(command, 0, None, command.body)))
+    channel.write(encode(response_to(command, 0, None, command.body)))
 
 
 # -- frames -----------------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def echo(command, channel):
 async def test_a_frame_announced_too_large_closes_only_that_connection(caplog):
     async with listening(echo, frame_bytes_max=1024) as server, channel_to(server.address) as other:
         async with wire_to(server.address) as wire:
-            assert (await wire.ask(Command(ECHO, 1))).opaque == 1
+            assert (await wire.ask(RemotingCommand(ECHO, 1))).opaque == 1
             wire.write((1021).to_bytes(4, "big") + bytes(4))  # 1021 + 4 is one byte too many
             assert await wire.is_hung_up_on()
         assert (await other.request(ECHO, body=b"me")).body == b"me"
@@ -36,8 +36,8 @@ async def test_a_frame_announced_too_large_closes_only_that_connection(caplog):
 
 async def test_a_frame_as_large_as_allowed_is_taken():
     async with listening(echo, frame_bytes_max=1024) as server, wire_to(server.address) as wire:
-        empty = encode(Command(ECHO, 1))
-        exact = encode(Command(ECHO, 1, body=b"x" * (1024 - len(empty))))
+        empty = encode(RemotingCommand(ECHO, 1))
+        exact = encode(RemotingCommand(ECHO, 1, body=b"x" * (1024 - len(empty))))
         assert len(exact) == 1024
         wire.write(exact)
         assert len((await wire.read())[0].body) == 1024 - len(empty)
@@ -52,7 +52,7 @@ async def test_the_size_is_refused_before_the_frame_is_there():
 
 async def test_what_came_before_a_break_is_answered():
     async with listening(echo) as server, wire_to(server.address) as wire:
-        wire.write(Command(ECHO, 1), Command(ECHO, 2), b"\xff" * 8)
+        wire.write(RemotingCommand(ECHO, 1), RemotingCommand(ECHO, 2), b"\xff" * 8)
         assert [one.opaque for one in await wire.read(2)] == [1, 2]
         assert await wire.is_hung_up_on()
 
@@ -103,7 +103,7 @@ async def test_a_connection_that_never_says_a_word_is_closed():
 async def test_a_silent_peer_that_does_not_read_is_closed_too():
     async with listening(echo, idle_close_ms=100) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(2000):
-            wire.write(Command(ECHO, opaque, body=b"x" * 10_000))
+            wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: server.channels)
         (peer,) = server.channels
         await eventually(lambda: peer.is_blocked)
@@ -157,9 +157,9 @@ async def test_nobody_new_gets_in_once_it_stops_accepting_and_others_stay():
 
 async def test_stopping_sends_what_is_written_and_hangs_up():
     async with listening(echo) as server, wire_to(server.address) as wire:
-        await wire.ask(Command(ECHO))
+        await wire.ask(RemotingCommand(ECHO))
         (peer,) = server.channels
-        peer.write(encode(Command(ECHO, 9, body=b"y" * 1_000_000)))
+        peer.write(encode(RemotingCommand(ECHO, 9, body=b"y" * 1_000_000)))
         stopping = asyncio.ensure_future(server.listener.stop())
         assert (await wire.read())[0].body == b"y" * 1_000_000
         assert await wire.is_hung_up_on()
@@ -170,7 +170,7 @@ async def test_stopping_sends_what_is_written_and_hangs_up():
 async def test_stopping_cuts_off_who_does_not_read():
     async with listening(echo) as server, wire_to(server.address, receive_bytes=1 << 14) as wire:
         for opaque in range(1000):
-            wire.write(Command(ECHO, opaque, body=b"x" * 10_000))
+            wire.write(RemotingCommand(ECHO, opaque, body=b"x" * 10_000))
         await eventually(lambda: any(peer.is_blocked for peer in server.channels))
         (peer,) = server.channels
         await asyncio.wait_for(server.listener.stop(), 5)

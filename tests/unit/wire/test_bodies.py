@@ -49,31 +49,31 @@ def test_a_route_has_no_blanks_and_quoted_ids_so_that_go_can_split_it():
 
 
 def test_tables_keyed_by_queues_in_the_shape_tools_parse():
-    stats = bodies.TopicStats({QUEUE: bodies.QueueBounds(0, 5, 9)})
+    stats = bodies.TopicStats({QUEUE: bodies.TopicOffset(0, 5, 9)})
     text = bodies.write(stats)
     assert text.startswith(b'{"offsetTable":{{"topic":"T","brokerName":"b","queueId":0}:{"minOffset":0')
     assert bodies.read(bodies.TopicStats, text) == stats
     java = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}'
-    assert bodies.read(bodies.ResetOffsets, java).offset_table == {QUEUE: 5}
+    assert bodies.read(bodies.OffsetTable, java).offset_table == {QUEUE: 5}
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        bodies.ConsumeStats({QUEUE: bodies.QueueProgress(9, 5, 1, 6)}, 1.5),
-        bodies.ConsumeStatsList([{"g": [bodies.ConsumeStats({QUEUE: bodies.QueueProgress(9, 5)})]}], "a:1", 4, 0),
+        bodies.ConsumeStats({QUEUE: bodies.QueueConsumeStats(9, 5, 1, 6)}, 1.5),
+        bodies.ConsumeStatsList([{"g": [bodies.ConsumeStats({QUEUE: bodies.QueueConsumeStats(9, 5)})]}], "a:1", 4, 0),
         bodies.ConsumerStatus({QUEUE: 1}, {"client": {QUEUE: 2}}),
         bodies.LockQueues("g", "c", [QUEUE]),
-        bodies.QueuesLocked([QUEUE]),
+        bodies.LockedQueues([QUEUE]),
         bodies.ConsumerList(["a", "b"]),
         bodies.ClusterTable({"b": bodies.BrokerData("c", "b", {0: "a:1"})}, {"c": ["b"]}),
         bodies.Assignments([bodies.Assignment(QUEUE, "POP")]),
         bodies.Assignments(None),
         bodies.KvTable({"a": "b"}),
-        bodies.AllOffsets({"T@g": {0: 5}}),
-        bodies.CorrectOffsets({0: 7}),
+        bodies.ConsumerOffsets({"T@g": {0: 5}}),
+        bodies.CorrectedOffsets({0: 7}),
         bodies.GroupTable({"g": bodies.GroupConfig("g")}, bodies.DataVersion(1, 2, 3)),
-        bodies.ConsumedDirectly(0),
+        bodies.ConsumeDirectlyResult(0),
     ],
 )
 def test_bodies_round_trip(body):
@@ -81,12 +81,12 @@ def test_bodies_round_trip(body):
 
 
 def test_names_that_camel_case_would_not_give():
-    assert bodies.write(bodies.QueuesLocked()) == b'{"lockOKMQSet":[]}'
+    assert bodies.write(bodies.LockedQueues()) == b'{"lockOKMQSet":[]}'
     assert b'"clientID":"c"' in bodies.write(bodies.HeartbeatData("c"))
 
 
 def test_cpp_gets_a_list():
-    listed = bodies.ListedOffsets.of(bodies.ResetOffsets({QUEUE: 5}))
+    listed = bodies.OffsetList.of(bodies.OffsetTable({QUEUE: 5}))
     assert bodies.write(listed) == b'{"offsetTable":[{"brokerName":"b","topic":"T","queueId":0,"offset":5}]}'
 
 
@@ -101,13 +101,13 @@ def test_topics_and_groups_pass_to_the_model_and_back():
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_a_registration_round_trips(is_compressed):
     topics = {"T": bodies.TopicConfig("T", 4, 5, 6), "U": bodies.TopicConfig("U", attributes={"+x": "y z"})}
-    registration = bodies.Registration(bodies.TopicTable(topics, bodies.DataVersion(3, 1700000000000)), ["f:1"])
+    registration = bodies.BrokerRegistration(bodies.TopicTable(topics, bodies.DataVersion(3, 1700000000000)), ["f:1"])
     body = bodies.write_registration(registration, is_compressed=is_compressed)
     assert bodies.read_registration(body, is_compressed=is_compressed) == registration
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"nonsense", bodies.write_registration(bodies.Registration(), is_compressed=True)[:-4]]
+    "body", [b"", b"nonsense", bodies.write_registration(bodies.BrokerRegistration(), is_compressed=True)[:-4]]
 )
 def test_a_damaged_compressed_registration_is_a_bad_request(body):
     with pytest.raises(BadRequest):
@@ -115,7 +115,7 @@ def test_a_damaged_compressed_registration_is_a_bad_request(body):
 
 
 def test_acknowledged_offsets_are_the_set_bits():
-    bits = bodies.bits_of([0, 3, 9])
+    bits = bodies.encode_bitset([0, 3, 9])
     assert base64.b64decode(bits) == bytes([0b1001, 0b10])
     ack = bodies.Ack("g", "T", "0", 100, 1, 2, 5, 6, bits)
     assert ack.offsets == [100, 103, 109]

@@ -1,22 +1,22 @@
 """The numbers themselves."""
 
-from sparrow.wire.codes import OUR_VERSION, Code, Language, Response, Version
+from sparrow.wire.codes import ADVERTISED_VERSION, Language, RequestCode, ResponseCode, RocketMQVersion
 
 
 def test_every_name_has_its_own_number():
-    for numbers in (Code, Response, Language, Version):
+    for numbers in (RequestCode, ResponseCode, Language, RocketMQVersion):
         assert len(set(numbers)) == len(numbers.__members__)
 
 
 def test_gos_16_bits_hold_every_response_code():
-    assert max(Response) <= 0x7FFF
+    assert max(ResponseCode) <= 0x7FFF
 
 
 def test_versions_are_ordinals():
-    assert Version.V4_9_7 == 407
-    assert Version.V5_3_3 - Version.V5_3_2 == 2
-    assert Version.V5_3_0 - Version.V5_2_0 == 20
-    assert OUR_VERSION >= Version.V4_1_0
+    assert RocketMQVersion.V4_9_7 == 407
+    assert RocketMQVersion.V5_3_3 - RocketMQVersion.V5_3_2 == 2
+    assert RocketMQVersion.V5_3_0 - RocketMQVersion.V5_2_0 == 20
+    assert ADVERTISED_VERSION >= RocketMQVersion.V4_1_0
 
 
 def test_languages_have_the_numbers_of_the_binary_header():
@@ -24,4 +24,4 @@ def test_languages_have_the_numbers_of_the_binary_header():
 
 
 def test_the_codes_normal_clients_need_are_known():
-    assert {10, 11, 14, 15, 29, 30, 31, 34, 35, 36, 37, 38, 39, 40, 41, 42, 46, 105, 310, 320, 361} <= set(Code)
+    assert {10, 11, 14, 15, 29, 30, 31, 34, 35, 36, 37, 38, 39, 40, 41, 42, 46, 105, 310, 320, 361} <= set(RequestCode)

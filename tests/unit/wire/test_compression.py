@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from sparrow.model.errors import ProtocolError
-from sparrow.wire.compression import COMPRESSED, KIND_MASK, Compression, compress, decompress
+from sparrow.wire.compression import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, Compression, compress, decompress
 
 BODY = b"hello sparrow " * 500
 
@@ -14,15 +14,15 @@ BODY = b"hello sparrow " * 500
 @pytest.mark.parametrize("kind", Compression)
 def test_a_body_round_trips_and_its_bits_go_away(kind):
     compressed, bits = compress(BODY, kind)
-    assert bits & COMPRESSED
+    assert bits & COMPRESSED_FLAG
     assert len(compressed) < len(BODY)
     assert decompress(compressed, bits | 0x8) == (BODY, 0x8)
 
 
 def test_zlib_is_written_without_kind_bits_and_read_with_either():
     compressed, bits = compress(BODY)
-    assert bits & KIND_MASK == 0
-    assert decompress(compressed, COMPRESSED | 0x300)[0] == BODY
+    assert bits & COMPRESSION_TYPE_MASK == 0
+    assert decompress(compressed, COMPRESSED_FLAG | 0x300)[0] == BODY
 
 
 @pytest.mark.parametrize("kind", Compression)
@@ -62,9 +62,9 @@ def test_a_body_cut_short_is_a_protocol_error(kind, cut):
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"\x28\xb5\x2f\xfd"])
 def test_nonsense_is_a_protocol_error(kind, body):
     with pytest.raises(ProtocolError):
-        decompress(body, COMPRESSED | kind)
+        decompress(body, COMPRESSED_FLAG | kind)
 
 
 def test_an_unknown_kind_is_a_protocol_error():
     with pytest.raises(ProtocolError, match="kind 4"):
-        decompress(zlib.compress(BODY), COMPRESSED | 0x400)
+        decompress(zlib.compress(BODY), COMPRESSED_FLAG | 0x400)

@@ -6,13 +6,13 @@ import tracemalloc
 import pytest
 
 from sparrow.model.errors import ProtocolError
-from sparrow.wire.connection import CRUMB_BYTES, Connection
-from sparrow.wire.frame import Command, Serialization, decode, encode
+from sparrow.wire.connection import SMALL_PIECE_BYTES, Connection
+from sparrow.wire.frame import RemotingCommand, Serialization, decode, encode
 
 COMMANDS = [
-    Command(310, 1, ext={"b": "T"}, body=b"one"),
-    Command(11, 2, ext={"topic": "T"}, serialization=Serialization.BINARY),
-    Command(34, 3, body=bytes(range(256)) * 64),
+    RemotingCommand(310, 1, ext={"b": "T"}, body=b"one"),
+    RemotingCommand(11, 2, ext={"topic": "T"}, serialization=Serialization.BINARY),
+    RemotingCommand(34, 3, body=bytes(range(256)) * 64),
 ]
 STREAM = b"".join(map(encode, COMMANDS))
 EXPECTED = [(command.code, command.opaque, command.fields(), bytes(command.body)) for command in COMMANDS]
@@ -26,7 +26,9 @@ def test_several_frames_in_one_piece():
     assert seen(Connection().feed(STREAM)) == EXPECTED
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 7, 8, 9, 100, CRUMB_BYTES - 1, CRUMB_BYTES, CRUMB_BYTES + 1, 9000])
+@pytest.mark.parametrize(
+    "step", [1, 2, 3, 7, 8, 9, 100, SMALL_PIECE_BYTES - 1, SMALL_PIECE_BYTES, SMALL_PIECE_BYTES + 1, 9000]
+)
 def test_any_step_gives_the_same_commands(step):
     connection, commands = Connection(), []
     for at in range(0, len(STREAM), step):
@@ -44,7 +46,7 @@ def test_every_single_cut_gives_the_same_commands():
 
 def test_a_smallest_frame_split_after_its_start_is_finished_at_once():
     connection = Connection()
-    frame = encode(Command(1))
+    frame = encode(RemotingCommand(1))
     assert connection.feed(frame[:8]) == []
     assert connection.held_bytes == 8
     assert seen(connection.feed(frame[8:])) == [(1, 0, {}, b"")]
@@ -85,7 +87,7 @@ def test_a_body_is_bytes_of_its_own():
 
 
 def test_a_peer_that_sends_byte_by_byte_costs_little_more_than_its_bytes():
-    frame = encode(Command(1, body=bytes(200_000)))
+    frame = encode(RemotingCommand(1, body=bytes(200_000)))
     connection = Connection()
     connection.feed(frame[:20])
     tracemalloc.start()

@@ -3,44 +3,50 @@
 import pytest
 
 from sparrow.model import errors
-from sparrow.wire.codes import Response
-from sparrow.wire.error_codes import REMARK_CHARS_MAX, AnsweredNo, AnsweredNotNow, error_of, response_of
+from sparrow.wire.codes import ResponseCode
+from sparrow.wire.error_codes import (
+    REMARK_CHARS_MAX,
+    RemoteRefused,
+    RemoteUnavailable,
+    error_for_response,
+    response_for_error,
+)
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.UnknownTopic("T"), Response.TOPIC_NOT_EXIST),
-        (errors.TooLarge("the body", 5, 4), Response.MESSAGE_ILLEGAL),
-        (errors.UnknownOffset("g", "T/0"), Response.QUERY_NOT_FOUND),
-        (errors.IllegalName("topic", "!", "letters"), Response.INVALID_PARAMETER),
-        (errors.BadRequest("SendMessage", "topic", "is missing"), Response.SYSTEM_ERROR),
-        (errors.Refused("no"), Response.INVALID_PARAMETER),
-        (errors.Busy("page cache"), Response.SYSTEM_BUSY),
-        (errors.FlushTimeout(5000), Response.FLUSH_DISK_TIMEOUT),
-        (errors.Closed("the store"), Response.SERVICE_NOT_AVAILABLE),
-        (errors.StoreFull("/x", "90 %"), Response.SERVICE_NOT_AVAILABLE),
-        (errors.StoreFailed("/x", "EIO"), Response.SERVICE_NOT_AVAILABLE),
-        (errors.CorruptRecord(5, "crc"), Response.SYSTEM_ERROR),
-        (errors.ProtocolError("cut"), Response.SYSTEM_ERROR),
+        (errors.UnknownTopic("T"), ResponseCode.TOPIC_NOT_EXIST),
+        (errors.TooLarge("the body", 5, 4), ResponseCode.MESSAGE_ILLEGAL),
+        (errors.UnknownOffset("g", "T/0"), ResponseCode.QUERY_NOT_FOUND),
+        (errors.IllegalName("topic", "!", "letters"), ResponseCode.INVALID_PARAMETER),
+        (errors.BadRequest("SendMessage", "topic", "is missing"), ResponseCode.SYSTEM_ERROR),
+        (errors.Refused("no"), ResponseCode.INVALID_PARAMETER),
+        (errors.Busy("page cache"), ResponseCode.SYSTEM_BUSY),
+        (errors.FlushTimeout(5000), ResponseCode.FLUSH_DISK_TIMEOUT),
+        (errors.Closed("the store"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (errors.StoreFull("/x", "90 %"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (errors.StoreFailed("/x", "EIO"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (errors.CorruptRecord(5, "crc"), ResponseCode.SYSTEM_ERROR),
+        (errors.ProtocolError("cut"), ResponseCode.SYSTEM_ERROR),
     ],
 )
 def test_an_error_becomes_its_code_and_its_own_sentence(error, code):
-    assert response_of(error) == (code, str(error))
+    assert response_for_error(error) == (code, str(error))
 
 
 def test_our_own_mistake_is_a_system_error_with_its_class():
-    assert response_of(KeyError("x")) == (Response.SYSTEM_ERROR, "KeyError: 'x'")
+    assert response_for_error(KeyError("x")) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'x'")
 
 
 def test_a_remark_is_bounded():
-    assert len(response_of(errors.Refused("x" * 10_000))[1]) == REMARK_CHARS_MAX
+    assert len(response_for_error(errors.Refused("x" * 10_000))[1]) == REMARK_CHARS_MAX
 
 
-@pytest.mark.parametrize("code", [*(code for code in Response if code), 31_999])
+@pytest.mark.parametrize("code", [*(code for code in ResponseCode if code), 31_999])
 def test_every_code_gives_an_error_that_gives_the_code_back(code):
-    assert response_of(error_of(code, "why"))[0] == code
-    assert str(error_of(code))
+    assert response_for_error(error_for_response(code, "why"))[0] == code
+    assert str(error_for_response(code))
 
 
 @pytest.mark.parametrize(
@@ -52,17 +58,17 @@ def test_every_code_gives_an_error_that_gives_the_code_back(code):
     ],
 )
 def test_the_unknown_topic_is_found_in_anyones_words(remark):
-    error = error_of(Response.TOPIC_NOT_EXIST, remark)
+    error = error_for_response(ResponseCode.TOPIC_NOT_EXIST, remark)
     assert isinstance(error, errors.UnknownTopic)
     assert error.topic == "T-1"
 
 
 def test_the_family_says_who_must_act():
-    assert isinstance(error_of(Response.NO_PERMISSION, "x"), AnsweredNo)
-    assert isinstance(error_of(Response.SERVICE_NOT_AVAILABLE, "x"), AnsweredNotNow)
-    assert isinstance(error_of(Response.SYSTEM_BUSY, "x"), errors.Busy)
-    assert str(error_of(Response.GO_AWAY, "bye")) == "GO_AWAY: bye"
+    assert isinstance(error_for_response(ResponseCode.NO_PERMISSION, "x"), RemoteRefused)
+    assert isinstance(error_for_response(ResponseCode.SERVICE_NOT_AVAILABLE, "x"), RemoteUnavailable)
+    assert isinstance(error_for_response(ResponseCode.SYSTEM_BUSY, "x"), errors.Busy)
+    assert str(error_for_response(ResponseCode.GO_AWAY, "bye")) == "GO_AWAY: bye"
 
 
 def test_a_relayed_answer_keeps_its_words():
-    assert response_of(error_of(Response.CONSUMER_NOT_ONLINE, "nobody")) == (206, "nobody")
+    assert response_for_error(error_for_response(ResponseCode.CONSUMER_NOT_ONLINE, "nobody")) == (206, "nobody")

@@ -3,7 +3,7 @@
 import pytest
 
 from sparrow.model.errors import ProtocolError
-from sparrow.wire.fastjson import DEPTH_MAX, emit, parse
+from sparrow.wire.fastjson import NESTING_MAX, emit, parse
 
 
 def test_quoted_and_bare_integer_keys_mean_the_same():
@@ -56,10 +56,10 @@ def test_nonsense_is_a_protocol_error(text):
 
 
 def test_nesting_is_bounded_and_bodies_are_far_below_the_bound():
-    deep = b"{0:" + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}"
+    deep = b"{0:" + b"[" * NESTING_MAX + b"]" * NESTING_MAX + b"}"
     assert parse(deep)
     with pytest.raises(ProtocolError, match="deeper"):
-        parse(b"{0:" + b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1) + b"}")
+        parse(b"{0:" + b"[" * (NESTING_MAX + 1) + b"]" * (NESTING_MAX + 1) + b"}")
 
 
 def test_written_without_blanks_and_with_integer_keys_in_quotes():

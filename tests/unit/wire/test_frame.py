@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
-from sparrow.wire.codes import ALIASES, OUR_VERSION, Code, Language, Response
-from sparrow.wire.frame import Command, Serialization, answer, decode, encode, encode_start
+from sparrow.wire.codes import ADVERTISED_VERSION, REQUEST_CODE_ALIASES, Language, RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand, Serialization, decode, encode, encode_without_body, response_to
 
 JAVA_HEADER = (
     b'{"code":105,"extFields":{"topic":"TopicTest"},"flag":0,"language":"JAVA","opaque":7,'
@@ -17,7 +17,7 @@ JAVA_FRAME = bytes.fromhex("0000008700000083") + JAVA_HEADER
 BINARY_FRAME = bytes.fromhex(
     "0000002d 01000029 0069 00 0191 00000007 00000000 00000000 000000140005 746f706963 00000009 546f70696354657374"
 )
-ROUTE = {"code": Code.GET_ROUTEINFO_BY_TOPIC, "opaque": 7, "language": Language.JAVA, "version": 401}
+ROUTE = {"code": RequestCode.GET_ROUTEINFO_BY_TOPIC, "opaque": 7, "language": Language.JAVA, "version": 401}
 
 
 def framed(header: bytes, body: bytes = b"", serialization: int = 0) -> bytes:
@@ -36,12 +36,12 @@ def test_javas_json_frame_is_read():
 
 def test_javas_binary_frame_is_read_and_written_to_the_byte():
     command = decode(BINARY_FRAME)
-    assert command == Command(**ROUTE, ext={"topic": "TopicTest"}, serialization=Serialization.BINARY)
+    assert command == RemotingCommand(**ROUTE, ext={"topic": "TopicTest"}, serialization=Serialization.BINARY)
     assert encode(command) == BINARY_FRAME
 
 
 def test_json_goes_out_compact_and_with_text_values_for_go():
-    frame = encode(Command(**ROUTE, ext={"topic": "T"}, body=b"xyz"))
+    frame = encode(RemotingCommand(**ROUTE, ext={"topic": "T"}, body=b"xyz"))
     assert b" " not in frame[8:]
     assert b'"extFields":{"topic":"T"}' in frame
     assert frame.endswith(b"}xyz")
@@ -49,19 +49,19 @@ def test_json_goes_out_compact_and_with_text_values_for_go():
 
 
 def test_the_start_of_a_frame_counts_a_body_it_does_not_hold():
-    command = Command(**ROUTE, body=memoryview(b"records"))
-    assert encode_start(command) + b"records" == encode(command)
+    command = RemotingCommand(**ROUTE, body=memoryview(b"records"))
+    assert encode_without_body(command) + b"records" == encode(command)
 
 
 def test_an_answer_echoes_opaque_and_serialization_and_keeps_to_a_language_all_clients_know():
     for frame in (JAVA_FRAME, BINARY_FRAME):
         request = decode(frame)
-        response = decode(encode(answer(request, Response.TOPIC_NOT_EXIST, remark="no such topic")))
+        response = decode(encode(response_to(request, ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")))
         assert (response.code, response.opaque, response.remark) == (17, 7, "no such topic")
         assert response.is_response
         assert not response.is_one_way
         assert response.serialization is request.serialization
-        assert response.version == OUR_VERSION >= 233
+        assert response.version == ADVERTISED_VERSION >= 233
         assert response.language is Language.JAVA
 
 
@@ -85,11 +85,11 @@ def test_bare_numbers_and_booleans_among_ext_fields_are_read_as_text():
 
 
 def test_pop_codes_survive_the_16_bits_of_a_binary_header():
-    assert ALIASES[3442] == Code.POP_MESSAGE
-    assert ALIASES[3543] == Code.BATCH_ACK_MESSAGE
-    assert ALIASES[3448] == 200056
+    assert REQUEST_CODE_ALIASES[3442] == RequestCode.POP_MESSAGE
+    assert REQUEST_CODE_ALIASES[3543] == RequestCode.BATCH_ACK_MESSAGE
+    assert REQUEST_CODE_ALIASES[3448] == 200056
     for code in (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151):
-        frame = encode(Command(code, serialization=Serialization.BINARY))
+        frame = encode(RemotingCommand(code, serialization=Serialization.BINARY))
         assert struct.unpack_from(">h", frame, 8) == (code & 0xFFFF,)
         assert decode(frame).code == code
 
@@ -135,26 +135,26 @@ def test_a_broken_frame_is_a_protocol_error(frame):
 
 
 def test_a_frame_may_be_as_large_as_javas_limit_and_not_a_byte_larger():
-    largest = Command(1, body=bytes(16 * 1024 * 1024 - len(encode(Command(1)))))
+    largest = RemotingCommand(1, body=bytes(16 * 1024 * 1024 - len(encode(RemotingCommand(1)))))
     frame = encode(largest)
     assert len(frame) == 16 * 1024 * 1024
     assert decode(frame).body == largest.body
     with pytest.raises(TooLarge):
-        encode(Command(1, body=largest.body + b"x"))
+        encode(RemotingCommand(1, body=largest.body + b"x"))
     with pytest.raises(ProtocolError, match="limit is 100"):
         decode(JAVA_FRAME, frame_bytes_max=100)
 
 
 def test_a_version_that_no_short_holds_is_refused_in_a_binary_header():
     with pytest.raises(Refused, match="does not fit"):
-        encode(Command(1, version=40_000, serialization=Serialization.BINARY))
+        encode(RemotingCommand(1, version=40_000, serialization=Serialization.BINARY))
 
 
 def test_the_short_pop_codes_are_known_in_json_too():
-    assert decode(framed(b'{"code":3442}')).code == Code.POP_MESSAGE
+    assert decode(framed(b'{"code":3442}')).code == RequestCode.POP_MESSAGE
 
 
 @pytest.mark.parametrize("serialization", Serialization)
 def test_half_a_surrogate_pair_is_refused_before_anything_is_sent(serialization):
     with pytest.raises(Refused):
-        encode(Command(1, remark="\ud800", serialization=serialization))
+        encode(RemotingCommand(1, remark="\ud800", serialization=serialization))

@@ -6,25 +6,25 @@ import pytest
 from sparrow.model.errors import BadRequest, Refused
 from sparrow.model.queue import Queue
 from sparrow.wire import headers
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import (
     CommitOffset,
-    ConsumeStats,
     DeleteGroup,
-    Done,
+    EmptyHeader,
+    GetConsumeStats,
     Heartbeat,
-    OffsetFound,
+    OffsetResponse,
     PullMessage,
     QueryMessage,
     QueryOffset,
     ResetOffset,
     SearchOffset,
     SendMessage,
+    SendMessageResponse,
     SendMessageV2,
-    Sent,
     read,
-    request_type,
-    response_type,
+    request_header_type,
+    response_header_type,
     write,
 )
 
@@ -97,7 +97,7 @@ def test_ext_fields_that_are_no_map_are_a_bad_request():
 
 
 def test_unknown_fields_ride_along_unread():
-    assert read(OffsetFound, raw({"offset": "5", "AccessKey": "ak", "nsd": "true"})) == OffsetFound(5)
+    assert read(OffsetResponse, raw({"offset": "5", "AccessKey": "ak", "nsd": "true"})) == OffsetResponse(5)
 
 
 def test_bare_numbers_are_tolerated_also_where_text_is_due():
@@ -106,7 +106,7 @@ def test_bare_numbers_are_tolerated_also_where_text_is_due():
 
 
 def test_what_is_none_is_not_written_and_all_else_is_text():
-    assert write(Sent("AB", 3, 99, trace_on=True)) == {
+    assert write(SendMessageResponse("AB", 3, 99, trace_on=True)) == {
         "msgId": "AB",
         "queueId": "3",
         "queueOffset": "99",
@@ -141,20 +141,20 @@ def test_small_readings_on_headers():
     assert QueryOffset("g", "T", 1).queue == Queue("T", 1)
     assert SearchOffset("T", 0, 1, "UPPER").wants_upper
     assert not SearchOffset("T", 0, 1).wants_upper
-    assert ConsumeStats("g", topic_list="a;b;").topics == ["a", "b"]
-    assert ConsumeStats("g", topic="c").topics == ["c"]
-    assert ConsumeStats("g").topics == []
+    assert GetConsumeStats("g", topic_list="a;b;").topics == ["a", "b"]
+    assert GetConsumeStats("g", topic="c").topics == ["c"]
+    assert GetConsumeStats("g").topics == []
     held = PullMessage("g", "T", 0, 0, 32, 0x3, 5, 15000, 0)
     assert (held.commits, held.may_be_held, held.has_subscription) == (True, True, False)
 
 
 def test_every_code_has_a_type_and_requests_without_fields_are_done():
-    assert request_type(Code.SEND_MESSAGE_V2) is SendMessageV2
-    assert request_type(Code.HEART_BEAT) is Heartbeat
-    assert response_type(Code.QUERY_CONSUMER_OFFSET) is OffsetFound
-    assert request_type(Code.GET_BROKER_CLUSTER_INFO) is Done
-    assert response_type(999_999) is Done
-    assert set(headers.REQUESTS) | set(headers.RESPONSES) <= set(Code)
+    assert request_header_type(RequestCode.SEND_MESSAGE_V2) is SendMessageV2
+    assert request_header_type(RequestCode.HEART_BEAT) is Heartbeat
+    assert response_header_type(RequestCode.QUERY_CONSUMER_OFFSET) is OffsetResponse
+    assert request_header_type(RequestCode.GET_BROKER_CLUSTER_INFO) is EmptyHeader
+    assert response_header_type(999_999) is EmptyHeader
+    assert set(headers.REQUESTS) | set(headers.RESPONSES) <= set(RequestCode)
 
 
 def test_no_two_fields_of_a_header_share_a_wire_name():

@@ -9,13 +9,13 @@ from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Host
 from sparrow.wire.message_ids import (
     UniqueId,
-    UniqueIds,
-    born_near,
+    UniqueIdGenerator,
     format_offset_id,
     format_unique_id,
     offset_id_prefix,
     parse_offset_id,
     parse_unique_id,
+    unique_id_time,
 )
 
 BROKER = Host(bytes([192, 168, 0, 1]), 10911)
@@ -48,7 +48,7 @@ def test_anything_else_is_a_protocol_error(text):
 
 
 def maker(clock_ms, ip=b"\x0a\0\0\1"):
-    return UniqueIds(ip, pid=0x1_2345, maker=0xCAFEBABE, clock_ms=clock_ms)
+    return UniqueIdGenerator(ip, pid=0x1_2345, maker=0xCAFEBABE, clock_ms=clock_ms)
 
 
 def test_a_unique_id_is_laid_out_as_java_does():
@@ -57,13 +57,13 @@ def test_a_unique_id_is_laid_out_as_java_does():
     assert text == "0A0000012345CAFEBABE481908050000"
     assert parse_unique_id(text) == UniqueId(b"\x0a\0\0\1", 0x2345, 0xCAFEBABE, 14 * 86_400_000 + 5, 0)
     assert format_unique_id(parse_unique_id(text)) == text
-    assert born_near(text, made + timedelta(hours=1)) == made
+    assert unique_id_time(text, made + timedelta(hours=1)) == made
 
 
 def test_an_id_of_last_month_is_dated_last_month():
     made = NOVEMBER + timedelta(days=29)
     text = maker(lambda: int(made.timestamp() * 1000)).make()
-    assert born_near(text, NOVEMBER + timedelta(days=31)) == made
+    assert unique_id_time(text, NOVEMBER + timedelta(days=31)) == made
 
 
 def test_ipv6_makes_56_characters():

@@ -3,7 +3,7 @@
 import pytest
 
 from sparrow.model.errors import ProtocolError, Refused, TooLarge
-from sparrow.wire.properties import PROPERTIES_BYTES_MAX, decode, encode, has, value_of, with_values
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, decode, encode, has_property, property_value, set_properties
 
 
 def test_written_with_a_separator_behind_each():
@@ -47,25 +47,25 @@ def test_text_that_is_none_is_a_protocol_error():
     with pytest.raises(ProtocolError):
         decode(b"a\x01\xff\x02")
     with pytest.raises(ProtocolError):
-        value_of(b"a\x01\xff\x02", b"a")
+        property_value(b"a\x01\xff\x02", b"a")
 
 
 def test_one_property_without_the_others():
     encoded = encode({"XTAGS": "no", "TAGS": "标签", "KEYS": "k"})
-    assert value_of(encoded, b"TAGS") == "标签"
-    assert value_of(encoded, b"KEYS") == "k"
-    assert value_of(encoded, b"AGS") is None
-    assert value_of(b"a\x011\x02a\x012", b"a") == "2"
+    assert property_value(encoded, b"TAGS") == "标签"
+    assert property_value(encoded, b"KEYS") == "k"
+    assert property_value(encoded, b"AGS") is None
+    assert property_value(b"a\x011\x02a\x012", b"a") == "2"
 
 
 def test_whether_there_is_a_property_without_reading_it():
     encoded = encode({"XTAGS": "TAGS", "TAGS": "a", "KEYS": "k"})
-    assert has(encoded, b"TAGS")
-    assert has(encoded, b"XTAGS")
-    assert not has(encoded, b"AGS")
-    assert not has(b"XTAGS\x01TAGS\x02", b"TAGS")
-    assert not has(b"", b"TAGS")
-    assert has(b"XTAGS\x011\x02TAGS\x012", b"TAGS")
+    assert has_property(encoded, b"TAGS")
+    assert has_property(encoded, b"XTAGS")
+    assert not has_property(encoded, b"AGS")
+    assert not has_property(b"XTAGS\x01TAGS\x02", b"TAGS")
+    assert not has_property(b"", b"TAGS")
+    assert has_property(b"XTAGS\x011\x02TAGS\x012", b"TAGS")
 
 
 @pytest.mark.parametrize(
@@ -83,18 +83,18 @@ def test_whether_there_is_a_property_without_reading_it():
     ],
 )
 def test_properties_are_set_and_taken_out(encoded, values, found):
-    changed = with_values(encoded, values)
+    changed = set_properties(encoded, values)
     assert decode(changed) == found
     assert list(decode(changed)) == list(found)
 
 
 def test_a_property_that_is_set_can_be_read_at_once():
-    changed = with_values(b"REAL_TOPIC\x01old\x02", {"REAL_TOPIC": "new", "REAL_QID": "3"})
-    assert value_of(changed, b"REAL_TOPIC") == "new"
-    assert has(changed, b"REAL_QID")
+    changed = set_properties(b"REAL_TOPIC\x01old\x02", {"REAL_TOPIC": "new", "REAL_QID": "3"})
+    assert property_value(changed, b"REAL_TOPIC") == "new"
+    assert has_property(changed, b"REAL_QID")
     assert b"old" not in changed, "nobody reads the old one by mistake"
 
 
 def test_a_value_that_would_be_cut_in_two_is_not_set():
     with pytest.raises(Refused):
-        with_values(b"a\x011\x02", {"b": "x\x02y"})
+        set_properties(b"a\x011\x02", {"b": "x\x02y"})

@@ -39,7 +39,7 @@ def test_no_portions_are_portions_too():
 
 def test_topics_are_found_without_the_records():
     body = queue_batches.encode([portion("T", 0, [b"a"]), portion("U", 1, [b"b"]), portion("T", 2, [b"c"])])
-    assert queue_batches.topics(body) == {"T", "U"}
+    assert queue_batches.topics_in(body) == {"T", "U"}
 
 
 ONE = blob("T", {0: [b"a", b"b"]})

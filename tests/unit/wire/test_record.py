@@ -8,7 +8,7 @@ from sparrow.model.errors import ProtocolError, TooLarge
 from sparrow.model.message import Draft, Host, StoredMessage
 from sparrow.wire import record
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.compression import COMPRESSED, Compression, compress
+from sparrow.wire.compression import COMPRESSED_FLAG, Compression, compress
 
 VECTOR = bytes.fromhex(
     """
@@ -50,10 +50,10 @@ def test_the_crc_of_the_body_has_31_bits():
 
 def test_the_smallest_record_has_91_bytes():
     smallest = record.encode_message(StoredMessage(topic=""))
-    assert len(smallest) == record.SMALLEST_BYTES == 91
+    assert len(smallest) == record.RECORD_BYTES_MIN == 91
     assert record.decode(smallest).body == b""
     draft = Draft(body=b"")
-    assert record.size_of(draft, record.topic_field(b""), draft.born_host) == 91
+    assert record.record_size(draft, record.topic_field(b""), draft.born_host) == 91
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_compressed_bodies_are_expanded_unless_asked_not_to(kind):
     expanded, kept = record.decode(encoded), record.decode(encoded, expand=False)
     assert (expanded.body, expanded.sys_flag) == (b"x" * 5000, 0x4)
     assert kept.body == body
-    assert kept.sys_flag & COMPRESSED
+    assert kept.sys_flag & COMPRESSED_FLAG
 
 
 def test_records_end_to_end():
@@ -125,7 +125,7 @@ def test_a_record_can_be_stored_again_with_all_but_its_place(born, store):
         born_host=born, store_host=store, body=body, sys_flag=bits | 8, flag=7, reconsume_times=3, prepared_offset=9
     )
     encoded = record.encode_message(message)
-    again = record.redraft(memoryview(encoded))
+    again = record.draft_from_record(memoryview(encoded))
     assert again == Draft(
         body=body,
         properties=b"TAGS\x01TagA\x02",
@@ -137,7 +137,7 @@ def test_a_record_can_be_stored_again_with_all_but_its_place(born, store):
         prepared_offset=9,
     )
     assert record.properties_of(encoded) == again.properties
-    assert record.place_of(encoded) == message.queue_offset
+    assert record.queue_offset_of(encoded) == message.queue_offset
 
 
 def test_a_record_that_does_not_add_up_is_not_stored_again():
@@ -146,6 +146,6 @@ def test_a_record_that_does_not_add_up_is_not_stored_again():
         damaged = bytearray(whole)
         struct.pack_into(">i", damaged, at, value)
         with pytest.raises(ProtocolError):
-            record.redraft(damaged)
+            record.draft_from_record(damaged)
     with pytest.raises(ProtocolError):
-        record.redraft(whole[:50])
+        record.draft_from_record(whole[:50])

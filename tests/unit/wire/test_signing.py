@@ -9,10 +9,10 @@ import pytest
 
 from sparrow.model.token import Credentials
 from sparrow.wire import headers
-from sparrow.wire.codes import Code
-from sparrow.wire.frame import Command, Serialization, decode, encode
-from sparrow.wire.headers import AskQueue, GetRoute, Header
-from sparrow.wire.signing import TokenCode, TokenShown, is_signed, signature, signed
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.frame import RemotingCommand, Serialization, decode, encode
+from sparrow.wire.headers import GetRoute, Header, QueueRequest
+from sparrow.wire.signing import TokenCode, TokenDescription, has_valid_signature, sign, signature
 
 FIELDS = {"AccessKey": "ak", "queueId": "0", "topic": "TopicTest"}
 KEY = "sk12345678"
@@ -62,38 +62,38 @@ def test_a_body_may_be_a_view_of_a_buffer():
 )
 def test_a_request_that_was_changed_is_not_signed(forged):
     fields = FIELDS | {"Signature": signature(FIELDS, b"body", KEY)}
-    assert is_signed(fields, b"body", KEY)
-    assert not is_signed(fields | forged, b"body", KEY)
-    assert not is_signed(fields, b"Body", KEY)
-    assert not is_signed(fields, b"body", KEY + "9")
+    assert has_valid_signature(fields, b"body", KEY)
+    assert not has_valid_signature(fields | forged, b"body", KEY)
+    assert not has_valid_signature(fields, b"Body", KEY)
+    assert not has_valid_signature(fields, b"body", KEY + "9")
 
 
 def test_without_a_signature_it_is_not_signed():
-    assert not is_signed(FIELDS, b"", KEY)
-    assert not is_signed({}, b"", KEY)
+    assert not has_valid_signature(FIELDS, b"", KEY)
+    assert not has_valid_signature({}, b"", KEY)
 
 
 @pytest.mark.parametrize("name", ["_UNIQUE_KEY_QUERY", "__ZONE_NAME", "SecurityToken"])
 def test_fields_that_some_clients_add_after_signing_may_be_signed_or_not(name):
     before = FIELDS | {"Signature": signature(FIELDS, b"", KEY)}
-    assert is_signed(before | {name: "true"}, b"", KEY)
+    assert has_valid_signature(before | {name: "true"}, b"", KEY)
     together = FIELDS | {name: "true"}
-    assert is_signed(together | {"Signature": signature(together, b"", KEY)}, b"", KEY)
+    assert has_valid_signature(together | {"Signature": signature(together, b"", KEY)}, b"", KEY)
 
 
 def test_of_several_such_fields_some_may_be_signed():
     together = FIELDS | {"_UNIQUE_KEY_QUERY": "true"}
     told = together | {"Signature": signature(together, b"", KEY), "SecurityToken": "s", "__ZONE_MODE": "m"}
-    assert is_signed(told, b"", KEY)
-    assert not is_signed(told | {"topic": "Other"}, b"", KEY)
+    assert has_valid_signature(told, b"", KEY)
+    assert not has_valid_signature(told | {"topic": "Other"}, b"", KEY)
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))
-@pytest.mark.parametrize("header", [None, GetRoute("T"), AskQueue("名", 7)])
+@pytest.mark.parametrize("header", [None, GetRoute("T"), QueueRequest("名", 7)])
 def test_a_signed_header_is_the_header_and_proves_itself_on_both_wires(header: Header | None, serialization):
-    ext = headers.write(signed(header, b"body", CREDENTIALS))
-    command = decode(encode(Command(105, 1, ext=ext, body=b"body", serialization=serialization)))
-    assert is_signed(command.fields(), command.body, KEY)
+    ext = headers.write(sign(header, b"body", CREDENTIALS))
+    command = decode(encode(RemotingCommand(105, 1, ext=ext, body=b"body", serialization=serialization)))
+    assert has_valid_signature(command.fields(), command.body, KEY)
     assert command.fields()["AccessKey"] == "ak"
     if header is not None:
         assert headers.read(type(header), command.ext) == header
@@ -103,7 +103,7 @@ def test_every_kind_of_request_can_be_signed():
     for kind in headers.REQUESTS.values():
         filled = {field.name: _any(field.type) for field in msgspec.structs.fields(kind) if field.required}
         plain = kind(**filled)
-        ext = headers.write(signed(plain, b"", CREDENTIALS))
+        ext = headers.write(sign(plain, b"", CREDENTIALS))
         assert headers.write(plain) | {"AccessKey": "ak", "Signature": ext["Signature"]} == ext
 
 
@@ -112,9 +112,9 @@ def _any(kind):
 
 
 def test_codes_of_our_own_are_nobody_elses():
-    assert not {int(code) for code in TokenCode} & {int(code) for code in Code}
+    assert not {int(code) for code in TokenCode} & {int(code) for code in RequestCode}
     assert len(set(TokenCode)) == len(TokenCode.__members__)
 
 
 def test_a_token_that_is_shown_does_not_show_its_secret_by_accident():
-    assert "5ec2e7" not in repr([TokenShown(1, "billing", "c", 5, None, "5ec2e7")])
+    assert "5ec2e7" not in repr([TokenDescription(1, "billing", "c", 5, None, "5ec2e7")])

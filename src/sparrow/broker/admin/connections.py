@@ -6,15 +6,17 @@ from sparrow.broker.clients.registry import OnlineClient
 from sparrow.broker.context import Broker
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import ConsumerConnections, Done, ProducerConnections
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import EmptyHeader, GetConsumerConnections, GetProducerConnections
 
 
-async def list_consumer_connections(request: ConsumerConnections, broker: Broker, _: RequestContext) -> HandlerResponse:
+async def list_consumer_connections(
+    request: GetConsumerConnections, broker: Broker, _: RequestContext
+) -> HandlerResponse:
     group = broker.members.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online"
-        return HandlerResponse(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
+        return HandlerResponse(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
     return HandlerResponse.of(
         bodies.ConsumerConnections(
             connection_set=[_connection(member) for member in group.members.values()],
@@ -26,14 +28,18 @@ async def list_consumer_connections(request: ConsumerConnections, broker: Broker
     )
 
 
-async def list_producer_connections(request: ProducerConnections, broker: Broker, _: RequestContext) -> HandlerResponse:
+async def list_producer_connections(
+    request: GetProducerConnections, broker: Broker, _: RequestContext
+) -> HandlerResponse:
     members = broker.members.producers(request.group)
     if not members:
-        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online")
+        return HandlerResponse(
+            code=ResponseCode.SYSTEM_ERROR, remark=f"no producer of group {request.group!r} is online"
+        )
     return HandlerResponse.of(bodies.ProducerConnections([_connection(member) for member in members]))
 
 
-async def list_all_producers(_: Done, broker: Broker, __: RequestContext) -> HandlerResponse:
+async def list_all_producers(_: EmptyHeader, broker: Broker, __: RequestContext) -> HandlerResponse:
     return HandlerResponse.of(
         bodies.ProducerTable(
             {
@@ -44,8 +50,8 @@ async def list_all_producers(_: Done, broker: Broker, __: RequestContext) -> Han
     )
 
 
-def _connection(member: OnlineClient) -> bodies.Connection:
-    return bodies.Connection(member.client_id, member.channel.address, member.language.name, member.version)
+def _connection(member: OnlineClient) -> bodies.ClientConnection:
+    return bodies.ClientConnection(member.client_id, member.channel.address, member.language.name, member.version)
 
 
 def _entry(member: OnlineClient) -> bodies.ProducerEntry:
@@ -59,7 +65,7 @@ def _entry(member: OnlineClient) -> bodies.ProducerEntry:
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.GET_CONSUMER_CONNECTION_LIST: list_consumer_connections,
-    Code.GET_PRODUCER_CONNECTION_LIST: list_producer_connections,
-    Code.GET_ALL_PRODUCER_INFO: list_all_producers,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: list_consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: list_producer_connections,
+    RequestCode.GET_ALL_PRODUCER_INFO: list_all_producers,
 }

@@ -20,10 +20,10 @@ from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies, headers, message_ids
-from sparrow.wire.bodies import ListedOffsets, QueueRef, ResetOffsets
-from sparrow.wire.codes import Code, Language, Response
-from sparrow.wire.error_codes import AnsweredNo
-from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumerStatus, ResetOffset
+from sparrow.wire.bodies import OffsetList, OffsetTable, QueueRef
+from sparrow.wire.codes import Language, RequestCode, ResponseCode
+from sparrow.wire.error_codes import RemoteRefused
+from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus, ResetOffset
 
 log = logging.getLogger(__name__)
 
@@ -46,20 +46,22 @@ async def reset_offsets(request: ResetOffset, broker: Broker, _: RequestContext)
     group = broker.members.consumers(request.group)
     if group is None:
         remark = f"no consumer of group {request.group!r} is online: its offsets can be committed without it"
-        return HandlerResponse(code=Response.CONSUMER_NOT_ONLINE, remark=remark)
+        return HandlerResponse(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
     _check_versions(group.members.values(), since=RESET_SINCE_VERSION)
     header = ResetOffset(request.topic, request.group, request.time_ms, request.is_forced)
     for member in group.members.values():
-        body = ListedOffsets.of(offsets) if member.language == Language.CPP else offsets
-        member.channel.tell(Code.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
+        body = OffsetList.of(offsets) if member.language == Language.CPP else offsets
+        member.channel.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, bodies.write(body))
     return HandlerResponse.of(offsets)
 
 
-async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> ResetOffsets:
+async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> OffsetTable:
     """Forwards only by force: a reset by time is meant to read again, not to skip."""
     one = request.queue_id if request.queue_id is not None and request.queue_id >= 0 else None
     if one is not None and one >= topic.read_queues:
-        raise AnsweredNo(Response.SYSTEM_ERROR, f"topic {topic.name!r} has {topic.read_queues} queues, and no {one}")
+        raise RemoteRefused(
+            ResponseCode.SYSTEM_ERROR, f"topic {topic.name!r} has {topic.read_queues} queues, and no {one}"
+        )
     table: dict[QueueRef, int] = {}
     for queue_id in range(topic.read_queues) if one is None else (one,):
         queue = Queue(topic.name, queue_id)
@@ -69,15 +71,15 @@ async def _new_offsets(request: ResetOffset, topic: Topic, broker: Broker) -> Re
         table[QueueRef(topic.name, broker.name, queue_id)] = (
             offset if request.is_forced or is_named or committed is None else min(offset, committed)
         )
-    return ResetOffsets(table)
+    return OffsetTable(table)
 
 
 async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
     bounds = await broker.store.bounds(queue)
     if request.offset is not None and request.offset >= 0:
         if not bounds.first <= request.offset <= bounds.end:
-            raise AnsweredNo(
-                Response.SYSTEM_ERROR,
+            raise RemoteRefused(
+                ResponseCode.SYSTEM_ERROR,
                 f"{queue} holds offsets {bounds.first} to {bounds.end}: it cannot be read from {request.offset}",
             )
         return request.offset
@@ -86,7 +88,7 @@ async def _wanted(request: ResetOffset, queue: Queue, broker: Broker) -> int:
     return await broker.store.offset_at(queue, request.time_ms)
 
 
-async def query_consumer_status(request: ConsumerStatus, broker: Broker, _: RequestContext) -> HandlerResponse:
+async def query_consumer_status(request: GetConsumerStatus, broker: Broker, _: RequestContext) -> HandlerResponse:
     """Where the members themselves think they are: one of them, or all."""
     group = broker.members.consumers(request.group)
     asked = [
@@ -110,30 +112,30 @@ async def query_consumer_status(request: ConsumerStatus, broker: Broker, _: Requ
     return HandlerResponse.of(bodies.ConsumerStatus(consumer_table=table))
 
 
-async def _status(member: OnlineClient, request: ConsumerStatus) -> bodies.ConsumerStatus:
+async def _status(member: OnlineClient, request: GetConsumerStatus) -> bodies.ConsumerStatus:
     channel: Channel = member.channel
-    answer = await channel.request(Code.GET_CONSUMER_STATUS_FROM_CLIENT, request, timeout_ms=STATUS_TIMEOUT_MS)
-    if answer.code != Response.SUCCESS:
-        raise AnsweredNo(answer.code, answer.remark or "")
+    answer = await channel.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, request, timeout_ms=STATUS_TIMEOUT_MS)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteRefused(answer.code, answer.remark or "")
     return bodies.read(bodies.ConsumerStatus, answer.body)
 
 
-async def query_consumer_running(request: ConsumerRunning, broker: Broker, _: RequestContext) -> HandlerResponse:
+async def query_consumer_running(request: GetConsumerRunningInfo, broker: Broker, _: RequestContext) -> HandlerResponse:
     """What a client says of its own state."""
     member = _member(broker, request.group, request.client_id)
-    return await _relayed(Code.GET_CONSUMER_RUNNING_INFO, request, b"", member, request.group)
+    return await _relayed(RequestCode.GET_CONSUMER_RUNNING_INFO, request, b"", member, request.group)
 
 
-async def consume_directly(request: ConsumeDirectly, broker: Broker, _: RequestContext) -> HandlerResponse:
+async def consume_directly(request: ConsumeMessageDirectly, broker: Broker, _: RequestContext) -> HandlerResponse:
     """Have a client consume one message, now, and say what came of it."""
     member = _member(broker, request.group, request.client_id)
     if not request.message_id:
-        raise AnsweredNo(Response.SYSTEM_ERROR, "which message? say its offset id as msgId")
+        raise RemoteRefused(ResponseCode.SYSTEM_ERROR, "which message? say its offset id as msgId")
     place = message_ids.parse_offset_id(request.message_id)
     record = await broker.store.record_at(place.physical_offset)
     whole = await resolve_record(broker.store, record) if record is not None else None
     if whole is None:
-        raise AnsweredNo(Response.SYSTEM_ERROR, f"there is no message {request.message_id}, or no longer")
+        raise RemoteRefused(ResponseCode.SYSTEM_ERROR, f"there is no message {request.message_id}, or no longer")
     topic = broker.topics.get(request.topic or "")
     header = msgspec.structs.replace(
         request,
@@ -141,11 +143,11 @@ async def consume_directly(request: ConsumeDirectly, broker: Broker, _: RequestC
         broker_name=broker.name,
         topic_sys_flag=topic.sys_flag if topic is not None else None,
     )
-    return await _relayed(Code.CONSUME_MESSAGE_DIRECTLY, header, bytes(whole), member, request.group)
+    return await _relayed(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, bytes(whole), member, request.group)
 
 
 async def _relayed(
-    code: Code, header: headers.Header, body: bytes, member: OnlineClient, group: str
+    code: RequestCode, header: headers.Header, body: bytes, member: OnlineClient, group: str
 ) -> HandlerResponse:
     if member.version < RELAY_SINCE_VERSION:
         raise _too_old(member)
@@ -154,11 +156,11 @@ async def _relayed(
         answer = await channel.request(code, header, body, timeout_ms=RELAY_TIMEOUT_MS)
     except RequestTimeout as late:
         return HandlerResponse(
-            code=Response.CONSUME_MSG_TIMEOUT, remark=f"consumer {member.client_id!r} of {group!r}: {late}"
+            code=ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer {member.client_id!r} of {group!r}: {late}"
         )
     except SparrowError as failed:
         return HandlerResponse(
-            code=Response.SYSTEM_ERROR, remark=f"consumer {member.client_id!r} of {group!r}: {failed}"
+            code=ResponseCode.SYSTEM_ERROR, remark=f"consumer {member.client_id!r} of {group!r}: {failed}"
         )
     return HandlerResponse(body=bytes(answer.body), code=answer.code, remark=answer.remark)
 
@@ -182,21 +184,21 @@ def _check_versions(members: Iterable[OnlineClient], *, since: int) -> None:
             raise _too_old(member)
 
 
-def _too_old(member: OnlineClient) -> AnsweredNo:
-    return AnsweredNo(
-        Response.SYSTEM_ERROR,
+def _too_old(member: OnlineClient) -> RemoteRefused:
+    return RemoteRefused(
+        ResponseCode.SYSTEM_ERROR,
         f"consumer {member.client_id!r} (version {member.version}) is too old for this: upgrade it",
     )
 
 
-def _not_online(group: str, client_id: str | None) -> AnsweredNo:
+def _not_online(group: str, client_id: str | None) -> RemoteRefused:
     who = f"consumer {client_id!r} of group {group!r} is not" if client_id else f"no consumer of group {group!r} is"
-    return AnsweredNo(Response.SYSTEM_ERROR, f"{who} online")
+    return RemoteRefused(ResponseCode.SYSTEM_ERROR, f"{who} online")
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
-    Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: query_consumer_status,
-    Code.GET_CONSUMER_RUNNING_INFO: query_consumer_running,
-    Code.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset_offsets,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: query_consumer_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: query_consumer_running,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
 }

@@ -13,34 +13,34 @@ from sparrow.model.topic import Topic
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import bodies
 from sparrow.wire.bodies import (
-    AllOffsets,
+    ConsumerOffsets,
     ConsumeStatsList,
-    QueueProgress,
+    ConsumeTimeSpans,
+    QueueConsumeStats,
     QueueRef,
-    TimeSpan,
-    TimeSpans,
+    QueueTimeSpan,
     TopicList,
 )
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import (
-    BrokerConsumeStats,
-    CloneOffsets,
-    ConsumeStats,
-    ConsumeTimeSpan,
-    CorrectOffsets,
-    Done,
-    SubscriptionOfGroup,
-    TopicsOfGroup,
+    CloneGroupOffsets,
+    EmptyHeader,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    GetConsumeTimeSpans,
+    GetCorrectedOffsets,
+    GetGroupSubscription,
+    GetGroupTopics,
 )
 
 NO_STORE_TIME_MS = -1
 NO_CORRECTION = (1 << 63) - 1
 
 
-async def group_progress(request: ConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def group_progress(request: GetConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """How far the group is on the topics asked for, or on all it reads."""
     names = request.topics or await _topics_of(broker, request.group)
-    table: dict[QueueRef, QueueProgress] = {}
+    table: dict[QueueRef, QueueConsumeStats] = {}
     rate = 0.0
     for topic in _read_by(broker, request.group, names):
         table |= await _progress(broker, request.group, topic)
@@ -48,7 +48,7 @@ async def group_progress(request: ConsumeStats, broker: Broker, _call: RequestCo
     return HandlerResponse.of(bodies.ConsumeStats(table, rate))
 
 
-async def broker_progress(request: BrokerConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def broker_progress(request: GetBrokerConsumeStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The same for every group that ever committed, on the ordered topics or on the others."""
     topics_of: dict[str, list[str]] = {}
     for name, group in sorted(await broker.store.offsets()):
@@ -81,7 +81,7 @@ def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
     ]
 
 
-async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, QueueProgress]:
+async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, QueueConsumeStats]:
     table = {}
     for queue_id in range(topic.read_queues):
         queue = Queue(topic.name, queue_id)
@@ -89,7 +89,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, 
         offset = await broker.store.committed(group, queue) or 0
         read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
         # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
-        progress = QueueProgress(end, offset, read_ms or 0, pull_offset=offset)
+        progress = QueueConsumeStats(end, offset, read_ms or 0, pull_offset=offset)
         table[QueueRef(topic.name, broker.name, queue_id)] = progress
         if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
@@ -101,16 +101,16 @@ def _rate(broker: Broker, group: str, topic: str) -> float:
     return pulled.messages.minute.rate if pulled is not None else 0.0
 
 
-async def query_time_spans(request: ConsumeTimeSpan, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def query_time_spans(request: GetConsumeTimeSpans, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """From when to when messages reach, from when the last consumed one is, and how long the next has been waiting."""
     topic = broker.topics[request.topic]
     spans = [
         await _time_span(broker, request.group, Queue(topic.name, queue_id)) for queue_id in range(topic.read_queues)
     ]
-    return HandlerResponse.of(TimeSpans(spans))
+    return HandlerResponse.of(ConsumeTimeSpans(spans))
 
 
-async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
+async def _time_span(broker: Broker, group: str, queue: Queue) -> QueueTimeSpan:
     first, end = broker.store.bounds_now(queue)
     offset = await broker.store.committed(group, queue) or 0
 
@@ -120,7 +120,7 @@ async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
 
     oldest_ms = await stored_ms(first)
     next_ms = await stored_ms(max(offset, first))
-    return TimeSpan(
+    return QueueTimeSpan(
         message_queue=QueueRef(queue.topic, broker.name, queue.id),
         min_time_stamp=oldest_ms,
         max_time_stamp=await stored_ms(end - 1),
@@ -129,19 +129,19 @@ async def _time_span(broker: Broker, group: str, queue: Queue) -> TimeSpan:
     )
 
 
-async def list_topics_of_group(request: TopicsOfGroup, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def list_topics_of_group(request: GetGroupTopics, broker: Broker, _call: RequestContext) -> HandlerResponse:
     return HandlerResponse.of(TopicList(await _topics_of(broker, request.group), str(broker.address)))
 
 
-async def query_subscription(request: SubscriptionOfGroup, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def query_subscription(request: GetGroupSubscription, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the group's consumers want of the topic; nothing, while none is online."""
     topic = request.topic or ""
     wanted = broker.members.filter_of(request.group, topic)
     said = wanted.data if wanted is not None else None
-    return HandlerResponse.of(bodies.SubscriptionOfGroup(request.group, topic, said))
+    return HandlerResponse.of(bodies.GroupSubscription(request.group, topic, said))
 
 
-async def query_corrections(request: CorrectOffsets, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """The smallest offset any group has on each queue, where that is behind the group compared with.
 
     Groups named in the filter do not count, nor do offsets whose messages are gone.
@@ -158,10 +158,10 @@ async def query_corrections(request: CorrectOffsets, broker: Broker, _call: Requ
     for queue_id, offset in offsets.get((request.topic, request.compare_group), {}).items():
         if least.get(queue_id, NO_CORRECTION) > offset:
             least[queue_id] = NO_CORRECTION
-    return HandlerResponse.of(bodies.CorrectOffsets(least))
+    return HandlerResponse.of(bodies.CorrectedOffsets(least))
 
 
-async def clone_offsets(request: CloneOffsets, broker: Broker, _call: RequestContext) -> Done:
+async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Let one group go on where another is, on one topic or on all that the other reads."""
     await broker.groups.found_or_created(request.to_group)
     offsets = await broker.store.offsets()
@@ -172,25 +172,25 @@ async def clone_offsets(request: CloneOffsets, broker: Broker, _call: RequestCon
     for topic in topics:
         for queue_id, offset in offsets.get((topic.name, request.from_group), {}).items():
             await broker.store.commit(request.to_group, Queue(topic.name, queue_id), offset)
-    return Done()
+    return EmptyHeader()
 
 
-async def list_all_offsets(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def list_all_offsets(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Everything every group committed, as a slave copies it."""
     table = {
         f"{topic}@{group}": {queue_id: int(offset) for queue_id, offset in committed.items()}
         for (topic, group), committed in (await broker.store.offsets()).items()
     }
-    return HandlerResponse.of(AllOffsets(table))
+    return HandlerResponse.of(ConsumerOffsets(table))
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.GET_CONSUME_STATS: group_progress,
-    Code.GET_BROKER_CONSUME_STATS: broker_progress,
-    Code.QUERY_CONSUME_TIME_SPAN: query_time_spans,
-    Code.QUERY_TOPICS_BY_CONSUMER: list_topics_of_group,
-    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: query_subscription,
-    Code.QUERY_CORRECTION_OFFSET: query_corrections,
-    Code.CLONE_GROUP_OFFSET: clone_offsets,
-    Code.GET_ALL_CONSUMER_OFFSET: list_all_offsets,
+    RequestCode.GET_CONSUME_STATS: group_progress,
+    RequestCode.GET_BROKER_CONSUME_STATS: broker_progress,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: query_time_spans,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: list_topics_of_group,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: query_subscription,
+    RequestCode.QUERY_CORRECTION_OFFSET: query_corrections,
+    RequestCode.CLONE_GROUP_OFFSET: clone_offsets,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: list_all_offsets,
 }

@@ -20,8 +20,8 @@ from sparrow.store.log import LogStore
 from sparrow.store.log.maintenance import disk_ratio
 from sparrow.wire import bodies
 from sparrow.wire.bodies import DataVersion, KvTable
-from sparrow.wire.codes import OUR_VERSION, Code, Response, Version
-from sparrow.wire.headers import BrokerConfig, BrokerStats, Done
+from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode, RocketMQVersion
+from sparrow.wire.headers import EmptyHeader, GetBrokerConfigResponse, GetBrokerStats
 
 _QUEUE_ENTRY_BYTES = 20
 _NO_THREAD_POOLS = {
@@ -42,11 +42,11 @@ _NO_TIMER = {
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-async def runtime_statistics(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def runtime_statistics(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     table = {
         "brokerActive": "true",
-        "brokerVersion": str(OUR_VERSION),
-        "brokerVersionDesc": Version(OUR_VERSION).name,
+        "brokerVersion": str(ADVERTISED_VERSION),
+        "brokerVersionDesc": RocketMQVersion(ADVERTISED_VERSION).name,
         "bootTimestamp": str(broker.started_ms),
         "runtime": _duration(broker.now_ms() - broker.started_ms),
         **_traffic(broker.counters, broker.now_ms()),
@@ -147,32 +147,32 @@ STATISTICS: Mapping[str, TrafficQuery] = {
 }
 
 
-async def view_statistic(request: BrokerStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def view_statistic(request: GetBrokerStats, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """A topic is asked for by its name, a group as `topic@group`."""
     measured = STATISTICS.get(request.name)
     if measured is None:
         remark = f"there is no statistic {request.name[:80]!r}: {', '.join(STATISTICS)} are"
-        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=remark)
+        return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=remark)
     found = measured(broker.counters, request.key, broker.now_ms())
     if found is None:
         remark = f"{request.name} of {request.key[:255]!r} is not known: nothing was counted for a day"
-        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=remark)
+        return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=remark)
     return HandlerResponse.of(bodies.BrokerStats(*map(_shown, found)))
 
 
-def _shown(figure: WindowCount) -> bodies.Figures:
-    return bodies.Figures(figure.sum, figure.rate, figure.average)
+def _shown(figure: WindowCount) -> bodies.StatsItem:
+    return bodies.StatsItem(figure.sum, figure.rate, figure.average)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-async def get_settings(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def get_settings(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What of RocketMQ's configuration has a meaning here, as Java properties."""
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(_settings(broker).items()))
     # Nothing changes while the broker runs, so the version is that of its start.
     version = bodies.write(DataVersion(0, broker.started_ms)).decode()
-    return HandlerResponse(BrokerConfig(version), text.encode())
+    return HandlerResponse(GetBrokerConfigResponse(version), text.encode())
 
 
 def _settings(broker: Broker) -> dict[str, str]:
@@ -225,30 +225,30 @@ def _escaped(value: str) -> str:
     return "".join(escaped)
 
 
-async def change_settings(_request: Done, broker: Broker, _call: RequestContext) -> Done:
+async def change_settings(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> EmptyHeader:
     raise Refused("no setting can be changed while the broker runs: change its configuration and start it again")
 
 
 # -- chores -----------------------------------------------------------------------------------------------------------
 
 
-async def delete_expired(_request: Done, broker: Broker, _call: RequestContext) -> Done:
+async def delete_expired(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Delete now what is older than it need be, whatever the hour."""
     await broker.store.trim()
-    return Done()
+    return EmptyHeader()
 
 
-async def accept_cleanup(_request: Done, _broker: Broker, _call: RequestContext) -> Done:
+async def accept_cleanup(_request: EmptyHeader, _broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Queue files go with the log they point into, and queues with their topic: there is never anything to clean."""
-    return Done()
+    return EmptyHeader()
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.GET_BROKER_RUNTIME_INFO: runtime_statistics,
-    Code.VIEW_BROKER_STATS_DATA: view_statistic,
-    Code.GET_BROKER_CONFIG: get_settings,
-    Code.UPDATE_BROKER_CONFIG: change_settings,
-    Code.DELETE_EXPIRED_COMMITLOG: delete_expired,
-    Code.CLEAN_EXPIRED_CONSUMEQUEUE: accept_cleanup,
-    Code.CLEAN_UNUSED_TOPIC: accept_cleanup,
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime_statistics,
+    RequestCode.VIEW_BROKER_STATS_DATA: view_statistic,
+    RequestCode.GET_BROKER_CONFIG: get_settings,
+    RequestCode.UPDATE_BROKER_CONFIG: change_settings,
+    RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: accept_cleanup,
+    RequestCode.CLEAN_UNUSED_TOPIC: accept_cleanup,
 }

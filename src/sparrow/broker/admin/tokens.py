@@ -14,11 +14,11 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused
 from sparrow.model.token import Token, parse_secret_key, parse_token_kind, validate_reissue, validate_token_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire.headers import Done
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
+from sparrow.wire.headers import EmptyHeader
+from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 
-async def issue_token(_request: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
+async def issue_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """The token of that name, made if there is none."""
     wanted = call.body(IssueToken)
     name, kind, secret = (
@@ -43,13 +43,13 @@ async def issue_token(_request: Done, broker: Broker, call: RequestContext) -> H
     return HandlerResponse.of(_shown(token, secret_key=token.secret_key))
 
 
-async def list_tokens(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def list_tokens(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """In the order they were issued, the revoked ones too."""
     tokens = sorted((await broker.store.tokens()).values(), key=lambda token: token.id)
-    return HandlerResponse.of(TokensShown([_shown(token) for token in tokens]))
+    return HandlerResponse.of(TokenList([_shown(token) for token in tokens]))
 
 
-async def revoke_token(_request: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
+async def revoke_token(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """To revoke what was revoked is no error: operators make sure."""
     name = call.body(RevokeToken).name
     token = (await broker.store.tokens()).get(name)
@@ -61,8 +61,8 @@ async def revoke_token(_request: Done, broker: Broker, call: RequestContext) -> 
     return HandlerResponse.of(_shown(token))
 
 
-def _shown(token: Token, *, secret_key: str | None = None) -> TokenShown:
-    return TokenShown(token.id, token.name, token.kind, token.created_ms, token.revoked_ms, secret_key)
+def _shown(token: Token, *, secret_key: str | None = None) -> TokenDescription:
+    return TokenDescription(token.id, token.name, token.kind, token.created_ms, token.revoked_ms, secret_key)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {

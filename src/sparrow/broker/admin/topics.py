@@ -20,16 +20,16 @@ from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (
     DataVersion,
     GroupList,
-    QueueBounds,
     QueueRef,
     TopicConfig,
     TopicConfigList,
     TopicList,
+    TopicOffset,
     TopicStats,
     TopicTable,
 )
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import AskTopic, DeleteTopic, Done, ListTopics, UpdateTopic
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import DeleteTopic, EmptyHeader, ListTopics, TopicRequest, UpdateTopic
 
 QUEUES_MAX = 65_536
 QUEUES_PER_YIELD = 256
@@ -50,7 +50,7 @@ _Change = tuple[str, str | None]
 """An attribute, and the value it gets; None takes it away."""
 
 
-async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> Done:
+async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Create a topic or change it. Saying the same again changes nothing."""
     config = TopicConfig(
         topic_name=request.topic,
@@ -62,10 +62,10 @@ async def put_topic(request: UpdateTopic, broker: Broker, _call: RequestContext)
         order=request.is_ordered,
     )
     await broker.topics.put(_checked(broker, config, _changes(request.attributes or "")))
-    return Done()
+    return EmptyHeader()
 
 
-async def put_topics(_request: Done, broker: Broker, call: RequestContext) -> Done:
+async def put_topics(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
     """The same for a list; nothing is changed unless all of it can be."""
     wanted = call.body(TopicConfigList).topic_config_list
     if not wanted:
@@ -73,12 +73,12 @@ async def put_topics(_request: Done, broker: Broker, call: RequestContext) -> Do
     topics = [_checked(broker, config, _keyed_changes(config.attributes)) for config in wanted]
     for topic in topics:
         await broker.topics.put(topic)
-    return Done()
+    return EmptyHeader()
 
 
 async def refuse_static_topic(request: UpdateTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
     return HandlerResponse(
-        code=Response.REQUEST_CODE_NOT_SUPPORTED,
+        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         remark=f"topic {request.topic!r} cannot be a static one: this broker has none, make it an ordinary topic",
     )
 
@@ -144,17 +144,17 @@ def _keyed_changes(attributes: Mapping[str, str]) -> list[_Change]:
     ]
 
 
-async def delete_topic(request: DeleteTopic, broker: Broker, _call: RequestContext) -> Done:
+async def delete_topic(request: DeleteTopic, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Messages, queues and offsets go with it. Deleting what is not there is fine: tools repeat themselves."""
     name = validate_topic_name(request.topic)
     if broker.topics.is_system(name):
         raise Refused(f"topic {name!r} is one of the broker's own: it stays")
     await broker.topics.delete(name)
     broker.counters.forget_topic(name)
-    return Done()
+    return EmptyHeader()
 
 
-async def get_topic(request: AskTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def get_topic(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
     return HandlerResponse.of(TopicConfig.of(broker.topics[request.topic]))
 
 
@@ -171,11 +171,11 @@ async def list_topics(_request: ListTopics, broker: Broker, _call: RequestContex
     )
 
 
-async def list_system_topics(_request: Done, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def list_system_topics(_request: EmptyHeader, broker: Broker, _call: RequestContext) -> HandlerResponse:
     return HandlerResponse.of(TopicList(broker.topics.system_names))
 
 
-async def topic_statistics(request: AskTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def topic_statistics(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Where each queue begins and ends, and how fast the topic grows."""
     topic = broker.topics[request.topic]
     table = {}
@@ -183,14 +183,14 @@ async def topic_statistics(request: AskTopic, broker: Broker, _call: RequestCont
         queue = Queue(topic.name, queue_id)
         first, end = broker.store.bounds_now(queue)
         newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
-        table[QueueRef(topic.name, broker.name, queue_id)] = QueueBounds(first, end, newest_ms or 0)
+        table[QueueRef(topic.name, broker.name, queue_id)] = TopicOffset(first, end, newest_ms or 0)
         if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
     sent = broker.counters.sent_to(topic.name, broker.now_ms())
     return HandlerResponse.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
 
 
-async def list_groups_of_topic(request: AskTopic, broker: Broker, _call: RequestContext) -> HandlerResponse:
+async def list_groups_of_topic(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Groups that subscribe to the topic now, or have read it before."""
     groups = set(broker.members.groups_of_topic(request.topic))
     groups.update(group for topic, group in await broker.store.offsets() if topic == request.topic)
@@ -198,13 +198,13 @@ async def list_groups_of_topic(request: AskTopic, broker: Broker, _call: Request
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.UPDATE_AND_CREATE_TOPIC: put_topic,
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: put_topics,
-    Code.UPDATE_AND_CREATE_STATIC_TOPIC: refuse_static_topic,
-    Code.DELETE_TOPIC_IN_BROKER: delete_topic,
-    Code.GET_TOPIC_CONFIG: get_topic,
-    Code.GET_ALL_TOPIC_CONFIG: list_topics,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: list_system_topics,
-    Code.GET_TOPIC_STATS_INFO: topic_statistics,
-    Code.QUERY_TOPIC_CONSUME_BY_WHO: list_groups_of_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: put_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: put_topics,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: refuse_static_topic,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.GET_TOPIC_CONFIG: get_topic,
+    RequestCode.GET_ALL_TOPIC_CONFIG: list_topics,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: list_system_topics,
+    RequestCode.GET_TOPIC_STATS_INFO: topic_statistics,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: list_groups_of_topic,
 }

@@ -6,70 +6,70 @@ from sparrow.broker.context import Broker
 from sparrow.model.errors import Refused, UnknownOffset
 from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.spi import Slice
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import (
-    AskQueue,
     CommitOffset,
-    Done,
-    OffsetFound,
+    EmptyHeader,
+    OffsetResponse,
     QueryOffset,
+    QueueRequest,
     SearchOffset,
-    StoreTimeFound,
+    StoreTimeResponse,
 )
 from sparrow.wire.record import decode
 
 
-async def query_offset(request: QueryOffset, broker: Broker, _call: RequestContext) -> OffsetFound:
+async def query_offset(request: QueryOffset, broker: Broker, _call: RequestContext) -> OffsetResponse:
     """The offset the group should read next."""
     committed = await broker.store.committed(request.group, request.queue)
     if committed is not None:
-        return OffsetFound(committed)
+        return OffsetResponse(committed)
     # A new group starts at 0 while message 0 is still there, as RocketMQ does for a young topic: any answer but
     # "unknown" overrides the consumer's own policy (first, last, time).
     if request.zero_if_unknown:
         first, end = await broker.store.bounds(request.queue)
         if first == 0 and end > 0:
-            return OffsetFound(0)
+            return OffsetResponse(0)
     raise UnknownOffset(request.group, request.queue)
 
 
-async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestContext) -> Done:
+async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Going backwards is allowed: it is how a group is rewound."""
     if request.offset < 0:
         raise Refused(f"{request.offset} is no offset: they start at 0")
     broker.topics[request.topic]
     await broker.groups.found_or_created(request.group)
     await broker.store.commit(request.group, request.queue, request.offset)
-    return Done()
+    return EmptyHeader()
 
 
-async def max_offset(request: AskQueue, broker: Broker, _call: RequestContext) -> OffsetFound:
+async def max_offset(request: QueueRequest, broker: Broker, _call: RequestContext) -> OffsetResponse:
     """The next offset to be given out, as consumers see it."""
-    return OffsetFound((await broker.store.bounds(request.queue)).end)
+    return OffsetResponse((await broker.store.bounds(request.queue)).end)
 
 
-async def min_offset(request: AskQueue, broker: Broker, _call: RequestContext) -> OffsetFound:
-    return OffsetFound((await broker.store.bounds(request.queue)).first)
+async def min_offset(request: QueueRequest, broker: Broker, _call: RequestContext) -> OffsetResponse:
+    return OffsetResponse((await broker.store.bounds(request.queue)).first)
 
 
-async def search_offset(request: SearchOffset, broker: Broker, _call: RequestContext) -> OffsetFound:
-    return OffsetFound(await broker.store.offset_at(request.queue, request.time_ms, upper=request.wants_upper))
+async def search_offset(request: SearchOffset, broker: Broker, _call: RequestContext) -> OffsetResponse:
+    return OffsetResponse(await broker.store.offset_at(request.queue, request.time_ms, upper=request.wants_upper))
 
 
-async def earliest_store_time(request: AskQueue, broker: Broker, _call: RequestContext) -> StoreTimeFound:
+async def earliest_store_time(request: QueueRequest, broker: Broker, _call: RequestContext) -> StoreTimeResponse:
     """When the oldest message of the queue was stored; -1 if it has none."""
     first, _ = await broker.store.bounds(request.queue)
     found = await broker.store.read(request.queue, first, count_max=1)
     if not isinstance(found, Slice) or not found.sizes:
-        return StoreTimeFound(-1)
-    return StoreTimeFound(decode(found.tobytes(), verify_crc=False, expand=False).store_ms)
+        return StoreTimeResponse(-1)
+    return StoreTimeResponse(decode(found.tobytes(), verify_crc=False, expand=False).store_ms)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.QUERY_CONSUMER_OFFSET: query_offset,
-    Code.UPDATE_CONSUMER_OFFSET: commit_offset,
-    Code.GET_MAX_OFFSET: max_offset,
-    Code.GET_MIN_OFFSET: min_offset,
-    Code.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,
-    Code.GET_EARLIEST_MSG_STORETIME: earliest_store_time,
+    RequestCode.QUERY_CONSUMER_OFFSET: query_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: commit_offset,
+    RequestCode.GET_MAX_OFFSET: max_offset,
+    RequestCode.GET_MIN_OFFSET: min_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: earliest_store_time,
 }

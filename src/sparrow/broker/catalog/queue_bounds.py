@@ -13,8 +13,8 @@ from sparrow.broker.context import Broker
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import Slice
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import Done
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import EmptyHeader
 
 SAMPLE_MESSAGES = 64
 """The newest messages that stand for the others of their queue. While fewer have come, the mean stays what it was."""
@@ -23,7 +23,7 @@ CACHED_MEANS_MAX = 1 << 17
 """Queues whose mean is kept; past it all are forgotten, and taken again when asked for."""
 
 
-async def query_queue_bounds(_request: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
+async def query_queue_bounds(_request: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """[queue id, first, end, mean size of a record] of every queue that can be read."""
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     topics = [broker.topics[name] for name in dict.fromkeys(call.body(list[str]))]
@@ -61,4 +61,4 @@ async def _mean_bytes(broker: Broker, queue: Queue, bounds: QueueBounds) -> int:
     return mean
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {Code.QUERY_HEADS: query_queue_bounds}
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.QUERY_HEADS: query_queue_bounds}

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire.bodies import LockQueues, QueueRef, QueuesLocked
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import Done
+from sparrow.wire.bodies import LockedQueues, LockQueues, QueueRef
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import EmptyHeader
 
 if TYPE_CHECKING:  # it holds the locks, and so imports this module
     from sparrow.broker.context import Broker
@@ -75,15 +75,18 @@ class QueueLocks:
             del self._held[oldest]
 
 
-async def lock_queues(_: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
+async def lock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     asked = call.body(LockQueues)
     held = broker.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, broker.now_ms())
-    return HandlerResponse.of(QueuesLocked(held))
+    return HandlerResponse.of(LockedQueues(held))
 
 
-async def unlock_queues(_: Done, broker: Broker, call: RequestContext) -> None:
+async def unlock_queues(_: EmptyHeader, broker: Broker, call: RequestContext) -> None:
     asked = call.body(LockQueues)
     broker.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {Code.LOCK_BATCH_MQ: lock_queues, Code.UNLOCK_BATCH_MQ: unlock_queues}
+HANDLERS: dict[int, RequestHandler[Broker]] = {
+    RequestCode.LOCK_BATCH_MQ: lock_queues,
+    RequestCode.UNLOCK_BATCH_MQ: unlock_queues,
+}

@@ -17,14 +17,21 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire import headers
 from sparrow.wire.bodies import ClientConfigCheck, ConsumerList, HeartbeatData
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command, encode
-from sparrow.wire.headers import ConsumersChanged, Done, Heartbeat, HeartbeatSeen, ListConsumers, UnregisterClient
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, encode
+from sparrow.wire.headers import (
+    EmptyHeader,
+    Heartbeat,
+    HeartbeatResponse,
+    ListConsumers,
+    NotifyConsumersChanged,
+    UnregisterClient,
+)
 
 log = logging.getLogger(__name__)
 
 
-async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> HeartbeatSeen:
+async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> HeartbeatResponse:
     """A client says who it is. Its consumer groups, and the topics for their retries, are made if they are new."""
     said = call.body(HeartbeatData)
     if not said.client_id:
@@ -35,7 +42,7 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
         said, consumer_data_set=[consumer for consumer in said.consumer_data_set if consumer.group_name in names]
     )
     if not call.channel.is_open:  # it hung up while we made its groups: nobody would ever remove it
-        return HeartbeatSeen()
+        return HeartbeatResponse()
     changed = broker.members.heartbeat(
         call.channel, said, language=call.command.language, version=call.command.version, now_ms=broker.now_ms()
     )
@@ -46,7 +53,7 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
             await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
     if changed.refused:
         raise changed.refused[0]
-    return HeartbeatSeen(supports_v2=True, subscription_changed=changed.needs_subscriptions)
+    return HeartbeatResponse(supports_v2=True, subscription_changed=changed.needs_subscriptions)
 
 
 async def _group(broker: Broker, name: str) -> Group | None:
@@ -74,11 +81,13 @@ async def list_consumers(request: ListConsumers, broker: Broker, _: RequestConte
     """The ids every member shares the queues by."""
     found = broker.members.consumers(request.group)
     if found is None:
-        return HandlerResponse(code=Response.SYSTEM_ERROR, remark=f"no consumer of group {request.group!r} is online")
+        return HandlerResponse(
+            code=ResponseCode.SYSTEM_ERROR, remark=f"no consumer of group {request.group!r} is online"
+        )
     return HandlerResponse.of(ConsumerList(list(found.members)))
 
 
-async def check_config(_: Done, broker: Broker, call: RequestContext) -> None:
+async def check_config(_: EmptyHeader, broker: Broker, call: RequestContext) -> None:
     """Whether a subscription would do, asked before a consumer starts with it."""
     build_filter(call.body(ClientConfigCheck).subscription_data)
 
@@ -105,8 +114,8 @@ def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
         if group is None or group.message_model != CLUSTERING:
             continue
         # One frame for all: when a thousand leave one after the other, half a million of these go out.
-        ext = headers.write(ConsumersChanged(name))
-        news = encode(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, flag=IS_ONE_WAY, ext=ext))
+        ext = headers.write(NotifyConsumersChanged(name))
+        news = encode(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=ONE_WAY_FLAG, ext=ext))
         for member in group.members.values():
             channel: Channel = member.channel
             # Who does not read finds out at its next rebalance, within 20 s; words must not pile up for it.
@@ -115,8 +124,8 @@ def notify_group_changed(broker: Broker, groups: Iterable[str]) -> None:
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.HEART_BEAT: heartbeat,
-    Code.UNREGISTER_CLIENT: unregister,
-    Code.GET_CONSUMER_LIST_BY_GROUP: list_consumers,
-    Code.CHECK_CLIENT_CONFIG: check_config,
+    RequestCode.HEART_BEAT: heartbeat,
+    RequestCode.UNREGISTER_CLIENT: unregister,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: list_consumers,
+    RequestCode.CHECK_CLIENT_CONFIG: check_config,
 }

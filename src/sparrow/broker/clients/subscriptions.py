@@ -14,8 +14,8 @@ import msgspec
 
 from sparrow.broker.sql92 import InvalidSelector, Selector, compile_selector
 from sparrow.wire.bodies import SubscriptionData
-from sparrow.wire.codes import Response
-from sparrow.wire.error_codes import AnsweredNo
+from sparrow.wire.codes import ResponseCode
+from sparrow.wire.error_codes import RemoteRefused
 from sparrow.wire.hashes import java_hash
 
 SUBSCRIBE_ALL = "*"
@@ -26,21 +26,21 @@ _KEPT_CHARS_MAX = 1024
 """Longer expressions are read anew each time: what is kept must not grow with what somebody sends."""
 
 
-class BadExpression(AnsweredNo):
+class BadExpression(RemoteRefused):
     """Whoever subscribes must write something else."""
 
     def __init__(self, topic: str, expression: str, why: str) -> None:
         super().__init__(
-            Response.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} to topic {topic!r} {why}"
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the subscription {expression!r} to topic {topic!r} {why}"
         )
 
 
-class UnsupportedFilterType(AnsweredNo):
+class UnsupportedFilterType(RemoteRefused):
     """A kind of expression that this broker cannot evaluate. Java's broker answers the same code."""
 
     def __init__(self, topic: str, expression_type: str) -> None:
         super().__init__(
-            Response.SYSTEM_ERROR,
+            ResponseCode.SYSTEM_ERROR,
             f"the broker cannot filter topic {topic!r} by {expression_type}: use {EXPRESSION_TAG} or {EXPRESSION_SQL92}",
         )
 

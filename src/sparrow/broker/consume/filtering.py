@@ -26,7 +26,7 @@ def apply_selector(found: ReadResult, selector: Selector | None, count_max: int)
     records, next_offset = list(found.records()), found.next_offset
     kept = [raw for raw, is_wanted in zip(records, _wanted(records, selector), strict=True) if is_wanted]
     if len(kept) > count_max:
-        next_offset = type(next_offset)(record.place_of(kept[count_max]))
+        next_offset = type(next_offset)(record.queue_offset_of(kept[count_max]))
         kept = kept[:count_max]
     return Slice(kept, [len(raw) for raw in kept], next_offset, found.bounds)
 

@@ -25,9 +25,9 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
 from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command
-from sparrow.wire.headers import Pulled, PullMessage
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
+from sparrow.wire.headers import PullMessage, PullMessageResponse
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ _USUAL_BYTES = 256 * 1024
 """What an answer holds when the client names no limit of its own (4.9 does not)."""
 
 _FOUND, _NOT_FOUND, _AGAIN, _MOVED = (
-    int(Response.SUCCESS),
-    int(Response.PULL_NOT_FOUND),
-    int(Response.PULL_RETRY_IMMEDIATELY),
-    int(Response.PULL_OFFSET_MOVED),
+    int(ResponseCode.SUCCESS),
+    int(ResponseCode.PULL_NOT_FOUND),
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    int(ResponseCode.PULL_OFFSET_MOVED),
 )
 _REMARKS = {
     _FOUND: "FOUND",
@@ -62,9 +62,9 @@ class PullHandler:
         self._turns: WeakKeyDictionary[Channel, asyncio.Semaphore] = WeakKeyDictionary()
 
     def handlers(self) -> dict[int, InlineHandler]:
-        return {Code.PULL_MESSAGE: self.pull, Code.LITE_PULL_MESSAGE: self.pull}
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def pull(self, command: Command, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
+    def pull(self, command: RemotingCommand, channel: Channel) -> bytes | Awaitable[bytes | None] | None:
         request = headers.read(PullMessage, command.ext)
         group = self._groups.get(request.group)
         if group is None:
@@ -83,7 +83,7 @@ class PullHandler:
             return self._from_disk(request, command, channel, queue, said)
         return self._answer(request, command, channel, queue, said, found)
 
-    async def _in_new_group(self, request: PullMessage, command: Command, channel: Channel) -> bytes | None:
+    async def _in_new_group(self, request: PullMessage, command: RemotingCommand, channel: Channel) -> bytes | None:
         await self._broker.groups.found_or_created(request.group)
         async with self._turn(channel):
             again = self.pull(command, channel)
@@ -103,7 +103,7 @@ class PullHandler:
             await channel.writable()
             yield
 
-    def _skipped(self, group: Group, request: PullMessage, command: Command, queue: Queue) -> bytes | None:
+    def _skipped(self, group: Group, request: PullMessage, command: RemotingCommand, queue: Queue) -> bytes | None:
         """A group that wants what is new rather than all of it is sent to the end once it is too far behind."""
         limit = group.attributes.get(SKIP_BACKLOG_ATTRIBUTE, "")
         if not limit.isdigit():
@@ -135,12 +135,12 @@ class PullHandler:
         if found is None:
             # A heartbeat may be on its way (the broker restarted, say): clients try again.
             return HandlerResponse(
-                code=Response.SUBSCRIPTION_NOT_EXIST,
+                code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 remark=f"group {request.group!r} has not subscribed to {request.topic!r}: no heartbeat said so yet",
             )
         if found.version < request.sub_version:
             return HandlerResponse(
-                code=Response.SUBSCRIPTION_NOT_LATEST,
+                code=ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 remark=f"an older subscription of group {request.group!r} to {request.topic!r} is known here",
             )
         return found
@@ -172,7 +172,7 @@ class PullHandler:
         return min(request.bytes_max, self._settings.pull_bytes_max)
 
     async def _from_disk(
-        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: SubscriptionFilter
+        self, request: PullMessage, command: RemotingCommand, channel: Channel, queue: Queue, wanted: SubscriptionFilter
     ) -> bytes | None:
         async with self._turn(channel):
             found = await self._store.read(queue, request.offset, **self._limits(request, wanted))
@@ -187,7 +187,7 @@ class PullHandler:
     def _answer(
         self,
         request: PullMessage,
-        command: Command,
+        command: RemotingCommand,
         channel: Channel,
         queue: Queue,
         wanted: SubscriptionFilter,
@@ -195,7 +195,7 @@ class PullHandler:
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
-            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0 and not command.flag & IS_ONE_WAY:
+            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0 and not command.flag & ONE_WAY_FLAG:
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.missed(request.group, request.topic)
@@ -210,7 +210,7 @@ class PullHandler:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def _park(
-        self, request: PullMessage, command: Command, channel: Channel, queue: Queue, wanted: SubscriptionFilter
+        self, request: PullMessage, command: RemotingCommand, channel: Channel, queue: Queue, wanted: SubscriptionFilter
     ) -> None:
         def resume(held: ParkedRequest, is_over: bool) -> bool:
             if not channel.is_open:
@@ -231,7 +231,12 @@ class PullHandler:
             self._hold.wake(queue)
 
     def _look_again(
-        self, request: PullMessage, command: Command, held: ParkedRequest, wanted: SubscriptionFilter, is_over: bool
+        self,
+        request: PullMessage,
+        command: RemotingCommand,
+        held: ParkedRequest,
+        wanted: SubscriptionFilter,
+        is_over: bool,
     ) -> bytes | None:
         """The answer, or None to go on waiting."""
         while True:
@@ -250,14 +255,18 @@ class PullHandler:
             held.offset = found.next_offset
 
 
-def _said(command: Command, code: int, next_offset: int, first: int, end: int, body: object = b"") -> bytes | None:
-    return encode_response(command, HandlerResponse(Pulled(0, next_offset, first, end), body, code, _REMARKS[code]))  # type: ignore[arg-type]
+def _said(
+    command: RemotingCommand, code: int, next_offset: int, first: int, end: int, body: object = b""
+) -> bytes | None:
+    return encode_response(
+        command, HandlerResponse(PullMessageResponse(0, next_offset, first, end), body, code, _REMARKS[code])
+    )  # type: ignore[arg-type]
 
 
-def _found(request: PullMessage, command: Command, found: Slice) -> bytes | None:
+def _found(request: PullMessage, command: RemotingCommand, found: Slice) -> bytes | None:
     first, end = found.bounds
     if not request.with_sizes:
         return _said(command, _FOUND, found.next_offset, first, end, found.runs)
-    header = Pulled(0, found.next_offset, first, end, sizes=len(found.sizes))
+    header = PullMessageResponse(0, found.next_offset, first, end, sizes=len(found.sizes))
     body: list[bytes | memoryview] = [*found.runs, np.asarray(found.sizes, ">i4").tobytes()]
     return encode_response(command, HandlerResponse(header, body, _FOUND, _REMARKS[_FOUND]))

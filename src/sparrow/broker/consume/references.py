@@ -27,7 +27,7 @@ from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import ReadResult, Slice, Store
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import encode, value_of, with_values
+from sparrow.wire.properties import encode, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ def make_reference(raw: bytes | memoryview, topic: str, properties: bytes) -> Dr
     queue_id = int.from_bytes(raw[_AT_QUEUE_ID : _AT_QUEUE_ID + 4], "big")
     words = {
         PROPERTY_REFERENCE: str(_place_of(raw)),
-        PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.place_of(raw)}",
+        PROPERTY_REFERENCE_POSITION: f"{queue_id}:{record.queue_offset_of(raw)}",
         PROPERTY_RETRY_TOPIC: topic,
         # So that filters by tag need not look at the original, and it is not mistaken for another.
-        PROPERTY_TAGS: value_of(properties, b"TAGS") or "",
-        PROPERTY_UNIQUE_KEY: value_of(properties, b"UNIQ_KEY") or "",
+        PROPERTY_TAGS: property_value(properties, b"TAGS") or "",
+        PROPERTY_UNIQUE_KEY: property_value(properties, b"UNIQ_KEY") or "",
     }
     born_ms = int.from_bytes(raw[_AT_BORN : _AT_BORN + 8], "big", signed=True)
     return Draft(body=b"", properties=encode(words), born_ms=born_ms)
@@ -84,7 +84,7 @@ async def resolve_references(store: Store, found: ReadResult, *, bytes_max: int)
         if whole is None:
             gone += 1
         elif kept and size + len(whole) > bytes_max:
-            next_offset = type(next_offset)(record.place_of(raw))
+            next_offset = type(next_offset)(record.queue_offset_of(raw))
             break
         else:
             kept.append(memoryview(whole))
@@ -170,7 +170,7 @@ class _Originals:
 
 
 def _place_of(raw: bytes | memoryview) -> int:
-    return int.from_bytes(raw[record.AT_PHYSICAL_OFFSET : record.AT_PHYSICAL_OFFSET + 8], "big")
+    return int.from_bytes(raw[record.PHYSICAL_OFFSET_POSITION : record.PHYSICAL_OFFSET_POSITION + 8], "big")
 
 
 def _in_its_place(reference: StoredMessage, original: bytes | memoryview) -> bytes | None:
@@ -178,7 +178,7 @@ def _in_its_place(reference: StoredMessage, original: bytes | memoryview) -> byt
     is_meant = (
         message.topic == reference.properties.get(PROPERTY_RETRY_TOPIC) and message.unique_key == reference.unique_key
     )
-    if not is_meant or message.sys_flag & record.HIDDEN or message.topic in HIDDEN_TOPICS:
+    if not is_meant or message.sys_flag & record.HIDDEN_FLAG or message.topic in HIDDEN_TOPICS:
         return None  # a store that lost its tail has given the place to another
     plain = message.properties
     words = {PROPERTY_RETRY_TOPIC: message.topic, PROPERTY_RESENT: "true"}
@@ -199,7 +199,7 @@ def _in_its_place(reference: StoredMessage, original: bytes | memoryview) -> byt
 def strip_references(properties: bytes) -> bytes:
     """A sender's properties: references are the broker's to make."""
     return (
-        with_values(properties, {PROPERTY_REFERENCE: "", PROPERTY_REFERENCE_POSITION: ""})
+        set_properties(properties, {PROPERTY_REFERENCE: "", PROPERTY_REFERENCE_POSITION: ""})
         if b"__REF" in properties
         else properties
     )

@@ -29,9 +29,9 @@ from sparrow.model.topic import Group, Topic
 from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.spi import AtEnd, Moved, Slice
 from sparrow.wire import record
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.hashes import tags_code_in
-from sparrow.wire.headers import MessagesResent, ResendMessages
+from sparrow.wire.headers import ResendMessages, ResendMessagesResponse
 
 REFERENCES_PER_CHUNK = 500
 """References stored without a turn for others: a few milliseconds."""
@@ -63,7 +63,7 @@ class ResendTarget(NamedTuple):
     """None: everything."""
 
 
-async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> MessagesResent:
+async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> ResendMessagesResponse:
     """Deliver the messages asked for once more; how many there are, how many are gone, and to whom they go."""
     topic = _checked_topic(request, broker)
     selection = await _selected(request, topic, broker)
@@ -88,7 +88,7 @@ async def resend(request: ResendMessages, broker: Broker, _: RequestContext) -> 
             if broker.ranges is not None and not request.is_dry_run:
                 readers = [target.group.name for target in targets]
                 await broker.ranges.ask(span.queue, span.begin, span.end, group=request.group, readers=readers)
-    return MessagesResent(count, missing, ",".join(target.group.name for target in targets))
+    return ResendMessagesResponse(count, missing, ",".join(target.group.name for target in targets))
 
 
 # -- which messages ---------------------------------------------------------------------------------------------------
@@ -293,4 +293,4 @@ async def _store(
     return count
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {Code.RESEND_MESSAGES: resend}
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.RESEND_MESSAGES: resend}

@@ -18,20 +18,20 @@ from sparrow.model.topic import Group
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import AppendResult, await_append
 from sparrow.wire import record
-from sparrow.wire.codes import RETRY_LIMIT_SINCE, Code, Response
-from sparrow.wire.headers import Done, SendBack, SendMessage
+from sparrow.wire.codes import RETRY_LIMIT_SINCE_VERSION, RequestCode, ResponseCode
+from sparrow.wire.headers import EmptyHeader, SendMessage, SendMessageBack
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.properties import property_value, set_properties
 
 FIRST_RETRY_LEVEL = 3
 """The first retry comes after 10 s, the next after 30 s, and so on through the delay levels."""
 
 
-async def send_back(request: SendBack, broker: Broker, call: RequestContext) -> Done | HandlerResponse:
+async def send_back(request: SendMessageBack, broker: Broker, call: RequestContext) -> EmptyHeader | HandlerResponse:
     """A consumer gives a message back: try it later, or bury it."""
     group = broker.groups[request.group]
     if group.retry_queues <= 0:
-        return Done()  # a group without retry queues wants no retries
+        return EmptyHeader()  # a group without retry queues wants no retries
     raw: bytes | memoryview | None = await broker.store.record_at(request.physical_offset)
     if raw is not None:
         raw = await resolve_record(
@@ -40,22 +40,22 @@ async def send_back(request: SendBack, broker: Broker, call: RequestContext) -> 
     message = record.decode(raw, verify_crc=False, expand=False) if raw is not None else None
     if raw is None or message is None or message.topic in HIDDEN_TOPICS:
         return HandlerResponse(
-            code=Response.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
+            code=ResponseCode.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
         )
-    draft = record.redraft(raw)
+    draft = record.draft_from_record(raw)
     words = {"WAIT": "false"}
-    if value_of(draft.properties, b"RETRY_TOPIC") is None:
+    if property_value(draft.properties, b"RETRY_TOPIC") is None:
         words["RETRY_TOPIC"] = message.topic
-    if value_of(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
+    if property_value(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
         words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
     times_max = group.retries_max
     said_max = request.reconsume_times_max
-    if said_max is not None and said_max >= 0 and call.command.version >= RETRY_LIMIT_SINCE:
+    if said_max is not None and said_max >= 0 and call.command.version >= RETRY_LIMIT_SINCE_VERSION:
         times_max = said_max
     is_dead = request.delay_level < 0 or draft.reconsume_times >= times_max
     level = request.delay_level or FIRST_RETRY_LEVEL + draft.reconsume_times
     draft.reconsume_times += 1
-    draft.properties = with_values(draft.properties, words)
+    draft.properties = set_properties(draft.properties, words)
     broker.counters.sent_back(request.group, message.topic)
     if is_dead:
         appended = await append_dead_letter(broker, group, draft)
@@ -63,18 +63,18 @@ async def send_back(request: SendBack, broker: Broker, call: RequestContext) -> 
         topic = await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
         # The group may have more queues by now than its topic has: nobody would read those.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
-        draft.properties = with_values(draft.properties, {"DELAY": str(level)})
+        draft.properties = set_properties(draft.properties, {"DELAY": str(level)})
         appended = await await_append(broker.delay.put_level(queue, draft, level))
     # The consumer will commit past it: from then on this copy is all there is.
     if (durable := broker.store.durable(appended.end)) is not None:
         await durable
-    return Done()
+    return EmptyHeader()
 
 
 async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> AppendResult:
     """Put a message to the group's dead letters."""
     topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
-    draft.properties = with_values(draft.properties, {"DELAY": ""})
+    draft.properties = set_properties(draft.properties, {"DELAY": ""})
     return await await_append(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
 
 
@@ -94,4 +94,4 @@ def group_of_retry_topic(topic: str) -> str:
     return topic.removeprefix(RETRY_TOPIC_PREFIX)
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {Code.CONSUMER_SEND_MSG_BACK: send_back}
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}

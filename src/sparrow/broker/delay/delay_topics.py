@@ -22,8 +22,8 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import Moved, Slice
 from sparrow.wire import columns, record
 from sparrow.wire.checksum import body_crc
-from sparrow.wire.columns.properties import Properties
-from sparrow.wire.properties import value_of
+from sparrow.wire.columns.properties import ParsedProperties
+from sparrow.wire.properties import property_value
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ PROPERTY_TIMER_ROLLED_FROM = "TIMER_ROLLED_FROM"
 _PLACE_BITS = 56
 _PLACE_MASK = (1 << _PLACE_BITS) - 1
 _LOADED_AT_ONCE = 8_192
-_PLACE_AT = slice(record.AT_PHYSICAL_OFFSET, record.AT_PHYSICAL_OFFSET + 8)
+_PLACE_AT = slice(record.PHYSICAL_OFFSET_POSITION, record.PHYSICAL_OFFSET_POSITION + 8)
 _USUAL_BYTES = 1_024
 """Read at first: most messages are no longer."""
 
@@ -88,7 +88,9 @@ def oldest_queue_offsets(store: LogStore, references: Ints, bounds: list[QueueBo
     offsets = [int(end) for _, end in bounds]
     for source, reference in oldest_of.items():
         raw = found.get(reference)
-        offsets[source] = min(record.place_of(raw), offsets[source]) if raw is not None else int(bounds[source].first)
+        offsets[source] = (
+            min(record.queue_offset_of(raw), offsets[source]) if raw is not None else int(bounds[source].first)
+        )
     return offsets
 
 
@@ -117,7 +119,7 @@ def read_records(store: LogStore, references: Iterable[int]) -> dict[int, bytes]
                 data = store.raw(place, size)
         except OSError:  # retention has just closed the file
             continue
-        if record.SMALLEST_BYTES <= size <= len(data) and int.from_bytes(data[_PLACE_AT], "big") == place:
+        if record.RECORD_BYTES_MIN <= size <= len(data) and int.from_bytes(data[_PLACE_AT], "big") == place:
             found[reference] = data[:size]
     return found
 
@@ -125,8 +127,8 @@ def read_records(store: LogStore, references: Iterable[int]) -> dict[int, bytes]
 def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     """A waiting message and where it is to go; nothing, where it does not say."""
     try:
-        draft = record.redraft(raw)
-        topic, number = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
+        draft = record.draft_from_record(raw)
+        topic, number = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
     except ProtocolError:
         topic = number = None
     else:
@@ -136,7 +138,7 @@ def parse_delayed(raw: bytes) -> tuple[Draft | None, Queue | None]:
     if topic is None or queue_id is None:
         log.error(
             "a delayed message is damaged, or does not say where it is to go",
-            extra={"queue_offset": record.place_of(raw)},
+            extra={"queue_offset": record.queue_offset_of(raw)},
         )
         return None, None
     return draft, Queue(topic, queue_id)
@@ -193,7 +195,7 @@ def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | No
             )  # type: ignore[misc]
             for properties in map(record.properties_of, copy_records(found))
         ]
-    properties = Properties(raw)
+    properties = ParsedProperties(raw)
     return zip(
         *(
             properties.get(name).to_pylist()
@@ -205,7 +207,7 @@ def _words(data: bytes, found: Slice) -> Iterable[tuple[bytes | None, bytes | No
 
 def _encoded(properties: bytes, name: str) -> bytes | None:
     try:
-        value = value_of(properties, name.encode())
+        value = property_value(properties, name.encode())
     except ProtocolError:
         return None
     return None if value is None else value.encode()

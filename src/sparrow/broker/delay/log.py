@@ -39,7 +39,7 @@ from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
-from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.properties import property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class LogDelayScheduler:
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = value_of(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -127,11 +127,11 @@ class LogDelayScheduler:
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
-        draft.properties = with_values(draft.properties, words)
+        draft.properties = set_properties(draft.properties, words)
         return self._store.append_now(DELAY_QUEUES[source], (draft,))
 
     def _cancel(self, name: str, due_ms: int) -> AppendResult:
-        words = with_values(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
+        words = set_properties(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
         appended = self._store.append_now(
             DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=words),)
         )
@@ -288,10 +288,10 @@ class LogDelayScheduler:
                 log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
-        name = f"{topic}+{value_of(draft.properties, b'UNIQ_KEY')}"
+        name = f"{topic}+{property_value(draft.properties, b'UNIQ_KEY')}"
         due_ms = self._cancelled.get(name)
         return due_ms is not None and due_ms == parse_whole_number(
-            value_of(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
+            property_value(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
         )
 
     def _say_delivered(self, now_ms: int) -> None:
@@ -366,7 +366,7 @@ class LogDelayScheduler:
         draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # the cancellation may be out of sight for a restart by then
-        times = (parse_whole_number(value_of(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        times = (parse_whole_number(property_value(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
         words = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             "TIMER_ROLL_TIMES": str(times),

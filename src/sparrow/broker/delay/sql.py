@@ -32,7 +32,7 @@ from sparrow.store.spi import AppendResult
 from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.row_codec import KEY_BYTES_MAX, row_of_columns, row_of_draft
-from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.properties import property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class SqlDelayScheduler:
 
     def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = value_of(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -73,12 +73,12 @@ class SqlDelayScheduler:
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
-        draft.properties = with_values(draft.properties, words)
+        draft.properties = set_properties(draft.properties, words)
         return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
-        key = (value_of(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
+        key = (property_value(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}
         once = deferred_send_key(queue, draft, "delayed")

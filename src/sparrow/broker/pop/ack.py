@@ -14,9 +14,9 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, RequestContext, RequestHandler, encode_response
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies.pop import Ack, BatchAck
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import AckMessage, ChangeInvisible, InvisibleChanged
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse
 
 
 class AckHandler:
@@ -26,9 +26,9 @@ class AckHandler:
         self._broker, self._pops = broker, broker.pops
 
     def handlers(self) -> dict[int, InlineHandler]:
-        return {Code.ACK_MESSAGE: self.ack, Code.BATCH_ACK_MESSAGE: self.batch_ack}
+        return {RequestCode.ACK_MESSAGE: self.ack, RequestCode.BATCH_ACK_MESSAGE: self.batch_ack}
 
-    def ack(self, command: Command, _: Channel) -> bytes | None:
+    def ack(self, command: RemotingCommand, _: Channel) -> bytes | None:
         self._pops.check()
         request = headers.read(AckMessage, command.ext)
         handle = receipt_handles.parse_handle(request.handle)
@@ -45,7 +45,7 @@ class AckHandler:
             else encode_response(command, _why(self._broker, queue, request.offset))
         )
 
-    def batch_ack(self, command: Command, _: Channel) -> bytes | None:
+    def batch_ack(self, command: RemotingCommand, _: Channel) -> bytes | None:
         self._pops.check()
         acks = bodies.read(BatchAck, command.body).acks
         asked = settled = 0
@@ -101,7 +101,9 @@ def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
     """Why a handle stands for nothing."""
     topic = broker.topics[queue.topic]
     if not 0 <= queue.id < topic.read_queues:
-        return HandlerResponse(code=Response.MESSAGE_ILLEGAL, remark=f"topic {topic.name!r} has no queue {queue.id}")
+        return HandlerResponse(
+            code=ResponseCode.MESSAGE_ILLEGAL, remark=f"topic {topic.name!r} has no queue {queue.id}"
+        )
     first, end = broker.store.bounds_now(queue)
     if not first <= offset < end:
         return validation.stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
@@ -112,8 +114,8 @@ def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
 
 
 async def change_invisible_time(
-    request: ChangeInvisible, broker: Broker, _call: RequestContext
-) -> InvisibleChanged | HandlerResponse:
+    request: ChangeInvisibleTime, broker: Broker, _call: RequestContext
+) -> ChangeInvisibleTimeResponse | HandlerResponse:
     """From now on the message is invisible for so long, by a new handle."""
     broker.pops.check()
     validation.check_invisible_time(request.invisible_ms, least=0)
@@ -125,19 +127,19 @@ async def change_invisible_time(
     if lot is None or not lot.bit(request.offset):
         return _why(broker, queue, request.offset)
     moved: InFlightBatch = broker.pops.move(lot, request.offset, request.invisible_ms)
-    return InvisibleChanged(moved.pop_ms, moved.invisible_ms, REVIVE_QUEUE)
+    return ChangeInvisibleTimeResponse(moved.pop_ms, moved.invisible_ms, REVIVE_QUEUE)
 
 
 def _change_in_order(
-    request: ChangeInvisible, broker: Broker, queue: Queue, pop_ms: int
-) -> InvisibleChanged | HandlerResponse:
+    request: ChangeInvisibleTime, broker: Broker, queue: Queue, pop_ms: int
+) -> ChangeInvisibleTimeResponse | HandlerResponse:
     """Its handle keeps the time of the pop: the other messages of the queue have it, too."""
     run = _run(broker, request.group, queue, pop_ms)
     due_ms = broker.now_ms() + request.invisible_ms
     if run is None or not broker.pops.in_order.change(run, request.offset, due_ms):
         return _why(broker, queue, request.offset)
     broker.pops.ran(run)
-    return InvisibleChanged(pop_ms, due_ms - pop_ms, receipt_handles.FIFO_REVIVE_QUEUE)
+    return ChangeInvisibleTimeResponse(pop_ms, due_ms - pop_ms, receipt_handles.FIFO_REVIVE_QUEUE)
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {Code.CHANGE_MESSAGE_INVISIBLETIME: change_invisible_time}
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_invisible_time}

@@ -19,8 +19,8 @@ from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandl
 from sparrow.wire import bodies
 from sparrow.wire.bodies import QueueRef, RouteData
 from sparrow.wire.bodies.pop import Assignment, Assignments, QueryAssignment, SetRequestMode
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import Done, GetRoute
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import EmptyHeader, GetRoute
 
 PULL, POP = "PULL", "POP"
 ALL_QUEUES = -1
@@ -31,7 +31,7 @@ its queues."""
 QueueAllocator = Callable[[Sequence[QueueRef], Sequence[str], str], list[QueueRef]]
 
 
-async def query_assignment(_: Done, broker: Broker, call: RequestContext) -> HandlerResponse:
+async def query_assignment(_: EmptyHeader, broker: Broker, call: RequestContext) -> HandlerResponse:
     """The queues of one consumer. No list at all says: skip this time, not all is known yet."""
     asked = call.body(QueryAssignment)
     if asked.strategy_name not in ALLOCATION_STRATEGIES:
@@ -53,7 +53,7 @@ async def query_assignment(_: Done, broker: Broker, call: RequestContext) -> Han
     return HandlerResponse.of(Assignments([Assignment(queue, mode) for queue in mine]))
 
 
-async def set_request_mode(_: Done, broker: Broker, call: RequestContext) -> Done:
+async def set_request_mode(_: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
     said = call.body(SetRequestMode)
     if said.topic.startswith(RETRY_TOPIC_PREFIX):
         raise NotPermitted(f"setting how {said.topic!r} is read", "retry topics are always pulled")
@@ -63,7 +63,7 @@ async def set_request_mode(_: Done, broker: Broker, call: RequestContext) -> Don
     await broker.groups.found_or_created(said.consumer_group)
     share_with = _PULLS if said.mode == PULL else max(said.pop_share_queue_num, ALL_QUEUES)
     await broker.store.put_mark(_mark(said.consumer_group, said.topic), share_with)
-    return Done()
+    return EmptyHeader()
 
 
 async def _share_with(broker: Broker, group: str, topic: str) -> int | None:
@@ -129,10 +129,12 @@ async def _queues(broker: Broker, topic: str) -> list[QueueRef] | None:
         try:
             channel = await connect(address, timeout_ms=timeout_ms)
             try:
-                answer = await channel.request(Code.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic), timeout_ms=timeout_ms)
+                answer = await channel.request(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic), timeout_ms=timeout_ms
+                )
             finally:
                 channel.close()
-            if answer.code == Response.SUCCESS:
+            if answer.code == ResponseCode.SUCCESS:
                 return _queues_in(topic, bodies.read(RouteData, answer.body))
         except SparrowError:
             continue
@@ -149,6 +151,6 @@ def _queues_in(topic: str, route: RouteData) -> list[QueueRef]:
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.QUERY_ASSIGNMENT: query_assignment,
-    Code.SET_MESSAGE_REQUEST_MODE: set_request_mode,
+    RequestCode.QUERY_ASSIGNMENT: query_assignment,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: set_request_mode,
 }

@@ -25,7 +25,7 @@ from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, w
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import record
-from sparrow.wire.headers import Notification, PopMessage
+from sparrow.wire.headers import NotificationRequest, PopMessage
 
 _RETRY_FIRST = 5
 _LOOKS_MAX = 32
@@ -185,7 +185,7 @@ class PopFetcher:
             return found.to
         offsets: Sequence[int] = range(at, at + len(found.sizes))
         if len(found.sizes) != found.next_offset - at:  # not all wanted, or not all there
-            offsets = [record.place_of(raw) for raw in found.records()]
+            offsets = [record.queue_offset_of(raw) for raw in found.records()]
         if not basket.request.in_order or not offsets:
             basket.offsets[queue] = found.next_offset
         if queue.topic != basket.request.topic:
@@ -273,11 +273,11 @@ class PopFetcher:
         """Whether there is something behind the group's position."""
         return queue.topic in self._topics and self._pops.is_open(group, queue) and self._left(group, queue) > 0
 
-    def opening(self, request: PopMessage | Notification) -> Awaitable[None] | None:
+    def opening(self, request: PopMessage | NotificationRequest) -> Awaitable[None] | None:
         """To be awaited before anything is taken, if it is not known yet how far the group is."""
         return self._pops.opening(request.group, self._all_sources(request))
 
-    def _all_sources(self, request: PopMessage | Notification) -> Iterator[Queue]:
+    def _all_sources(self, request: PopMessage | NotificationRequest) -> Iterator[Queue]:
         yield from self.queues(request.topic, request.queue_id)
         retries = None if request.in_order else self.retry_queue(request.group, request.topic)
         if retries is not None and retries.topic in self._topics:

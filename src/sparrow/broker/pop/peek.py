@@ -11,8 +11,8 @@ from sparrow.broker.pop.validation import check_may_pop, check_message_count
 from sparrow.model.queue import Queue
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.spi import Slice
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import PeekMessage, PollingAsked, PollingCounted, Popped
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import GetPollingCount, GetPollingCountResponse, PeekMessage, PopMessageResponse
 
 
 async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> HandlerResponse:
@@ -38,19 +38,19 @@ async def peek(request: PeekMessage, broker: Broker, _call: RequestContext) -> H
                 room, room_bytes = room - len(found.sizes), room_bytes - sum(found.sizes)
                 at = found.next_offset
         rest += max(0, bounds.end - at)
-    header = Popped(pop_ms=broker.now_ms(), invisible_ms=0, revive_queue=0, rest=rest)
+    header = PopMessageResponse(pop_ms=broker.now_ms(), invisible_ms=0, revive_queue=0, rest=rest)
     if not records:
-        return HandlerResponse(header, code=Response.PULL_NOT_FOUND, remark="there is no message for the group")
+        return HandlerResponse(header, code=ResponseCode.PULL_NOT_FOUND, remark="there is no message for the group")
     return HandlerResponse(header, records, remark="FOUND")
 
 
-async def count_polling(request: PollingAsked, broker: Broker, _call: RequestContext) -> PollingCounted:
+async def count_polling(request: GetPollingCount, broker: Broker, _call: RequestContext) -> GetPollingCountResponse:
     """How many pops wait for exactly this: that queue, or all of them."""
     topic = broker.topics[request.topic]
     queue = Queue(topic.name, max(request.queue_id, 0))
     waiting = [held for held in broker.hold.waiting_for(queue) if isinstance(held, ParkedPop)]
     mine = (request.group, request.queue_id)
-    return PollingCounted(sum((held.group, held.queue_id) == mine for held in waiting))
+    return GetPollingCountResponse(sum((held.group, held.queue_id) == mine for held in waiting))
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {Code.PEEK_MESSAGE: peek, Code.POLLING_INFO: count_polling}
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.PEEK_MESSAGE: peek, RequestCode.POLLING_INFO: count_polling}

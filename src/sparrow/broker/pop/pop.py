@@ -20,9 +20,9 @@ from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error, encode_response
 from sparrow.store.spi import ReadResult
 from sparrow.wire import headers
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.frame import IS_ONE_WAY, Command
-from sparrow.wire.headers import Notification, Notified, PopMessage
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand
+from sparrow.wire.headers import NotificationRequest, NotificationResponse, PopMessage
 
 _LATE_MS = 500
 """A pop that was so long on its way that its sender has given it up is not served: nobody would get the messages."""
@@ -41,7 +41,7 @@ class ParkedPop(ParkedRequest):
 
     def __init__(
         self,
-        request: PopMessage | Notification,
+        request: PopMessage | NotificationRequest,
         queues: list[Queue],
         resume: Callable[[ParkedRequest, bool], bool],
         to: Channel,
@@ -60,11 +60,11 @@ class PopHandler:
         """What pops looked for in vain in this turn of the loop: of a thousand that wait, one need look."""
 
     def handlers(self) -> dict[int, InlineHandler]:
-        return {Code.POP_MESSAGE: self.pop, Code.NOTIFICATION: self.notify}
+        return {RequestCode.POP_MESSAGE: self.pop, RequestCode.NOTIFICATION: self.notify}
 
     # -- pop ----------------------------------------------------------------------------------------------------------
 
-    def pop(self, command: Command, channel: Channel, *, is_opened: bool = False) -> FrameResult:
+    def pop(self, command: RemotingCommand, channel: Channel, *, is_opened: bool = False) -> FrameResult:
         self._pops.check()
         request = headers.read(PopMessage, command.ext)
         check_message_count(request.messages_max)
@@ -73,7 +73,7 @@ class PopHandler:
             return self._in_new_group(request.group, command, channel)
         check_may_pop(self._broker, request.group, request.topic, request.queue_id)
         wanted = parse_filter(request.topic, request.expression, request.expression_type)
-        if command.flag & IS_ONE_WAY:
+        if command.flag & ONE_WAY_FLAG:
             return None  # nobody would get the messages
         if self._is_late(request):
             return no_message_frame(command)
@@ -86,7 +86,7 @@ class PopHandler:
             return self._from_disk(basket, cold, command, channel)
         return self._answer(basket, command) or self._wait(basket, command, channel)
 
-    def _wait(self, basket: PopResponse, command: Command, channel: Channel) -> bytes | None:
+    def _wait(self, basket: PopResponse, command: RemotingCommand, channel: Channel) -> bytes | None:
         """There was nothing; it is held, or told so."""
         request = basket.request
         look = self._popper(request, basket.wanted, command)
@@ -95,23 +95,23 @@ class PopHandler:
             return no_message_frame(command)
         return None
 
-    async def _in_new_group(self, group: str, command: Command, channel: Channel) -> bytes | None:
+    async def _in_new_group(self, group: str, command: RemotingCommand, channel: Channel) -> bytes | None:
         await self._broker.groups.found_or_created(group)
         return await self._again(command, channel, is_opened=False)
 
-    async def _once_open(self, opening: Awaitable[None], command: Command, channel: Channel) -> bytes | None:
+    async def _once_open(self, opening: Awaitable[None], command: RemotingCommand, channel: Channel) -> bytes | None:
         await opening
         return await self._again(command, channel, is_opened=True)
 
-    async def _again(self, command: Command, channel: Channel, *, is_opened: bool) -> bytes | None:
-        serve = self.pop if command.code == Code.POP_MESSAGE else self.notify
+    async def _again(self, command: RemotingCommand, channel: Channel, *, is_opened: bool) -> bytes | None:
+        serve = self.pop if command.code == RequestCode.POP_MESSAGE else self.notify
         again = serve(command, channel, is_opened=is_opened)
         return again if again is None or isinstance(again, bytes) else await again
 
-    def _is_late(self, request: PopMessage | Notification) -> bool:
+    def _is_late(self, request: PopMessage | NotificationRequest) -> bool:
         return self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
 
-    def _answer(self, basket: PopResponse, command: Command) -> bytes | None:
+    def _answer(self, basket: PopResponse, command: RemotingCommand) -> bytes | None:
         """None if nothing was taken. What was taken is in flight when this returns."""
         self._taking.close(basket)
         if not basket.count:
@@ -121,7 +121,9 @@ class PopHandler:
         self._broker.counters.pulled(request.group, request.topic, basket.count, size)
         return encode_response(command, HandlerResponse(basket.header(), basket.records, remark="FOUND"))
 
-    async def _from_disk(self, basket: PopResponse, cold: Queue, command: Command, channel: Channel) -> bytes | None:
+    async def _from_disk(
+        self, basket: PopResponse, cold: Queue, command: RemotingCommand, channel: Channel
+    ) -> bytes | None:
         """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
         await channel.writable()
         group, reading = basket.request.group, self._taking.reading
@@ -150,7 +152,7 @@ class PopHandler:
                 reading.discard((group, queue))
                 self._hold.wake(queue)
 
-    def _popper(self, request: PopMessage, wanted: SubscriptionFilter, command: Command) -> PollAttempt:
+    def _popper(self, request: PopMessage, wanted: SubscriptionFilter, command: RemotingCommand) -> PollAttempt:
         key = (
             request.group,
             request.topic,
@@ -184,9 +186,9 @@ class PopHandler:
 
     # -- notification -------------------------------------------------------------------------------------------------
 
-    def notify(self, command: Command, channel: Channel, *, is_opened: bool = False) -> FrameResult:
+    def notify(self, command: RemotingCommand, channel: Channel, *, is_opened: bool = False) -> FrameResult:
         self._pops.check()
-        request = headers.read(Notification, command.ext)
+        request = headers.read(NotificationRequest, command.ext)
         if self._broker.groups.get(request.group) is None:
             return self._in_new_group(request.group, command, channel)
         check_may_pop(self._broker, request.group, request.topic, request.queue_id)
@@ -196,14 +198,18 @@ class PopHandler:
 
         def look(is_over: bool) -> bytes | None:
             has_message = self._has_message(request)
-            return encode_response(command, HandlerResponse(Notified(has_message))) if has_message or is_over else None
+            return (
+                encode_response(command, HandlerResponse(NotificationResponse(has_message)))
+                if has_message or is_over
+                else None
+            )
 
-        said = look(self._is_late(request) or bool(command.flag & IS_ONE_WAY))
-        if said is None and not command.flag & IS_ONE_WAY and not self._park(request, command, channel, look):
+        said = look(self._is_late(request) or bool(command.flag & ONE_WAY_FLAG))
+        if said is None and not command.flag & ONE_WAY_FLAG and not self._park(request, command, channel, look):
             return look(True)
         return said
 
-    def _has_message(self, request: Notification) -> bool:
+    def _has_message(self, request: NotificationRequest) -> bool:
         self._pops.check()
         group, taking = request.group, self._taking
         queues = taking.queues(request.topic, request.queue_id)
@@ -216,7 +222,9 @@ class PopHandler:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _park(self, request: PopMessage | Notification, command: Command, channel: Channel, look: PollAttempt) -> bool:
+    def _park(
+        self, request: PopMessage | NotificationRequest, command: RemotingCommand, channel: Channel, look: PollAttempt
+    ) -> bool:
         """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
         left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
         hold_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
@@ -241,8 +249,14 @@ class PopHandler:
         try:
             self._hold.park(ParkedPop(request, queues, resume, channel), hold_ms)
         except Busy as refusal:
-            said = HandlerResponse(Notified(False, polling_full=True)) if isinstance(request, Notification) else None
-            full = encode_response(command, said or HandlerResponse(code=Response.POLLING_FULL, remark=str(refusal)))
+            said = (
+                HandlerResponse(NotificationResponse(False, polling_full=True))
+                if isinstance(request, NotificationRequest)
+                else None
+            )
+            full = encode_response(
+                command, said or HandlerResponse(code=ResponseCode.POLLING_FULL, remark=str(refusal))
+            )
             if full is not None:
                 channel.write(full)
             return True

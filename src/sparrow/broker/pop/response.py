@@ -10,7 +10,7 @@ from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.model.queue import Queue, QueueOffset
 from sparrow.store.spi import ReadResult, Slice
 from sparrow.wire import record
-from sparrow.wire.headers import PopMessage, Popped
+from sparrow.wire.headers import PopMessage, PopMessageResponse
 
 ANSWER_BYTES_MAX = 256 * 1024
 """What an answer holds; more only if a single message is larger."""
@@ -70,14 +70,14 @@ class PopResponse:
         size = 0
         for raw in found.records():
             if kept and (len(kept) >= self.free or size + len(raw) > self.room_bytes):
-                next_offset = QueueOffset(record.place_of(raw))
+                next_offset = QueueOffset(record.queue_offset_of(raw))
                 return Slice(kept, [len(each) for each in kept], next_offset, found.bounds)
             kept.append(raw)
             size += len(raw)
         return found
 
-    def header(self) -> Popped:
-        return Popped(
+    def header(self) -> PopMessageResponse:
+        return PopMessageResponse(
             pop_ms=self.now_ms,
             invisible_ms=self.request.invisible_ms,
             revive_queue=receipt_handles.FIFO_REVIVE_QUEUE if self.request.in_order else REVIVE_QUEUE,

@@ -25,7 +25,7 @@ from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import BrokerStore, PendingAppend, Slice, await_append
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.properties import property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -152,14 +152,14 @@ class Reviver:
         topic = lot.queue.topic
         name = topic if topic.startswith(RETRY_TOPIC_PREFIX) else pop_retry_topic(group.name, topic)
         alive = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, name.removeprefix(RETRY_TOPIC_PREFIX))
-        if any(record.redraft(raw).reconsume_times >= group.retries_max for raw in records.values()):
+        if any(record.draft_from_record(raw).reconsume_times >= group.retries_max for raw in records.values()):
             return alive, await self._topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
         return alive, None
 
     def _store_again(
         self, lot: InFlightBatch, group: Group, raw: memoryview, alive: Topic, dead: Topic | None
     ) -> PendingAppend:
-        draft = record.redraft(raw)
+        draft = record.draft_from_record(raw)
         is_dead = draft.reconsume_times >= group.retries_max and dead is not None
         draft.reconsume_times += 1
         queue = Queue(dead.name if is_dead and dead is not None else alive.name, 0)
@@ -174,14 +174,14 @@ class Reviver:
     def _words(self, lot: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         said = draft.properties
         words: dict[str, str] = {}
-        if value_of(said, b"RETRY_TOPIC") is None:
+        if property_value(said, b"RETRY_TOPIC") is None:
             words["RETRY_TOPIC"] = lot.queue.topic
-        if value_of(said, b"1ST_POP_TIME") is None:
+        if property_value(said, b"1ST_POP_TIME") is None:
             words["1ST_POP_TIME"] = str(lot.pop_ms)
-        if value_of(said, b"ORIGIN_MESSAGE_ID") is None:
+        if property_value(said, b"ORIGIN_MESSAGE_ID") is None:
             message = record.decode(raw, verify_crc=False, expand=False)
             words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
-        return with_values(said, words)
+        return set_properties(said, words)
 
     async def _records(self, lot: InFlightBatch) -> dict[int, memoryview]:
         """Those still in flight, as far as retention has left them."""
@@ -191,7 +191,9 @@ class Reviver:
         while offset <= wanted[-1]:
             slice_ = await self._store.read(lot.queue, offset, count_max=wanted[-1] + 1 - offset, bytes_max=4 << 20)
             if isinstance(slice_, Slice):
-                found |= {place: raw for raw in slice_.records() if (place := record.place_of(raw)) <= wanted[-1]}
+                found |= {
+                    place: raw for raw in slice_.records() if (place := record.queue_offset_of(raw)) <= wanted[-1]
+                }
                 offset = slice_.next_offset
             elif slice_.bounds.first > offset:
                 offset = slice_.bounds.first

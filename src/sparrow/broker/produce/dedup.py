@@ -22,7 +22,7 @@ from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult, Store
 from sparrow.wire import record
-from sparrow.wire.properties import value_of
+from sparrow.wire.properties import property_value
 
 SENDS_PER_PRODUCER_MAX, PRODUCERS_MAX = 4096, 10_000
 INDEX_SEARCH_WINDOW_MS = 120_000
@@ -38,10 +38,10 @@ class ProducerSequence(NamedTuple):
 
 def producer_sequence_of(properties: bytes) -> ProducerSequence | None:
     """None: a message that may be stored as often as it is sent."""
-    producer_id = value_of(properties, PROPERTY_PRODUCER_ID.encode())
+    producer_id = property_value(properties, PROPERTY_PRODUCER_ID.encode())
     if producer_id is None:
         return None
-    number = value_of(properties, PROPERTY_SEQUENCE.encode())
+    number = property_value(properties, PROPERTY_SEQUENCE.encode())
     if number is None or not number.isascii() or not number.isdigit():
         raise IllegalMessage(f"it names its producer ({PROPERTY_PRODUCER_ID}) but has no number ({PROPERTY_SEQUENCE})")
     return ProducerSequence(producer_id, int(number))

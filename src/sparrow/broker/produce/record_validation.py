@@ -25,14 +25,14 @@ from sparrow.model.priority import PROPERTY_PRIORITY, Priority, parse_priority, 
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import columns
-from sparrow.wire.columns.encoder import crcs_of
-from sparrow.wire.properties import value_of
-from sparrow.wire.queue_batches import Portion
-from sparrow.wire.record import BORN_IPV6
+from sparrow.wire.columns.encoder import body_crcs
+from sparrow.wire.properties import property_value
+from sparrow.wire.queue_batches import QueueBatch
+from sparrow.wire.record import BORN_HOST_IPV6_FLAG
 
-_AT_CRC: int = columns.HEADER.fields["crc"][1]  # type: ignore[index]
-_AT_BORN_HOST: int = columns.HEADER.fields["born_host"][1]  # type: ignore[index]
-_AT_SYS_FLAG: int = columns.HEADER.fields["sys_flag"][1]  # type: ignore[index]
+_AT_CRC: int = columns.HEADER_DTYPE.fields["crc"][1]  # type: ignore[index]
+_AT_BORN_HOST: int = columns.HEADER_DTYPE.fields["born_host"][1]  # type: ignore[index]
+_AT_SYS_FLAG: int = columns.HEADER_DTYPE.fields["sys_flag"][1]  # type: ignore[index]
 _IPV4_BYTES = 8
 _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS")
 _DUE = b"TIMER_DELIVER_MS"
@@ -45,7 +45,7 @@ _WORTH_A_LOOK = (b"DELAY\x01", b"TIMER_DEL", _REFERENCE + b"\x01")
 class IncomingRecords(NamedTuple):
     """A body of portions, on its way to be checked."""
 
-    portions: Sequence[Portion]
+    portions: Sequence[QueueBatch]
     in_lanes: Sequence[bool]
     """Of each portion: whether its topic has lanes."""
     fills_checksum: bool
@@ -56,7 +56,7 @@ class IncomingRecords(NamedTuple):
     now_ms: int
 
 
-def check_destinations(portions: Sequence[Portion], find: Callable[[str], Topic | None]) -> list[bool]:
+def check_destinations(portions: Sequence[QueueBatch], find: Callable[[str], Topic | None]) -> list[bool]:
     """Whether each portion's topic has lanes; or why its queue takes no messages."""
     return [has_lanes(_topic_of(part.queue, find)) for part in portions]
 
@@ -76,9 +76,9 @@ def _topic_of(queue: Queue, find: Callable[[str], Topic | None]) -> Topic:
     return topic
 
 
-def validate_records(arriving: IncomingRecords) -> list[Portion]:
+def validate_records(arriving: IncomingRecords) -> list[QueueBatch]:
     """The portions as they are to be appended, in memory of their own; or why not. Takes its time."""
-    found: list[Portion] = []
+    found: list[QueueBatch] = []
     for part, in_lanes in zip(arriving.portions, arriving.in_lanes, strict=True):
         try:
             whole = _checked(part, arriving)
@@ -88,29 +88,29 @@ def validate_records(arriving: IncomingRecords) -> list[Portion]:
     return found
 
 
-def _checked(part: Portion, arriving: IncomingRecords) -> Portion:
+def _checked(part: QueueBatch, arriving: IncomingRecords) -> QueueBatch:
     data, sizes = bytearray(part.data), part.sizes
-    starts = columns.starts_of(sizes)
+    starts = columns.starts_from_sizes(sizes)
     # Decoding with sizes compares them with what the records say themselves.
     bodies = columns.decode(data, sizes=sizes, columns=["body"], expand=False).column(0)
     largest = int(pc.max(pc.binary_length(bodies)).as_py())
     if largest > arriving.body_bytes_max:
         raise TooLarge("a body", largest, arriving.body_bytes_max)
-    run = columns.Run(data, starts)
+    run = columns.LogRecords(data, starts)
     run.verify(
         topic=part.queue.topic.encode(),
         store_host_bytes=arriving.store_host_bytes,
         verify_crc=not arriving.fills_checksum,
     )
     if arriving.fills_checksum:
-        columns.overlapping(data, ">u4", _AT_CRC)[starts] = crcs_of(bodies)
-    flags = columns.overlapping(data, ">i4", _AT_SYS_FLAG)[starts]
-    if len(arriving.born_host) == _IPV4_BYTES and not (flags & BORN_IPV6).any():
-        columns.overlapping(data, f"V{_IPV4_BYTES}", _AT_BORN_HOST)[starts] = np.void(arriving.born_host)
+        columns.unaligned_view(data, ">u4", _AT_CRC)[starts] = body_crcs(bodies)
+    flags = columns.unaligned_view(data, ">i4", _AT_SYS_FLAG)[starts]
+    if len(arriving.born_host) == _IPV4_BYTES and not (flags & BORN_HOST_IPV6_FLAG).any():
+        columns.unaligned_view(data, f"V{_IPV4_BYTES}", _AT_BORN_HOST)[starts] = np.void(arriving.born_host)
     if any(mark in data for mark in _WORTH_A_LOOK):
         for properties in _properties(data, sizes):
             _check_properties(properties, arriving.now_ms)
-    return Portion(part.queue, memoryview(data), sizes)
+    return QueueBatch(part.queue, memoryview(data), sizes)
 
 
 def _properties(data: bytearray, sizes: object) -> list[bytes]:
@@ -119,12 +119,12 @@ def _properties(data: bytearray, sizes: object) -> list[bytes]:
 
 
 def _check_properties(properties: bytes, now_ms: int) -> None:
-    if value_of(properties, _REFERENCE) is not None:
+    if property_value(properties, _REFERENCE) is not None:
         raise IllegalMessage(f"its property {PROPERTY_REFERENCE} is the broker's own: leave it out")
-    if value_of(properties, _DELIVERED) is not None:
+    if property_value(properties, _DELIVERED) is not None:
         return  # a copy of a message that has waited before
-    late = next((name for name in _DELAYS if value_of(properties, name) not in (None, "0")), None)
-    due = value_of(properties, _DUE)
+    late = next((name for name in _DELAYS if property_value(properties, name) not in (None, "0")), None)
+    due = property_value(properties, _DUE)
     if due is not None and not (due.isascii() and due.isdecimal() and int(due) <= now_ms):
         late = _DUE  # one whose time has passed is simply delivered, as when it is sent
     if late is not None:
@@ -133,19 +133,19 @@ def _check_properties(properties: bytes, now_ms: int) -> None:
         )
 
 
-def _laned(part: Portion) -> Iterator[Portion]:
+def _laned(part: QueueBatch) -> Iterator[QueueBatch]:
     """A portion for a part of a topic, by lanes."""
     topic, number = part.queue
     if _PRIORITY + b"\x01" not in bytes(part.data):
         yield part._replace(queue=Queue(topic, read_queue_id(number, Priority.MIDDLE)))
         return
-    words = [value_of(properties, _PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)]
+    words = [property_value(properties, _PRIORITY) for properties in _properties(bytearray(part.data), part.sizes)]
     lanes = np.array([parse_priority(word) for word in words])
-    starts = columns.starts_of(part.sizes)
+    starts = columns.starts_from_sizes(part.sizes)
     for lane in Priority:
         rows = np.flatnonzero(lanes == lane)
         if len(rows):
             data = b"".join(
                 [part.data[at : at + size] for at, size in zip(starts[rows], part.sizes[rows], strict=True)]
             )
-            yield Portion(Queue(topic, read_queue_id(number, lane)), memoryview(data), part.sizes[rows])
+            yield QueueBatch(Queue(topic, read_queue_id(number, lane)), memoryview(data), part.sizes[rows])

@@ -16,10 +16,10 @@ from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.headers import PushReply, SendMessage, Sent
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.headers import PushReply, SendMessage, SendMessageResponse
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.properties import property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
     failure = await _push(request, properties, broker, call)
     draft = Draft(
         body=bytes(call.command.body),
-        properties=with_values(strip_references(properties), {"CLUSTER": broker.settings.cluster}),
+        properties=set_properties(strip_references(properties), {"CLUSTER": broker.settings.cluster}),
         flag=request.flag,
         sys_flag=request.sys_flag,
         born_ms=request.born_ms,
@@ -45,15 +45,15 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
     appended = await broker.store.append(queue, (draft,))
     broker.counters.sent(request.topic, 1, len(call.command.body))
     offset_id = format_offset_id(broker.address.as_host(), appended.physical_offsets[0])
-    header = Sent(offset_id, queue.id, appended.offset, value_of(draft.properties, b"UNIQ_KEY"))
+    header = SendMessageResponse(offset_id, queue.id, appended.offset, property_value(draft.properties, b"UNIQ_KEY"))
     if failure is not None:
-        return HandlerResponse(header, code=Response.SYSTEM_ERROR, remark=failure)
+        return HandlerResponse(header, code=ResponseCode.SYSTEM_ERROR, remark=failure)
     return HandlerResponse(header)
 
 
 async def _push(request: SendMessage, properties: bytes, broker: Broker, call: RequestContext) -> str | None:
     """Why it did not reach its asker; None if it did."""
-    client_id = value_of(properties, b"REPLY_TO_CLIENT")
+    client_id = property_value(properties, b"REPLY_TO_CLIENT")
     if client_id is None:
         return "the reply does not say who asked (REPLY_TO_CLIENT)"
     member = broker.members.producer_client(client_id)
@@ -72,24 +72,24 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: R
         born_host=call.channel.address,
         store_host=str(broker.address),
         store_ms=now_ms,
-        properties=with_values(properties, {"PUSH_REPLY_TIME": str(now_ms)}).decode(),
+        properties=set_properties(properties, {"PUSH_REPLY_TIME": str(now_ms)}).decode(),
         reconsume_times=request.reconsume_times,
         unit_mode=request.unit_mode,
     )
     channel: Channel = member.channel
     try:
         answer = await channel.request(
-            Code.PUSH_REPLY_MESSAGE_TO_CLIENT, header, call.command.body, timeout_ms=PUSH_TIMEOUT_MS
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, header, call.command.body, timeout_ms=PUSH_TIMEOUT_MS
         )
     except SparrowError as error:
         log.info("a reply was not pushed", extra={"client": client_id, "why": str(error)})
         return f"client {client_id!r}, who asked, did not take the reply: {error}"
-    if answer.code != Response.SUCCESS:
+    if answer.code != ResponseCode.SUCCESS:
         return f"client {client_id!r}, who asked, did not take the reply: {answer.remark or answer.code}"
     return None
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.SEND_REPLY_MESSAGE: handle_reply,
-    Code.SEND_REPLY_MESSAGE_V2: handle_reply,
+    RequestCode.SEND_REPLY_MESSAGE: handle_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: handle_reply,
 }

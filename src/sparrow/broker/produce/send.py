@@ -25,13 +25,13 @@ from sparrow.net.dispatcher import HandlerResponse, InlineHandler, encode_error,
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, PendingAppend
 from sparrow.wire import batch, headers
-from sparrow.wire.codes import OUR_VERSION, Code, Response
+from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode, ResponseCode
 from sparrow.wire.columns import batch as columns_batch
-from sparrow.wire.frame import IS_ONE_WAY, Command, Serialization, fields_of
-from sparrow.wire.headers import SendMessage, SendMessageV2, Sent
-from sparrow.wire.message_ids import UniqueIds, offset_id_prefix
-from sparrow.wire.properties import encode, has, value_of, with_values
-from sparrow.wire.record import HIDDEN, pack_host
+from sparrow.wire.frame import ONE_WAY_FLAG, RemotingCommand, Serialization, decode_ext_fields
+from sparrow.wire.headers import SendMessage, SendMessageResponse, SendMessageV2
+from sparrow.wire.message_ids import UniqueIdGenerator, offset_id_prefix
+from sparrow.wire.properties import encode, has_property, property_value, set_properties
+from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
 _REGION = "DefaultRegion"
 _MANY = 400
@@ -41,7 +41,7 @@ _JSON = Serialization.JSON
 _START = Struct(">II")
 _FORM = (
     b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":'
-    + str(OUR_VERSION).encode()
+    + str(ADVERTISED_VERSION).encode()
     + b',"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}}'
 )
@@ -63,7 +63,7 @@ class SendHandler:
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
         self._id_prefix_bytes = self._id_prefix.encode()
-        self._unique_ids = UniqueIds(host.ip, host.port, id(self), broker.now_ms)
+        self._unique_ids = UniqueIdGenerator(host.ip, host.port, id(self), broker.now_ms)
         # Replies need the cluster; consumers of 5.x trace nothing of a message that does not say its region.
         stamp = {"CLUSTER": broker.settings.cluster, "MSG_REGION": _REGION, "TRACE_ON": "true"}
         self._stamp = encode(stamp)
@@ -72,25 +72,25 @@ class SendHandler:
 
     def handlers(self) -> dict[int, InlineHandler]:
         return {
-            Code.SEND_MESSAGE: self.send,
-            Code.SEND_MESSAGE_V2: self.send_v2,
-            Code.SEND_BATCH_MESSAGE: self.send_v2,
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
         }
 
-    def send(self, command: Command, channel: Channel) -> FrameResult:
+    def send(self, command: RemotingCommand, channel: Channel) -> FrameResult:
         return self._send(headers.read(SendMessage, command.ext), command, channel)
 
-    def send_v2(self, command: Command, channel: Channel) -> FrameResult:
+    def send_v2(self, command: RemotingCommand, channel: Channel) -> FrameResult:
         return self._send(headers.read(SendMessageV2, command.ext), command, channel)
 
-    def _send(self, request: SendMessage, command: Command, channel: Channel) -> FrameResult:
+    def _send(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> FrameResult:
         if request.topic in BROKER_ONLY_TOPICS:
             raise broker_only_topic(request.topic)
         topic = self._topics.get(request.topic)
         if topic is None:
             return self._to_new_topic(request, command, channel)
         queue = choose_queue(request, topic)
-        if request.batch or command.code == Code.SEND_BATCH_MESSAGE:
+        if request.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
             placing = self._append_batch(request, command, channel, queue)
             if not isinstance(placing, AppendResult):
                 return self._answer_later(request, command, channel, None, placing)
@@ -111,7 +111,7 @@ class SendHandler:
             return self._answer(request, command, channel, queue, placing, draft.properties)
         return self._answer_later(request, command, channel, queue, placing, draft.properties)
 
-    async def _to_new_topic(self, request: SendMessage, command: Command, channel: Channel) -> bytes | None:
+    async def _to_new_topic(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> bytes | None:
         await self._topics.create_for_send(
             request.topic, template=request.template_topic, queues=request.template_queues
         )
@@ -123,7 +123,7 @@ class SendHandler:
     async def _send_once(
         self,
         request: SendMessage,
-        command: Command,
+        command: RemotingCommand,
         channel: Channel,
         queue: Queue,
         draft: Draft,
@@ -131,14 +131,14 @@ class SendHandler:
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
         assert self._repeats is not None, "only a log must be looked through"
-        await self._repeats.look(request.topic, ticket, value_of(draft.properties, b"UNIQ_KEY") or "")
+        await self._repeats.look(request.topic, ticket, property_value(draft.properties, b"UNIQ_KEY") or "")
         said = self._send_new(request, command, channel, queue, draft, ticket)
         return said if isinstance(said, bytes) or said is None else await said
 
     def _send_new(
         self,
         request: SendMessage,
-        command: Command,
+        command: RemotingCommand,
         channel: Channel,
         queue: Queue,
         draft: Draft,
@@ -160,14 +160,14 @@ class SendHandler:
     def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> PendingAppend:
         """Store a message where it belongs for now: in its queue, or where it waits for its time or its producer."""
         words = request.properties
-        if not ("DELAY" in words or "TIMER_D" in words or "TRAN_MSG" in words or request.sys_flag & HIDDEN):
+        if not ("DELAY" in words or "TIMER_D" in words or "TRAN_MSG" in words or request.sys_flag & HIDDEN_FLAG):
             return self._store.append_soon(queue, (draft,))
         properties = draft.properties
         level = _number(properties, b"DELAY") or 0
-        is_half = value_of(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
+        is_half = property_value(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
         if is_half:
             return self._broker.transactions.put_half(queue, draft)
-        if request.sys_flag & HIDDEN:
+        if request.sys_flag & HIDDEN_FLAG:
             raise IllegalMessage("its flags say it is half of a transaction, its properties do not (TRAN_MSG)")
         if level > 0:
             return self._broker.delay.put_level(queue, draft, level)
@@ -191,7 +191,7 @@ class SendHandler:
         return _number(properties, b"TIMER_DELIVER_MS")
 
     async def _bury(
-        self, request: SendMessage, command: Command, channel: Channel, queue: Queue, draft: Draft
+        self, request: SendMessage, command: RemotingCommand, channel: Channel, queue: Queue, draft: Draft
     ) -> bytes | None:
         group = self._broker.groups[retry.group_of_retry_topic(queue.topic)]
         appended = await retry.append_dead_letter(self._broker, group, draft)
@@ -200,7 +200,7 @@ class SendHandler:
 
     # -- what is stored -----------------------------------------------------------------------------------------------
 
-    def _draft(self, request: SendMessage, command: Command, channel: Channel) -> Draft:
+    def _draft(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> Draft:
         properties = _ended(request.properties.encode())
         # Spelled out, for every message comes this way: there, either first or behind another.
         if b"\x02UNIQ_KEY\x01" not in properties and not properties.startswith(b"UNIQ_KEY\x01"):
@@ -208,7 +208,7 @@ class SendHandler:
         if b"\x02CLUSTER\x01" not in properties and not properties.startswith(b"CLUSTER\x01"):
             properties += self._stamp
         if b"POP_CK\x01" in properties:  # a handle is the broker's to give
-            properties = with_values(properties, {"POP_CK": ""})
+            properties = set_properties(properties, {"POP_CK": ""})
         properties = strip_references(properties)
         return Draft(
             body=command.body,
@@ -221,20 +221,22 @@ class SendHandler:
             token=self._token_of(command) if self._keeps_tokens else 0,
         )
 
-    def _token_of(self, command: Command) -> int:
+    def _token_of(self, command: RemotingCommand) -> int:
         """The number of the token that signed it."""
-        token = self._store.tokens_now().get(fields_of(command.ext).get("AccessKey", ""))
+        token = self._store.tokens_now().get(decode_ext_fields(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
-    def _append_batch(self, request: SendMessage, command: Command, channel: Channel, queue: Queue) -> PendingAppend:
+    def _append_batch(
+        self, request: SendMessage, command: RemotingCommand, channel: Channel, queue: Queue
+    ) -> PendingAppend:
         body = command.body
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise IllegalMessage("a batch cannot go to a retry topic: messages are retried one by one")
-        if request.sys_flag & HIDDEN:
+        if request.sys_flag & HIDDEN_FLAG:
             raise IllegalMessage("a batch cannot be part of a transaction")
         if len(body) > self._message_bytes_max:
             raise TooLarge("the batch", len(body), self._message_bytes_max)
-        if len(body) < batch.SMALLEST_BYTES:
+        if len(body) < batch.BATCH_MESSAGE_BYTES_MIN:
             raise Refused("the batch holds no message")
         if _is_for_later(request.properties.encode()):
             raise IllegalMessage("a batch cannot be delayed: send its messages one by one")
@@ -244,7 +246,7 @@ class SendHandler:
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
                 return self._store.append_soon(queue, self._drafts(request, command, channel))
-            encoded = columns_batch.to_records(
+            encoded = columns_batch.batch_to_records(
                 body,
                 topic=request.topic,
                 sys_flag=request.sys_flag,
@@ -258,7 +260,7 @@ class SendHandler:
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
 
-    def _drafts(self, request: SendMessage, command: Command, channel: Channel) -> list[Draft]:
+    def _drafts(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> list[Draft]:
         members = batch.decode(command.body)
         token = self._token_of(command) if self._keeps_tokens else 0
         if any(_is_for_later(member.properties) for member in members):
@@ -282,7 +284,7 @@ class SendHandler:
     def _answer(
         self,
         request: SendMessage,
-        command: Command,
+        command: RemotingCommand,
         channel: Channel,
         queue: Queue,
         appended: AppendResult,
@@ -302,7 +304,7 @@ class SendHandler:
             if error is None:
                 frame = self._sent(command, queue, appended, properties)
             elif isinstance(error, FlushTimeout):  # written all the same: the sender gets the place with it
-                frame = self._sent(command, queue, appended, properties, Response.FLUSH_DISK_TIMEOUT, str(error))
+                frame = self._sent(command, queue, appended, properties, ResponseCode.FLUSH_DISK_TIMEOUT, str(error))
             else:
                 frame = encode_error(command, error)
             answered.set_result(frame)
@@ -313,7 +315,7 @@ class SendHandler:
     async def _answer_later(
         self,
         request: SendMessage,
-        command: Command,
+        command: RemotingCommand,
         channel: Channel,
         queue: Queue | None,
         placing: asyncio.Future[AppendResult],
@@ -328,28 +330,30 @@ class SendHandler:
 
     def _sent(
         self,
-        command: Command,
+        command: RemotingCommand,
         queue: Queue,
         appended: AppendResult,
         properties: bytes | None,
-        code: int = Response.SUCCESS,
+        code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> bytes | None:
         """`properties`: of a single message, None for a batch."""
-        if properties is not None and not code and command.serialization is _JSON and not command.flag & IS_ONE_WAY:
+        if properties is not None and not code and command.serialization is _JSON and not command.flag & ONE_WAY_FLAG:
             frame = self._sent_one(command, queue, appended, properties)
             if frame is not None:
                 return frame
-        ids = columns_batch.offset_ids(self._id_prefix, appended.physical_offsets)
-        unique = value_of(properties, b"UNIQ_KEY") if properties is not None else None
+        ids = columns_batch.joined_offset_ids(self._id_prefix, appended.physical_offsets)
+        unique = property_value(properties, b"UNIQ_KEY") if properties is not None else None
         handle = None
         due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
         if due_ms is not None:
             handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique or "")
-        header = Sent(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
+        header = SendMessageResponse(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
         return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 
-    def _sent_one(self, command: Command, queue: Queue, appended: AppendResult, properties: bytes) -> bytes | None:
+    def _sent_one(
+        self, command: RemotingCommand, queue: Queue, appended: AppendResult, properties: bytes
+    ) -> bytes | None:
         """The same frame for the usual case, filled into a form: an encoder would take as long as the append."""
         at = properties.find(b"UNIQ_KEY\x01") + 9
         unique = properties[at : properties.find(b"\x02", at)]
@@ -390,7 +394,7 @@ def _ended(properties: bytes) -> bytes:
 
 def _number(properties: bytes, name: bytes) -> int | None:
     """A property that is a number; None if there is none, or it is not one."""
-    found = value_of(properties, name) if name in properties else None
+    found = property_value(properties, name) if name in properties else None
     if found is None:
         return None
     try:
@@ -403,8 +407,8 @@ def _number(properties: bytes, name: bytes) -> int | None:
 
 def _is_for_later(properties: bytes) -> bool:
     """Whether a message asks for a delivery time."""
-    return bool(_number(properties, b"DELAY")) or any(has(properties, name) for name in _TIMES)
+    return bool(_number(properties, b"DELAY")) or any(has_property(properties, name) for name in _TIMES)
 
 
 def _wants_no_wait(request: SendMessage) -> bool:
-    return value_of(request.properties.encode(), b"WAIT") == "false"
+    return property_value(request.properties.encode(), b"WAIT") == "false"

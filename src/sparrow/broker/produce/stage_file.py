@@ -26,7 +26,7 @@ from typing import NamedTuple
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.wire import queue_batches
 from sparrow.wire.checksum import crc32
-from sparrow.wire.queue_batches import Portion
+from sparrow.wire.queue_batches import QueueBatch
 
 _CHUNK = Struct(">II")
 _SEAL = Struct(">4sIQQ")
@@ -95,9 +95,9 @@ def read_seal(path: Path) -> StageSeal | None:
     return StageSeal(*_SEAL.unpack(tail)[1:])
 
 
-def read_portions(path: Path) -> list[Portion]:
+def read_portions(path: Path) -> list[QueueBatch]:
     """Everything a sealed stage holds, over the mapped file."""
-    found: list[Portion] = []
+    found: list[QueueBatch] = []
     with path.open("rb") as file:
         try:
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from sparrow.broker.produce import stage_file
 from sparrow.broker.produce.stage_file import StageChunk, StageSeal, read_portions
 from sparrow.model.errors import Busy, Refused, SparrowError, StoreFull
-from sparrow.wire.queue_batches import Portion
+from sparrow.wire.queue_batches import QueueBatch
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class StageStore:
             yield
 
     @asynccontextmanager
-    async def claimed(self, names: Sequence[str]) -> AsyncIterator[list[Portion]]:
+    async def claimed(self, names: Sequence[str]) -> AsyncIterator[list[QueueBatch]]:
         """What these stages hold, in this order; nobody else gets it meanwhile."""
         stages = [self._sealed(name) for name in names]
         if len(set(names)) != len(names):

@@ -21,17 +21,17 @@ from sparrow.net.dispatcher import RequestContext, RequestHandler
 from sparrow.store.log import LogStore
 from sparrow.store.spi import QueueRecords
 from sparrow.wire import queue_batches
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import (
     AppendOnce,
     CommitStages,
-    Committed,
-    Done,
-    LedgerFound,
+    CommitStagesResponse,
+    EmptyHeader,
     QueryLedger,
+    QueryLedgerResponse,
     SealStage,
+    SealStageResponse,
     StageRecords,
-    StageSealed,
 )
 from sparrow.wire.record import pack_host
 
@@ -40,28 +40,28 @@ STAGES_PER_COMMIT_MAX = 10_000
 _IPV4_BYTES = 8
 
 
-async def stage_records(request: StageRecords, broker: Broker, call: RequestContext) -> Done:
+async def stage_records(request: StageRecords, broker: Broker, call: RequestContext) -> EmptyHeader:
     """One more body for a stage."""
     if request.seq < 0:
         raise Refused(f"{request.seq} is no number of a body: they start at 0")
     arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
     await broker.stages.add(request.stage, request.seq, len(call.command.body), partial(_chunk, arriving))
-    return Done()
+    return EmptyHeader()
 
 
-async def seal_stage(request: SealStage, broker: Broker, _call: RequestContext) -> StageSealed:
+async def seal_stage(request: SealStage, broker: Broker, _call: RequestContext) -> SealStageResponse:
     """Nothing more will come. The stage is there until it is committed or dropped, or until its time is up."""
     found = await broker.stages.seal(request.stage, request.chunks)
-    return StageSealed(found.rows, found.size_bytes)
+    return SealStageResponse(found.rows, found.size_bytes)
 
 
-async def commit_stages(request: CommitStages, broker: Broker, call: RequestContext) -> Committed:
+async def commit_stages(request: CommitStages, broker: Broker, call: RequestContext) -> CommitStagesResponse:
     """All that the stages hold becomes messages, unless the scope has got so far already. Either way they are gone."""
     names = call.body(list[str])
     if len(names) > STAGES_PER_COMMIT_MAX:
         raise Refused(f"{len(names)} stages are too many for one commit: {STAGES_PER_COMMIT_MAX} are possible")
     async with broker.stages.turn(request.scope):
-        outcome = Committed("already", 0)
+        outcome = CommitStagesResponse("already", 0)
         if not await _has_got(broker, request.scope, request.number):
             async with broker.stages.claimed(names) as found:
                 outcome = await _appended(broker, request.scope, request.number, found)
@@ -69,22 +69,22 @@ async def commit_stages(request: CommitStages, broker: Broker, call: RequestCont
     return outcome
 
 
-async def drop_stages(_request: Done, broker: Broker, call: RequestContext) -> Done:
+async def drop_stages(_request: EmptyHeader, broker: Broker, call: RequestContext) -> EmptyHeader:
     """The stages are gone, whether they were there or not."""
     await broker.stages.drop(call.body(list[str]))
-    return Done()
+    return EmptyHeader()
 
 
-async def query_ledger(request: QueryLedger, broker: Broker, _call: RequestContext) -> LedgerFound:
-    return LedgerFound(await broker.store.ledger(request.scope))
+async def query_ledger(request: QueryLedger, broker: Broker, _call: RequestContext) -> QueryLedgerResponse:
+    return QueryLedgerResponse(await broker.store.ledger(request.scope))
 
 
-async def append_once(request: AppendOnce, broker: Broker, call: RequestContext) -> Committed:
+async def append_once(request: AppendOnce, broker: Broker, call: RequestContext) -> CommitStagesResponse:
     """The records in the body become messages, unless the scope has got so far already."""
     with broker.stages.arriving(len(call.command.body)):
         async with broker.stages.turn(request.scope):
             if await _has_got(broker, request.scope, request.number):
-                return Committed("already", 0)
+                return CommitStagesResponse("already", 0)
             arriving = _arriving(broker, call, fills_checksum=request.fills_checksum)
             found = await broker.stages.in_thread(validate_records, arriving)
             return await _appended(broker, request.scope, request.number, found)
@@ -122,7 +122,7 @@ def _chunk(arriving: IncomingRecords) -> StageChunk:
     return StageChunk(queue_batches.encode(found), *_measured(found))
 
 
-def _measured(found: Sequence[queue_batches.Portion]) -> tuple[int, int]:
+def _measured(found: Sequence[queue_batches.QueueBatch]) -> tuple[int, int]:
     return sum(len(part.sizes) for part in found), sum(len(part.data) for part in found)
 
 
@@ -131,24 +131,26 @@ async def _has_got(broker: Broker, scope: str, number: int) -> bool:
     return noted is not None and number <= noted
 
 
-async def _appended(broker: Broker, scope: str, number: int, found: Sequence[queue_batches.Portion]) -> Committed:
+async def _appended(
+    broker: Broker, scope: str, number: int, found: Sequence[queue_batches.QueueBatch]
+) -> CommitStagesResponse:
     for name in {part.queue.topic for part in found}:
         if not broker.topics[name].is_writable:
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     # Checked when they came, and what the files say is checked against their own checksums.
     group = [QueueRecords(*part) for part in found]
     if not await broker.store.append_group(scope, number, group, verify_crc=False):
-        return Committed("already", 0)
+        return CommitStagesResponse("already", 0)
     for part in found:
         broker.counters.sent(part.queue.topic, len(part.sizes), len(part.data))
-    return Committed("committed", _measured(found)[0])
+    return CommitStagesResponse("committed", _measured(found)[0])
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.STAGE_RECORDS: stage_records,
-    Code.SEAL_STAGE: seal_stage,
-    Code.COMMIT_STAGES: commit_stages,
-    Code.DROP_STAGES: drop_stages,
-    Code.QUERY_LEDGER: query_ledger,
-    Code.APPEND_ONCE: append_once,
+    RequestCode.STAGE_RECORDS: stage_records,
+    RequestCode.SEAL_STAGE: seal_stage,
+    RequestCode.COMMIT_STAGES: commit_stages,
+    RequestCode.DROP_STAGES: drop_stages,
+    RequestCode.QUERY_LEDGER: query_ledger,
+    RequestCode.APPEND_ONCE: append_once,
 }

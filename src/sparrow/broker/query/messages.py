@@ -12,10 +12,10 @@ from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandl
 from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import Slice, Store
 from sparrow.wire import record
-from sparrow.wire.bodies import QueueEntries, QueueEntry
-from sparrow.wire.codes import Code, Response
+from sparrow.wire.bodies import ConsumeQueueEntries, ConsumeQueueEntry
+from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.hashes import tags_code
-from sparrow.wire.headers import MessagesFound, QueryConsumeQueue, QueryMessage, ViewMessage
+from sparrow.wire.headers import QueryConsumeQueue, QueryMessage, QueryMessageResponse, ViewMessage
 
 MATCHES_MAX = 64
 """RocketMQ answers no more, whatever is asked for."""
@@ -38,10 +38,12 @@ async def query_by_key(request: QueryMessage, broker: Broker, _call: RequestCont
         found = [bytes(raw) for each in found if (raw := await resolve_record(broker.store, each)) is not None]
     if not found:
         return HandlerResponse(
-            code=Response.QUERY_NOT_FOUND,
+            code=ResponseCode.QUERY_NOT_FOUND,
             remark=f"no message of topic {request.topic!r} has the key {request.key!r} in that span of time",
         )
-    return HandlerResponse(MessagesFound(searched_ms, searched_to), _newest(found, broker.settings.pull_bytes_max))
+    return HandlerResponse(
+        QueryMessageResponse(searched_ms, searched_to), _newest(found, broker.settings.pull_bytes_max)
+    )
 
 
 def _newest(records: list[bytes], bytes_max: int) -> list[bytes]:
@@ -62,7 +64,7 @@ async def view_message(request: ViewMessage, broker: Broker, _call: RequestConte
     whole = await resolve_record(broker.store, found) if found is not None else None
     if whole is None:
         return HandlerResponse(
-            code=Response.SYSTEM_ERROR, remark=f"no message starts at physical offset {request.physical_offset}"
+            code=ResponseCode.SYSTEM_ERROR, remark=f"no message starts at physical offset {request.physical_offset}"
         )
     return HandlerResponse(body=bytes(whole))
 
@@ -83,9 +85,9 @@ async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call:
     for message, size in zip(messages, sizes, strict=True):
         code = _tags_code(message)
         is_for_group = wanted is None or wanted.tags_codes is None or code in wanted.tags_codes
-        entries.append(QueueEntry(message.physical_offset, size, code, eval=is_for_group))
+        entries.append(ConsumeQueueEntry(message.physical_offset, size, code, eval=is_for_group))
     first, end = found.bounds
-    return HandlerResponse.of(QueueEntries(entries, first, end, wanted.data if wanted is not None else None))
+    return HandlerResponse.of(ConsumeQueueEntries(entries, first, end, wanted.data if wanted is not None else None))
 
 
 def _tags_code(message: StoredMessage) -> int:
@@ -104,13 +106,13 @@ async def store_ms_at(store: Store, queue: Queue, offset: int) -> int | None:
 
 def store_ms_of(head: bytes | memoryview) -> int:
     """The store time in a record, read without taking the rest apart."""
-    sys_flag = int.from_bytes(head[record.AT_SYS_FLAG : record.AT_SYS_FLAG + 4], "big")
-    at = record.AT_STORE_TIME + (12 if sys_flag & record.BORN_IPV6 else 0)
+    sys_flag = int.from_bytes(head[record.SYS_FLAG_POSITION : record.SYS_FLAG_POSITION + 4], "big")
+    at = record.STORE_TIME_POSITION + (12 if sys_flag & record.BORN_HOST_IPV6_FLAG else 0)
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
 HANDLERS: dict[int, RequestHandler[Broker]] = {
-    Code.QUERY_MESSAGE: query_by_key,
-    Code.VIEW_MESSAGE_BY_ID: view_message,
-    Code.QUERY_CONSUME_QUEUE: query_consume_queue,
+    RequestCode.QUERY_MESSAGE: query_by_key,
+    RequestCode.VIEW_MESSAGE_BY_ID: view_message,
+    RequestCode.QUERY_CONSUME_QUEUE: query_consume_queue,
 }

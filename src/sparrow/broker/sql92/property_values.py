@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sparrow.broker.sql92.java_numbers import INT32_MAX, INT32_MIN, NUMBER_PARSERS
 from sparrow.broker.sql92.syntax_tree import ValueType
-from sparrow.wire.columns.layout import Bools, Ints, cut_short, overlapping, window
+from sparrow.wire.columns.layout import Bools, Ints, copy_short_slices, data_and_offsets, unaligned_view
 
 _SHORT_DIGITS_MAX = 9
 """So many digits are an int32 whatever they are."""
@@ -50,11 +50,11 @@ class SelectedProperties:
 
     def __init__(self, property_strings: pa.Array) -> None:
         self.count = len(property_strings)
-        self._data, self._bounds = window(property_strings)
+        self._data, self._bounds = data_and_offsets(property_strings)
         ends = self._bounds[1:][self._bounds[1:] > self._bounds[:-1]]
         if (self._data[ends - 1] != 2).any():
             closed = pc.binary_join_element_wise(property_strings.cast(pa.binary()), b"", b"\x02")
-            self._data, self._bounds = window(closed)
+            self._data, self._bounds = data_and_offsets(closed)
         self._name_ends = np.flatnonzero(self._data == 1)
         self._last_letters = self._data[self._name_ends - 1]
         self._found: dict[str, ValuePositions] = {}
@@ -83,7 +83,7 @@ class SelectedProperties:
         """The values themselves, as binary."""
         if name not in self._values:
             at = self.found(name).at
-            self._values[name] = cut_short(self._data, at, self._ends(at))
+            self._values[name] = copy_short_slices(self._data, at, self._ends(at))
         return self._values[name]
 
     def one_of(self, name: str, texts: list[bytes]) -> Bools:
@@ -104,7 +104,7 @@ class SelectedProperties:
 
     def _reads(self, at: Ints, wanted: bytes) -> Bools:
         """Where these very bytes stand."""
-        items = overlapping(self._data.data, f"V{len(wanted)}")
+        items = unaligned_view(self._data.data, f"V{len(wanted)}")
         if not len(at):
             return np.zeros(0, np.bool_)
         if at[-1] < len(items):
@@ -172,7 +172,7 @@ def _where(hits: Bools, items: Ints) -> Ints:
 
 def _is_plain(values: pa.Array, *, points_max: int, digits_max: int) -> Bools:
     """Digits, perhaps after a minus, perhaps with a point: what Arrow and Java read alike."""
-    data, bounds = window(values)
+    data, bounds = data_and_offsets(values)
     if not len(data):
         return np.zeros(len(values), np.bool_)
     digits = _count((data >= ord("0")) & (data <= ord("9")), bounds)

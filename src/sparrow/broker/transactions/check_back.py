@@ -8,7 +8,7 @@ from sparrow.broker.transactions.half_messages import PROPERTY_CHECK_TIMES
 from sparrow.model.message import StoredMessage
 from sparrow.net.channel import Channel
 from sparrow.wire import record
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import CheckTransaction
 from sparrow.wire.message_ids import format_offset_id
 
@@ -41,7 +41,7 @@ class TransactionCheckBack:
             broker_name=self._broker_name,
         )
         channel: Channel = member.channel
-        channel.tell(Code.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
+        channel.tell(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
 
     def _producer(self, group: str) -> OnlineClient | None:
         members = [each for each in self._members.producers(group) if _can_hear(each.channel)]

@@ -10,7 +10,7 @@ from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC
 from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.model.queue import Queue
 from sparrow.wire import record
-from sparrow.wire.properties import value_of
+from sparrow.wire.properties import property_value
 
 HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
 PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
@@ -34,9 +34,9 @@ class HalfMessage(msgspec.Struct):
 
 def apply_op_record(raw: memoryview, finished: set[int], asked: dict[int, int]) -> None:
     """What an op record says. RocketMQ 5 names several halves in one."""
-    draft = record.redraft(raw)
+    draft = record.draft_from_record(raw)
     words = bytes(draft.body).split(b",")
-    if value_of(draft.properties, b"TAGS") == "c":
+    if property_value(draft.properties, b"TAGS") == "c":
         for word in words:
             offset, _, checks = (part.decode("latin-1") for part in word.partition(b":"))
             if (half_offset := parse_whole_number(offset)) is not None:
@@ -46,11 +46,11 @@ def apply_op_record(raw: memoryview, finished: set[int], asked: dict[int, int]) 
 
 
 def half_message_of(properties: bytes, physical_offset: int, stored_ms: int) -> HalfMessage:
-    seconds = parse_whole_number(value_of(properties, PROPERTY_CHECK_IMMUNITY_S))
-    checks = parse_whole_number(value_of(properties, PROPERTY_CHECK_TIMES.encode())) or 0
+    seconds = parse_whole_number(property_value(properties, PROPERTY_CHECK_IMMUNITY_S))
+    checks = parse_whole_number(property_value(properties, PROPERTY_CHECK_TIMES.encode())) or 0
     return HalfMessage(physical_offset, stored_ms, None if seconds is None else seconds * 1000, checks)
 
 
 def read_physical_offset(raw: bytes | memoryview) -> int:
-    found: int = _PHYSICAL_OFFSET.unpack_from(raw, record.AT_PHYSICAL_OFFSET)[0]
+    found: int = _PHYSICAL_OFFSET.unpack_from(raw, record.PHYSICAL_OFFSET_POSITION)[0]
     return found

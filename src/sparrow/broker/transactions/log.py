@@ -38,8 +38,8 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import value_of, with_values
-from sparrow.wire.record import COMMITTED, ROLLED_BACK, TRANSACTION_MASK
+from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,8 @@ class LogTransactionCoordinator:
     def put_half(self, queue: Queue, draft: Draft) -> AppendResult:
         """Store a message that only its producer's word will deliver."""
         words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
-        draft.properties = with_values(draft.properties, words)
-        draft.sys_flag &= ~TRANSACTION_MASK
+        draft.properties = set_properties(draft.properties, words)
+        draft.sys_flag &= ~TRANSACTION_TYPE_MASK
         appended = self._store.append_now(HALF_QUEUE, (draft,))
         self._halves[appended.offset] = half_message_of(
             draft.properties, appended.physical_offsets[0], appended.store_ms
@@ -103,7 +103,7 @@ class LogTransactionCoordinator:
 
     async def end(self, request: EndTransaction) -> AppendResult | None:
         """Do what the producer says. None: there was nothing to deliver."""
-        if request.verdict not in (COMMITTED, ROLLED_BACK):
+        if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
             return None  # it does not know either: it will be asked again
         offset = request.half_queue_offset
         half = self._halves.get(offset)
@@ -111,13 +111,13 @@ class LogTransactionCoordinator:
             return None  # finished before, or never begun here
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
-        draft = record.redraft(await self._record(offset, half))
-        if value_of(draft.properties, b"PGROUP") != request.group:
+        draft = record.draft_from_record(await self._record(offset, half))
+        if property_value(draft.properties, b"PGROUP") != request.group:
             raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
         # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
         if offset not in self._halves:
             return None
-        appended = self._commit(half, draft) if request.verdict == COMMITTED else None
+        appended = self._commit(half, draft) if request.verdict == TRANSACTION_COMMITTED else None
         self._finish(offset)
         return appended
 
@@ -134,11 +134,11 @@ class LogTransactionCoordinator:
         return raw
 
     def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
-        topic, queue_id = value_of(draft.properties, b"REAL_TOPIC"), value_of(draft.properties, b"REAL_QID")
+        topic, queue_id = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
             raise TransactionNotEnded("its half message does not say where it was to go")
-        draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
+        draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = half.physical_offset
         return self._store.append_now(Queue(topic, number), (draft,))
 
@@ -187,7 +187,7 @@ class LogTransactionCoordinator:
             if offset < begin:
                 await self._take_back(offset)
         async for raw in self._records(HALF_QUEUE, begin):
-            if record.place_of(raw) not in finished:
+            if record.queue_offset_of(raw) not in finished:
                 self._take_in(raw)
         for offset, half in self._halves.items():
             half.checks = max(half.checks, asked.get(offset, 0))
@@ -203,7 +203,7 @@ class LogTransactionCoordinator:
         found = await self._store.read(HALF_QUEUE, offset, count_max=1)
         if isinstance(found, Slice):
             for raw in copy_records(found):
-                if record.place_of(raw) == offset:
+                if record.queue_offset_of(raw) == offset:
                     self._take_in(raw)
 
     def _take_in(self, raw: memoryview) -> None:
@@ -211,7 +211,7 @@ class LogTransactionCoordinator:
             message = record.decode(raw, verify_crc=False, expand=False)
             half = half_message_of(record.properties_of(raw), message.physical_offset, message.store_ms)
         except ProtocolError as cause:
-            log.error("a half message cannot be read", extra={"offset": record.place_of(raw), "why": str(cause)})
+            log.error("a half message cannot be read", extra={"offset": record.queue_offset_of(raw), "why": str(cause)})
             return
         self._halves[message.queue_offset] = half
 
@@ -291,7 +291,7 @@ class LogTransactionCoordinator:
     async def _set_aside(self, offset: int, half: HalfMessage) -> None:
         """Rolled back, and kept where an operator can look at it."""
         try:
-            draft = record.redraft(await self._record(offset, half))
+            draft = record.draft_from_record(await self._record(offset, half))
         except TransactionNotEnded:
             if half.physical_offset >= self._store.watermark(self._store.settings.visible_after):
                 raise  # it is there, and not safe enough yet to be seen
@@ -302,7 +302,7 @@ class LogTransactionCoordinator:
             await self._topics.put(Topic(name=CHECK_LIMIT_TOPIC, read_queues=1, write_queues=1))
         if offset not in self._halves:
             return
-        draft.properties = with_values(draft.properties, {PROPERTY_CHECK_TIMES: str(half.checks)})
+        draft.properties = set_properties(draft.properties, {PROPERTY_CHECK_TIMES: str(half.checks)})
         self._store.append_now(Queue(CHECK_LIMIT_TOPIC, 0), (draft,))
         self._finish(offset)
         log.warning("a transaction was given up", extra={"half_offset": offset, "checks": half.checks})

@@ -30,8 +30,8 @@ from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_d
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import value_of, with_values
-from sparrow.wire.record import COMMITTED, ROLLED_BACK, TRANSACTION_MASK
+from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +62,13 @@ class SqlTransactionCoordinator:
         """Store a message that only its producer's word will deliver."""
         self._store.catalogue.lane(queue)
         words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
-        draft.properties = with_values(draft.properties, words)
-        draft.sys_flag &= ~TRANSACTION_MASK
+        draft.properties = set_properties(draft.properties, words)
+        draft.sys_flag &= ~TRANSACTION_TYPE_MASK
         return asyncio.ensure_future(self._stored(queue, draft))
 
     async def _stored(self, queue: Queue, draft: Draft) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
-        seconds = parse_whole_number(value_of(draft.properties, PROPERTY_CHECK_IMMUNITY_S))
+        seconds = parse_whole_number(property_value(draft.properties, PROPERTY_CHECK_IMMUNITY_S))
         patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
         at_ms = self._now_ms()
         once = deferred_send_key(queue, draft, "half")
@@ -78,7 +78,7 @@ class SqlTransactionCoordinator:
         number = await insert_returning_id(
             self._store.database,
             "hermes_half",
-            producer_group=value_of(draft.properties, b"PGROUP") or "",
+            producer_group=property_value(draft.properties, b"PGROUP") or "",
             topic=queue.topic,
             queue_id=queue.id,
             body=entry.body,
@@ -98,7 +98,7 @@ class SqlTransactionCoordinator:
 
     async def end(self, request: EndTransaction) -> AppendResult | None:
         """Do what the producer says. None: there was nothing to deliver."""
-        if request.verdict not in (COMMITTED, ROLLED_BACK):
+        if request.verdict not in (TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK):
             return None  # it does not know either: it will be asked again
         number = request.half_queue_offset
         found = await self._store.database.rows(
@@ -117,14 +117,14 @@ class SqlTransactionCoordinator:
         async def finished(session: SqlSession) -> bool:
             return await session.change("DELETE FROM hermes_half WHERE id = :id AND state = 'half'", id=number) == 1
 
-        if request.verdict == ROLLED_BACK:
+        if request.verdict == TRANSACTION_ROLLED_BACK:
             async with self._store.database.transaction() as session:
                 await finished(session)
             return None
         if Queue(topic, queue_id) not in self._store.catalogue.lanes:  # made on another broker, a moment ago
             await self._store.topics()
         draft, _ = draft_of_row(body, source_ip, properties)
-        draft.sys_flag = draft.sys_flag & ~TRANSACTION_MASK | COMMITTED
+        draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = number
         entry = row_of_draft(draft, self._store.catalogue.anonymous)
         return await self._store.append_with(Queue(topic, queue_id), [entry], finished)

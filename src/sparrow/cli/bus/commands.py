@@ -20,10 +20,10 @@ from sparrow.cli.bus.location import (
     PrefixOption,
     ScanOption,
     SchemaOption,
-    explained,
-    loaded,
-    opened,
-    reachable,
+    bus_extra_required,
+    load_bus,
+    open_bus,
+    unavailable_if_unreachable,
 )
 from sparrow.model.errors import SettingsError, SparrowError
 
@@ -55,7 +55,7 @@ def ddl(
 
     Example: [bold]sparrow bus ddl --dialect postgresql > bus.sql[/bold]
     """
-    with explained():
+    with bus_extra_required():
         from sparrow.bus.sql.dialect import DATABASE_KINDS, BusTableNames
         from sparrow.bus.sql.tables import ddl as text_of
 
@@ -77,7 +77,7 @@ def check(
 
     Example: [bold]sparrow bus check shop.events:bus[/bold]
     """
-    found = loaded(bus, scan)
+    found = load_bus(bus, scan)
     found.check()
     console = Console()
     table = Table("group", "topic", "handler", "payload", "kind")
@@ -102,7 +102,7 @@ async def _problems(bus: EventBus) -> list[str]:
     bus.settings = bus.shared.settings = replace(bus.settings, create_tables=False)
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            with reachable(bus):
+            with unavailable_if_unreachable(bus):
                 await bus.prepare()
     except (SparrowError, TimeoutError) as error:
         problems.append(str(error) or f"the database {bus.database} does not answer")
@@ -128,7 +128,7 @@ def asyncapi(
 
     Example: [bold]sparrow bus asyncapi shop.events:bus -o asyncapi.json[/bold]
     """
-    found = loaded(bus, scan)
+    found = load_bus(bus, scan)
     from sparrow.bus.asyncapi import asyncapi as document_of
     from sparrow.bus.asyncapi import format_document
 
@@ -155,7 +155,7 @@ def clean(
     async def work() -> tuple[int, int, int]:
         from sparrow.bus.worker.maintenance import BusMaintenance
 
-        async with opened(bus, database, schema, table_prefix) as found:
+        async with open_bus(bus, database, schema, table_prefix) as found:
             upkeep = BusMaintenance(found.shared, {}, time.monotonic)
             deleted = await upkeep.clean()
             lost, strays = await upkeep.mend()

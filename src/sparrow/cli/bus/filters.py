@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from sparrow.cli.bus.location import opened, reachable
+from sparrow.cli.bus.location import open_bus, unavailable_if_unreachable
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
@@ -45,8 +45,8 @@ def with_bus(
     work: Callable[[EventBus], Awaitable[T]], bus: str | None, database: str | None, schema: str, table_prefix: str
 ) -> T:
     async def run() -> T:
-        async with opened(bus, database, schema, table_prefix) as found:
-            with reachable(found):
+        async with open_bus(bus, database, schema, table_prefix) as found:
+            with unavailable_if_unreachable(found):
                 return await work(found)
 
     return asyncio.run(run())

@@ -39,9 +39,9 @@ ScanOption = Annotated[
 ]
 
 
-def loaded(word: str, scan: list[str] | None = None) -> EventBus:
+def load_bus(word: str, scan: list[str] | None = None) -> EventBus:
     """The bus in somebody's module, or what a function there makes. Modules in the current folder are found."""
-    with explained():
+    with bus_extra_required():
         from sparrow.bus import EventBus
         from sparrow.bus.handlers.discovery import import_object
 
@@ -61,14 +61,14 @@ def loaded(word: str, scan: list[str] | None = None) -> EventBus:
 
 
 @asynccontextmanager
-async def opened(bus: str | None, database: str | None, schema: str, table_prefix: str) -> AsyncIterator[EventBus]:
+async def open_bus(bus: str | None, database: str | None, schema: str, table_prefix: str) -> AsyncIterator[EventBus]:
     """Its tables, ready to be looked at; nothing runs, and nothing is made."""
     if (bus is None) == (database is None):
         raise typer.BadParameter("say which bus: --bus module:bus, or --database URL")
-    opened = loaded(bus) if bus is not None else _on_database(database or "", schema, table_prefix)
+    opened = load_bus(bus) if bus is not None else _on_database(database or "", schema, table_prefix)
     opened.settings = opened.shared.settings = replace(opened.settings, create_tables=False)
     try:
-        with reachable(opened):
+        with unavailable_if_unreachable(opened):
             await opened.prepare()
             if database is not None:
                 await _find_inbox(opened)
@@ -78,7 +78,7 @@ async def opened(bus: str | None, database: str | None, schema: str, table_prefi
 
 
 @contextmanager
-def reachable(bus: EventBus) -> Iterator[None]:
+def unavailable_if_unreachable(bus: EventBus) -> Iterator[None]:
     """What a driver says of a server that is not there, as a sentence."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -94,7 +94,7 @@ def reachable(bus: EventBus) -> Iterator[None]:
 
 
 def _on_database(url: str, schema: str, table_prefix: str) -> EventBus:
-    with explained():
+    with bus_extra_required():
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
 
@@ -128,7 +128,7 @@ async def _find_inbox(bus: EventBus) -> None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def bus_extra_required() -> Iterator[None]:
     """Around imports of the bus: SQLAlchemy may be missing."""
     try:
         yield

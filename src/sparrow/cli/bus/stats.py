@@ -13,7 +13,14 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sparrow.cli.bus.location import BusOption, DatabaseOption, PrefixOption, SchemaOption, opened, reachable
+from sparrow.cli.bus.location import (
+    BusOption,
+    DatabaseOption,
+    PrefixOption,
+    SchemaOption,
+    open_bus,
+    unavailable_if_unreachable,
+)
 
 if TYPE_CHECKING:
     from sparrow.bus.operations.stored_event import BusStats, GroupBacklog, RowCount
@@ -46,10 +53,10 @@ def stats(
     """Count messages by state, and show what is waiting where. Cheap, however large the tables are."""
 
     async def work() -> None:
-        async with opened(bus, database, schema, table_prefix) as found:
+        async with open_bus(bus, database, schema, table_prefix) as found:
 
             async def look() -> tuple[BusStats, list[GroupBacklog]]:
-                with reachable(found):
+                with unavailable_if_unreachable(found):
                     backlog = await found.operations.backlog(by_name=True) if topics else []
                     return await found.operations.stats(), backlog
 
@@ -82,7 +89,7 @@ def failures(
     """Show what has failed, by kind of error."""
 
     async def work() -> list[Any]:
-        async with opened(bus, database, schema, table_prefix) as found:
+        async with open_bus(bus, database, schema, table_prefix) as found:
             return list(await found.operations.failures())
 
     kinds = asyncio.run(work())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparrow.cli import lifecycle
-from sparrow.cli.bus.location import ScanOption, loaded, reachable
+from sparrow.cli.bus.location import ScanOption, load_bus, unavailable_if_unreachable
 from sparrow.model.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ def worker(
     """
     if relay_only and execute_only:
         raise typer.BadParameter("say --relay-only or --execute-only, or neither to do both")
-    found = loaded(bus, scan)
+    found = load_bus(bus, scan)
     found.settings = found.shared.settings = replace(
         found.settings,
         relays=found.settings.relays and not execute_only,
         executes=found.settings.executes and not relay_only,
     )
     logging.getLogger("sparrow.bus.worker.supervision").addFilter(_without_trace)
-    lifecycle.run(lambda stop: _work(found, stop))
+    lifecycle.run_until_stopped(lambda stop: _work(found, stop))
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
@@ -87,7 +87,7 @@ async def _start(bus: EventBus, stop: asyncio.Event) -> bool:
     said = ""
     while not stop.is_set():
         try:
-            with reachable(bus):
+            with unavailable_if_unreachable(bus):
                 await bus.start()
             return True
         except Unavailable as error:

@@ -26,7 +26,14 @@ from sparrow.cli.demo.revenue_pipeline import ORDERS_TOPIC, REVENUE_TOPIC
 from sparrow.cli.demo.revenue_windows import RevenueWindows
 from sparrow.cli.demo.spark_process import SparkProcess
 from sparrow.cli.server.platform import Platform
-from sparrow.cli.server.up import Data, NamingPort, PortOption, say_broker, say_naming, settings_of
+from sparrow.cli.server.up import (
+    DataOption,
+    NameServerPortOption,
+    PortOption,
+    load_settings,
+    print_broker,
+    print_name_server,
+)
 from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.handler_delivery import MessageHandler
 from sparrow.client.aio.produce.producer import Producer
@@ -40,9 +47,9 @@ BATCH, BATCH_INTERVAL_S = 20, 0.02
 
 
 def demo(
-    data: Data = Path("sparrow-data"),
+    data: DataOption = Path("sparrow-data"),
     port: PortOption = None,
-    name_server_port: NamingPort = None,
+    name_server_port: NameServerPortOption = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long; 0 goes on until Ctrl-C.", min=0)] = 0,
     spark: Annotated[bool, typer.Option(help="Sum the orders up with Spark, in a process beside.")] = True,
 ) -> None:
@@ -52,14 +59,14 @@ def demo(
 
     Example: [bold]sparrow demo --seconds 60[/bold]
     """
-    settings = settings_of(port=port, name_server_port=name_server_port)
-    lifecycle.run(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
+    settings = load_settings(port=port, name_server_port=name_server_port)
+    lifecycle.run_until_stopped(lambda stop: _serve(settings, data, seconds, stop, with_spark=spark))
 
 
 async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.Event, *, with_spark: bool) -> None:
     async with Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log) as platform:
-        say_naming(platform.name_servers)
-        say_broker(settings.broker.name, str(platform.address))
+        print_name_server(platform.name_servers)
+        print_broker(settings.broker.name, str(platform.address))
         typer.echo(f"data in {data}; Ctrl-C stops it")
         sys.stdout.flush()
         spark = SparkProcess(platform.name_servers, data / "demo") if with_spark else None

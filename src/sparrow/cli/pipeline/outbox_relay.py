@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sparrow.cli.bus.location import explained, opened
+from sparrow.cli.bus.location import bus_extra_required, open_bus
 from sparrow.model.errors import Refused
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class BulkRelay:
         from sparrow.bus.relay.relay import EventRelay
         from sparrow.spark.jobs.outbox import BulkAppender, RelayCounts
 
-        async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
+        async with open_bus(self.bus, self.database, self.schema, self.table_prefix) as bus:
             settings = replace(
                 bus.settings,
                 version=self.version or bus.settings.version,
@@ -100,7 +100,7 @@ class BulkRelay:
         return any(each.due and each.held for each in await self._backlog(bus))
 
     async def _open_events(self) -> int:
-        async with opened(self.bus, self.database, self.schema, self.table_prefix) as bus:
+        async with open_bus(self.bus, self.database, self.schema, self.table_prefix) as bus:
             return sum(each.open for each in await self._backlog(bus))
 
     async def _backlog(self, bus: EventBus) -> list[GroupBacklog]:
@@ -120,7 +120,7 @@ class BulkTransport:
     """
 
     def __init__(self, name_servers: str, posting: BulkAppender, *, form: str, version: str) -> None:
-        with explained():
+        with bus_extra_required():
             from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
         self._form, self._version = form, version

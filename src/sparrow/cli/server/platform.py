@@ -7,7 +7,7 @@ from pathlib import Path
 from sparrow.broker.server import BrokerServer
 from sparrow.nameserver.server import NameServer
 from sparrow.net.address import Address
-from sparrow.settings import BrokerSettings, LogSettings, NamingSettings, SqlSettings
+from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings, SqlSettings
 
 
 class Platform:
@@ -17,13 +17,13 @@ class Platform:
         self,
         folder: Path | str,
         *,
-        naming: NamingSettings | None = None,
+        naming: NameServerSettings | None = None,
         broker: BrokerSettings | None = None,
         log: LogSettings | None = None,
         sql: SqlSettings | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._naming, self._log, self._sql = naming or NamingSettings(), log, sql
+        self._naming, self._log, self._sql = naming or NameServerSettings(), log, sql
         self._broker_settings = broker or BrokerSettings()
         self.name_server: NameServer
         self.broker: BrokerServer

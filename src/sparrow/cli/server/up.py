@@ -17,37 +17,39 @@ from sparrow.model.errors import SettingsError
 from sparrow.settings import Settings
 from sparrow.store.sql.drivers.database import parse_database_url
 
-Data = Annotated[Path, typer.Option(help="Where everything is kept.")]
+DataOption = Annotated[Path, typer.Option(help="Where everything is kept.")]
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 is everywhere.")]
-Advertised = Annotated[str | None, typer.Option(help="Address clients are told to connect to.")]
+AdvertisedHostOption = Annotated[str | None, typer.Option(help="Address clients are told to connect to.")]
 PortOption = Annotated[int | None, typer.Option(help="The broker's port; 0 takes a free one.", min=0, max=65535)]
-NamingPort = Annotated[int | None, typer.Option(help="The name server's port; 0 takes a free one.", min=0, max=65535)]
+NameServerPortOption = Annotated[
+    int | None, typer.Option(help="The name server's port; 0 takes a free one.", min=0, max=65535)
+]
 StoreOption = Annotated[
     str | None,
     typer.Option(help="Keep messages in a database: mysql://…, postgresql://… or sqlite:///…", metavar="URL"),
 ]
-Flush = Annotated[str | None, typer.Option(help="async, or sync: acknowledge sends once they are on disk.")]
+FlushOption = Annotated[str | None, typer.Option(help="async, or sync: acknowledge sends once they are on disk.")]
 
-SHARD_PORTS_APART = 10
+SHARD_PORT_STEP = 10
 """RocketMQ's brokers use the ports beside their own for other things; tools may expect them free."""
 
 
 def up(
-    data: Data = Path("sparrow-data"),
+    data: DataOption = Path("sparrow-data"),
     host: HostOption = None,
-    advertised_host: Advertised = None,
+    advertised_host: AdvertisedHostOption = None,
     port: PortOption = None,
-    name_server_port: NamingPort = None,
+    name_server_port: NameServerPortOption = None,
     shards: Annotated[int, typer.Option(help="Broker processes; more cores, more shards.", min=1, max=256)] = 1,
     store: StoreOption = None,
-    flush: Flush = None,
+    flush: FlushOption = None,
 ) -> None:
     """Start a name server and a broker, and serve until Ctrl-C.
 
     Examples: [bold]sparrow up[/bold]   [bold]sparrow up --shards 4 --data /var/lib/sparrow[/bold]
     [bold]sparrow up --store mysql://user:password@db.example/messages[/bold]
     """
-    settings = settings_of(
+    settings = load_settings(
         host=host,
         advertised_host=advertised_host,
         port=port,
@@ -56,20 +58,20 @@ def up(
         flush=flush,
     )
     if shards > 1:
-        lifecycle.run(lambda stop: _serve_shards(settings, data, shards, stop))
+        lifecycle.run_until_stopped(lambda stop: _serve_shards(settings, data, shards, stop))
     else:
-        lifecycle.run(lambda stop: _serve_all(settings, data, stop))
+        lifecycle.run_until_stopped(lambda stop: _serve_all(settings, data, stop))
 
 
 def broker(
     name_servers: Annotated[str, typer.Option(help="Where to register: host:port, several parted by ';'.")],
-    data: Data = Path("sparrow-data"),
+    data: DataOption = Path("sparrow-data"),
     name: Annotated[str | None, typer.Option(help="The broker's name in routes.")] = None,
     host: HostOption = None,
-    advertised_host: Advertised = None,
+    advertised_host: AdvertisedHostOption = None,
     port: PortOption = None,
     store: StoreOption = None,
-    flush: Flush = None,
+    flush: FlushOption = None,
     stops_with_input: Annotated[
         bool, typer.Option("--stops-with-input", help="Stop when standard input ends.", hidden=True)
     ] = False,
@@ -79,22 +81,24 @@ def broker(
     Example: [bold]sparrow broker --name broker-b --port 10921 --name-servers 127.0.0.1:9876 --data ./b[/bold]
     Brokers with the same --store and the same name share the work.
     """
-    settings = settings_of(host=host, advertised_host=advertised_host, port=port, store=store, flush=flush)
+    settings = load_settings(host=host, advertised_host=advertised_host, port=port, store=store, flush=flush)
     told = {"name_servers": name_servers} | ({"name": name} if name else {})
     settings = settings.model_copy(update={"broker": settings.broker.model_copy(update=told)})
-    lifecycle.run(lambda stop: _serve_broker(settings, data, stop, stops_with_input=stops_with_input))
+    lifecycle.run_until_stopped(lambda stop: _serve_broker(settings, data, stop, stops_with_input=stops_with_input))
 
 
-def name_server(data: Data = Path("sparrow-data"), host: HostOption = None, port: NamingPort = None) -> None:
+def name_server(
+    data: DataOption = Path("sparrow-data"), host: HostOption = None, port: NameServerPortOption = None
+) -> None:
     """Start one name server. Any number may run; brokers register with all of them.
 
     Example: [bold]sparrow name-server --port 9877[/bold]
     """
-    settings = settings_of(host=host, name_server_port=port)
-    lifecycle.run(lambda stop: _serve_naming(settings, data, stop))
+    settings = load_settings(host=host, name_server_port=port)
+    lifecycle.run_until_stopped(lambda stop: _serve_naming(settings, data, stop))
 
 
-def settings_of(
+def load_settings(
     *,
     host: str | None = None,
     advertised_host: str | None = None,
@@ -126,8 +130,8 @@ async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> Non
     begun = time.perf_counter()
     platform = Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log, sql=settings.sql)
     async with platform:
-        say_naming(platform.name_servers)
-        say_broker(settings.broker.name, str(platform.address))
+        print_name_server(platform.name_servers)
+        print_broker(settings.broker.name, str(platform.address))
         _say_ready(data, begun, settings.broker.store)
         await stop.wait()
 
@@ -139,7 +143,7 @@ async def _serve_broker(settings: Settings, data: Path, stop: asyncio.Event, *, 
     if stops_with_input:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stop.set)
     async with BrokerServer(settings.broker, data / "store", settings.log, sql_settings=settings.sql) as server:
-        say_broker(settings.broker.name, str(server.address))
+        print_broker(settings.broker.name, str(server.address))
         _say_ready(data, begun, settings.broker.store)
         await stop.wait()
 
@@ -149,7 +153,7 @@ async def _serve_naming(settings: Settings, data: Path, stop: asyncio.Event) -> 
 
     begun = time.perf_counter()
     async with NameServer(settings.naming, kv_path=data / "naming.json") as server:
-        say_naming(str(server.address))
+        print_name_server(str(server.address))
         _say_ready(data, begun)
         await stop.wait()
 
@@ -160,7 +164,7 @@ async def _serve_shards(settings: Settings, data: Path, shards: int, stop: async
 
     begun = time.perf_counter()
     async with NameServer(settings.naming, kv_path=data / "naming.json") as server:
-        say_naming(str(server.address))
+        print_name_server(str(server.address))
         ready = [asyncio.Event() for _ in range(shards)]
         keepers = [
             asyncio.create_task(_keep_shard(settings, data, number, str(server.address), ready[number], stop))
@@ -181,7 +185,7 @@ async def _keep_shard(
     settings: Settings, data: Path, number: int, name_servers: str, ready: asyncio.Event, stop: asyncio.Event
 ) -> None:
     broker = settings.broker
-    port = broker.port + SHARD_PORTS_APART * number if broker.port else 0
+    port = broker.port + SHARD_PORT_STEP * number if broker.port else 0
     words = [
         # On one database they are one broker to the world, of whom one leads.
         *(
@@ -235,11 +239,11 @@ async def _pass_on(process: asyncio.subprocess.Process, ready: asyncio.Event) ->
             typer.echo(text)
 
 
-def say_naming(address: str) -> None:
+def print_name_server(address: str) -> None:
     typer.echo(f"name server {address}")
 
 
-def say_broker(name: str, address: str) -> None:
+def print_broker(name: str, address: str) -> None:
     typer.echo(f"broker {name} {address}")
 
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sparrow import clock
-from sparrow.cli.store.location import existing_database, existing_log
+from sparrow.cli.store.location import find_database, find_log_directory
 from sparrow.store.log import LogStore
 from sparrow.store.sql.drivers.database import StoreDatabase, is_database_url, open_database
 from sparrow.store.sql.maintenance.check import check_store
@@ -35,7 +35,7 @@ def check(
         findings = asyncio.run(_check_database(store))
         what = "the database"
     else:
-        findings = _check_log(existing_log(Path(store)))
+        findings = _check_log(find_log_directory(Path(store)))
         what = "the log, which checks itself whenever it is opened,"
     console = Console()
     if not findings:
@@ -49,7 +49,7 @@ def check(
 
 
 async def _check_database(url: str) -> list[CheckFinding]:
-    existing_database(url)
+    find_database(url)
     database = await open_database(url, connections_max=2)
     columns = (TextColumn("looking at rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
@@ -78,7 +78,7 @@ def skip(
 
     Example: [bold]sparrow store skip mysql://me@db/messages --lane 4 --to 90001 --reason "backup of Monday"[/bold]
     """
-    existing_database(url)
+    find_database(url)
     holes = asyncio.run(_skip(url, lane, to, reason))
     typer.echo(f"lane {lane} goes on at {to:,}; {sum(end - start for start, end in holes):,} ids are holes for good")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparrow.cli.store import check, copy
-from sparrow.cli.store.location import existing_log
+from sparrow.cli.store.location import find_log_directory
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 
@@ -29,7 +29,7 @@ def info(
 
     Example: [bold]sparrow store info ./sparrow-data[/bold]
     """
-    with LogStore(existing_log(directory)) as store:
+    with LogStore(find_log_directory(directory)) as store:
         console = Console()
         console.print(f"log: bytes {store.first:,} to {store.written:,}")
         for damage in store.damage:

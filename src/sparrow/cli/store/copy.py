@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sparrow.cli.store.location import identity, opened
+from sparrow.cli.store.location import open_store, store_identity
 from sparrow.model.topic import validate_topic_name
 from sparrow.store.copy import copier
 from sparrow.store.sql.drivers.database import is_database_url
@@ -57,13 +57,13 @@ def _renamed(words: str) -> tuple[str, str]:
 
 async def _copy(source: str, target: str, topics: list[str], renames: dict[str, str]) -> copier.CopyReport:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    async with opened(source) as read, opened(target, is_new=True) as written:
+    async with open_store(source) as read, open_store(target, is_new=True) as written:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             work = bar.add_task("copying", total=None)
             return await copier.copy_store(
                 read,
                 written,
-                source_name=identity(source),
+                source_name=store_identity(source),
                 chosen=topics,
                 renames=renames,
                 checked=table_suffix if is_database_url(target) else validate_topic_name,

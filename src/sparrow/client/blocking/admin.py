@@ -17,8 +17,8 @@ from sparrow.model.priority import Priority
 from sparrow.model.queue import QueueBounds
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import PERM_READ, PERM_WRITE, Group
-from sparrow.wire.bodies import ConsumedDirectly, QueueRef
-from sparrow.wire.signing import TokenShown
+from sparrow.wire.bodies import ConsumeDirectlyResult, QueueRef
+from sparrow.wire.signing import TokenDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ class Admin(BlockingClient[aio.Admin]):
 
     def consume_directly(
         self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None
-    ) -> ConsumedDirectly:
+    ) -> ConsumeDirectlyResult:
         """Have a consumer of the group, or that one, handle a message now. The answer says what came of it."""
         return self._run(self._client.consume_directly(group, message_id, topic=topic, client_id=client_id))
 
@@ -200,7 +200,7 @@ class Admin(BlockingClient[aio.Admin]):
         was; one of another kind, or revoked, is refused."""
         return self._run(self._client.issue_token(name, kind))
 
-    def tokens(self) -> list[TokenShown]:
+    def tokens(self) -> list[TokenDescription]:
         """Every token of any master, by name, the revoked ones too. Secrets are not shown."""
         return self._run(self._client.tokens())
 

@@ -28,7 +28,7 @@ from sparrow.spark.jobs.forward import (
     write_stream,
 )
 from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
-from sparrow.wire.properties import NAME_END, VALUE_END
+from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -208,4 +208,6 @@ def remove_properties(raw: str, names: Sequence[str]) -> Column:
     from pyspark.sql import functions as f
 
     any_of = "|".join(map(re.escape, names))
-    return f.regexp_replace(raw, f"(?<=^|{VALUE_END})(?:{any_of}){NAME_END}[^{VALUE_END}]*(?:{VALUE_END}|$)", "")
+    return f.regexp_replace(
+        raw, f"(?<=^|{VALUE_SEPARATOR})(?:{any_of}){NAME_SEPARATOR}[^{VALUE_SEPARATOR}]*(?:{VALUE_SEPARATOR}|$)", ""
+    )

@@ -25,7 +25,7 @@ from sparrow.spark.runtime.progress import (
     translate_spark_errors,
 )
 from sparrow.spark.source.schema import COLUMN_TYPES
-from sparrow.wire.properties import NAME_END, VALUE_END
+from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -120,8 +120,8 @@ def extract_property(raw: str, name: str) -> Column:
     """One property, of the column with all of them as a record has them; empty if there is none."""
     from pyspark.sql import functions as f
 
-    begun = f"(?:^|{VALUE_END}){re.escape(name)}{NAME_END}"
-    return f.regexp_extract(raw, f"{begun}([^{VALUE_END}]*)", 1)
+    begun = f"(?:^|{VALUE_SEPARATOR}){re.escape(name)}{NAME_SEPARATOR}"
+    return f.regexp_extract(raw, f"{begun}([^{VALUE_SEPARATOR}]*)", 1)
 
 
 # -- streams of messages ----------------------------------------------------------------------------------------------

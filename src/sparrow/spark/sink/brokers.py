@@ -20,8 +20,8 @@ from sparrow.client.aio.produce.sender import NoMaster
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import NotPermitted, Refused, Unavailable, UnknownTopic
 from sparrow.model.topic import validate_topic_name
-from sparrow.wire.codes import Response
-from sparrow.wire.error_codes import AnsweredNo
+from sparrow.wire.codes import ResponseCode
+from sparrow.wire.error_codes import RemoteRefused
 
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 1.0
 
@@ -74,8 +74,8 @@ class SinkBrokers:
                 raise Unavailable(f"broker {broker!r} of topic {topic!r} has no master just now")
             try:
                 return await what(address)
-            except AnsweredNo as refusal:
-                if refusal.code == Response.REQUEST_CODE_NOT_SUPPORTED:
+            except RemoteRefused as refusal:
+                if refusal.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise Refused(
                         f"broker {broker!r} at {address} does not know how to write rows once (it is not Sparrow's, or "
                         f"is an older one): set delivery=atLeastOnce"

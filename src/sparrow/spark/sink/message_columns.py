@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
-from sparrow.wire.columns.layout import retyped
-from sparrow.wire.columns.properties import MAP
+from sparrow.wire.columns.layout import reinterpret
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 
 TEXT = ("string",)
 BYTES = ("binary", "string")
@@ -256,7 +256,7 @@ def add_map_entry(maps: pa.Array | None, name: str, values: pa.Array) -> pa.Arra
 def _body(column: pa.Array, first: int) -> pa.Array:
     _check_all_there(column, "body", first, "which is no message: leave such rows out, or give them an empty body")
     if pa.types.is_string(column.type):
-        return retyped(column, pa.binary())
+        return reinterpret(column, pa.binary())
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
 
 
@@ -272,7 +272,7 @@ def _text(what: str, column: pa.Array | None, first: int = 0) -> pa.Array | None
 def _map(column: pa.Array | None, first: int) -> pa.Array | None:
     """A map; Kafka's headers become one, of which the last with a name counts."""
     if column is None or pa.types.is_map(column.type):
-        return column if column is None else column.cast(MAP)
+        return column if column is None else column.cast(PROPERTY_MAP_TYPE)
     column = column.take(pa.array(np.arange(len(column))))  # without offset, and with nothing under nulls
     entries = column.values
     names, values = entries.field(0), entries.field(1)

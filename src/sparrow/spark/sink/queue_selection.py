@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sparrow.model.errors import Refused
 from sparrow.spark.sink.message_columns import MessageRows
-from sparrow.wire.columns.encoder import crcs_of
+from sparrow.wire.columns.encoder import body_crcs
 from sparrow.wire.columns.hashes import java_hashes
 
 ANY = -1
@@ -53,7 +53,7 @@ def select_queues(rows: MessageRows, queues: int, *, may_be_any: bool = False) -
                 is_open &= ~is_said
     if not may_be_any and is_open.any():
         bodies = rows.body if is_open.all() else rows.body.filter(pa.array(is_open))
-        places[is_open] = crcs_of(bodies).astype(np.int64) % queues
+        places[is_open] = body_crcs(bodies).astype(np.int64) % queues
     return places
 
 

@@ -23,11 +23,11 @@ from sparrow.spark.sink.queue_selection import sort_by_queue
 from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import encode
-from sparrow.wire.columns.encoder import LOOPBACK
-from sparrow.wire.columns.layout import as_bytes, window
+from sparrow.wire.columns.encoder import PACKED_LOOPBACK
+from sparrow.wire.columns.layout import byte_view, data_and_offsets
 from sparrow.wire.compression import Compression, compress
-from sparrow.wire.message_ids import UniqueIds
-from sparrow.wire.queue_batches import Portion
+from sparrow.wire.message_ids import UniqueIdGenerator
+from sparrow.wire.queue_batches import QueueBatch
 
 BLOB_BYTES_MAX = 2 * 1024 * 1024
 """Of records in one request. A single record that is longer goes alone."""
@@ -48,7 +48,7 @@ def split_rows(rows: MessageRows) -> Iterator[MessageRows]:
 class RowIds:
     """Unique ids for many rows at once: those of `wire.ids`, counted on. A maker's ids always grow."""
 
-    def __init__(self, unique_ids: UniqueIds) -> None:
+    def __init__(self, unique_ids: UniqueIdGenerator) -> None:
         self._make = unique_ids.make
         self._next = 0
 
@@ -82,14 +82,16 @@ class RecordEncoder:
     """How one task makes its records."""
 
     def __init__(
-        self, options: SinkOptions, ids: RowIds, now_ms: Callable[[], int], *, born_host: bytes = LOOPBACK
+        self, options: SinkOptions, ids: RowIds, now_ms: Callable[[], int], *, born_host: bytes = PACKED_LOOPBACK
     ) -> None:
         self._options, self._ids, self._now_ms = options, ids, now_ms
-        self._born_host = born_host if len(born_host) == len(LOOPBACK) else LOOPBACK  # columns are for IPv4
+        self._born_host = (
+            born_host if len(born_host) == len(PACKED_LOOPBACK) else PACKED_LOOPBACK
+        )  # columns are for IPv4
 
     def portions(
         self, rows: MessageRows, queues: tuple[QueueRef, ...], places: NDArray[Any]
-    ) -> Iterator[tuple[str, Portion]]:
+    ) -> Iterator[tuple[str, QueueBatch]]:
         """The records of one topic's rows, queue by queue, each with the name of the broker it is for."""
         refuse_delayed(rows, self._options, self._now_ms())
         order, shares = sort_by_queue(places)
@@ -116,13 +118,13 @@ class RecordEncoder:
             reconsume_times=_numbers(rows.reconsume_times),
             checksum=not self._options.fills_checksum,
         )
-        data, ends = as_bytes(encoded.data), np.cumsum(encoded.sizes, dtype=np.int64)
+        data, ends = byte_view(encoded.data), np.cumsum(encoded.sizes, dtype=np.int64)
         for place, share in shares:
             queue = queues[place]
             for start, stop in _cut(ends, share):
                 start_byte = int(ends[start - 1]) if start else 0
                 view = data[start_byte : int(ends[stop - 1])]
-                yield queue.broker_name, Portion(Queue(queue.topic, queue.queue_id), view, encoded.sizes[start:stop])
+                yield queue.broker_name, QueueBatch(Queue(queue.topic, queue.queue_id), view, encoded.sizes[start:stop])
 
     def _born_ms(self, rows: MessageRows) -> Any:
         now_ms = self._now_ms()
@@ -151,12 +153,12 @@ class BlobBuilder:
     def __init__(self, topic: str) -> None:
         """`topic`: one by whose route the broker is found."""
         self.topic = topic
-        self._portions: list[Portion] = []
+        self._portions: list[QueueBatch] = []
         self._bytes = 0
         self.rows = self.blobs = 0
         """Added and taken so far."""
 
-    def add(self, portion: Portion) -> bytes | None:
+    def add(self, portion: QueueBatch) -> bytes | None:
         """The blob of what came before, if this would make it too large."""
         full = self.take() if self._bytes + len(portion.data) > BLOB_BYTES_MAX else None
         self._portions.append(portion)
@@ -192,7 +194,7 @@ UNSET_VALUES = ("", "0", "false")
 
 def compress_bodies(body: pa.Array, kind: Compression, min_bytes: int) -> tuple[pa.Array, Any]:
     """The bodies, those compressed that become shorter by it, and the sys flags that say which."""
-    lengths = np.diff(window(body)[1])
+    lengths = np.diff(data_and_offsets(body)[1])
     long = np.flatnonzero(lengths >= min_bytes)
     flags = np.zeros(len(body), np.int32)
     shorter: list[bytes] = []

@@ -17,7 +17,7 @@ from sparrow.spark.sink.commit_messages import StagedRows, WriteId
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
 from sparrow.spark.sink.record_encoder import RowIds
-from sparrow.wire.message_ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIdGenerator
 
 
 class PartitionWriter(Protocol):
@@ -88,5 +88,5 @@ class WriteContext(NamedTuple):
         brokers = SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
         routes = TaskRoutes(link, _finder(task, options, brokers))
         own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
-        ids = RowIds(UniqueIds(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
+        ids = RowIds(UniqueIdGenerator(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
         return cls(task, topic, options, link, brokers, routes, ids)

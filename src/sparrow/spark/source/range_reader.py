@@ -131,9 +131,9 @@ def _pulled(wanted: OffsetRange, options: SourceOptions, subscription: Subscript
     try:
         while (answer := link.run(pulls.next())) is not None:
             if answer.sizes is None:
-                starts = codec.hop(answer.records)
+                starts = codec.find_starts(answer.records)
             else:
-                starts = codec.starts_of(np.frombuffer(answer.sizes, ">i4").astype(np.int64))
+                starts = codec.starts_from_sizes(np.frombuffer(answer.sizes, ">i4").astype(np.int64))
             yield FetchedRecords(*_within(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end))
     finally:
         link.run(pulls.stop())

@@ -174,7 +174,7 @@ def make_projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = (
             raise Refused(f"the column {field.name!r} has the type {wanted}, not {kind}")
     names = tuple(field.name for field in schema.fields)
     sources = [_KAFKA_FROM.get(name, name) if kafka else name for name in names]
-    needs = [name for name in (*sources, *extra) if name in codec.COLUMNS and name != "topic"]
+    needs = [name for name in (*sources, *extra) if name in codec.COLUMN_DECODERS and name != "topic"]
     if as_text or not needs:
         needs.append("queue_offset")  # names the culprit; also the cheapest column, which counts the rows
     return Projection(
@@ -184,9 +184,11 @@ def make_projection(schema: StructType, *, kafka: bool, extra: Sequence[str] = (
 
 def read_queue_offsets(buf: Any, starts: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The queue offsets that the records themselves say."""
-    from sparrow.wire.record import AT_QUEUE_OFFSET
+    from sparrow.wire.record import QUEUE_OFFSET_POSITION
 
-    offsets: np.ndarray[Any, np.dtype[np.int64]] = codec.overlapping(buf, ">i8", AT_QUEUE_OFFSET)[starts].astype("i8")
+    offsets: np.ndarray[Any, np.dtype[np.int64]] = codec.unaligned_view(buf, ">i8", QUEUE_OFFSET_POSITION)[
+        starts
+    ].astype("i8")
     return offsets
 
 

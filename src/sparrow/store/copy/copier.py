@@ -138,7 +138,7 @@ class _Copier:
             if not ours:
                 continue
             found = await self._target.read(lap.target, lap.at, count_max=len(ours), bytes_max=8 * BATCH_BYTES)
-            theirs = [record.redraft(raw) for raw in found.records()] if isinstance(found, Slice) else []
+            theirs = [record.draft_from_record(raw) for raw in found.records()] if isinstance(found, Slice) else []
             if not theirs or any(_gist(a) != _gist(b) for a, b in zip(ours, theirs, strict=False)):
                 raise _not_ours(lap.target)
             lap.at += len(theirs)
@@ -165,7 +165,13 @@ class _Copier:
         if isinstance(found, AtEnd) or (isinstance(found, Moved) and found.to <= place):
             raise Refused(f"{lap.source} ends at {place} all at once: it was changed meanwhile; run the copy again")
         records = list(found.records()) if isinstance(found, Slice) else []
-        start = record.place_of(records[0]) if records else found.to if isinstance(found, Moved) else found.next_offset
+        start = (
+            record.queue_offset_of(records[0])
+            if records
+            else found.to
+            if isinstance(found, Moved)
+            else found.next_offset
+        )
         if start > place:
             # Damage in a log, a hole in a table, or retention was quicker. What follows moves up.
             self._notes.append(f"{lap.source}: {start - place:,} messages from {place:,} on are not there")
@@ -235,7 +241,7 @@ class _Copier:
 def _without_holes(records: list[memoryview]) -> list[memoryview]:
     """Up to the first hole: what follows it is read again, and the hole is noticed."""
     for count, raw in enumerate(records):
-        if record.place_of(raw) != record.place_of(records[0]) + count:
+        if record.queue_offset_of(raw) != record.queue_offset_of(records[0]) + count:
             return records[:count]
     return records
 

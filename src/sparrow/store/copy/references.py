@@ -13,7 +13,7 @@ from sparrow.model.message import PROPERTY_UNIQUE_KEY, Draft
 from sparrow.store.spi import Store
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import value_of, with_values
+from sparrow.wire.properties import property_value, set_properties
 
 _RETRY_PREFIX = "%RETRY%"
 _REFERENCE, _OWN_TOPIC, _FIRST_ID, _RESENT = "__REF", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"
@@ -31,14 +31,14 @@ class ReferenceResolver:
         self._made = self._gone = 0
 
     async def draft(self, raw: bytes | memoryview, topic: str) -> Draft:
-        made = record.redraft(raw)
+        made = record.draft_from_record(raw)
         if not topic.startswith(_RETRY_PREFIX):
             return made
-        if _MARK in made.properties and (place := value_of(made.properties, _REFERENCE.encode())) is not None:
+        if _MARK in made.properties and (place := property_value(made.properties, _REFERENCE.encode())) is not None:
             made = await self._resolved(made, int(place) if place.isdecimal() else -1)
-        own_topic = value_of(made.properties, _OWN_TOPIC.encode())
+        own_topic = property_value(made.properties, _OWN_TOPIC.encode())
         if own_topic in self._renamed:
-            made.properties = with_values(made.properties, {_OWN_TOPIC: self._renamed[own_topic]})
+            made.properties = set_properties(made.properties, {_OWN_TOPIC: self._renamed[own_topic]})
         return made
 
     async def _resolved(self, reference: Draft, place: int) -> Draft:
@@ -47,21 +47,21 @@ class ReferenceResolver:
         if (
             original is None
             or message is None
-            or message.topic != value_of(reference.properties, _OWN_TOPIC.encode())
-            or message.unique_key != value_of(reference.properties, PROPERTY_UNIQUE_KEY.encode())
+            or message.topic != property_value(reference.properties, _OWN_TOPIC.encode())
+            or message.unique_key != property_value(reference.properties, PROPERTY_UNIQUE_KEY.encode())
         ):
             # It keeps its place in the queue; readers pass over it as they did before.
             self._gone += 1
-            reference.properties = with_values(reference.properties, {_REFERENCE: _NOWHERE})
+            reference.properties = set_properties(reference.properties, {_REFERENCE: _NOWHERE})
             return reference
         self._made += 1
-        whole = record.redraft(original)
+        whole = record.draft_from_record(original)
         whole.reconsume_times = reference.reconsume_times
         words = {_OWN_TOPIC: message.topic, _RESENT: "true"}
         if _FIRST_ID not in message.properties:
             words[_FIRST_ID] = format_offset_id(message.store_host, message.physical_offset)
         try:
-            whole.properties = with_values(whole.properties, words)
+            whole.properties = set_properties(whole.properties, words)
         except Refused:  # no room for what we have to say about it: the message itself is more important
             pass
         return whole

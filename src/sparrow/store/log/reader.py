@@ -17,7 +17,7 @@ from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from sparrow.store.spi import AtEnd, Moved, ReadResult, Slice
 from sparrow.wire import columns
-from sparrow.wire.record import AT_PHYSICAL_OFFSET, AT_QUEUE_ID, AT_QUEUE_OFFSET, SMALLEST_BYTES
+from sparrow.wire.record import PHYSICAL_OFFSET_POSITION, QUEUE_ID_POSITION, QUEUE_OFFSET_POSITION, RECORD_BYTES_MIN
 
 log = logging.getLogger(__name__)
 
@@ -107,18 +107,18 @@ class LogReader:
         """Read many, and leave out what is not sound, not as large as the queue said, or not of this queue."""
         bounds = queue.bounds
         rows, next_offset = _choose_many(raw, offset, count_max, bytes_max, tags_codes)
-        entries = np.frombuffer(raw, columns.QUEUE_ENTRY)[rows]
+        entries = np.frombuffer(raw, columns.QUEUE_ENTRY_DTYPE)[rows]
         places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
         if len(places) and 0 <= places[0] < self._log.first and bounds.first > offset:
             return Moved(bounds.first, bounds)  # retention is just taking it
         is_there = self._log.holds(places, sizes)
         self._report(queue.queue, places[~is_there].tolist())
         places, sizes, offsets = places[is_there], sizes[is_there], (rows + offset)[is_there]
-        data, starts = self._gathered(places, sizes), columns.starts_of(sizes)
-        is_sound = (sizes >= SMALLEST_BYTES) & _is_at_home(data, starts, sizes, places, offsets, queue.queue.id)
+        data, starts = self._gathered(places, sizes), columns.starts_from_sizes(sizes)
+        is_sound = (sizes >= RECORD_BYTES_MIN) & _is_at_home(data, starts, sizes, places, offsets, queue.queue.id)
         if len(places) and places.min() < self.checked_from:
             # Older than this process: nobody has looked at the bytes since they came from the disk.
-            is_sound &= columns.check(data, starts, base=places - starts, topic=queue.topic_bytes)
+            is_sound &= columns.find_valid(data, starts, base=places - starts, topic=queue.topic_bytes)
         if is_sound.all():
             return Slice([memoryview(data)], sizes.tolist(), QueueOffset(next_offset), bounds)
         self._report(queue.queue, places[~is_sound].tolist())
@@ -132,7 +132,7 @@ class LogReader:
         segment = self._log.segment_at(int(places[0])) if len(places) else None
         if segment is None or places.min() < segment.base or ends.max() > segment.end:
             return memoryview(b"".join(self._log.read(start, end - start) for start, end in _runs(places, sizes)))
-        return columns.gathered(segment.view, places - segment.base, ends - segment.base)
+        return columns.join_slices(segment.view, places - segment.base, ends - segment.base)
 
     def _report(self, queue: Queue, physical_offsets: list[int]) -> None:
         for at in physical_offsets:
@@ -147,15 +147,15 @@ class LogReader:
         if size is None or segment is None:
             return None
         data = segment.pread(physical_offset - segment.base, size)
-        is_sound = columns.check(data, np.zeros(1, np.int64), base=physical_offset)
+        is_sound = columns.find_valid(data, np.zeros(1, np.int64), base=physical_offset)
         return data if len(data) == size and bool(is_sound[0]) else None
 
 
 def _fitting(queue: ConsumeQueue, offset: int, bytes_max: int) -> int:
     """About how many entries fill an answer, by the first of them: the others would be looked at in vain."""
-    sizes = np.frombuffer(queue.entries(offset, _SAMPLED), columns.QUEUE_ENTRY)["size"]
+    sizes = np.frombuffer(queue.entries(offset, _SAMPLED), columns.QUEUE_ENTRY_DTYPE)["size"]
     usual = int(sizes.mean()) if len(sizes) else 0
-    return _SAMPLED + bytes_max // max(usual, SMALLEST_BYTES)
+    return _SAMPLED + bytes_max // max(usual, RECORD_BYTES_MIN)
 
 
 def _choose_few(
@@ -185,7 +185,7 @@ def _choose_many(
     raw: bytes, offset: int, count_max: int, bytes_max: int, tags_codes: frozenset[int] | None
 ) -> tuple[Ints, int]:
     """The same for any number: which entries, and the offset behind the last one looked at."""
-    entries = np.frombuffer(raw, columns.QUEUE_ENTRY)
+    entries = np.frombuffer(raw, columns.QUEUE_ENTRY_DTYPE)
     is_wanted = entries["size"] != FILLER_SIZE
     if tags_codes is not None:
         is_wanted &= np.isin(entries["tags_code"], np.fromiter(tags_codes, np.int64, len(tags_codes)))
@@ -201,19 +201,19 @@ def _is_at_home(
     data: memoryview, starts: Ints, sizes: Ints, places: Ints, offsets: Ints, queue_id: int
 ) -> npt.NDArray[np.bool_]:
     """Which records are, by their own word, those that the queue means."""
-    if len(data) < SMALLEST_BYTES:
+    if len(data) < RECORD_BYTES_MIN:
         return np.zeros(len(starts), np.bool_)
-    fits = np.minimum(starts, len(data) - SMALLEST_BYTES)
+    fits = np.minimum(starts, len(data) - RECORD_BYTES_MIN)
 
     def says(kind: str, at: int, what: Ints | int) -> npt.NDArray[np.bool_]:
-        is_so: npt.NDArray[np.bool_] = columns.overlapping(data, kind, at)[fits] == what
+        is_so: npt.NDArray[np.bool_] = columns.unaligned_view(data, kind, at)[fits] == what
         return is_so
 
     return (
         says(">i4", 0, sizes)
-        & says(">i4", AT_QUEUE_ID, queue_id)
-        & says(">i8", AT_QUEUE_OFFSET, offsets)
-        & says(">i8", AT_PHYSICAL_OFFSET, places)
+        & says(">i4", QUEUE_ID_POSITION, queue_id)
+        & says(">i8", QUEUE_OFFSET_POSITION, offsets)
+        & says(">i8", PHYSICAL_OFFSET_POSITION, places)
     )
 
 

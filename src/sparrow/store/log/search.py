@@ -33,11 +33,11 @@ def _store_ms(log: CommitLog, physical_offset: int) -> int | None:
     segment = log.segment_at(physical_offset)
     if segment is None:
         return None
-    head = segment.pread(physical_offset - segment.base, record.FIXED_BYTES)
-    if len(head) < record.FIXED_BYTES:
+    head = segment.pread(physical_offset - segment.base, record.FIXED_HEADER_BYTES)
+    if len(head) < record.FIXED_HEADER_BYTES:
         return None
-    sys_flag = int.from_bytes(head[record.AT_SYS_FLAG : record.AT_SYS_FLAG + 4], "big")
-    at = record.AT_STORE_TIME + (12 if sys_flag & record.BORN_IPV6 else 0)
+    sys_flag = int.from_bytes(head[record.SYS_FLAG_POSITION : record.SYS_FLAG_POSITION + 4], "big")
+    at = record.STORE_TIME_POSITION + (12 if sys_flag & record.BORN_HOST_IPV6_FLAG else 0)
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 

@@ -211,7 +211,7 @@ class RowRecordEncoder:
         made = record.encode(
             draft,
             self._topic_field,
-            size=record.size_of(draft, self._topic_field, self._store_host),
+            size=record.record_size(draft, self._topic_field, self._store_host),
             queue_id=self.queue_id,
             queue_offset=message_id - 1,
             physical_offset=self._place | message_id,

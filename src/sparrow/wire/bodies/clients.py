@@ -61,11 +61,11 @@ class LockQueues(Body, frozen=True):
     only_this_broker: bool = False
 
 
-class QueuesLocked(Body, frozen=True):
+class LockedQueues(Body, frozen=True):
     locked: list[QueueRef] = msgspec.field(default_factory=list, name="lockOKMQSet")
 
 
-class Connection(Body, frozen=True):
+class ClientConnection(Body, frozen=True):
     client_id: str
     client_addr: str
     language: str
@@ -73,7 +73,7 @@ class Connection(Body, frozen=True):
 
 
 class ConsumerConnections(Body, frozen=True):
-    connection_set: list[Connection] = []
+    connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -81,7 +81,7 @@ class ConsumerConnections(Body, frozen=True):
 
 
 class ProducerConnections(Body, frozen=True):
-    connection_set: list[Connection] = []
+    connection_set: list[ClientConnection] = []
 
 
 class ProducerEntry(Body, frozen=True):
@@ -96,13 +96,13 @@ class ProducerTable(Body, frozen=True):
     data: dict[str, list[ProducerEntry]] = {}
 
 
-class SubscriptionOfGroup(Body, frozen=True):
+class GroupSubscription(Body, frozen=True):
     group: str
     topic: str
     subscription_data: SubscriptionData | None = None
 
 
-class ConsumedDirectly(Body, frozen=True):
+class ConsumeDirectlyResult(Body, frozen=True):
     """A client's word on a message it was made to consume. Go sends the result's number."""
 
     consume_result: str | int

@@ -12,7 +12,7 @@ import msgspec
 from sparrow.model.errors import BadRequest
 from sparrow.wire.bodies.codec import Body, QueueRef
 
-BITS_MAX = 1024
+BITSET_BITS_MAX = 1024
 """A checkpoint covers at most some dozens of messages."""
 
 
@@ -62,17 +62,17 @@ class Ack(Body, frozen=True):
             raw = base64.b64decode(self.bits, validate=True)
         except (binascii.Error, ValueError) as cause:
             raise BadRequest("Ack", "b", "is not Base64") from cause
-        if len(raw) * 8 > BITS_MAX:
-            raise BadRequest("Ack", "b", f"has {len(raw) * 8} bits; {BITS_MAX} are allowed")
+        if len(raw) * 8 > BITSET_BITS_MAX:
+            raise BadRequest("Ack", "b", f"has {len(raw) * 8} bits; {BITSET_BITS_MAX} are allowed")
         mask = int.from_bytes(raw, "little")
         return [self.start_offset + place for place in range(mask.bit_length()) if mask >> place & 1]
 
 
-def bits_of(places: Iterable[int]) -> str:
+def encode_bitset(places: Iterable[int]) -> str:
     """The `bits` that stand for these distances from the start offset."""
     mask = 0
     for place in places:
-        assert 0 <= place < BITS_MAX
+        assert 0 <= place < BITSET_BITS_MAX
         mask |= 1 << place
     return base64.b64encode(mask.to_bytes((mask.bit_length() + 7) // 8, "little")).decode()
 

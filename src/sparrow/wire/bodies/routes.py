@@ -77,16 +77,16 @@ class KvTable(Body, frozen=True):
     table: dict[str, str] = {}
 
 
-class Registration(Body, frozen=True):
+class BrokerRegistration(Body, frozen=True):
     """What a broker tells a name server: every topic it has."""
 
     topics: TopicTable = msgspec.field(default_factory=TopicTable, name="topicConfigSerializeWrapper")
     filter_server_list: list[str] = []
 
 
-def read_registration(body: bytes | memoryview, *, is_compressed: bool) -> Registration:
+def read_registration(body: bytes | memoryview, *, is_compressed: bool) -> BrokerRegistration:
     if not is_compressed:
-        return read(Registration, body) if len(body) else Registration()
+        return read(BrokerRegistration, body) if len(body) else BrokerRegistration()
     try:
         expanded, _ = decompress(bytes(body), 0, limit_bytes=REGISTRATION_BYTES_MAX)
         return _expanded(memoryview(expanded))
@@ -94,7 +94,7 @@ def read_registration(body: bytes | memoryview, *, is_compressed: bool) -> Regis
         raise BadRequest("Registration", "body", f"makes no sense: {cause}") from cause
 
 
-def write_registration(registration: Registration, *, is_compressed: bool) -> bytes:
+def write_registration(registration: BrokerRegistration, *, is_compressed: bool) -> bytes:
     if not is_compressed:
         return write(registration)
     topics = registration.topics
@@ -109,7 +109,7 @@ def write_registration(registration: Registration, *, is_compressed: bool) -> by
     return zlib.compress(b"".join(parts))
 
 
-def _expanded(rest: memoryview) -> Registration:
+def _expanded(rest: memoryview) -> BrokerRegistration:
     version, rest = _cut(rest)
     count, rest = _number(rest)
     table = {}
@@ -119,7 +119,7 @@ def _expanded(rest: memoryview) -> Registration:
         table[config.topic_name] = config
     servers, _ = _cut(rest)
     topics = TopicTable(topic_config_table=table, data_version=read(DataVersion, version))
-    return Registration(topics=topics, filter_server_list=read(list[str], servers) if len(servers) else [])
+    return BrokerRegistration(topics=topics, filter_server_list=read(list[str], servers) if len(servers) else [])
 
 
 def _topic(line: str) -> TopicConfig:

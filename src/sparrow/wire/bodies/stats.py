@@ -11,7 +11,7 @@ from sparrow.wire.bodies.clients import SubscriptionData
 from sparrow.wire.bodies.codec import Body, QueueRef
 
 
-class QueueBounds(Body, frozen=True):
+class TopicOffset(Body, frozen=True):
     min_offset: int
     max_offset: int
     last_update_timestamp: int = 0
@@ -20,11 +20,11 @@ class QueueBounds(Body, frozen=True):
 class TopicStats(Body, frozen=True):
     """One entry a queue, also for empty ones: tools take an empty table for a failure."""
 
-    offset_table: dict[QueueRef, QueueBounds] = {}
+    offset_table: dict[QueueRef, TopicOffset] = {}
     topic_put_tps: float = 0.0
 
 
-class QueueProgress(Body, frozen=True):
+class QueueConsumeStats(Body, frozen=True):
     broker_offset: int
     consumer_offset: int
     last_timestamp: int = 0
@@ -32,7 +32,7 @@ class QueueProgress(Body, frozen=True):
 
 
 class ConsumeStats(Body, frozen=True):
-    offset_table: dict[QueueRef, QueueProgress] = {}
+    offset_table: dict[QueueRef, QueueConsumeStats] = {}
     consume_tps: float = 0.0
 
 
@@ -43,29 +43,29 @@ class ConsumeStatsList(Body, frozen=True):
     total_inflight_diff: int = 0
 
 
-class ResetOffsets(Body, frozen=True):
+class OffsetTable(Body, frozen=True):
     """Where each queue of a group goes on: to tools (222) and to members (220)."""
 
     offset_table: dict[QueueRef, int] = {}
 
 
-class ListedOffset(Body, frozen=True):
+class OffsetListEntry(Body, frozen=True):
     broker_name: str
     topic: str
     queue_id: int
     offset: int
 
 
-class ListedOffsets(Body, frozen=True):
-    """`ResetOffsets` for C++ clients, which cannot read objects as keys."""
+class OffsetList(Body, frozen=True):
+    """`OffsetTable` for C++ clients, which cannot read objects as keys."""
 
-    offset_table: list[ListedOffset] = []
+    offset_table: list[OffsetListEntry] = []
 
     @classmethod
-    def of(cls, offsets: ResetOffsets) -> ListedOffsets:
+    def of(cls, offsets: OffsetTable) -> OffsetList:
         return cls(
             [
-                ListedOffset(queue.broker_name, queue.topic, queue.queue_id, offset)
+                OffsetListEntry(queue.broker_name, queue.topic, queue.queue_id, offset)
                 for queue, offset in offsets.offset_table.items()
             ]
         )
@@ -78,7 +78,7 @@ class ConsumerStatus(Body, frozen=True):
     consumer_table: dict[str, dict[QueueRef, int]] = {}
 
 
-class TimeSpan(Body, frozen=True):
+class QueueTimeSpan(Body, frozen=True):
     message_queue: QueueRef
     min_time_stamp: int
     max_time_stamp: int
@@ -86,27 +86,27 @@ class TimeSpan(Body, frozen=True):
     delay_time: int
 
 
-class TimeSpans(Body, frozen=True):
-    consume_time_span_set: list[TimeSpan] = []
+class ConsumeTimeSpans(Body, frozen=True):
+    consume_time_span_set: list[QueueTimeSpan] = []
 
 
-class CorrectOffsets(Body, frozen=True):
+class CorrectedOffsets(Body, frozen=True):
     correction_offsets: dict[int, int] = {}
 
 
-class Figures(Body, frozen=True):
+class StatsItem(Body, frozen=True):
     sum: int = 0
     tps: float = 0.0
     average: float = msgspec.field(default=0.0, name="avgpt")
 
 
 class BrokerStats(Body, frozen=True):
-    stats_minute: Figures = Figures()
-    stats_hour: Figures = Figures()
-    stats_day: Figures = Figures()
+    stats_minute: StatsItem = StatsItem()
+    stats_hour: StatsItem = StatsItem()
+    stats_day: StatsItem = StatsItem()
 
 
-class QueueEntry(Body, frozen=True):
+class ConsumeQueueEntry(Body, frozen=True):
     physic_offset: int
     physic_size: int
     tags_code: int
@@ -116,15 +116,15 @@ class QueueEntry(Body, frozen=True):
     msg: str | None = None
 
 
-class QueueEntries(Body, frozen=True):
-    queue_data: list[QueueEntry] = []
+class ConsumeQueueEntries(Body, frozen=True):
+    queue_data: list[ConsumeQueueEntry] = []
     min_queue_index: int = 0
     max_queue_index: int = 0
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
 
 
-class AllOffsets(Body, frozen=True):
+class ConsumerOffsets(Body, frozen=True):
     """Every committed offset of a broker (43): `topic@group` to queue to offset."""
 
     offset_table: dict[str, dict[int, int]] = {}

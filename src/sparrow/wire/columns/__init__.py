@@ -1,8 +1,8 @@
 """Many records at once: bytes <-> Arrow, without a Python loop over messages. The rules are those of `record`.
 
-Bytes are read as columns (`decode`) and written from them (`encode`, then `stamp`); the rest is what a store asks of a
-run of records: are they sound (`check`), and what are they filed under (`tags_codes`, `index_keys`). The few loops left
-are over record sizes (`hop`, each tells the next), over calls of a C checksum, and over compressed bodies.
+Bytes are read as columns (`decode`) and written from them (`encode`, then `stamp_offsets`); the rest is what a store asks of a
+run of records: are they sound (`find_valid`), and what are they filed under (`tags_codes`, `index_keys`). The few loops left
+are over record sizes (`find_starts`, each tells the next), over calls of a C checksum, and over compressed bodies.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ import pyarrow as pa
 
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
-from sparrow.wire.columns.encoder import Encoded, crcs_of, encode
+from sparrow.wire.columns.encoder import EncodedRecords, body_crcs, encode
 from sparrow.wire.columns.hashes import java_hashes
 from sparrow.wire.columns.layout import (
     BATCH_BYTES_MAX,
-    HEADER,
-    QUEUE_ENTRY,
+    HEADER_DTYPE,
+    QUEUE_ENTRY_DTYPE,
     BytesLike,
     Ints,
-    Parts,
-    cut,
-    cut_short,
-    gathered,
-    hop,
-    overlapping,
-    retyped,
-    sound_parts,
-    starts_of,
-    text,
+    RecordParts,
+    as_strings,
+    copy_short_slices,
+    copy_slices,
+    find_starts,
+    join_slices,
+    locate_valid_parts,
+    reinterpret,
+    starts_from_sizes,
+    unaligned_view,
 )
-from sparrow.wire.columns.log_records import Run, RunKeys, check, index_keys, stamp, tags_codes
-from sparrow.wire.columns.properties import MAP, Properties, found_one
-from sparrow.wire.compression import COMPRESSED, KIND_MASK, decompress
+from sparrow.wire.columns.log_records import LogRecords, RecordKeys, find_valid, index_keys, stamp_offsets, tags_codes
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE, ParsedProperties, find_property
+from sparrow.wire.compression import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, decompress
 from sparrow.wire.record import (
-    BORN_IPV6,
-    STORE_IPV6,
+    BORN_HOST_IPV6_FLAG,
+    STORE_HOST_IPV6_FLAG,
     unpack_host,
 )
 
 __all__ = [
-    "COLUMNS",
+    "COLUMN_DECODERS",
     "DEFAULT_COLUMNS",
-    "HEADER",
-    "QUEUE_ENTRY",
-    "Encoded",
-    "Run",
-    "RunKeys",
-    "check",
+    "HEADER_DTYPE",
+    "QUEUE_ENTRY_DTYPE",
+    "EncodedRecords",
+    "LogRecords",
+    "RecordKeys",
+    "find_valid",
     "decode",
     "encode",
-    "gathered",
-    "hop",
+    "join_slices",
+    "find_starts",
     "index_keys",
     "java_hashes",
-    "overlapping",
-    "stamp",
-    "starts_of",
+    "unaligned_view",
+    "stamp_offsets",
+    "starts_from_sizes",
     "tags_codes",
 ]
 
@@ -94,37 +94,39 @@ def decode(
     verify_crc: bool = False,
     expand: bool = True,
 ) -> pa.RecordBatch:
-    """The records at `starts` as a batch of these `COLUMNS`. Any bytes give that or a `ProtocolError`.
+    """The records at `starts` as a batch of these `COLUMN_DECODERS`. Any bytes give that or a `ProtocolError`.
 
     Starts ascend, and there may be gaps between records. Without them records lie end to end, with these `sizes` if
     given; else the sizes are read, and a blank record or a tail that is not whole is the end. All records must be laid
     out soundly. What is inside a body, a topic or the properties is looked at only for columns that show it, and a
     body's checksum only if asked for. `expand` decompresses bodies and clears the compression bits of the sys flag.
     """
-    unknown = [name for name in columns if name not in COLUMNS]
+    unknown = [name for name in columns if name not in COLUMN_DECODERS]
     if unknown:
-        raise Refused(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-    schema = pa.schema([COLUMNS[name][0] for name in columns])
-    parts = sound_parts(buf, starts, sizes)
+        raise Refused(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMN_DECODERS)}")
+    schema = pa.schema([COLUMN_DECODERS[name][0] for name in columns])
+    parts = locate_valid_parts(buf, starts, sizes)
     if not len(parts.starts):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     asks_for_few = "properties" not in columns and len(_SINGLE.intersection(columns)) <= _FEW
     batch = _Batch(parts, expand, asks_for_few=asks_for_few)
     if verify_crc:
         batch.verify_crc()
-    return pa.RecordBatch.from_arrays([COLUMNS[name][1](batch) for name in columns], schema=schema)
+    return pa.RecordBatch.from_arrays([COLUMN_DECODERS[name][1](batch) for name in columns], schema=schema)
 
 
 class _Batch:
     """Sound records on their way to columns; what several columns need is made once."""
 
-    def __init__(self, parts: Parts, expand: bool, *, asks_for_few: bool) -> None:
+    def __init__(self, parts: RecordParts, expand: bool, *, asks_for_few: bool) -> None:
         self.parts, self._asks_for_few = parts, asks_for_few
-        self._is_compressed = (parts.sys_flag & COMPRESSED != 0) if expand else np.zeros(len(parts.starts), np.bool_)
+        self._is_compressed = (
+            (parts.sys_flag & COMPRESSED_FLAG != 0) if expand else np.zeros(len(parts.starts), np.bool_)
+        )
 
     def verify_crc(self) -> None:
         parts = self.parts
-        crcs = crcs_of(self._stored_body)
+        crcs = body_crcs(self._stored_body)
         is_wrong = (crcs != parts.header["crc"] & 0x7FFF_FFFF) & (parts.topic_length_at > parts.body_at)
         if is_wrong.any():
             at = parts.starts[np.argmax(is_wrong)]
@@ -132,7 +134,7 @@ class _Batch:
 
     @cached_property
     def _stored_body(self) -> pa.Array:
-        return cut(self.parts.view, self.parts.body_at, self.parts.topic_length_at)
+        return copy_slices(self.parts.view, self.parts.body_at, self.parts.topic_length_at)
 
     def body(self) -> pa.Array:
         stored = self._stored_body
@@ -152,22 +154,22 @@ class _Batch:
 
     def sys_flag(self) -> pa.Array:
         flag = self.parts.sys_flag
-        return pa.array(np.where(self._is_compressed, flag & ~(COMPRESSED | KIND_MASK), flag))
+        return pa.array(np.where(self._is_compressed, flag & ~(COMPRESSED_FLAG | COMPRESSION_TYPE_MASK), flag))
 
     def topic(self) -> pa.Array:
-        return text(cut_short(self.parts.view, self.parts.topic_at, self.parts.topic_end), "topics")
+        return as_strings(copy_short_slices(self.parts.view, self.parts.topic_at, self.parts.topic_end), "topics")
 
     @cached_property
     def properties_raw(self) -> pa.Array:
-        return text(cut(self.parts.view, self.parts.properties_at, self.parts.end), "properties")
+        return as_strings(copy_slices(self.parts.view, self.parts.properties_at, self.parts.end), "properties")
 
     @cached_property
-    def properties(self) -> Properties:
-        return Properties(self.properties_raw)
+    def properties(self) -> ParsedProperties:
+        return ParsedProperties(self.properties_raw)
 
     def property(self, name: str) -> pa.Array:
-        found = found_one(retyped(self.properties_raw, pa.binary()), name) if self._asks_for_few else None
-        return retyped(self.properties.get(name) if found is None else found, pa.string())
+        found = find_property(reinterpret(self.properties_raw, pa.binary()), name) if self._asks_for_few else None
+        return reinterpret(self.properties.get(name) if found is None else found, pa.string())
 
     def number(self, name: str) -> pa.Array:
         return pa.array(self.parts.field(name))
@@ -180,7 +182,7 @@ class _Batch:
 
     def host(self, at: int, extra: Ints | None, ipv6: int) -> pa.Array:
         starts = self.parts.starts + (at if extra is None else at + extra)
-        packed = cut_short(
+        packed = copy_short_slices(
             self.parts.view, starts, starts + np.where(self.parts.sys_flag & ipv6, 20, 8)
         ).dictionary_encode()
         names = pa.array([_host_name(each) for each in packed.dictionary.to_pylist()], pa.string())
@@ -198,7 +200,7 @@ _MS_MAX = 0x7FFF_FFFF_FFFF_FFFF // 1000
 
 
 def _columns() -> dict[str, tuple[pa.Field, Callable[[_Batch], pa.Array]]]:
-    born_at, store_at = HEADER.fields["born_host"][1], HEADER.fields["store_host"][1]  # type: ignore[index]
+    born_at, store_at = HEADER_DTYPE.fields["born_host"][1], HEADER_DTYPE.fields["store_host"][1]  # type: ignore[index]
     makers: list[tuple[str, pa.DataType, Callable[[_Batch], pa.Array]]] = [
         ("topic", pa.string(), _Batch.topic),
         ("queue_id", pa.int32(), lambda batch: batch.number("queue_id")),
@@ -213,14 +215,14 @@ def _columns() -> dict[str, tuple[pa.Field, Callable[[_Batch], pa.Array]]]:
         ("keys", pa.string(), lambda batch: batch.property(PROPERTY_KEYS)),
         ("tags", pa.string(), lambda batch: batch.property(PROPERTY_TAGS)),
         ("msg_id", pa.string(), lambda batch: batch.property(PROPERTY_UNIQUE_KEY)),
-        ("properties", MAP, lambda batch: batch.properties.map()),
+        ("properties", PROPERTY_MAP_TYPE, lambda batch: batch.properties.map()),
         ("properties_raw", pa.string(), lambda batch: batch.properties_raw),
         ("body", pa.binary(), _Batch.body),
-        ("born_host", pa.string(), lambda batch: batch.host(born_at, None, BORN_IPV6)),
-        ("store_host", pa.string(), lambda batch: batch.host(store_at, batch.parts.born_extra, STORE_IPV6)),
+        ("born_host", pa.string(), lambda batch: batch.host(born_at, None, BORN_HOST_IPV6_FLAG)),
+        ("store_host", pa.string(), lambda batch: batch.host(store_at, batch.parts.born_extra, STORE_HOST_IPV6_FLAG)),
     ]
     return {name: (pa.field(name, kind), make) for name, kind, make in makers}
 
 
-COLUMNS = _columns()
+COLUMN_DECODERS = _columns()
 """Every column there is: its Arrow field, and how it is made."""

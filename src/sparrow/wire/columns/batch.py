@@ -1,7 +1,7 @@
 """The body of a batch (request 320) and columns: many members at once, without a Python loop over messages.
 
-A producer makes batches of columns (`encode_batches`); a broker makes a batch the records of its log (`to_records`) and
-answers with their ids (`offset_ids`). Layout and rules are those of `batch`.
+A producer makes batches of columns (`encode_batches`); a broker makes a batch the records of its log (`batch_to_records`) and
+answers with their ids (`joined_offset_ids`). Layout and rules are those of `batch`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,35 @@ from numpy.typing import NDArray
 from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire import batch as object_codec
-from sparrow.wire.batch import SMALLEST_BYTES
+from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
 from sparrow.wire.columns.encoder import (
-    Encoded,
-    Part,
-    Pick,
+    DictionaryPart,
+    EncodedRecords,
+    RowPart,
+    as_column,
+    body_crcs,
     check_properties_bytes,
-    column,
-    crcs_of,
-    laid,
+    encode_topic,
+    join_rows,
     property_parts,
-    repeated,
-    topic_bytes,
+    repeat_struct,
 )
-from sparrow.wire.columns.layout import BATCH_BYTES_MAX, Ints, as_bytes, binary, cut, header_of, overlapping, window
+from sparrow.wire.columns.layout import (
+    BATCH_BYTES_MAX,
+    Ints,
+    binary_array,
+    byte_view,
+    copy_slices,
+    data_and_offsets,
+    header_dtype,
+    unaligned_view,
+)
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
-from sparrow.wire.record import BORN_IPV6, MAGIC_V1, STORE_IPV6, topic_field
+from sparrow.wire.record import BORN_HOST_IPV6_FLAG, MAGIC_V1, STORE_HOST_IPV6_FLAG, topic_field
 
 _MEMBER = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_bytes", ">i4")])
 """The fixed bytes of a member, which its body follows."""
-assert _MEMBER.itemsize + 2 == SMALLEST_BYTES
+assert _MEMBER.itemsize + 2 == BATCH_MESSAGE_BYTES_MIN
 
 
 # -- columns to batches -----------------------------------------------------------------------------------------------
@@ -66,21 +75,21 @@ def encode_batches(
 
     The columns are those of `columns.encode`, and so is what is written and refused.
     """
-    bodies = column("body", bodies, pa.binary(), None)
+    bodies = as_column("body", bodies, pa.binary(), None)
     rows = len(bodies)
-    body_bytes = np.diff(window(bodies)[1]).astype(np.int64)
+    body_bytes = np.diff(data_and_offsets(bodies)[1]).astype(np.int64)
     parts, properties_bytes = property_parts(
         rows, ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_UNIQUE_KEY, unique_keys)), properties
     )
-    sizes = body_bytes + properties_bytes + SMALLEST_BYTES
-    headers = repeated(_MEMBER, rows, size=sizes, flag=flag, body_bytes=body_bytes)
+    sizes = body_bytes + properties_bytes + BATCH_MESSAGE_BYTES_MIN
+    headers = repeat_struct(_MEMBER, rows, size=sizes, flag=flag, body_bytes=body_bytes)
     cuts = _cuts(sizes, bytes_max)
     batch_bytes = np.add.reduceat(sizes, cuts[:-1]) if rows else sizes
     batches: list[EncodedBatch] = []
     for first, last in pairwise(_cuts(batch_bytes, _LAID_BYTES)):
         here = slice(cuts[first], cuts[last])
         parts_here = [_rows(part, here) for part in parts]
-        data = as_bytes(laid(sizes[here], headers[here], bodies[here], b"", parts_here, properties_bytes[here]))
+        data = byte_view(join_rows(sizes[here], headers[here], bodies[here], b"", parts_here, properties_bytes[here]))
         ends = np.cumsum(batch_bytes[first:last]).tolist()
         counts = np.diff(cuts[first : last + 1]).tolist()
         batches += map(EncodedBatch, map(data.__getitem__, map(slice, [0, *ends[:-1]], ends)), counts)
@@ -101,16 +110,16 @@ def _cuts(sizes: Ints, bytes_max: int) -> list[int]:
     return cuts
 
 
-def _rows(part: Part, here: slice) -> Part:
-    if isinstance(part, Pick):
-        return Pick(part.source, part.which[here])
+def _rows(part: RowPart, here: slice) -> RowPart:
+    if isinstance(part, DictionaryPart):
+        return DictionaryPart(part.source, part.which[here])
     return part if isinstance(part, bytes) else part[here]
 
 
 # -- a batch to records -----------------------------------------------------------------------------------------------
 
 
-def to_records(
+def batch_to_records(
     batch: bytes | memoryview,
     *,
     topic: str,
@@ -120,7 +129,7 @@ def to_records(
     extra_properties: bytes = b"",
     store_host_bytes: int = 8,
     reconsume_times: int = 0,
-) -> Encoded:
+) -> EncodedRecords:
     """The V1 records of a received batch, for `append_encoded`: what only a store knows is still 0.
 
     Any bytes give that or a `ProtocolError`, by the rules of `batch.decode`: whether properties are text is not asked
@@ -130,27 +139,29 @@ def to_records(
     for host_bytes in (len(born_host), store_host_bytes):
         if host_bytes not in (8, 20):
             raise Refused(f"a packed host has 8 or 20 bytes, not {host_bytes}")
-    field = topic_field(topic_bytes(topic))
-    members = _members(as_bytes(batch))
-    header = header_of(len(born_host), store_host_bytes)
+    field = topic_field(encode_topic(topic))
+    members = _members(byte_view(batch))
+    header = header_dtype(len(born_host), store_host_bytes)
     properties, properties_bytes = _with_extra(members, extra_properties)
     sizes = members.body_bytes + properties_bytes + (header.itemsize + len(field) + 2)
-    hosts = (BORN_IPV6 if len(born_host) == 20 else 0) | (STORE_IPV6 if store_host_bytes == 20 else 0)
-    headers = repeated(
+    hosts = (BORN_HOST_IPV6_FLAG if len(born_host) == 20 else 0) | (
+        STORE_HOST_IPV6_FLAG if store_host_bytes == 20 else 0
+    )
+    headers = repeat_struct(
         header,
         len(sizes),
         size=sizes,
         magic=MAGIC_V1,
-        crc=crcs_of(cut(members.view, members.body_at, members.body_at + members.body_bytes)),
+        crc=body_crcs(copy_slices(members.view, members.body_at, members.body_at + members.body_bytes)),
         flag=members.flag,
-        sys_flag=sys_flag & ~(BORN_IPV6 | STORE_IPV6) | hosts,
+        sys_flag=sys_flag & ~(BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG) | hosts,
         born_ms=born_ms,
         born_host=np.void(born_host),
         reconsume_times=reconsume_times,
         body_bytes=members.body_bytes,
     )
-    data = laid(sizes, headers, members.part(_BODY), field, properties, properties_bytes)
-    return Encoded(data, sizes.astype(np.int32))
+    data = join_rows(sizes, headers, members.part(_BODY), field, properties, properties_bytes)
+    return EncodedRecords(data, sizes.astype(np.int32))
 
 
 _FIXED, _BODY, _LENGTH, _PROPERTIES = range(4)
@@ -169,17 +180,17 @@ class _Members(NamedTuple):
     end: Ints
     properties_bytes: Ints
 
-    def part(self, which: int) -> Pick:
-        return Pick(self.parts, np.arange(which, len(self.parts), 4, dtype=np.int32))
+    def part(self, which: int) -> DictionaryPart:
+        return DictionaryPart(self.parts, np.arange(which, len(self.parts), 4, dtype=np.int32))
 
 
 def _members(view: memoryview) -> _Members:
     if len(view) > BATCH_BYTES_MAX:
         raise ProtocolError(f"{len(view)} bytes are too many for a batch: the limit is {BATCH_BYTES_MAX}")
     starts = _starts(view)
-    fixed = overlapping(view, f"V{_MEMBER.itemsize}")[starts].view(_MEMBER)
+    fixed = unaligned_view(view, f"V{_MEMBER.itemsize}")[starts].view(_MEMBER)
     size, body_bytes = fixed["size"].astype(np.int64), fixed["body_bytes"].astype(np.int64)
-    properties_bytes = size - SMALLEST_BYTES - body_bytes  # by what the others leave for them
+    properties_bytes = size - BATCH_MESSAGE_BYTES_MIN - body_bytes  # by what the others leave for them
     is_sound = (body_bytes >= 0) & (properties_bytes >= 0) & (properties_bytes <= PROPERTIES_BYTES_MAX)
     body_at = starts + _MEMBER.itemsize
     length_at = np.where(is_sound, body_at + body_bytes, 0)
@@ -193,7 +204,7 @@ def _members(view: memoryview) -> _Members:
     offsets[_LENGTH::4] = length_at
     offsets[_PROPERTIES::4] = length_at + 2
     offsets[-1] = len(view)
-    parts = binary(pa.py_buffer(view), offsets)
+    parts = binary_array(pa.py_buffer(view), offsets)
     return _Members(view, parts, fixed["flag"], body_at, body_bytes, starts + size, properties_bytes)
 
 
@@ -204,8 +215,8 @@ def _starts(view: memoryview) -> Ints:
     found: list[Ints] = []
     at = 0
     while at < end:
-        size = _SIZE.unpack_from(view, at)[0] if end - at >= SMALLEST_BYTES else 0
-        if not SMALLEST_BYTES <= size <= end - at:
+        size = _SIZE.unpack_from(view, at)[0] if end - at >= BATCH_MESSAGE_BYTES_MIN else 0
+        if not BATCH_MESSAGE_BYTES_MIN <= size <= end - at:
             raise _unsound(view)
         alike = np.ndarray((min((end - at) // size, _TOGETHER_MAX),), ">i4", view, at, (size,)) == size
         run = len(alike) if alike.all() else int(alike.argmin())
@@ -227,7 +238,7 @@ _TOGETHER_MIN = 16
 
 def _walk(view: memoryview, at: int, end: int) -> Iterator[int]:
     """Where the next members begin, and at last where to go on: behind them, or at what is no member."""
-    unpack, smallest, last = _SIZE.unpack_from, SMALLEST_BYTES, end - SMALLEST_BYTES
+    unpack, smallest, last = _SIZE.unpack_from, BATCH_MESSAGE_BYTES_MIN, end - BATCH_MESSAGE_BYTES_MIN
     for _ in range(_TOGETHER_MAX):
         yield at
         if at > last:
@@ -248,7 +259,7 @@ def _unsound(view: memoryview) -> Exception:
     return AssertionError("the two codecs disagree about a batch")
 
 
-def _with_extra(members: _Members, extra: bytes) -> tuple[list[Part], Ints]:
+def _with_extra(members: _Members, extra: bytes) -> tuple[list[RowPart], Ints]:
     """The property strings with `extra` behind them, as parts, and how long each is."""
     own = members.part(_PROPERTIES)
     if not extra:
@@ -259,18 +270,20 @@ def _with_extra(members: _Members, extra: bytes) -> tuple[list[Part], Ints]:
     check_properties_bytes(lengths)
     if not is_open.any():
         return [own, extra], lengths
-    return [own, Pick(pa.array([extra, b"\x02" + extra]), is_open.astype(np.int32))], lengths
+    return [own, DictionaryPart(pa.array([extra, b"\x02" + extra]), is_open.astype(np.int32))], lengths
 
 
 # -- the answer to a batch --------------------------------------------------------------------------------------------
 
 
-def offset_ids(prefix: str, physical_offsets: Any) -> str:
+def joined_offset_ids(prefix: str, physical_offsets: Any) -> str:
     """The offset ids of a batch, joined by commas. The prefix is that of `ids.offset_id_prefix`."""
     offsets = np.asarray(physical_offsets, ">i8")
     template = f"{prefix}{0:016X},".encode("ascii")
     an_id = np.dtype({"names": ["offset"], "formats": ["V16"], "offsets": [len(prefix)], "itemsize": len(template)})
-    joined = repeated(an_id, len(offsets), template=template, offset=np.take(_HEX, offsets.view(np.uint8)).view("V16"))
+    joined = repeat_struct(
+        an_id, len(offsets), template=template, offset=np.take(_HEX, offsets.view(np.uint8)).view("V16")
+    )
     return str(joined.view(np.uint8)[:-1].data, "ascii")
 
 

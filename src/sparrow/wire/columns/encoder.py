@@ -20,29 +20,37 @@ from sparrow.model.errors import Refused, TooLarge
 from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.model.topic import TOPIC_NAME_CHARS_MAX
 from sparrow.wire.checksum import crc32
-from sparrow.wire.columns.layout import BATCH_BYTES_MAX, HEADER, Bools, Ints, binary, retyped, window
-from sparrow.wire.columns.properties import MAP
+from sparrow.wire.columns.layout import (
+    BATCH_BYTES_MAX,
+    HEADER_DTYPE,
+    Bools,
+    Ints,
+    binary_array,
+    data_and_offsets,
+    reinterpret,
+)
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
-from sparrow.wire.record import BORN_IPV6, FIXED_BYTES, MAGIC_V1, STORE_IPV6, topic_field
+from sparrow.wire.record import BORN_HOST_IPV6_FLAG, FIXED_HEADER_BYTES, MAGIC_V1, STORE_HOST_IPV6_FLAG, topic_field
 
-LOOPBACK = b"\x7f\0\0\1\0\0\0\0"
+PACKED_LOOPBACK = b"\x7f\0\0\1\0\0\0\0"
 
 
-class Encoded(NamedTuple):
+class EncodedRecords(NamedTuple):
     """Records laid end to end, with offsets and store time still 0: see `columns.stamp`."""
 
     data: pa.Buffer
     sizes: NDArray[np.int32]
 
 
-class Pick(NamedTuple):
+class DictionaryPart(NamedTuple):
     """A part that is some item of a source in each row. Several may share a source, which is then copied once."""
 
     source: pa.Array
     which: NDArray[np.int32]
 
 
-Part: TypeAlias = bytes | pa.Array | Pick
+RowPart: TypeAlias = bytes | pa.Array | DictionaryPart
 """What stands at one place in every row: the same bytes, an item a row, or one of a few."""
 
 
@@ -59,51 +67,51 @@ def encode(
     flag: Any = 0,
     sys_flag: Any = 0,
     born_ms: Any = 0,
-    born_host: bytes = LOOPBACK,
-    store_host: bytes = LOOPBACK,
+    born_host: bytes = PACKED_LOOPBACK,
+    store_host: bytes = PACKED_LOOPBACK,
     reconsume_times: Any = 0,
     checksum: bool = True,
-) -> Encoded:
+) -> EncodedRecords:
     """The V1 records of messages whose parts are columns: Arrow arrays, or for numbers also scalars and NumPy arrays.
 
     A null or empty key, tag, id, property name or value is not written. `properties` is a map column and is written
     last, so it wins where it names KEYS, TAGS or UNIQ_KEY again. The same is refused as by `properties.encode`.
     `properties_raw` stands for all of those: the property strings as records have them.
     """
-    name = topic_bytes(topic)
+    name = encode_topic(topic)
     for host in (born_host, store_host):
         if len(host) != 8:
             raise Refused(f"a batch is encoded for IPv4 hosts, 8 packed bytes each, not {len(host)}")
-    body = column("body", body, pa.binary(), None)
+    body = as_column("body", body, pa.binary(), None)
     rows = len(body)
-    body_bytes = np.diff(window(body)[1]).astype(np.int64)
+    body_bytes = np.diff(data_and_offsets(body)[1]).astype(np.int64)
     if properties_raw is None:
         parts, properties_bytes = property_parts(
             rows, ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_UNIQUE_KEY, msg_ids)), properties
         )
     else:
-        parts, properties_bytes = _raw_parts(column("property strings", properties_raw, pa.string(), rows))
+        parts, properties_bytes = _raw_parts(as_column("property strings", properties_raw, pa.string(), rows))
     field = topic_field(name)
-    sizes = body_bytes + properties_bytes + (FIXED_BYTES + len(field) + 2)
-    header = repeated(
-        HEADER,
+    sizes = body_bytes + properties_bytes + (FIXED_HEADER_BYTES + len(field) + 2)
+    header = repeat_struct(
+        HEADER_DTYPE,
         rows,
         size=sizes,
         magic=MAGIC_V1,
-        crc=crcs_of(body) if checksum else 0,
+        crc=body_crcs(body) if checksum else 0,
         queue_id=queue_id,
         flag=flag,
-        sys_flag=np.asarray(sys_flag) & ~(BORN_IPV6 | STORE_IPV6),
+        sys_flag=np.asarray(sys_flag) & ~(BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG),
         born_ms=born_ms,
         born_host=np.void(born_host),
         store_host=np.void(store_host),
         reconsume_times=reconsume_times,
         body_bytes=body_bytes,
     )
-    return Encoded(laid(sizes, header, body, field, parts, properties_bytes), sizes.astype(np.int32))
+    return EncodedRecords(join_rows(sizes, header, body, field, parts, properties_bytes), sizes.astype(np.int32))
 
 
-def topic_bytes(topic: str) -> bytes:
+def encode_topic(topic: str) -> bytes:
     try:
         name = topic.encode()
     except UnicodeEncodeError as cause:
@@ -113,7 +121,7 @@ def topic_bytes(topic: str) -> bytes:
     return name
 
 
-def column(what: str, given: Any, kind: pa.DataType, rows: int | None) -> pa.Array:
+def as_column(what: str, given: Any, kind: pa.DataType, rows: int | None) -> pa.Array:
     """An array of just this type and length. Null texts become empty, since neither is written."""
     if isinstance(given, pa.ChunkedArray):
         given = given.combine_chunks()
@@ -125,12 +133,12 @@ def column(what: str, given: Any, kind: pa.DataType, rows: int | None) -> pa.Arr
         raise Refused(f"the column of {what} cannot be read as {kind}: {cause}") from cause
     if rows is not None and len(given) != rows:
         raise Refused(f"the column of {what} has {len(given)} rows; there are {rows} bodies")
-    if given.null_count and kind is not MAP:
+    if given.null_count and kind is not PROPERTY_MAP_TYPE:
         given = given.fill_null(b"" if kind == pa.binary() else "")
     return given
 
 
-def crcs_of(body: pa.Array) -> NDArray[np.uint32]:
+def body_crcs(body: pa.Array) -> NDArray[np.uint32]:
     """The checksums records keep: one C call a body, which beats any table that NumPy could walk."""
     crcs: list[int] = []
     for at in range(0, len(body), _BODIES_AT_ONCE):
@@ -145,37 +153,37 @@ _BODIES_AT_ONCE = 256
 # -- the property string of each row, as parts -----------------------------------------------------
 
 
-def property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: Any) -> tuple[list[Part], Ints]:
+def property_parts(rows: int, columns: Sequence[tuple[str, Any]], properties: Any) -> tuple[list[RowPart], Ints]:
     """What to write after the length of the properties, and that length."""
-    parts: list[Part] = []
+    parts: list[RowPart] = []
     written = np.zeros(rows, np.int64)
     was_there = np.zeros(rows, np.bool_)
     for name, given in columns:
         if given is None:
             continue
-        values = column(name, given, pa.string(), rows)
-        data, offsets = window(values)
+        values = as_column(name, given, pa.string(), rows)
+        data, offsets = data_and_offsets(values)
         if (data == 2).any():
             raise _holds_separator(name)
         lengths = np.diff(offsets)
         is_there = lengths > 0
         # The end of one property and the name of the next are one part: a part costs more than its bytes.
-        parts += [_joint(name.encode() + b"\x01", was_there, is_there), retyped(values, pa.binary())]
+        parts += [_joint(name.encode() + b"\x01", was_there, is_there), reinterpret(values, pa.binary())]
         written += lengths + is_there * (len(name) + 2)
         was_there = is_there
     parts.append(_joint(b"", was_there, was_there))
     if properties is not None:
-        strings = _map_strings(column("properties", properties, MAP, rows))
+        strings = _map_strings(as_column("properties", properties, PROPERTY_MAP_TYPE, rows))
         parts.append(strings)
-        written += np.diff(window(strings)[1])
+        written += np.diff(data_and_offsets(strings)[1])
     check_properties_bytes(written)
     return parts, written
 
 
-def _raw_parts(strings: pa.Array) -> tuple[list[Part], Ints]:
-    lengths = np.diff(window(strings)[1]).astype(np.int64)
+def _raw_parts(strings: pa.Array) -> tuple[list[RowPart], Ints]:
+    lengths = np.diff(data_and_offsets(strings)[1]).astype(np.int64)
     check_properties_bytes(lengths)
-    return [retyped(strings, pa.binary())], lengths
+    return [reinterpret(strings, pa.binary())], lengths
 
 
 def check_properties_bytes(lengths: Ints) -> None:
@@ -183,12 +191,12 @@ def check_properties_bytes(lengths: Ints) -> None:
         raise TooLarge("the property string", longest, PROPERTIES_BYTES_MAX)
 
 
-def _joint(opening: bytes, was_there: Bools, is_there: Bools) -> Part:
+def _joint(opening: bytes, was_there: Bools, is_there: Bools) -> RowPart:
     """What stands between two values: the end of the first if it is there, the name of the second if that is."""
     constants = [b"", opening, b"\x02", b"\x02" + opening]
     if (was_there.all() or not was_there.any()) and (is_there.all() or not is_there.any()):
         return constants[2 * was_there.any() + is_there.any()]
-    return Pick(pa.array(constants, pa.binary()), 2 * was_there.astype(np.int32) + is_there)
+    return DictionaryPart(pa.array(constants, pa.binary()), 2 * was_there.astype(np.int32) + is_there)
 
 
 def _map_strings(maps: pa.Array) -> pa.Array:
@@ -202,21 +210,23 @@ def _map_strings(maps: pa.Array) -> pa.Array:
     first = first - first[0]
     if values.null_count:
         values = values.fill_null("")
-    is_whole = (np.diff(window(names)[1]) > 0) & (np.diff(window(values)[1]) > 0)
+    is_whole = (np.diff(data_and_offsets(names)[1]) > 0) & (np.diff(data_and_offsets(values)[1]) > 0)
     if not is_whole.all():
         names, values = names.filter(pa.array(is_whole)), values.filter(pa.array(is_whole))
         first = np.concatenate(([0], np.cumsum(is_whole)))[first]
     for texts, separators in ((names, (1, 2)), (values, (2,))):
-        data, offsets = window(texts)
+        data, offsets = data_and_offsets(texts)
         for separator in separators:
             if (hits := np.flatnonzero(data == separator)).size:
                 raise _holds_separator(names[int(np.searchsorted(offsets, hits[0], "right")) - 1].as_py())
-    written = len(window(names)[0]) + len(window(values)[0]) + 2 * len(names)
+    written = len(data_and_offsets(names)[0]) + len(data_and_offsets(values)[0]) + 2 * len(names)
     if written > BATCH_BYTES_MAX:
         raise TooLarge("the run of properties", written, BATCH_BYTES_MAX)
-    entries = _interleaved(len(names), [retyped(names, pa.binary()), b"\x01", retyped(values, pa.binary()), b"\x02"])
-    _, offsets = window(entries)
-    return binary(entries.buffers()[2], offsets[::4][first])
+    entries = _interleaved(
+        len(names), [reinterpret(names, pa.binary()), b"\x01", reinterpret(values, pa.binary()), b"\x02"]
+    )
+    _, offsets = data_and_offsets(entries)
+    return binary_array(entries.buffers()[2], offsets[::4][first])
 
 
 def _holds_separator(name: str) -> Refused:
@@ -226,7 +236,7 @@ def _holds_separator(name: str) -> Refused:
 # -- laying parts end to end -----------------------------------------------------------------------
 
 
-def repeated(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None, **fields: Any) -> NDArray[Any]:
+def repeat_struct(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None, **fields: Any) -> NDArray[Any]:
     """So many items, alike but for the fields given as arrays."""
     one = np.frombuffer(bytearray(template or dtype.itemsize), dtype)
     for name, value in fields.items():
@@ -239,8 +249,13 @@ def repeated(dtype: np.dtype[Any], rows: int, *, template: bytes | None = None, 
     return items
 
 
-def laid(
-    sizes: Ints, headers: NDArray[Any], body: Part, field: bytes, properties: Sequence[Part], properties_bytes: Ints
+def join_rows(
+    sizes: Ints,
+    headers: NDArray[Any],
+    body: RowPart,
+    field: bytes,
+    properties: Sequence[RowPart],
+    properties_bytes: Ints,
 ) -> pa.Buffer:
     """Header, body, `field`, length of the properties and properties of row 0, then of row 1, and so on: rows of these
     sizes, end to end."""
@@ -252,7 +267,7 @@ def laid(
         middle += properties[0]
         properties = properties[1:]
     length = np.dtype({"names": ["length"], "formats": [">u2"], "offsets": [len(field)], "itemsize": len(middle)})
-    middles = repeated(length, len(headers), template=middle, length=properties_bytes)
+    middles = repeat_struct(length, len(headers), template=middle, length=properties_bytes)
     rows = _interleaved(len(headers), [_fixed(headers), body, _fixed(middles), *properties]).buffers()[2]
     assert rows.size == total
     return rows
@@ -261,10 +276,10 @@ def laid(
 def _fixed(items: NDArray[Any]) -> pa.Array:
     """Items of one size as a binary array, without a copy."""
     width = items.dtype.itemsize
-    return binary(pa.py_buffer(items.data), np.arange(0, (len(items) + 1) * width, width, dtype=np.int32))
+    return binary_array(pa.py_buffer(items.data), np.arange(0, (len(items) + 1) * width, width, dtype=np.int32))
 
 
-def _interleaved(rows: int, parts: Sequence[Part]) -> pa.Array:
+def _interleaved(rows: int, parts: Sequence[RowPart]) -> pa.Array:
     """All parts of row 0, then all of row 1, and so on: rows * len(parts) items in one binary array.
 
     That this many bytes can be counted with 32 bits is for the caller to know.
@@ -276,8 +291,8 @@ def _interleaved(rows: int, parts: Sequence[Part]) -> pa.Array:
     every_row = np.arange(rows, dtype=np.int32)
     for i, part in enumerate(parts):
         if isinstance(part, bytes):
-            part = Pick(pa.array([part], pa.binary()), np.zeros(1, np.int32))
-        source, which = part if isinstance(part, Pick) else Pick(part, every_row)
+            part = DictionaryPart(pa.array([part], pa.binary()), np.zeros(1, np.int32))
+        source, which = part if isinstance(part, DictionaryPart) else DictionaryPart(part, every_row)
         if id(source) not in first_of:
             first_of[id(source)] = items
             sources.append(source)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError
-from sparrow.wire.columns.layout import Ints, window
+from sparrow.wire.columns.layout import Ints, data_and_offsets
 
 UInts32 = NDArray[np.uint32]
 
@@ -48,7 +48,7 @@ def hashes_and_units(strings: Any) -> tuple[UInts32, Ints]:
     return hashes, np.diff(bounds)
 
 
-def joined_hashes(prefix: UInts32, suffix: UInts32, suffix_units: Ints) -> UInts32:
+def concat_hashes(prefix: UInts32, suffix: UInts32, suffix_units: Ints) -> UInts32:
     """The hash of each prefix + suffix, from the hashes of the two: hash(p + s) = hash(p) * 31^len(s) + hash(s)."""
     if not len(suffix):
         return suffix
@@ -101,7 +101,7 @@ def _bytes_of(strings: Any) -> tuple[NDArray[np.uint8], Ints]:
         strings = strings.cast(pa.binary())
     if strings.null_count:  # bytes may lie under a null; fill_null leaves them out
         strings = strings.fill_null(b"" if pa.types.is_binary(strings.type) else "")
-    data, offsets = window(strings)
+    data, offsets = data_and_offsets(strings)
     return data, offsets.astype(np.int64)
 
 

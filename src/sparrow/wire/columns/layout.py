@@ -22,7 +22,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError
-from sparrow.wire.record import BORN_IPV6, FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SMALLEST_BYTES, STORE_IPV6
+from sparrow.wire.record import (
+    BORN_HOST_IPV6_FLAG,
+    FIXED_HEADER_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    STORE_HOST_IPV6_FLAG,
+)
 from sparrow.wire.record import decode as decode_one
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | mmap
@@ -33,7 +41,7 @@ Items: TypeAlias = NDArray[Any]
 
 
 @cache
-def header_of(born_host_bytes: int = 8, store_host_bytes: int = 8) -> np.dtype[Any]:
+def header_dtype(born_host_bytes: int = 8, store_host_bytes: int = 8) -> np.dtype[Any]:
     """The fixed bytes of a record with hosts so long: the table in `record`, as NumPy reads it."""
     return np.dtype(
         [
@@ -56,22 +64,22 @@ def header_of(born_host_bytes: int = 8, store_host_bytes: int = 8) -> np.dtype[A
     )
 
 
-HEADER = header_of()
+HEADER_DTYPE = header_dtype()
 """The header of a record whose hosts are IPv4."""
-assert HEADER.itemsize == FIXED_BYTES
+assert HEADER_DTYPE.itemsize == FIXED_HEADER_BYTES
 
-QUEUE_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+QUEUE_ENTRY_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 """One entry of a consume queue."""
-assert QUEUE_ENTRY.itemsize == 20
+assert QUEUE_ENTRY_DTYPE.itemsize == 20
 
-IPV6_EXTRA = 12
+IPV6_EXTRA_BYTES = 12
 BATCH_BYTES_MAX = 0x7FFF_FFFF
 """Arrow's 32-bit offsets reach no further; also the most that one batch may expand to."""
 
 _SIZE_AND_MAGIC = Struct(">ii")
 
 
-def overlapping(buf: BytesLike, dtype: Any, offset: int = 0) -> Items:
+def unaligned_view(buf: BytesLike, dtype: Any, offset: int = 0) -> Items:
     """Items of `dtype` at every byte position from `offset` on: index it to gather, assign to scatter."""
     dtype = np.dtype(dtype)
     count = len(buf) - offset - dtype.itemsize + 1
@@ -80,7 +88,7 @@ def overlapping(buf: BytesLike, dtype: Any, offset: int = 0) -> Items:
     return np.ndarray((count,), dtype, buf, offset, (1,))
 
 
-def starts_of(sizes: Any) -> Ints:
+def starts_from_sizes(sizes: Any) -> Ints:
     """Where records of these sizes start when they lie end to end."""
     sizes = np.asarray(sizes, np.int64)
     starts = np.zeros(len(sizes), np.int64)
@@ -88,20 +96,20 @@ def starts_of(sizes: Any) -> Ints:
     return starts
 
 
-def hop(buf: BytesLike, start: int = 0, end: int | None = None, *, strict: bool = True) -> Ints:
+def find_starts(buf: BytesLike, start: int = 0, end: int | None = None, *, strict: bool = True) -> Ints:
     """Where the records from `start` on begin, found by walking from size to size.
 
     Stops at a blank record and at a tail that is not whole. What cannot be a record is a `ProtocolError`, or, for
     recovery (`strict=False`), the end too.
     """
-    view = buf if isinstance(buf, bytes) else as_bytes(buf)
+    view = buf if isinstance(buf, bytes) else byte_view(buf)
     end = len(view) if end is None else min(end, len(view))
     # A loop, because each start depends on the one before; fromiter drains a generator without a list between.
     return np.fromiter(_walk(view, max(start, 0), end, strict), np.int64)
 
 
 def _walk(view: bytes | memoryview, at: int, end: int, strict: bool) -> Iterator[int]:
-    unpack, v1, v2, smallest = _SIZE_AND_MAGIC.unpack_from, MAGIC_V1, MAGIC_V2, SMALLEST_BYTES
+    unpack, v1, v2, smallest = _SIZE_AND_MAGIC.unpack_from, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
     last = end - 8
     while at <= last:
         size, magic = unpack(view, at)
@@ -116,12 +124,12 @@ def _walk(view: bytes | memoryview, at: int, end: int, strict: bool) -> Iterator
         at = following
 
 
-def as_bytes(buf: BytesLike) -> memoryview:
+def byte_view(buf: BytesLike) -> memoryview:
     view = memoryview(buf)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-class Parts(NamedTuple):
+class RecordParts(NamedTuple):
     """Where each part of N records lies. Positions of a record that is not sound mean nothing."""
 
     view: memoryview
@@ -130,7 +138,7 @@ class Parts(NamedTuple):
     sys_flag: NDArray[np.int32]
     is_sound: Bools
     born_extra: Ints | None
-    """How much later than in `HEADER` the fields after the born host lie; None when no host at all is IPv6."""
+    """How much later than in `HEADER_DTYPE` the fields after the born host lie; None when no host at all is IPv6."""
     store_extra: Ints | None
     """The same after the store host."""
     body_at: Ints
@@ -143,40 +151,40 @@ class Parts(NamedTuple):
 
     def field(self, name: str) -> Items:
         """One fixed field of all records, in this machine's byte order."""
-        dtype, at = HEADER.fields[name][:2]  # type: ignore[index]
+        dtype, at = HEADER_DTYPE.fields[name][:2]  # type: ignore[index]
         extra = self.store_extra if at > _AT_STORE_HOST else self.born_extra if at > _AT_BORN_HOST else None
-        column = self.header[name] if extra is None else overlapping(self.view, dtype)[self.starts + (at + extra)]
+        column = self.header[name] if extra is None else unaligned_view(self.view, dtype)[self.starts + (at + extra)]
         return column.astype(dtype.newbyteorder("="))
 
 
-_AT_BORN_HOST: int = HEADER.fields["born_host"][1]  # type: ignore[index]
-_AT_STORE_HOST: int = HEADER.fields["store_host"][1]  # type: ignore[index]
-_AT_BODY_BYTES: int = HEADER.fields["body_bytes"][1]  # type: ignore[index]
+_AT_BORN_HOST: int = HEADER_DTYPE.fields["born_host"][1]  # type: ignore[index]
+_AT_STORE_HOST: int = HEADER_DTYPE.fields["store_host"][1]  # type: ignore[index]
+_AT_BODY_BYTES: int = HEADER_DTYPE.fields["body_bytes"][1]  # type: ignore[index]
 
 
-def measure(view: memoryview, starts: Ints) -> Parts:
-    """The parts of the records at `starts`, each at least `SMALLEST_BYTES` before the end of the buffer.
+def locate_parts(view: memoryview, starts: Ints) -> RecordParts:
+    """The parts of the records at `starts`, each at least `RECORD_BYTES_MIN` before the end of the buffer.
 
     The checks are those of `record.decode`, in its order. A record that fails one is marked, and all further reads for
     it are made at byte 0 instead, so that nothing is ever read outside the buffer.
     """
-    header = overlapping(view, f"V{FIXED_BYTES}")[starts].view(HEADER)
+    header = unaligned_view(view, f"V{FIXED_HEADER_BYTES}")[starts].view(HEADER_DTYPE)
     octets = np.frombuffer(view, np.uint8)
     magic, sys_flag = header["magic"], header["sys_flag"].astype(np.int32)
     size = header["size"].astype(np.int64)
     end = starts + size
-    is_sound = (size >= SMALLEST_BYTES) & (end <= len(view))
-    left = size - SMALLEST_BYTES  # what the parts seen so far leave for the others: in the end, nothing
+    is_sound = (size >= RECORD_BYTES_MIN) & (end <= len(view))
+    left = size - RECORD_BYTES_MIN  # what the parts seen so far leave for the others: in the end, nothing
 
     born_extra = store_extra = None
-    body_at = starts + FIXED_BYTES
-    if (sys_flag & (BORN_IPV6 | STORE_IPV6)).any():
-        born_extra = np.where(sys_flag & BORN_IPV6, IPV6_EXTRA, 0)
-        store_extra = born_extra + np.where(sys_flag & STORE_IPV6, IPV6_EXTRA, 0)
+    body_at = starts + FIXED_HEADER_BYTES
+    if (sys_flag & (BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG)).any():
+        born_extra = np.where(sys_flag & BORN_HOST_IPV6_FLAG, IPV6_EXTRA_BYTES, 0)
+        store_extra = born_extra + np.where(sys_flag & STORE_HOST_IPV6_FLAG, IPV6_EXTRA_BYTES, 0)
         body_at = body_at + store_extra
         left -= store_extra
         is_sound &= left >= 0
-        body_bytes = overlapping(view, ">i4")[_where(is_sound, body_at - 4)].astype(np.int64)
+        body_bytes = unaligned_view(view, ">i4")[_where(is_sound, body_at - 4)].astype(np.int64)
     else:
         body_bytes = header["body_bytes"].astype(np.int64)
 
@@ -202,7 +210,7 @@ def measure(view: memoryview, starts: Ints) -> Parts:
     # Two single bytes: NumPy gathers aligned items several times quicker than others.
     is_sound &= octets[length_at] * np.int64(256) + octets[length_at + 1] == left
     properties_at = topic_end + 2
-    return Parts(
+    return RecordParts(
         view,
         starts,
         header,
@@ -223,19 +231,21 @@ def _where(is_sound: Bools, at: Ints) -> Ints:
     return at if is_sound.all() else np.where(is_sound, at, 0)
 
 
-def sound_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> Parts:
+def locate_valid_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> RecordParts:
     """The parts of records that are all sound, ascend and do not overlap."""
-    view = as_bytes(buf)
+    view = byte_view(buf)
     if len(view) > BATCH_BYTES_MAX:
         raise ProtocolError(f"{len(view)} bytes are too many to read at a time: the limit is {BATCH_BYTES_MAX}")
     if starts is None:
-        starts = hop(view) if sizes is None else starts_of(sizes)
+        starts = find_starts(view) if sizes is None else starts_from_sizes(sizes)
     starts = np.asarray(starts, np.int64)
     if not len(starts):
-        return Parts(view, starts, np.empty(0, HEADER), np.empty(0, np.int32), starts == 0, None, None, *[starts] * 6)
-    if starts.min() < 0 or starts.max() > len(view) - SMALLEST_BYTES:
+        return RecordParts(
+            view, starts, np.empty(0, HEADER_DTYPE), np.empty(0, np.int32), starts == 0, None, None, *[starts] * 6
+        )
+    if starts.min() < 0 or starts.max() > len(view) - RECORD_BYTES_MIN:
         raise ProtocolError(f"a record is said to start outside the {len(view)} bytes there are")
-    parts = measure(view, starts)
+    parts = locate_parts(view, starts)
     if not parts.is_sound.all():
         at = int(starts[np.argmin(parts.is_sound)])
         decode_one(view, at, verify_crc=False, expand=False)  # it knows the words for what is wrong
@@ -250,21 +260,21 @@ def sound_parts(buf: BytesLike, starts: Any, sizes: Any = None) -> Parts:
 # -- slices of bytes as Arrow arrays --------------------------------------------------------------
 
 
-def slots(buf: Any, at: Ints, end: Ints) -> pa.Array:
+def slice_slots(buf: Any, at: Ints, end: Ints) -> pa.Array:
     """A binary array over `buf` whose even slots are the slices at:end, which must ascend. Nothing is copied."""
     offsets = np.empty(2 * len(at) + 1, np.int32)
     offsets[0:-1:2] = at
     offsets[1::2] = end
     offsets[-1] = offsets[-2] if len(at) else 0
-    return binary(pa.py_buffer(buf), offsets)
+    return binary_array(pa.py_buffer(buf), offsets)
 
 
-def cut_short(buf: Any, at: Ints, end: Ints) -> pa.Array:
+def copy_short_slices(buf: Any, at: Ints, end: Ints) -> pa.Array:
     """Copies of the slices at:end, which must ascend, as one binary array. The quicker way for names and values."""
-    return every(slots(buf, at, end), len(at), 2)
+    return take_every(slice_slots(buf, at, end), len(at), 2)
 
 
-def cut(buf: Any, at: Ints, end: Ints) -> pa.Array:
+def copy_slices(buf: Any, at: Ints, end: Ints) -> pa.Array:
     """Copies of the slices at:end as one binary array. The quicker way for bodies: it reserves only what it needs.
 
     Made as views, which Arrow then copies out. A view of up to 12 bytes holds them itself; a longer one has the first
@@ -277,18 +287,18 @@ def cut(buf: Any, at: Ints, end: Ints) -> pa.Array:
     if lengths.min(initial=_INLINE_BYTES + 1) <= _INLINE_BYTES:
         short = np.flatnonzero(lengths <= _INLINE_BYTES)
         inside = short[at[short] <= len(buf) - _INLINE_BYTES]
-        views["inline"][inside] = overlapping(buf, _VIEW["inline"])[at[inside]]
+        views["inline"][inside] = unaligned_view(buf, _VIEW["inline"])[at[inside]]
         beyond = short[at[short] > len(buf) - _INLINE_BYTES]  # too near the end to read 12 bytes there
         tail_at = max(len(buf) - _INLINE_BYTES, 0)
         tail = bytes(buf[tail_at:]) + bytes(_INLINE_BYTES)
-        views["inline"][beyond] = overlapping(tail, _VIEW["inline"])[at[beyond] - tail_at]
+        views["inline"][beyond] = unaligned_view(tail, _VIEW["inline"])[at[beyond] - tail_at]
     array = pa.Array.from_buffers(pa.binary_view(), len(at), [None, pa.py_buffer(views), pa.py_buffer(buf)])
     return array.cast(pa.binary())
 
 
-def gathered(buf: Any, at: Ints, end: Ints) -> memoryview:
+def join_slices(buf: Any, at: Ints, end: Ints) -> memoryview:
     """A copy of the slices at:end, end to end. Other threads go on meanwhile, even if pages have to be read."""
-    return window(cut(buf, at, end))[0].data
+    return data_and_offsets(copy_slices(buf, at, end))[0].data
 
 
 _INLINE_BYTES = 12
@@ -303,22 +313,22 @@ _VIEW = np.dtype(
 """One item of a binary-view array; between length and position lie a prefix and the number of the buffer, 0."""
 
 
-def every(array: pa.Array, count: int, step: int, first: int = 0) -> pa.Array:
+def take_every(array: pa.Array, count: int, step: int, first: int = 0) -> pa.Array:
     """`count` items of an array, `step` apart."""
     places = np.arange(first, first + count * step, step, dtype=np.int32)
     return pc.take(array, pa.array(places), boundscheck=False)
 
 
-def binary(data: Any, offsets: NDArray[np.int32]) -> pa.Array:
+def binary_array(data: Any, offsets: NDArray[np.int32]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
 
 
-def retyped(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def reinterpret(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The same buffers under another type: binary already known to be UTF-8 becomes string without another look."""
     return pa.Array.from_buffers(kind, len(array), array.buffers(), array.null_count, array.offset)
 
 
-def window(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+def data_and_offsets(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """The bytes a binary or string array really uses, and its N + 1 offsets into them."""
     _, offsets_buffer, data = array.buffers()
     if not len(array) or data is None or not data.size:
@@ -328,11 +338,11 @@ def window(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     return np.frombuffer(data, np.uint8)[first:last], offsets - first if first else offsets
 
 
-def text(array: pa.Array, what: str) -> pa.Array:
+def as_strings(array: pa.Array, what: str) -> pa.Array:
     """A binary array as strings. Mostly all is ASCII, and then one pass for the largest byte is the whole check."""
-    data, _ = window(array)
+    data, _ = data_and_offsets(array)
     if not len(data) or data.max() < 0x80:
-        return retyped(array, pa.string())
+        return reinterpret(array, pa.string())
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid as cause:

@@ -1,6 +1,6 @@
 """Many property strings at once: every name and value, by one scan for the two separators.
 
-The rules are those of `properties.decode`, to the letter. (`found_one` looks for a single name instead, where it can.)
+The rules are those of `properties.decode`, to the letter. (`find_property` looks for a single name instead, where it can.)
 Two shapes are told apart:
 
 - *regular*: every string has the same names in the same order, as one producer's messages have. Then a property is
@@ -18,19 +18,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.wire.columns.layout import Ints, binary, cut_short, every, retyped, slots, window
+from sparrow.wire.columns.layout import (
+    Ints,
+    binary_array,
+    copy_short_slices,
+    data_and_offsets,
+    reinterpret,
+    slice_slots,
+    take_every,
+)
 
-MAP = pa.map_(pa.string(), pa.string())
+PROPERTY_MAP_TYPE = pa.map_(pa.string(), pa.string())
 
 _REGULAR_NAMES_MAX = 64
 """With more names than this, comparing each with the first string's costs more than it saves."""
 
 
-class Properties:
+class ParsedProperties:
     """The names and values in an array of property strings (binary; that they are UTF-8 is for the caller to know)."""
 
     def __init__(self, strings: pa.Array) -> None:
-        self._data, bounds = window(strings)
+        self._data, bounds = data_and_offsets(strings)
         self._rows = len(strings)
         self._name_at, self._name_end, self._value_end, self._first = _entries(self._data, bounds)
 
@@ -47,7 +55,7 @@ class Properties:
             if name.encode() not in self._regular_names:
                 return pa.nulls(self._rows, pa.binary())
             count = len(self._regular_names)
-            return every(self._values, self._rows, 2 * count, 2 * self._regular_names.index(name.encode()))
+            return take_every(self._values, self._rows, 2 * count, 2 * self._regular_names.index(name.encode()))
         numbers, names = self._numbered_names
         hits = np.flatnonzero(numbers == names.index(pa.scalar(name.encode(), pa.binary())).as_py())
         entry = np.zeros(self._rows, np.int64)
@@ -59,7 +67,7 @@ class Properties:
     def map(self) -> pa.Array:
         """All of them, as map<string, string>."""
         if self._regular_names is not None:
-            names, values, first = self._names, every(self._values, len(self._name_at), 2), self._first
+            names, values, first = self._names, take_every(self._values, len(self._name_at), 2), self._first
         else:
             kept = self._without_duplicates()
             numbers, distinct = self._numbered_names
@@ -67,16 +75,19 @@ class Properties:
             values = self._values.take(pa.array(2 * kept))
             first = np.searchsorted(kept, self._first)
         return pa.MapArray.from_arrays(
-            pa.array(first.astype(np.int32)), retyped(names, pa.string()), retyped(values, pa.string()), type=MAP
+            pa.array(first.astype(np.int32)),
+            reinterpret(names, pa.string()),
+            reinterpret(values, pa.string()),
+            type=PROPERTY_MAP_TYPE,
         )
 
     @cached_property
     def _values(self) -> pa.Array:
-        return slots(self._data, self._name_end + 1, self._value_end)
+        return slice_slots(self._data, self._name_end + 1, self._value_end)
 
     @cached_property
     def _names(self) -> pa.Array:
-        return cut_short(self._data, self._name_at, self._name_end)
+        return copy_short_slices(self._data, self._name_at, self._name_end)
 
     @cached_property
     def _regular_names(self) -> list[bytes] | None:
@@ -87,7 +98,7 @@ class Properties:
         if not (self._first[1:] == np.arange(count, len(self._name_at) + 1, count)).all():
             return None
         names: list[bytes] = self._names[:count].to_pylist()
-        data, offsets = window(self._names)
+        data, offsets = data_and_offsets(self._names)
         together = b"".join(names)
         if len(set(names)) < count or len(data) != len(together) * self._rows:
             return None
@@ -120,12 +131,12 @@ class Properties:
         return np.sort(np.append(order[:-1][~is_superseded], order[-1:]))
 
 
-def found_one(strings: pa.Array, name: str) -> pa.Array | None:
-    """The value of one property in each string, as `Properties.get` has it, without reading the others.
+def find_property(strings: pa.Array, name: str) -> pa.Array | None:
+    """The value of one property in each string, as `ParsedProperties.get` has it, without reading the others.
 
     None where it is not that simple: the name stands twice in a string, or as the end of another name or of a value.
     """
-    data, bounds = window(strings)
+    data, bounds = data_and_offsets(strings)
     if not len(data):
         return pa.nulls(len(strings), pa.binary())
     word = name.encode() + b"\x01"
@@ -138,10 +149,10 @@ def found_one(strings: pa.Array, name: str) -> pa.Array | None:
         return None
     value_at = np.where(is_there, first + at + len(word), first).astype(np.int32)
     # From each value to the next: where the first 0x02 is, there it ends, or with its string.
-    onward = binary(pa.py_buffer(data), np.append(value_at, np.int32(len(data))))
+    onward = binary_array(pa.py_buffer(data), np.append(value_at, np.int32(len(data))))
     length = pc.find_substring(onward, b"\x02").to_numpy(zero_copy_only=False)
     value_end = np.where(length < 0, last, np.minimum(value_at + length, last))
-    values = cut_short(data, value_at.astype(np.int64), np.maximum(value_end, value_at).astype(np.int64))
+    values = copy_short_slices(data, value_at.astype(np.int64), np.maximum(value_end, value_at).astype(np.int64))
     is_value = is_there & (value_end > value_at)
     return values if is_value.all() else pc.if_else(pa.array(is_value), values, pa.scalar(None, pa.binary()))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool
 
 
-class ConsumeStats(Header, frozen=True):
+class GetConsumeStats(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str | None = None
     topic_list: str | None = None
@@ -21,66 +21,66 @@ class ConsumeStats(Header, frozen=True):
         return named or ([self.topic] if self.topic else [])
 
 
-class BrokerConsumeStats(Header, frozen=True):
-    in_order: Flag = msgspec.field(name="isOrder")
+class GetBrokerConsumeStats(Header, frozen=True):
+    in_order: JavaBool = msgspec.field(name="isOrder")
 
 
-class ConsumerConnections(Header, frozen=True):
+class GetConsumerConnections(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
 
 
-class ProducerConnections(Header, frozen=True):
+class GetProducerConnections(Header, frozen=True):
     group: str = msgspec.field(name="producerGroup")
 
 
-class TopicsOfGroup(Header, frozen=True):
+class GetGroupTopics(Header, frozen=True):
     group: str
 
 
-class SubscriptionOfGroup(Header, frozen=True):
+class GetGroupSubscription(Header, frozen=True):
     group: str
     topic: str | None = None
 
 
-class ConsumeTimeSpan(Header, frozen=True):
+class GetConsumeTimeSpans(Header, frozen=True):
     topic: str
     group: str
 
 
-class CorrectOffsets(Header, frozen=True):
+class GetCorrectedOffsets(Header, frozen=True):
     compare_group: str
     topic: str
     filter_groups: str | None = None
 
 
-class CloneOffsets(Header, frozen=True):
+class CloneGroupOffsets(Header, frozen=True):
     from_group: str = msgspec.field(name="srcGroup")
     to_group: str = msgspec.field(name="destGroup")
     topic: str | None = None
-    is_offline: Flag = msgspec.field(default=False, name="offline")
+    is_offline: JavaBool = msgspec.field(default=False, name="offline")
 
 
-class BrokerStats(Header, frozen=True):
+class GetBrokerStats(Header, frozen=True):
     name: str = msgspec.field(name="statsName")
     key: str = msgspec.field(name="statsKey")
 
 
-class BrokerConfig(Header, frozen=True):
+class GetBrokerConfigResponse(Header, frozen=True):
     """Of the answer: the body is the configuration, this its version as JSON."""
 
     version: str
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.GET_CONSUME_STATS: ConsumeStats,
-    Code.GET_BROKER_CONSUME_STATS: BrokerConsumeStats,
-    Code.GET_CONSUMER_CONNECTION_LIST: ConsumerConnections,
-    Code.GET_PRODUCER_CONNECTION_LIST: ProducerConnections,
-    Code.QUERY_TOPICS_BY_CONSUMER: TopicsOfGroup,
-    Code.QUERY_SUBSCRIPTION_BY_CONSUMER: SubscriptionOfGroup,
-    Code.QUERY_CONSUME_TIME_SPAN: ConsumeTimeSpan,
-    Code.QUERY_CORRECTION_OFFSET: CorrectOffsets,
-    Code.CLONE_GROUP_OFFSET: CloneOffsets,
-    Code.VIEW_BROKER_STATS_DATA: BrokerStats,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.GET_CONSUME_STATS: GetConsumeStats,
+    RequestCode.GET_BROKER_CONSUME_STATS: GetBrokerConsumeStats,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: GetConsumerConnections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: GetProducerConnections,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: GetGroupTopics,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GetGroupSubscription,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: GetConsumeTimeSpans,
+    RequestCode.QUERY_CORRECTION_OFFSET: GetCorrectedOffsets,
+    RequestCode.CLONE_GROUP_OFFSET: CloneGroupOffsets,
+    RequestCode.VIEW_BROKER_STATS_DATA: GetBrokerStats,
 }
-RESPONSES: dict[Code, type[Header]] = {Code.GET_BROKER_CONFIG: BrokerConfig}
+RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.GET_BROKER_CONFIG: GetBrokerConfigResponse}

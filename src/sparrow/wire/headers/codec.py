@@ -12,14 +12,14 @@ import msgspec
 from msgspec import Meta, Raw
 
 from sparrow.model.errors import BadRequest
-from sparrow.wire.frame import Ext, fields_of
+from sparrow.wire.frame import ExtFields, decode_ext_fields
 
-Int = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
+JavaInt = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
 """What fits Java's int, and so a record's 4 bytes."""
-Long = Annotated[int, Meta(ge=-0x8000_0000_0000_0000, le=0x7FFF_FFFF_FFFF_FFFF)]
+JavaLong = Annotated[int, Meta(ge=-0x8000_0000_0000_0000, le=0x7FFF_FFFF_FFFF_FFFF)]
 
 if TYPE_CHECKING:
-    Flag = bool
+    JavaBool = bool
 else:
     # msgspec reads "1" as true and refuses "yes"; Java's Boolean.parseBoolean calls both false. A type that msgspec
     # does not know goes through our hook, and the metaclass lets the bool that comes back pass for that type. (A bound
@@ -27,7 +27,7 @@ else:
     class _Flags(type):
         __instancecheck__ = (True, False).__contains__
 
-    class Flag(metaclass=_Flags):
+    class JavaBool(metaclass=_Flags):
         """A bool, read as Java reads it."""
 
 
@@ -38,7 +38,7 @@ class Header(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 H = TypeVar("H", bound=Header)
 
 
-def read(kind: type[H], ext: Ext) -> H:
+def read(kind: type[H], ext: ExtFields) -> H:
     """Ext fields as a header of that kind; `BadRequest` names the field that is missing or makes no sense."""
     try:
         if isinstance(ext, Raw):
@@ -46,7 +46,7 @@ def read(kind: type[H], ext: Ext) -> H:
             return header
         return msgspec.convert(ext or {}, kind, strict=False, dec_hook=_flag)
     except (ValueError, RecursionError) as cause:
-        return _read_slowly(kind, fields_of(ext), cause)
+        return _read_slowly(kind, decode_ext_fields(ext), cause)
 
 
 def write(header: Header) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class GetRoute(Header, frozen=True):
     topic: str
-    standard_json_only: Flag = msgspec.field(default=False, name="acceptStandardJsonOnly")
+    standard_json_only: JavaBool = msgspec.field(default=False, name="acceptStandardJsonOnly")
 
 
 class RegisterBroker(Header, frozen=True):
@@ -18,17 +18,17 @@ class RegisterBroker(Header, frozen=True):
     broker_address: str = msgspec.field(name="brokerAddr")
     cluster: str = msgspec.field(name="clusterName")
     ha_address: str = msgspec.field(name="haServerAddr")
-    broker_id: Long
+    broker_id: JavaLong
     """0 is the master."""
-    heartbeat_timeout_ms: Long | None = msgspec.field(default=None, name="heartbeatTimeoutMillis")
-    acting_master: Flag | None = msgspec.field(default=None, name="enableActingMaster")
-    is_compressed: Flag = msgspec.field(default=False, name="compressed")
-    body_crc: Int = msgspec.field(default=0, name="bodyCrc32")
+    heartbeat_timeout_ms: JavaLong | None = msgspec.field(default=None, name="heartbeatTimeoutMillis")
+    acting_master: JavaBool | None = msgspec.field(default=None, name="enableActingMaster")
+    is_compressed: JavaBool = msgspec.field(default=False, name="compressed")
+    body_crc: JavaInt = msgspec.field(default=0, name="bodyCrc32")
     """0: not given. Else `body_crc` of the body as sent."""
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
-class BrokerRegistered(Header, frozen=True):
+class RegisterBrokerResponse(Header, frozen=True):
     ha_address: str | None = msgspec.field(default=None, name="haServerAddr")
     master_address: str | None = msgspec.field(default=None, name="masterAddr")
     """For slaves: where their master is."""
@@ -38,33 +38,33 @@ class UnregisterBroker(Header, frozen=True):
     broker_name: str
     broker_address: str = msgspec.field(name="brokerAddr")
     cluster: str = msgspec.field(name="clusterName")
-    broker_id: Long
+    broker_id: JavaLong
 
 
 class QueryDataVersion(Header, frozen=True):
     broker_name: str
     broker_address: str = msgspec.field(name="brokerAddr")
     cluster: str = msgspec.field(name="clusterName")
-    broker_id: Long
+    broker_id: JavaLong
 
 
-class DataVersionCompared(Header, frozen=True):
-    changed: Flag
+class QueryDataVersionResponse(Header, frozen=True):
+    changed: JavaBool
 
 
 class BrokerHeartbeat(Header, frozen=True):
     cluster: str = msgspec.field(name="clusterName")
     broker_address: str = msgspec.field(name="brokerAddr")
     broker_name: str
-    broker_id: Long | None = None
-    epoch: Int | None = None
-    max_offset: Long | None = None
-    confirm_offset: Long | None = None
-    heartbeat_timeout_ms: Long | None = msgspec.field(default=None, name="heartbeatTimeoutMills")
-    election_priority: Int | None = None
+    broker_id: JavaLong | None = None
+    epoch: JavaInt | None = None
+    max_offset: JavaLong | None = None
+    confirm_offset: JavaLong | None = None
+    heartbeat_timeout_ms: JavaLong | None = msgspec.field(default=None, name="heartbeatTimeoutMills")
+    election_priority: JavaInt | None = None
 
 
-class TopicsOfCluster(Header, frozen=True):
+class GetClusterTopics(Header, frozen=True):
     cluster: str
 
 
@@ -74,12 +74,12 @@ class PutKv(Header, frozen=True):
     value: str
 
 
-class AskKv(Header, frozen=True):
+class KvEntryRequest(Header, frozen=True):
     namespace: str
     key: str
 
 
-class KvFound(Header, frozen=True):
+class GetKvResponse(Header, frozen=True):
     value: str | None = None
 
 
@@ -87,42 +87,42 @@ class ListKv(Header, frozen=True):
     namespace: str
 
 
-class BrokerNamed(Header, frozen=True):
+class ChangeWritePermission(Header, frozen=True):
     broker_name: str
 
 
-class WritesForbidden(Header, frozen=True):
-    topics: Int = msgspec.field(name="wipeTopicCount")
+class WipeWritePermissionResponse(Header, frozen=True):
+    topics: JavaInt = msgspec.field(name="wipeTopicCount")
 
 
-class WritesAllowed(Header, frozen=True):
-    topics: Int = msgspec.field(name="addTopicCount")
+class AddWritePermissionResponse(Header, frozen=True):
+    topics: JavaInt = msgspec.field(name="addTopicCount")
 
 
-class AskBrokerGroup(Header, frozen=True):
+class GetBrokerMembers(Header, frozen=True):
     cluster: str = msgspec.field(name="clusterName")
     broker_name: str
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.GET_ROUTEINFO_BY_TOPIC: GetRoute,
-    Code.REGISTER_BROKER: RegisterBroker,
-    Code.UNREGISTER_BROKER: UnregisterBroker,
-    Code.QUERY_DATA_VERSION: QueryDataVersion,
-    Code.BROKER_HEARTBEAT: BrokerHeartbeat,
-    Code.GET_TOPICS_BY_CLUSTER: TopicsOfCluster,
-    Code.PUT_KV_CONFIG: PutKv,
-    Code.GET_KV_CONFIG: AskKv,
-    Code.DELETE_KV_CONFIG: AskKv,
-    Code.GET_KVLIST_BY_NAMESPACE: ListKv,
-    Code.WIPE_WRITE_PERM_OF_BROKER: BrokerNamed,
-    Code.ADD_WRITE_PERM_OF_BROKER: BrokerNamed,
-    Code.GET_BROKER_MEMBER_GROUP: AskBrokerGroup,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: GetRoute,
+    RequestCode.REGISTER_BROKER: RegisterBroker,
+    RequestCode.UNREGISTER_BROKER: UnregisterBroker,
+    RequestCode.QUERY_DATA_VERSION: QueryDataVersion,
+    RequestCode.BROKER_HEARTBEAT: BrokerHeartbeat,
+    RequestCode.GET_TOPICS_BY_CLUSTER: GetClusterTopics,
+    RequestCode.PUT_KV_CONFIG: PutKv,
+    RequestCode.GET_KV_CONFIG: KvEntryRequest,
+    RequestCode.DELETE_KV_CONFIG: KvEntryRequest,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: ListKv,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: ChangeWritePermission,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: ChangeWritePermission,
+    RequestCode.GET_BROKER_MEMBER_GROUP: GetBrokerMembers,
 }
-RESPONSES: dict[Code, type[Header]] = {
-    Code.REGISTER_BROKER: BrokerRegistered,
-    Code.QUERY_DATA_VERSION: DataVersionCompared,
-    Code.GET_KV_CONFIG: KvFound,
-    Code.WIPE_WRITE_PERM_OF_BROKER: WritesForbidden,
-    Code.ADD_WRITE_PERM_OF_BROKER: WritesAllowed,
+RESPONSES: dict[RequestCode, type[Header]] = {
+    RequestCode.REGISTER_BROKER: RegisterBrokerResponse,
+    RequestCode.QUERY_DATA_VERSION: QueryDataVersionResponse,
+    RequestCode.GET_KV_CONFIG: GetKvResponse,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: WipeWritePermissionResponse,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermissionResponse,
 }

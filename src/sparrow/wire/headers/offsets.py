@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.model.queue import Queue
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class QueryOffset(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
-    zero_if_unknown: Flag = msgspec.field(default=True, name="setZeroIfNotFound")
+    queue_id: JavaInt
+    zero_if_unknown: JavaBool = msgspec.field(default=True, name="setZeroIfNotFound")
     """4.9 clients do not say; their broker answers 0 while message 0 is warm, so true is what they expect."""
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
@@ -25,8 +25,8 @@ class QueryOffset(Header, frozen=True):
 class CommitOffset(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
-    offset: Long = msgspec.field(name="commitOffset")
+    queue_id: JavaInt
+    offset: JavaLong = msgspec.field(name="commitOffset")
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
     @property
@@ -34,11 +34,11 @@ class CommitOffset(Header, frozen=True):
         return Queue(self.topic, self.queue_id)
 
 
-class AskQueue(Header, frozen=True):
+class QueueRequest(Header, frozen=True):
     """A question about one queue: its newest offset, its oldest, the store time of its first message."""
 
     topic: str
-    queue_id: Int
+    queue_id: JavaInt
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
     @property
@@ -48,8 +48,8 @@ class AskQueue(Header, frozen=True):
 
 class SearchOffset(Header, frozen=True):
     topic: str
-    queue_id: Int
-    time_ms: Long = msgspec.field(name="timestamp")
+    queue_id: JavaInt
+    time_ms: JavaLong = msgspec.field(name="timestamp")
     boundary: str | None = msgspec.field(default=None, name="boundaryType")
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
@@ -63,26 +63,26 @@ class SearchOffset(Header, frozen=True):
         return self.boundary is not None and self.boundary.lower() == "upper"
 
 
-class OffsetFound(Header, frozen=True):
-    offset: Long
+class OffsetResponse(Header, frozen=True):
+    offset: JavaLong
 
 
-class StoreTimeFound(Header, frozen=True):
-    time_ms: Long = msgspec.field(name="timestamp")
+class StoreTimeResponse(Header, frozen=True):
+    time_ms: JavaLong = msgspec.field(name="timestamp")
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.QUERY_CONSUMER_OFFSET: QueryOffset,
-    Code.UPDATE_CONSUMER_OFFSET: CommitOffset,
-    Code.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffset,
-    Code.GET_MAX_OFFSET: AskQueue,
-    Code.GET_MIN_OFFSET: AskQueue,
-    Code.GET_EARLIEST_MSG_STORETIME: AskQueue,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: QueryOffset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: CommitOffset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffset,
+    RequestCode.GET_MAX_OFFSET: QueueRequest,
+    RequestCode.GET_MIN_OFFSET: QueueRequest,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
 }
-RESPONSES: dict[Code, type[Header]] = {
-    Code.QUERY_CONSUMER_OFFSET: OffsetFound,
-    Code.SEARCH_OFFSET_BY_TIMESTAMP: OffsetFound,
-    Code.GET_MAX_OFFSET: OffsetFound,
-    Code.GET_MIN_OFFSET: OffsetFound,
-    Code.GET_EARLIEST_MSG_STORETIME: StoreTimeFound,
+RESPONSES: dict[RequestCode, type[Header]] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: OffsetResponse,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: OffsetResponse,
+    RequestCode.GET_MAX_OFFSET: OffsetResponse,
+    RequestCode.GET_MIN_OFFSET: OffsetResponse,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: StoreTimeResponse,
 }

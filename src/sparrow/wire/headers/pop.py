@@ -5,34 +5,34 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.model.queue import Queue
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class PopMessage(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
+    queue_id: JavaInt
     """-1 stands for every queue."""
-    messages_max: Int = msgspec.field(name="maxMsgNums")
-    invisible_ms: Long = msgspec.field(name="invisibleTime")
-    poll_ms: Long = msgspec.field(name="pollTime")
-    born_ms: Long = msgspec.field(name="bornTime")
-    init_mode: Int
+    messages_max: JavaInt = msgspec.field(name="maxMsgNums")
+    invisible_ms: JavaLong = msgspec.field(name="invisibleTime")
+    poll_ms: JavaLong = msgspec.field(name="pollTime")
+    born_ms: JavaLong = msgspec.field(name="bornTime")
+    init_mode: JavaInt
     """Where a group without offset starts: 0 at the oldest message, 1 at the newest."""
     expression_type: str | None = msgspec.field(default=None, name="expType")
     expression: str | None = msgspec.field(default=None, name="exp")
-    in_order: Flag = msgspec.field(default=False, name="order")
+    in_order: JavaBool = msgspec.field(default=False, name="order")
     attempt_id: str | None = None
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
-class Popped(Header, frozen=True):
-    pop_ms: Long = msgspec.field(name="popTime")
-    invisible_ms: Long = msgspec.field(name="invisibleTime")
-    revive_queue: Int = msgspec.field(name="reviveQid")
+class PopMessageResponse(Header, frozen=True):
+    pop_ms: JavaLong = msgspec.field(name="popTime")
+    invisible_ms: JavaLong = msgspec.field(name="invisibleTime")
+    revive_queue: JavaInt = msgspec.field(name="reviveQid")
     """999 for messages popped in order."""
-    rest: Long = msgspec.field(name="restNum")
+    rest: JavaLong = msgspec.field(name="restNum")
     start_offsets: str | None = msgspec.field(default=None, name="startOffsetInfo")
     message_offsets: str | None = msgspec.field(default=None, name="msgOffsetInfo")
     order_counts: str | None = msgspec.field(default=None, name="orderCountInfo")
@@ -41,9 +41,9 @@ class Popped(Header, frozen=True):
 class AckMessage(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
+    queue_id: JavaInt
     handle: str = msgspec.field(name="extraInfo")
-    offset: Long
+    offset: JavaLong
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
     @property
@@ -51,17 +51,17 @@ class AckMessage(Header, frozen=True):
         return Queue(self.topic, self.queue_id)
 
 
-class BatchAck(Header, frozen=True):
+class BatchAckMessage(Header, frozen=True):
     """Says everything in its body."""
 
 
-class ChangeInvisible(Header, frozen=True):
+class ChangeInvisibleTime(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
+    queue_id: JavaInt
     handle: str = msgspec.field(name="extraInfo")
-    offset: Long
-    invisible_ms: Long = msgspec.field(name="invisibleTime")
+    offset: JavaLong
+    invisible_ms: JavaLong = msgspec.field(name="invisibleTime")
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
     @property
@@ -69,59 +69,59 @@ class ChangeInvisible(Header, frozen=True):
         return Queue(self.topic, self.queue_id)
 
 
-class InvisibleChanged(Header, frozen=True):
-    pop_ms: Long = msgspec.field(name="popTime")
-    invisible_ms: Long = msgspec.field(name="invisibleTime")
-    revive_queue: Int = msgspec.field(name="reviveQid")
+class ChangeInvisibleTimeResponse(Header, frozen=True):
+    pop_ms: JavaLong = msgspec.field(name="popTime")
+    invisible_ms: JavaLong = msgspec.field(name="invisibleTime")
+    revive_queue: JavaInt = msgspec.field(name="reviveQid")
 
 
 class PeekMessage(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
-    messages_max: Int = msgspec.field(name="maxMsgNums")
+    queue_id: JavaInt
+    messages_max: JavaInt = msgspec.field(name="maxMsgNums")
 
 
-class Notification(Header, frozen=True):
+class NotificationRequest(Header, frozen=True):
     """Tell me when there is something; do not send it."""
 
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
-    poll_ms: Long = msgspec.field(name="pollTime")
-    born_ms: Long = msgspec.field(name="bornTime")
-    in_order: Flag = msgspec.field(default=False, name="order")
+    queue_id: JavaInt
+    poll_ms: JavaLong = msgspec.field(name="pollTime")
+    born_ms: JavaLong = msgspec.field(name="bornTime")
+    in_order: JavaBool = msgspec.field(default=False, name="order")
     attempt_id: str | None = None
 
 
-class Notified(Header, frozen=True):
-    has_message: Flag = msgspec.field(name="hasMsg")
-    polling_full: Flag = False
+class NotificationResponse(Header, frozen=True):
+    has_message: JavaBool = msgspec.field(name="hasMsg")
+    polling_full: JavaBool = False
 
 
-class PollingAsked(Header, frozen=True):
+class GetPollingCount(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
+    queue_id: JavaInt
 
 
-class PollingCounted(Header, frozen=True):
-    count: Int = msgspec.field(name="pollingNum")
+class GetPollingCountResponse(Header, frozen=True):
+    count: JavaInt = msgspec.field(name="pollingNum")
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.POP_MESSAGE: PopMessage,
-    Code.ACK_MESSAGE: AckMessage,
-    Code.BATCH_ACK_MESSAGE: BatchAck,
-    Code.PEEK_MESSAGE: PeekMessage,
-    Code.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisible,
-    Code.NOTIFICATION: Notification,
-    Code.POLLING_INFO: PollingAsked,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.POP_MESSAGE: PopMessage,
+    RequestCode.ACK_MESSAGE: AckMessage,
+    RequestCode.BATCH_ACK_MESSAGE: BatchAckMessage,
+    RequestCode.PEEK_MESSAGE: PeekMessage,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTime,
+    RequestCode.NOTIFICATION: NotificationRequest,
+    RequestCode.POLLING_INFO: GetPollingCount,
 }
-RESPONSES: dict[Code, type[Header]] = {
-    Code.POP_MESSAGE: Popped,
-    Code.PEEK_MESSAGE: Popped,
-    Code.CHANGE_MESSAGE_INVISIBLETIME: InvisibleChanged,
-    Code.NOTIFICATION: Notified,
-    Code.POLLING_INFO: PollingCounted,
+RESPONSES: dict[RequestCode, type[Header]] = {
+    RequestCode.POP_MESSAGE: PopMessageResponse,
+    RequestCode.PEEK_MESSAGE: PopMessageResponse,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTimeResponse,
+    RequestCode.NOTIFICATION: NotificationResponse,
+    RequestCode.POLLING_INFO: GetPollingCountResponse,
 }

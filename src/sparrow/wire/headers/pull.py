@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.model.queue import Queue
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 COMMIT_OFFSET, SUSPEND, HAS_SUBSCRIPTION, CLASS_FILTER, LITE_PULL = 0x1, 0x2, 0x4, 0x8, 0x10
 """Bits of a pull's sys flag."""
@@ -15,22 +15,22 @@ COMMIT_OFFSET, SUSPEND, HAS_SUBSCRIPTION, CLASS_FILTER, LITE_PULL = 0x1, 0x2, 0x
 class PullMessage(Header, frozen=True):
     group: str = msgspec.field(name="consumerGroup")
     topic: str
-    queue_id: Int
-    offset: Long = msgspec.field(name="queueOffset")
-    messages_max: Int = msgspec.field(name="maxMsgNums")
-    sys_flag: Int
-    commit_offset: Long
-    hold_ms: Long = msgspec.field(name="suspendTimeoutMillis")
-    sub_version: Long
+    queue_id: JavaInt
+    offset: JavaLong = msgspec.field(name="queueOffset")
+    messages_max: JavaInt = msgspec.field(name="maxMsgNums")
+    sys_flag: JavaInt
+    commit_offset: JavaLong
+    hold_ms: JavaLong = msgspec.field(name="suspendTimeoutMillis")
+    sub_version: JavaLong
     """When the client subscribed, in ms; Go sends 0."""
     subscription: str | None = None
     expression_type: str | None = None
-    bytes_max: Int | None = msgspec.field(default=None, name="maxMsgBytes")
-    request_source: Int | None = None
+    bytes_max: JavaInt | None = msgspec.field(default=None, name="maxMsgBytes")
+    request_source: JavaInt | None = None
     # The misspelling is the wire's (PullMessageRequestHeader).
     proxied_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
     broker_name: str | None = msgspec.field(default=None, name="bname")
-    with_sizes: Flag | None = None
+    with_sizes: JavaBool | None = None
     """Sparrow's own: the sizes of the records are wanted too. Other brokers take no notice."""
 
     @property
@@ -50,20 +50,26 @@ class PullMessage(Header, frozen=True):
         return bool(self.sys_flag & HAS_SUBSCRIPTION)
 
 
-class Pulled(Header, frozen=True):
+class PullMessageResponse(Header, frozen=True):
     """All four go out with every answer to a pull, found or not: Java reads them without looking."""
 
-    suggested_broker_id: Long = msgspec.field(name="suggestWhichBrokerId")
-    next_offset: Long = msgspec.field(name="nextBeginOffset")
-    min_offset: Long
-    max_offset: Long
-    offset_delta: Long | None = None
-    topic_sys_flag: Int | None = None
-    group_sys_flag: Int | None = None
-    forbidden_type: Int | None = None
-    sizes: Int | None = None
+    suggested_broker_id: JavaLong = msgspec.field(name="suggestWhichBrokerId")
+    next_offset: JavaLong = msgspec.field(name="nextBeginOffset")
+    min_offset: JavaLong
+    max_offset: JavaLong
+    offset_delta: JavaLong | None = None
+    topic_sys_flag: JavaInt | None = None
+    group_sys_flag: JavaInt | None = None
+    forbidden_type: JavaInt | None = None
+    sizes: JavaInt | None = None
     """Behind the records there are so many sizes, 4 bytes each: only for those who asked (`withSizes`)."""
 
 
-REQUESTS: dict[Code, type[Header]] = {Code.PULL_MESSAGE: PullMessage, Code.LITE_PULL_MESSAGE: PullMessage}
-RESPONSES: dict[Code, type[Header]] = {Code.PULL_MESSAGE: Pulled, Code.LITE_PULL_MESSAGE: Pulled}
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.PULL_MESSAGE: PullMessage,
+    RequestCode.LITE_PULL_MESSAGE: PullMessage,
+}
+RESPONSES: dict[RequestCode, type[Header]] = {
+    RequestCode.PULL_MESSAGE: PullMessageResponse,
+    RequestCode.LITE_PULL_MESSAGE: PullMessageResponse,
+}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class ResendMessages(Header, frozen=True):
@@ -15,27 +15,27 @@ class ResendMessages(Header, frozen=True):
     topic: str
     group: str | None = msgspec.field(default=None, name="consumerGroup")
     """None: every group that has committed an offset on the topic."""
-    queue_id: Int | None = None
+    queue_id: JavaInt | None = None
     priority: str | None = None
     """high, middle or low: the queues of that lane."""
-    begin: Long | None = None
-    end: Long | None = None
+    begin: JavaLong | None = None
+    end: JavaLong | None = None
     """Queue offsets, both included."""
     keys: str | None = None
     """One or several, with spaces in between."""
-    from_ms: Long | None = msgspec.field(default=None, name="beginTimestamp")
-    to_ms: Long | None = msgspec.field(default=None, name="endTimestamp")
+    from_ms: JavaLong | None = msgspec.field(default=None, name="beginTimestamp")
+    to_ms: JavaLong | None = msgspec.field(default=None, name="endTimestamp")
     """Store times; the second is not included."""
-    is_dry_run: Flag = msgspec.field(default=False, name="dryRun")
-    is_forced: Flag = msgspec.field(default=False, name="isForce")
+    is_dry_run: JavaBool = msgspec.field(default=False, name="dryRun")
+    is_forced: JavaBool = msgspec.field(default=False, name="isForce")
 
 
-class MessagesResent(Header, frozen=True):
-    count: Long
-    missing: Long
+class ResendMessagesResponse(Header, frozen=True):
+    count: JavaLong
+    missing: JavaLong
     groups: str = ""
     """With commas in between."""
 
 
-REQUESTS: dict[Code, type[Header]] = {Code.RESEND_MESSAGES: ResendMessages}
-RESPONSES: dict[Code, type[Header]] = {Code.RESEND_MESSAGES: MessagesResent}
+REQUESTS: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessages}
+RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.RESEND_MESSAGES: ResendMessagesResponse}

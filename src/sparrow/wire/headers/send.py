@@ -6,8 +6,8 @@ from typing import cast
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class SendMessage(Header, frozen=True):
@@ -16,16 +16,16 @@ class SendMessage(Header, frozen=True):
     group: str = msgspec.field(name="producerGroup")
     topic: str
     template_topic: str = msgspec.field(name="defaultTopic")
-    template_queues: Int = msgspec.field(name="defaultTopicQueueNums")
-    queue_id: Int
-    sys_flag: Int
-    born_ms: Long = msgspec.field(name="bornTimestamp")
-    flag: Int
+    template_queues: JavaInt = msgspec.field(name="defaultTopicQueueNums")
+    queue_id: JavaInt
+    sys_flag: JavaInt
+    born_ms: JavaLong = msgspec.field(name="bornTimestamp")
+    flag: JavaInt
     properties: str = ""
-    reconsume_times: Int = 0
-    unit_mode: Flag = False
-    reconsume_times_max: Int | None = msgspec.field(default=None, name="maxReconsumeTimes")
-    batch: Flag = False
+    reconsume_times: JavaInt = 0
+    unit_mode: JavaBool = False
+    reconsume_times_max: JavaInt | None = msgspec.field(default=None, name="maxReconsumeTimes")
+    batch: JavaBool = False
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
@@ -50,31 +50,31 @@ SendMessageV2 = cast(
 """The same, with the one-letter names that Java sends (310, 320, 325). It is a `SendMessage` to whoever handles it."""
 
 
-class Sent(Header, frozen=True):
+class SendMessageResponse(Header, frozen=True):
     """Where the message went. Needed with success and with the three weaker kinds of success (10, 11, 12)."""
 
     message_id: str = msgspec.field(name="msgId")
     """The offset id; of a batch, all of them, joined by commas."""
-    queue_id: Int
-    queue_offset: Long
+    queue_id: JavaInt
+    queue_offset: JavaLong
     transaction_id: str | None = None
     region: str | None = msgspec.field(default=None, name="MSG_REGION")
-    trace_on: Flag | None = msgspec.field(default=None, name="TRACE_ON")
+    trace_on: JavaBool | None = msgspec.field(default=None, name="TRACE_ON")
     batch_unique_id: str | None = msgspec.field(default=None, name="batchUniqId")
     recall_handle: str | None = None
 
 
-class SendBack(Header, frozen=True):
+class SendMessageBack(Header, frozen=True):
     """A consumer gives a message back: try it later, or bury it."""
 
-    physical_offset: Long = msgspec.field(name="offset")
+    physical_offset: JavaLong = msgspec.field(name="offset")
     group: str
-    delay_level: Int
+    delay_level: JavaInt
     """0: the broker decides. Below 0: to the dead letters now."""
     origin_message_id: str | None = msgspec.field(default=None, name="originMsgId")
     origin_topic: str | None = None
-    unit_mode: Flag = False
-    reconsume_times_max: Int | None = msgspec.field(default=None, name="maxReconsumeTimes")
+    unit_mode: JavaBool = False
+    reconsume_times_max: JavaInt | None = msgspec.field(default=None, name="maxReconsumeTimes")
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
@@ -84,20 +84,20 @@ class PushReply(Header, frozen=True):
     group: str = msgspec.field(name="producerGroup")
     topic: str
     template_topic: str = msgspec.field(name="defaultTopic")
-    template_queues: Int = msgspec.field(name="defaultTopicQueueNums")
-    queue_id: Int
-    sys_flag: Int
-    born_ms: Long = msgspec.field(name="bornTimestamp")
-    flag: Int
+    template_queues: JavaInt = msgspec.field(name="defaultTopicQueueNums")
+    queue_id: JavaInt
+    sys_flag: JavaInt
+    born_ms: JavaLong = msgspec.field(name="bornTimestamp")
+    flag: JavaInt
     born_host: str
     store_host: str
-    store_ms: Long = msgspec.field(name="storeTimestamp")
+    store_ms: JavaLong = msgspec.field(name="storeTimestamp")
     properties: str = ""
-    reconsume_times: Int = 0
-    unit_mode: Flag = False
+    reconsume_times: JavaInt = 0
+    unit_mode: JavaBool = False
 
 
-class Recall(Header, frozen=True):
+class RecallMessage(Header, frozen=True):
     """Take back a timer message that is not due yet."""
 
     topic: str
@@ -105,25 +105,25 @@ class Recall(Header, frozen=True):
     group: str | None = msgspec.field(default=None, name="producerGroup")
 
 
-class Recalled(Header, frozen=True):
+class RecallMessageResponse(Header, frozen=True):
     message_id: str = msgspec.field(name="msgId")
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.SEND_MESSAGE: SendMessage,
-    Code.SEND_MESSAGE_V2: SendMessageV2,
-    Code.SEND_BATCH_MESSAGE: SendMessageV2,
-    Code.SEND_REPLY_MESSAGE: SendMessage,
-    Code.SEND_REPLY_MESSAGE_V2: SendMessageV2,
-    Code.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReply,
-    Code.CONSUMER_SEND_MSG_BACK: SendBack,
-    Code.RECALL_MESSAGE: Recall,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.SEND_MESSAGE: SendMessage,
+    RequestCode.SEND_MESSAGE_V2: SendMessageV2,
+    RequestCode.SEND_BATCH_MESSAGE: SendMessageV2,
+    RequestCode.SEND_REPLY_MESSAGE: SendMessage,
+    RequestCode.SEND_REPLY_MESSAGE_V2: SendMessageV2,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReply,
+    RequestCode.CONSUMER_SEND_MSG_BACK: SendMessageBack,
+    RequestCode.RECALL_MESSAGE: RecallMessage,
 }
-RESPONSES: dict[Code, type[Header]] = {
-    Code.SEND_MESSAGE: Sent,
-    Code.SEND_MESSAGE_V2: Sent,
-    Code.SEND_BATCH_MESSAGE: Sent,
-    Code.SEND_REPLY_MESSAGE: Sent,
-    Code.SEND_REPLY_MESSAGE_V2: Sent,
-    Code.RECALL_MESSAGE: Recalled,
+RESPONSES: dict[RequestCode, type[Header]] = {
+    RequestCode.SEND_MESSAGE: SendMessageResponse,
+    RequestCode.SEND_MESSAGE_V2: SendMessageResponse,
+    RequestCode.SEND_BATCH_MESSAGE: SendMessageResponse,
+    RequestCode.SEND_REPLY_MESSAGE: SendMessageResponse,
+    RequestCode.SEND_REPLY_MESSAGE_V2: SendMessageResponse,
+    RequestCode.RECALL_MESSAGE: RecallMessageResponse,
 }

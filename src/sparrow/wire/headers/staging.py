@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
-Outcome = Literal["committed", "already"]
+CommitOutcome = Literal["committed", "already"]
 
 
 class StageRecords(Header, frozen=True):
@@ -17,9 +17,9 @@ class StageRecords(Header, frozen=True):
 
     stage: str
     """A name of the client's own, used for nothing else before or after."""
-    seq: Int
+    seq: JavaInt
     """0, 1, 2, ... One that has come before is taken for a repeat."""
-    fills_checksum: Flag = False
+    fills_checksum: JavaBool = False
     """The checksums of the bodies are left for the broker to fill in; else it compares them."""
 
 
@@ -27,13 +27,13 @@ class SealStage(Header, frozen=True):
     """Nothing more will come for the stage."""
 
     stage: str
-    chunks: Int
+    chunks: JavaInt
     """How many bodies it was sent."""
 
 
-class StageSealed(Header, frozen=True):
-    rows: Long
-    size_bytes: Long = msgspec.field(name="bytes")
+class SealStageResponse(Header, frozen=True):
+    rows: JavaLong
+    size_bytes: JavaLong = msgspec.field(name="bytes")
     """Of the records."""
 
 
@@ -41,15 +41,15 @@ class CommitStages(Header, frozen=True):
     """Append the stages that the body lists (JSON), in that order."""
 
     scope: str
-    number: Long
+    number: JavaLong
 
 
 class QueryLedger(Header, frozen=True):
     scope: str
 
 
-class LedgerFound(Header, frozen=True):
-    number: Long | None = None
+class QueryLedgerResponse(Header, frozen=True):
+    number: JavaLong | None = None
     """How far the scope has got; None: it never said."""
 
 
@@ -57,27 +57,27 @@ class AppendOnce(Header, frozen=True):
     """The same with the records themselves in the body, and no stage."""
 
     scope: str
-    number: Long
-    fills_checksum: Flag = False
+    number: JavaLong
+    fills_checksum: JavaBool = False
 
 
-class Committed(Header, frozen=True):
-    outcome: Outcome
+class CommitStagesResponse(Header, frozen=True):
+    outcome: CommitOutcome
     """`already`: the scope had got as far before, and nothing was appended."""
-    rows: Long
+    rows: JavaLong
     """Messages that this request made."""
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.STAGE_RECORDS: StageRecords,
-    Code.SEAL_STAGE: SealStage,
-    Code.COMMIT_STAGES: CommitStages,
-    Code.QUERY_LEDGER: QueryLedger,
-    Code.APPEND_ONCE: AppendOnce,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.STAGE_RECORDS: StageRecords,
+    RequestCode.SEAL_STAGE: SealStage,
+    RequestCode.COMMIT_STAGES: CommitStages,
+    RequestCode.QUERY_LEDGER: QueryLedger,
+    RequestCode.APPEND_ONCE: AppendOnce,
 }
-RESPONSES: dict[Code, type[Header]] = {
-    Code.SEAL_STAGE: StageSealed,
-    Code.COMMIT_STAGES: Committed,
-    Code.QUERY_LEDGER: LedgerFound,
-    Code.APPEND_ONCE: Committed,
+RESPONSES: dict[RequestCode, type[Header]] = {
+    RequestCode.SEAL_STAGE: SealStageResponse,
+    RequestCode.COMMIT_STAGES: CommitStagesResponse,
+    RequestCode.QUERY_LEDGER: QueryLedgerResponse,
+    RequestCode.APPEND_ONCE: CommitStagesResponse,
 }

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt
 
 
 class UpdateTopic(Header, frozen=True):
     topic: str
     template_topic: str = msgspec.field(name="defaultTopic")
-    read_queues: Int = msgspec.field(name="readQueueNums")
-    write_queues: Int = msgspec.field(name="writeQueueNums")
-    permission: Int = msgspec.field(name="perm")
+    read_queues: JavaInt = msgspec.field(name="readQueueNums")
+    write_queues: JavaInt = msgspec.field(name="writeQueueNums")
+    permission: JavaInt = msgspec.field(name="perm")
     filter_type: str = msgspec.field(name="topicFilterType")
-    is_ordered: Flag = msgspec.field(name="order")
-    sys_flag: Int | None = msgspec.field(default=None, name="topicSysFlag")
+    is_ordered: JavaBool = msgspec.field(name="order")
+    sys_flag: JavaInt | None = msgspec.field(default=None, name="topicSysFlag")
     attributes: str | None = None
     """Changes, not values: `+message.type=FIFO,-reserve.time`."""
-    is_forced: Flag | None = msgspec.field(default=None, name="force")
+    is_forced: JavaBool | None = msgspec.field(default=None, name="force")
 
 
-class AskTopic(Header, frozen=True):
+class TopicRequest(Header, frozen=True):
     topic: str
-    lo: Flag | None = None
+    lo: JavaBool | None = None
     """5.x static topics: answer for this broker's own queues only."""
 
 
@@ -36,26 +36,26 @@ class DeleteTopic(Header, frozen=True):
 class ListTopics(Header, frozen=True):
     """5.3 pages through the topics; older clients say nothing."""
 
-    from_index: Int | None = msgspec.field(default=None, name="topicSeq")
+    from_index: JavaInt | None = msgspec.field(default=None, name="topicSeq")
     data_version: str | None = None
-    topics_max: Int | None = msgspec.field(default=None, name="maxTopicNum")
+    topics_max: JavaInt | None = msgspec.field(default=None, name="maxTopicNum")
 
 
-class TopicsListed(Header, frozen=True):
+class ListTopicsResponse(Header, frozen=True):
     """Without the total, clients take the body as complete."""
 
-    total: Int | None = msgspec.field(default=None, name="totalTopicNum")
+    total: JavaInt | None = msgspec.field(default=None, name="totalTopicNum")
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.UPDATE_AND_CREATE_TOPIC: UpdateTopic,
-    Code.UPDATE_AND_CREATE_STATIC_TOPIC: UpdateTopic,
-    Code.GET_TOPIC_CONFIG: AskTopic,
-    Code.GET_TOPIC_STATS_INFO: AskTopic,
-    Code.QUERY_TOPIC_CONSUME_BY_WHO: AskTopic,
-    Code.DELETE_TOPIC_IN_BROKER: DeleteTopic,
-    Code.DELETE_TOPIC_IN_NAMESRV: DeleteTopic,
-    Code.REGISTER_TOPIC_IN_NAMESRV: AskTopic,
-    Code.GET_ALL_TOPIC_CONFIG: ListTopics,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: UpdateTopic,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: UpdateTopic,
+    RequestCode.GET_TOPIC_CONFIG: TopicRequest,
+    RequestCode.GET_TOPIC_STATS_INFO: TopicRequest,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicRequest,
+    RequestCode.DELETE_TOPIC_IN_BROKER: DeleteTopic,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: DeleteTopic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: TopicRequest,
+    RequestCode.GET_ALL_TOPIC_CONFIG: ListTopics,
 }
-RESPONSES: dict[Code, type[Header]] = {Code.GET_ALL_TOPIC_CONFIG: TopicsListed}
+RESPONSES: dict[RequestCode, type[Header]] = {RequestCode.GET_ALL_TOPIC_CONFIG: ListTopicsResponse}

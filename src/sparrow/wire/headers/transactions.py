@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from sparrow.wire.codes import Code
-from sparrow.wire.headers.codec import Flag, Header, Int, Long
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers.codec import Header, JavaBool, JavaInt, JavaLong
 
 
 class EndTransaction(Header, frozen=True):
     group: str = msgspec.field(name="producerGroup")
-    half_queue_offset: Long = msgspec.field(name="tranStateTableOffset")
-    half_physical_offset: Long = msgspec.field(name="commitLogOffset")
-    verdict: Int = msgspec.field(name="commitOrRollback")
+    half_queue_offset: JavaLong = msgspec.field(name="tranStateTableOffset")
+    half_physical_offset: JavaLong = msgspec.field(name="commitLogOffset")
+    verdict: JavaInt = msgspec.field(name="commitOrRollback")
     """8 commit, 12 rollback, 0 not known yet: the transaction bits of a record's sys flag."""
     message_id: str = msgspec.field(name="msgId")
-    from_check: Flag = msgspec.field(default=False, name="fromTransactionCheck")
+    from_check: JavaBool = msgspec.field(default=False, name="fromTransactionCheck")
     transaction_id: str | None = None
     topic: str | None = None
     broker_name: str | None = msgspec.field(default=None, name="bname")
@@ -24,8 +24,8 @@ class EndTransaction(Header, frozen=True):
 class CheckTransaction(Header, frozen=True):
     """To a producer: what became of this half message?"""
 
-    half_queue_offset: Long = msgspec.field(name="tranStateTableOffset")
-    half_physical_offset: Long = msgspec.field(name="commitLogOffset")
+    half_queue_offset: JavaLong = msgspec.field(name="tranStateTableOffset")
+    half_physical_offset: JavaLong = msgspec.field(name="commitLogOffset")
     message_id: str | None = msgspec.field(default=None, name="msgId")
     transaction_id: str | None = None
     offset_message_id: str | None = msgspec.field(default=None, name="offsetMsgId")
@@ -33,14 +33,14 @@ class CheckTransaction(Header, frozen=True):
     broker_name: str | None = msgspec.field(default=None, name="bname")
 
 
-class ResumeCheck(Header, frozen=True):
+class ResumeTransactionCheck(Header, frozen=True):
     message_id: str | None = msgspec.field(default=None, name="msgId")
     topic: str | None = None
 
 
-REQUESTS: dict[Code, type[Header]] = {
-    Code.END_TRANSACTION: EndTransaction,
-    Code.CHECK_TRANSACTION_STATE: CheckTransaction,
-    Code.RESUME_CHECK_HALF_MESSAGE: ResumeCheck,
+REQUESTS: dict[RequestCode, type[Header]] = {
+    RequestCode.END_TRANSACTION: EndTransaction,
+    RequestCode.CHECK_TRANSACTION_STATE: CheckTransaction,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResumeTransactionCheck,
 }
-RESPONSES: dict[Code, type[Header]] = {}
+RESPONSES: dict[RequestCode, type[Header]] = {}

@@ -5,8 +5,8 @@ import pytest
 from sparrow.broker.clients.subscriptions import BadExpression, UnsupportedFilterType, build_filter, parse_filter
 from sparrow.model.errors import Refused
 from sparrow.wire.bodies import SubscriptionData
-from sparrow.wire.codes import Response
-from sparrow.wire.error_codes import response_of
+from sparrow.wire.codes import ResponseCode
+from sparrow.wire.error_codes import response_for_error
 from sparrow.wire.hashes import java_hash
 
 
@@ -51,15 +51,15 @@ def test_sql92_looks_at_properties_and_not_at_tags():
 def test_a_condition_that_makes_no_sense_is_refused():
     with pytest.raises(BadExpression) as refusal:
         build_filter(SubscriptionData("T", "a >", "SQL92"))
-    assert response_of(refusal.value)[0] == Response.SUBSCRIPTION_PARSE_FAILED
+    assert response_for_error(refusal.value)[0] == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 def test_another_kind_of_expression_is_refused_with_code_1_and_a_way_out():
     with pytest.raises(UnsupportedFilterType) as refusal:
         build_filter(SubscriptionData("T", "a > 5", "XPATH"))
     assert isinstance(refusal.value, Refused)
-    code, remark = response_of(refusal.value)
-    assert code == Response.SYSTEM_ERROR
+    code, remark = response_for_error(refusal.value)
+    assert code == ResponseCode.SYSTEM_ERROR
     assert "XPATH" in remark
     assert "TAG" in remark
 
@@ -68,8 +68,8 @@ def test_another_kind_of_expression_is_refused_with_code_1_and_a_way_out():
 def test_an_expression_that_names_no_tag_does_not_parse(expression):
     with pytest.raises(BadExpression) as refusal:
         parse_filter("T", expression, "TAG")
-    code, remark = response_of(refusal.value)
-    assert code == Response.SUBSCRIPTION_PARSE_FAILED
+    code, remark = response_for_error(refusal.value)
+    assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert repr(expression) in remark
 
 

@@ -142,7 +142,7 @@ async def test_what_is_gone_or_is_not_what_was_meant_is_left_out(store, words):
 
 
 async def test_half_of_a_transaction_is_never_shown(store):
-    half = draft("secret", unique="U", sys_flag=record.PREPARED)
+    half = draft("secret", unique="U", sys_flag=record.TRANSACTION_PREPARED)
     appended = await store.append(T, [half])
     words = {"__REF": str(appended.physical_offsets[0]), "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
     await store.append(RETRY, [Draft(body=b"", properties=encode(words))])

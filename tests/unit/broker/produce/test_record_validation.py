@@ -12,7 +12,7 @@ from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.queue import Queue
 from sparrow.model.topic import PERM_READ, Topic
 from sparrow.wire import columns, record
-from sparrow.wire.queue_batches import Portion
+from sparrow.wire.queue_batches import QueueBatch
 
 NOW_MS = 1_700_000_000_000
 PEER = b"\x0a\0\0\7\0\0\1\1"
@@ -28,7 +28,7 @@ TOPICS = {
 }
 
 
-def arrive(*parts: Portion, fills: bool = False, bytes_max: int = 1000, born_host: bytes = PEER) -> list[Portion]:
+def arrive(*parts: QueueBatch, fills: bool = False, bytes_max: int = 1000, born_host: bytes = PEER) -> list[QueueBatch]:
     return validate_records(
         IncomingRecords(
             parts,
@@ -42,7 +42,7 @@ def arrive(*parts: Portion, fills: bool = False, bytes_max: int = 1000, born_hos
     )
 
 
-def bodies_in(part: Portion) -> list[bytes]:
+def bodies_in(part: QueueBatch) -> list[bytes]:
     return [message.body for message in record.decode_all(bytes(part.data))]
 
 
@@ -54,7 +54,7 @@ def test_sound_records_pass_and_only_their_sender_is_written_in():
     hosts = columns.decode(part.data, columns=["born_host"]).column(0).to_pylist()
     assert hosts == ["10.0.0.7:257"] * 3
     data = bytearray(part.data)
-    for start in columns.starts_of(part.sizes).tolist():
+    for start in columns.starts_from_sizes(part.sizes).tolist():
         data[start + 48 : start + 56] = given.data[start + 48 : start + 56]
     assert bytes(data) == bytes(given.data)
 

@@ -11,14 +11,14 @@ from sparrow.wire import queue_batches
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns import decode
 from sparrow.wire.compression import Compression
-from sparrow.wire.message_ids import UniqueIds, parse_unique_id
+from sparrow.wire.message_ids import UniqueIdGenerator, parse_unique_id
 
 QUEUES = (QueueRef("t", "a", 0), QueueRef("t", "a", 1), QueueRef("t", "b", 0))
 GIVEN = {"nameserver": "127.0.0.1:9876", "topic": "t"}
 
 
 def ids(now_ms: int = 1_700_000_000_000) -> RowIds:
-    return RowIds(UniqueIds(b"\x7f\0\0\1", 77, 5, lambda: now_ms))
+    return RowIds(UniqueIdGenerator(b"\x7f\0\0\1", 77, 5, lambda: now_ms))
 
 
 def encoder(**given: str) -> RecordEncoder:

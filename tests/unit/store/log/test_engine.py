@@ -447,7 +447,7 @@ async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
         store.append_now(A, [draft(f"{n}") for n in range(20)])
         with pytest.raises(SparrowError):
             store.append_now(Queue("A", 7), [])  # a queue that was asked for and never had a message
-        store.append_now(Queue("B", 3), [draft("half", sys_flag=record.PREPARED)])
+        store.append_now(Queue("B", 3), [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
         end = store.written
     caplog.clear()
     async with await opened(tmp_path) as store:
@@ -566,9 +566,9 @@ async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
 
 async def test_half_messages_are_in_the_log_but_in_no_queue(tmp_path):
     store = await opened(tmp_path / "store")
-    half = store.append_now(A, [draft("half", sys_flag=record.PREPARED)])
-    store.append_now(A, [draft("rolled back", sys_flag=record.ROLLED_BACK)])
-    store.append_now(A, [draft("committed", sys_flag=record.COMMITTED)])
+    half = store.append_now(A, [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
+    store.append_now(A, [draft("rolled back", sys_flag=record.TRANSACTION_ROLLED_BACK)])
+    store.append_now(A, [draft("committed", sys_flag=record.TRANSACTION_COMMITTED)])
     copy = crashed_copy(store, tmp_path / "copy")
     for found in (store, await opened(copy)):
         assert await read_all(found, A) == [b"committed"]

@@ -157,10 +157,10 @@ async def test_messages_of_a_deleted_topic_are_not_found_even_if_it_is_made_agai
 
 
 async def test_half_messages_are_not_found(store):
-    store.append_now(Q, [draft("half", keys="k", sys_flag=record.PREPARED)])
-    store.append_now(Q, [draft("back", keys="k", sys_flag=record.ROLLED_BACK)])
+    store.append_now(Q, [draft("half", keys="k", sys_flag=record.TRANSACTION_PREPARED)])
+    store.append_now(Q, [draft("back", keys="k", sys_flag=record.TRANSACTION_ROLLED_BACK)])
     assert await found(store, "k") == []
-    store.append_now(Q, [draft("whole", keys="k", sys_flag=record.COMMITTED)])
+    store.append_now(Q, [draft("whole", keys="k", sys_flag=record.TRANSACTION_COMMITTED)])
     assert await found(store, "k") == [b"whole"]
 
 
@@ -183,6 +183,6 @@ async def test_what_was_cut_off_is_not_found(store):
 
 async def test_a_damaged_record_is_not_found_by_its_key(store):
     appended = store.append_now(Q, [draft(f"body {n}", keys="k") for n in range(3)])
-    damage(store.path, appended.physical_offsets[1] + record.FIXED_BYTES, SMALL.segment_bytes)
+    damage(store.path, appended.physical_offsets[1] + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
     assert await found(store, "k") == [b"body 0", b"body 2"]
     assert store.bounds_now(Q) == QueueBounds(0, 3)

@@ -17,22 +17,22 @@ from sparrow.model.topic import Topic
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice
 from sparrow.wire import batch, columns, message_ids, record
-from sparrow.wire.columns.batch import encode_batches, offset_ids, to_records
-from sparrow.wire.columns.encoder import Encoded
-from sparrow.wire.columns.layout import binary
-from sparrow.wire.columns.properties import MAP
-from sparrow.wire.record import BORN_IPV6, STORE_IPV6
+from sparrow.wire.columns.batch import batch_to_records, encode_batches, joined_offset_ids
+from sparrow.wire.columns.encoder import EncodedRecords
+from sparrow.wire.columns.layout import binary_array
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
+from sparrow.wire.record import BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG
 
 SOMEWHERE = bytes([10, 0, 0, 9]) + (50000).to_bytes(4, "big")
 CLUSTER = b"CLUSTER\x01DefaultCluster\x02"
 
 
-def records_of(data: bytes | memoryview, **options: object) -> Encoded:
+def records_of(data: bytes | memoryview, **options: object) -> EncodedRecords:
     given = {"topic": "t", "sys_flag": 0, "born_ms": 1, "born_host": SOMEWHERE} | options
-    return to_records(data, **given)  # type: ignore[arg-type]
+    return batch_to_records(data, **given)  # type: ignore[arg-type]
 
 
-def raw_properties(encoded: Encoded) -> list[str]:
+def raw_properties(encoded: EncodedRecords) -> list[str]:
     return columns.decode(encoded.data, columns=["properties_raw"]).column(0).to_pylist()
 
 
@@ -77,7 +77,7 @@ def test_runs_longer_than_are_laid_out_at_a_time_stay_in_order() -> None:
 
 def test_a_batch_past_32_bits_is_too_large() -> None:
     nothing = np.zeros(2**31 - 1, np.uint8)  # pages that nobody touches cost nothing
-    bodies = binary(pa.py_buffer(nothing), np.array([0, 2**30, 2**31 - 1], np.int32))
+    bodies = binary_array(pa.py_buffer(nothing), np.array([0, 2**30, 2**31 - 1], np.int32))
     with pytest.raises(TooLarge):
         encode_batches(bodies, bytes_max=2**40)
 
@@ -89,7 +89,7 @@ def test_what_columns_cannot_say_is_refused() -> None:
     with pytest.raises(Refused, match="rows"):
         encode_batches(bodies, tags=pa.array(["a"]))
     with pytest.raises(TooLarge):
-        encode_batches(bodies, properties=pa.array([[], [("n", "x" * 32765)]], MAP))
+        encode_batches(bodies, properties=pa.array([[], [("n", "x" * 32765)]], PROPERTY_MAP_TYPE))
 
 
 # -- batches to records -----------------------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def test_hosts_say_whether_they_are_ipv6_whatever_the_flag_said() -> None:
     six = bytes(15) + b"\x01" + bytes(4)
     for born_host, store_host_bytes, bits in (
         (SOMEWHERE, 8, 0),
-        (six, 8, BORN_IPV6),
-        (SOMEWHERE, 20, STORE_IPV6),
-        (six, 20, BORN_IPV6 | STORE_IPV6),
+        (six, 8, BORN_HOST_IPV6_FLAG),
+        (SOMEWHERE, 20, STORE_HOST_IPV6_FLAG),
+        (six, 20, BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG),
     ):
-        for sys_flag in (0, BORN_IPV6 | STORE_IPV6):
+        for sys_flag in (0, BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG):
             encoded = records_of(data, born_host=born_host, store_host_bytes=store_host_bytes, sys_flag=sys_flag)
             read = record.decode(bytes(encoded.data))
             assert (read.sys_flag, read.body, record.pack_host(read.born_host)) == (bits, b"b", born_host)
@@ -190,9 +190,9 @@ def test_a_store_takes_the_records_as_they_are(tmp_path: Path) -> None:
             {"KEYS": "k3", "CLUSTER": "DefaultCluster"},
         ]
         host = read[0].store_host
-        answer = offset_ids(message_ids.offset_id_prefix(host), appended.physical_offsets)
+        answer = joined_offset_ids(message_ids.offset_id_prefix(host), appended.physical_offsets)
         assert [message_ids.parse_offset_id(each) for each in answer.split(",")] == [
-            message_ids.Place(host, message.physical_offset) for message in read
+            message_ids.OffsetId(host, message.physical_offset) for message in read
         ]
 
 
@@ -201,8 +201,8 @@ def test_a_store_takes_the_records_as_they_are(tmp_path: Path) -> None:
 
 def test_offset_ids_are_joined_by_commas() -> None:
     prefix = "0A00000900002A9F"
-    assert offset_ids(prefix, []) == ""
-    assert offset_ids(prefix, [0x1E240]) == "0A00000900002A9F000000000001E240"
+    assert joined_offset_ids(prefix, []) == ""
+    assert joined_offset_ids(prefix, [0x1E240]) == "0A00000900002A9F000000000001E240"
     expected = f"{prefix}{0:016X},{prefix}{0xABCDEF:016X}"
     for offsets in ([0, 0xABCDEF], array("q", [0, 0xABCDEF]), np.array([0, 0xABCDEF])):
-        assert offset_ids(prefix, offsets) == expected
+        assert joined_offset_ids(prefix, offsets) == expected

@@ -11,8 +11,8 @@ from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Host, StoredMessage
 from sparrow.wire import columns, properties, record
 from sparrow.wire import hashes as wire_hashes
-from sparrow.wire.columns.properties import MAP
-from sparrow.wire.record import BORN_IPV6, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, STORE_IPV6
+from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
+from sparrow.wire.record import BORN_HOST_IPV6_FLAG, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, STORE_HOST_IPV6_FLAG
 
 # The vector of the store's specification.
 VECTOR = bytes.fromhex(
@@ -44,7 +44,7 @@ def one_column(data: bytes, name: str, **options: object) -> list[object]:
 
 
 def test_the_vector_of_the_specification_is_read_into_every_column() -> None:
-    batch = columns.decode(VECTOR, columns=list(columns.COLUMNS), verify_crc=True)
+    batch = columns.decode(VECTOR, columns=list(columns.COLUMN_DECODERS), verify_crc=True)
     batch.validate(full=True)
     row = batch.to_pylist()[0]
     assert row["topic"] == "TopicTest"
@@ -70,11 +70,11 @@ def test_the_vector_of_the_specification_is_written_and_stamped_byte_for_byte() 
         born_host=bytes([10, 0, 0, 9]) + (50000).to_bytes(4, "big"),
         store_host=bytes([192, 168, 0, 1]) + (10911).to_bytes(4, "big"),
     )
-    columns.stamp(encoded.data, [0], queue_offset=5, physical_offset=123456, store_ms=1_700_000_000_001)
+    columns.stamp_offsets(encoded.data, [0], queue_offset=5, physical_offset=123456, store_ms=1_700_000_000_001)
     assert bytes(encoded.data) == VECTOR
     assert encoded.sizes.tolist() == [124]
     assert columns.tags_codes(VECTOR, [0]).tolist() == [0x27A807]
-    entry = np.array([(123456, 124, 0x27A807)], columns.QUEUE_ENTRY)
+    entry = np.array([(123456, 124, 0x27A807)], columns.QUEUE_ENTRY_DTYPE)
     assert entry.tobytes().hex() == "000000000001e2400000007c000000000027a807"
 
 
@@ -90,15 +90,15 @@ def test_v2_and_ipv6_records_are_read_with_gaps_between_them() -> None:
         data += b"gap"
         starts.append(len(data))
         data += each
-    batch = columns.decode(data, starts, columns=list(columns.COLUMNS))
+    batch = columns.decode(data, starts, columns=list(columns.COLUMN_DECODERS))
     batch.validate(full=True)
-    got = {name: batch.column(name).to_pylist() for name in columns.COLUMNS}
+    got = {name: batch.column(name).to_pylist() for name in columns.COLUMN_DECODERS}
     assert got["reconsume_times"] == [1, 2, 3, 0]
     assert got["prepared_offset"] == [21, 22, 23, 0]
     assert got["topic"] == ["t", "t", "t", "é" * 150]
     assert got["born_host"] == ["[::1]:7", "127.0.0.1:0", "[::1]:7", "0.0.0.0:0"]
     assert got["store_host"] == ["127.0.0.1:0", "[::1]:7", "[::1]:7", "0.0.0.0:0"]
-    assert got["sys_flag"] == [BORN_IPV6, STORE_IPV6, BORN_IPV6 | STORE_IPV6, 0]
+    assert got["sys_flag"] == [BORN_HOST_IPV6_FLAG, STORE_HOST_IPV6_FLAG, BORN_HOST_IPV6_FLAG | STORE_HOST_IPV6_FLAG, 0]
     assert [stamp.microsecond for stamp in got["store_timestamp"]] == [11000, 12000, 13000, 0]
 
 
@@ -165,8 +165,8 @@ def test_times_past_what_arrow_can_say_stay_at_its_edge() -> None:
 
 
 def test_no_records_make_an_empty_batch_and_an_unknown_column_is_refused() -> None:
-    batch = columns.decode(b"", columns=list(columns.COLUMNS))
-    assert (batch.num_rows, batch.schema.names) == (0, list(columns.COLUMNS))
+    batch = columns.decode(b"", columns=list(columns.COLUMN_DECODERS))
+    assert (batch.num_rows, batch.schema.names) == (0, list(columns.COLUMN_DECODERS))
     assert columns.tags_codes(b"", []).tolist() == []
     assert [part.tolist() for part in columns.index_keys(b"", [])] == [[], []]
     with pytest.raises(Refused, match="colour"):
@@ -193,19 +193,19 @@ def test_places_that_cannot_be_are_refused(starts: list[int] | None, sizes: list
 
 def test_hop_stops_at_a_blank_or_a_torn_tail_and_refuses_nonsense() -> None:
     blank = struct.pack(">ii", 200, MAGIC_BLANK) + bytes(192)
-    assert columns.hop(VECTOR + VECTOR + blank + VECTOR).tolist() == [0, 124]
-    assert columns.hop(VECTOR + VECTOR[:-1]).tolist() == [0]
-    assert columns.hop(VECTOR + VECTOR[:7]).tolist() == [0]
-    assert columns.hop(VECTOR * 3, 124, 248).tolist() == [124]
-    assert columns.hop(b"").tolist() == []
+    assert columns.find_starts(VECTOR + VECTOR + blank + VECTOR).tolist() == [0, 124]
+    assert columns.find_starts(VECTOR + VECTOR[:-1]).tolist() == [0]
+    assert columns.find_starts(VECTOR + VECTOR[:7]).tolist() == [0]
+    assert columns.find_starts(VECTOR * 3, 124, 248).tolist() == [124]
+    assert columns.find_starts(b"").tolist() == []
     for nonsense in (bytes(200), struct.pack(">ii", 90, MAGIC_V1) + bytes(90)):
         with pytest.raises(ProtocolError):
-            columns.hop(VECTOR + nonsense)
-        assert columns.hop(VECTOR + nonsense, strict=False).tolist() == [0]
+            columns.find_starts(VECTOR + nonsense)
+        assert columns.find_starts(VECTOR + nonsense, strict=False).tolist() == [0]
 
 
 def test_what_no_reader_would_see_is_not_written() -> None:
-    maps = pa.array([[("A", "1"), ("", "x"), ("B", None), ("C", "")], None, [("D", "4")], []], MAP)
+    maps = pa.array([[("A", "1"), ("", "x"), ("B", None), ("C", "")], None, [("D", "4")], []], PROPERTY_MAP_TYPE)
     encoded = columns.encode(
         pa.array([b"w", None, b"", b"z"]),
         topic="t",
@@ -226,7 +226,7 @@ def test_what_no_reader_would_see_is_not_written() -> None:
 
 def test_slices_and_chunks_of_columns_are_written_as_what_they_show() -> None:
     body, keys = pa.array([b"a", b"b", b"c"]), pa.array(["k", None, "m"])
-    maps = pa.array([[("A", "1")], None, [("B", "2")]], MAP)
+    maps = pa.array([[("A", "1")], None, [("B", "2")]], PROPERTY_MAP_TYPE)
     whole = columns.encode(body, topic="t", keys=keys, properties=maps)
     part = columns.encode(body[1:], topic="t", keys=pa.chunked_array([keys[1:2], keys[2:]]), properties=maps[1:])
     assert bytes(part.data) == bytes(whole.data)[whole.sizes[0] :]
@@ -243,9 +243,9 @@ def test_slices_and_chunks_of_columns_are_written_as_what_they_show() -> None:
     [
         ({"keys": pa.array(["ok", "a\x02b"])}, "KEYS"),
         ({"tags": pa.array(["\x02", "ok"])}, "TAGS"),
-        ({"properties": pa.array([[("fine", "x")], [("bad\x01", "x")]], MAP)}, "bad"),
-        ({"properties": pa.array([[("fine", "x"), ("also\x02", "x")], []], MAP)}, "also"),
-        ({"properties": pa.array([[("fine", "x"), ("value", "x\x02")], []], MAP)}, "value"),
+        ({"properties": pa.array([[("fine", "x")], [("bad\x01", "x")]], PROPERTY_MAP_TYPE)}, "bad"),
+        ({"properties": pa.array([[("fine", "x"), ("also\x02", "x")], []], PROPERTY_MAP_TYPE)}, "also"),
+        ({"properties": pa.array([[("fine", "x"), ("value", "x\x02")], []], PROPERTY_MAP_TYPE)}, "value"),
     ],
 )
 def test_separators_are_refused_as_by_the_object_codec(columns_given: dict[str, pa.Array], name: str) -> None:
@@ -273,22 +273,22 @@ def test_limits_have_errors_of_their_own() -> None:
 def test_stamp_finds_the_store_time_behind_an_ipv6_host_and_stays_inside() -> None:
     parts = [message(), message(born_host=SIX), message(born_host=SIX)]
     data = bytearray(b"".join(parts))
-    starts = columns.starts_of([len(each) for each in parts])
+    starts = columns.starts_from_sizes([len(each) for each in parts])
     host = bytes([1, 2, 3, 4, 0, 0, 0, 9])
-    columns.stamp(
+    columns.stamp_offsets(
         data, starts, queue_offset=[4, 5, 6], physical_offset=starts + 1000, store_ms=77, queue_id=3, store_host=host
     )
     read = record.decode_all(bytes(data))
     assert [each.queue_offset for each in read] == [4, 5, 6]
     assert [each.physical_offset for each in read] == (starts + 1000).tolist()
     assert [(each.store_ms, each.queue_id, each.store_host.port) for each in read] == [(77, 3, 9)] * 3
-    assert columns.check(data, starts, base=1000).all()
+    assert columns.find_valid(data, starts, base=1000).all()
     before = bytes(data)
     for outside in ([-1], [len(data) - 90]):
         with pytest.raises(IndexError):
-            columns.stamp(data, outside, queue_offset=0, physical_offset=0, store_ms=0)
+            columns.stamp_offsets(data, outside, queue_offset=0, physical_offset=0, store_ms=0)
     with pytest.raises(Refused, match="store host"):
-        columns.stamp(data[:], [0], queue_offset=0, physical_offset=0, store_ms=0, store_host=bytes(20))
+        columns.stamp_offsets(data[:], [0], queue_offset=0, physical_offset=0, store_ms=0, store_host=bytes(20))
     assert bytes(data) == before
 
 
@@ -300,10 +300,10 @@ def test_check_tells_sound_records_from_all_others() -> None:
     bad_parts[-1] ^= 1
     bad_magic[4] ^= 1
     for data, is_right in ((good, True), (elsewhere, False), (bad_crc, False), (bad_parts, False), (bad_magic, False)):
-        assert columns.check(bytes(data), [0], base=500).tolist() == [is_right]
-    assert columns.check(good, [0, -1, 5, 10**9, 0], base=500).tolist() == [True, False, False, False, True]
-    assert columns.check(b"", [0], base=0).tolist() == [False]
-    assert columns.check(good, [], base=0).tolist() == []
+        assert columns.find_valid(bytes(data), [0], base=500).tolist() == [is_right]
+    assert columns.find_valid(good, [0, -1, 5, 10**9, 0], base=500).tolist() == [True, False, False, False, True]
+    assert columns.find_valid(b"", [0], base=0).tolist() == [False]
+    assert columns.find_valid(good, [], base=0).tolist() == []
 
 
 def test_keys_are_indexed_by_record_with_the_unique_key_first() -> None:
@@ -314,7 +314,7 @@ def test_keys_are_indexed_by_record_with_the_unique_key_first() -> None:
         ("TopicTest", {"UNIQ_KEY": "😀"}),
     ]
     data = b"".join(message(topic=topic, properties=props) for topic, props in given)
-    rows, hashes = columns.index_keys(data, columns.hop(data))
+    rows, hashes = columns.index_keys(data, columns.find_starts(data))
     expected = [
         (0, "TopicTest", "U1"),
         (0, "TopicTest", "ORDER_1"),

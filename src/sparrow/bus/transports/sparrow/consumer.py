@@ -19,7 +19,7 @@ from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, mark_consumed
 from sparrow.model.errors import Closed, SparrowError, Unavailable
 from sparrow.wire import bodies
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ async def check_any_broker(admin: Admin) -> None:
 
 
 async def _user_topics(admin: Admin) -> list[str]:
-    answer = await admin.session.ask_name_server(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    answer = await admin.session.ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     system = _SYSTEM.union(bodies.read(bodies.TopicList, answer.body).topic_list)
     return [
         topic

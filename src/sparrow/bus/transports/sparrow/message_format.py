@@ -20,7 +20,7 @@ from sparrow.model.errors import IllegalMessage, IllegalName
 from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Message, StoredMessage
 from sparrow.model.topic import validate_group_name, validate_topic_name
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_END
+from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_SEPARATOR
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _fit(headers: dict[str, str | None]) -> bool:
     for name, value in headers.items():
         if not value:
             continue
-        if is_reserved_property(name) or VALUE_END in value or not name.isprintable() or not name:
+        if is_reserved_property(name) or VALUE_SEPARATOR in value or not name.isprintable() or not name:
             return False
         chars += len(name) + len(value) + 2
     if chars * 4 <= _HEADERS_BYTES_MAX:  # whatever alphabet they are in

@@ -33,26 +33,26 @@ from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import PERM_READ, PERM_WRITE, Group, validate_group_name, validate_topic_name
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ClusterTable, ConsumedDirectly, QueueRef
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
+from sparrow.wire.bodies import ClusterTable, ConsumeDirectlyResult, QueueRef
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import (
-    AskQueue,
-    AskTopic,
     CommitOffset,
-    ConsumeDirectly,
-    ConsumerConnections,
-    ConsumeStats,
+    ConsumeMessageDirectly,
     DeleteGroup,
     DeleteTopic,
-    OffsetFound,
+    GetConsumerConnections,
+    GetConsumeStats,
+    OffsetResponse,
     QueryOffset,
+    QueueRequest,
     ResetOffset,
     SearchOffset,
+    TopicRequest,
     UpdateTopic,
 )
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenShown, TokensShown
+from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +142,7 @@ class Admin:
     # -- clusters and topics ------------------------------------------------------------------------------------------
 
     async def clusters(self) -> dict[str, Cluster]:
-        answer = await self.session.ask_name_server(Code.GET_BROKER_CLUSTER_INFO)
+        answer = await self.session.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         table = bodies.read(ClusterTable, answer.body)
         return {
             name: Cluster(
@@ -154,7 +154,7 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Every topic any broker has, the brokers' own among them."""
-        answer = await self.session.ask_name_server(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = await self.session.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(bodies.read(bodies.TopicList, answer.body).topic_list)
 
     async def route(self, topic: str) -> TopicRoute:
@@ -178,7 +178,9 @@ class Admin:
         masters = await self._masters(cluster, brokers)
         reads, flag = (queues * LANE_COUNT, LANES_SYS_FLAG) if has_lanes else (queues, 0)
         header = UpdateTopic(name, AUTO_CREATE_TOPIC, reads, queues, permission, "SINGLE_TAG", False, flag)
-        await _all(self.session.ask(address, Code.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values())
+        await _all(
+            self.session.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in masters.values()
+        )
         return await self._registered(name, masters)
 
     async def _registered(self, topic: str, masters: Mapping[str, str]) -> TopicRoute:
@@ -203,18 +205,21 @@ class Admin:
         """Messages and offsets go with it. Deleting what is not there is fine."""
         masters = await self._masters(cluster, None)
         await _all(
-            self.session.ask(address, Code.DELETE_TOPIC_IN_BROKER, DeleteTopic(name)) for address in masters.values()
+            self.session.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopic(name))
+            for address in masters.values()
         )
         header = DeleteTopic(name, cluster)
         await _all(
-            self.session.ask(address, Code.DELETE_TOPIC_IN_NAMESRV, header) for address in self.session.name_servers
+            self.session.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+            for address in self.session.name_servers
         )
 
     async def topic_bounds(self, topic: str) -> dict[QueueRef, QueueBounds]:
         """What each queue of the topic holds."""
         route = await self.route(topic)
         answers = await _all(
-            self.session.ask(address, Code.GET_TOPIC_STATS_INFO, AskTopic(topic)) for address in _readable(route)
+            self.session.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic))
+            for address in _readable(route)
         )
         found: dict[QueueRef, QueueBounds] = {}
         for answer in answers:
@@ -228,13 +233,13 @@ class Admin:
 
     async def _offset_at(self, address: str, queue: QueueRef, time_ms: int, *, upper: bool = False) -> int:
         if time_ms == NEWEST_MS:
-            ask = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
-            answer = await self.session.ask(address, Code.GET_MAX_OFFSET, ask)
+            ask = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
+            answer = await self.session.ask(address, RequestCode.GET_MAX_OFFSET, ask)
         else:
             boundary = "UPPER" if upper else "LOWER"
             search = SearchOffset(queue.topic, queue.queue_id, time_ms, boundary, queue.broker_name)
-            answer = await self.session.ask(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, search)
-        return headers.read(OffsetFound, answer.ext).offset
+            answer = await self.session.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+        return headers.read(OffsetResponse, answer.ext).offset
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ class Admin:
         """Every group any master knows."""
         masters = await self._masters(None, None)
         answers = await _all(
-            self.session.ask(address, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) for address in masters.values()
+            self.session.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) for address in masters.values()
         )
         tables = [bodies.read(bodies.GroupTable, answer.body).subscription_group_table for answer in answers]
         return {name: config.group() for table in tables for name, config in sorted(table.items())}
@@ -253,20 +258,24 @@ class Admin:
         body = bodies.write(bodies.GroupConfig.of(group))
         masters = await self._masters(cluster, None)
         await _all(
-            self.session.ask(address, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
+            self.session.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
             for address in masters.values()
         )
 
     async def delete_group(self, name: str, *, clean_offsets: bool = True) -> None:
         masters = await self._masters(None, None)
         header = DeleteGroup(name, clean_offsets, clean_offsets)
-        await _all(self.session.ask(address, Code.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values())
+        await _all(
+            self.session.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in masters.values()
+        )
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
         """How far the group is on a topic, or on all it reads."""
         masters = await self._masters(None, None)
-        header = ConsumeStats(group, topic)
-        answers = await _all(self.session.ask(address, Code.GET_CONSUME_STATS, header) for address in masters.values())
+        header = GetConsumeStats(group, topic)
+        answers = await _all(
+            self.session.ask(address, RequestCode.GET_CONSUME_STATS, header) for address in masters.values()
+        )
         found = [bodies.read(bodies.ConsumeStats, answer.body) for answer in answers]
         queues = {
             queue: QueueProgress(told.consumer_offset, told.broker_offset, told.last_timestamp)
@@ -283,11 +292,13 @@ class Admin:
         return [found[client_id] for client_id in sorted(found)]
 
     async def _members_on(self, address: str, group: str) -> list[GroupMember]:
-        answer = await self.session.ask_any(address, Code.GET_CONSUMER_CONNECTION_LIST, ConsumerConnections(group))
-        if answer.code == Response.CONSUMER_NOT_ONLINE:
+        answer = await self.session.ask_any(
+            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnections(group)
+        )
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return []
-        if answer.code != Response.SUCCESS:
-            raise error_of(answer.code, answer.remark)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_response(answer.code, answer.remark)
         found = bodies.read(bodies.ConsumerConnections, answer.body).connection_set
         return [GroupMember(each.client_id, each.client_addr, each.language, each.version) for each in found]
 
@@ -313,33 +324,34 @@ class Admin:
         address = route.masters.get(queue.broker_name)
         if address is None or queue not in route.read_queues:
             raise Refused(f"topic {queue.topic!r} has no queue {queue.queue_id} on a master of {queue.broker_name!r}")
-        ask = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
+        ask = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
         first, end = [
-            max(0, headers.read(OffsetFound, answer.ext).offset)
+            max(0, headers.read(OffsetResponse, answer.ext).offset)
             for answer in await _all(
-                self.session.ask(address, code, ask) for code in (Code.GET_MIN_OFFSET, Code.GET_MAX_OFFSET)
+                self.session.ask(address, code, ask)
+                for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
             )
         ]
         if not first <= offset <= end:
             raise Refused(f"{queue} holds offsets {first} to {end}: it cannot be read from {offset}")
         wish = ResetOffset(queue.topic, group, NEWEST_MS, True, queue.queue_id, offset)
         if await self._members_on(address, group):
-            await self.session.ask(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, wish)
+            await self.session.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
         else:
             commit = CommitOffset(group, queue.topic, queue.queue_id, offset, queue.broker_name)
-            await self.session.ask(address, Code.UPDATE_CONSUMER_OFFSET, commit)
+            await self.session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
 
     async def _reset_on(
         self, broker_name: str, address: str, route: TopicRoute, wish: ResetOffset
     ) -> dict[QueueRef, int]:
-        answer = await self.session.ask_any(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, wish)
-        if answer.code == Response.SUCCESS:
-            return bodies.read(bodies.ResetOffsets, answer.body).offset_table
+        answer = await self.session.ask_any(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
+        if answer.code == ResponseCode.SUCCESS:
+            return bodies.read(bodies.OffsetTable, answer.body).offset_table
         # A group that has never committed is an error to brokers, though all it lacks is what we are about to write.
-        if answer.code != Response.CONSUMER_NOT_ONLINE and (
-            answer.code != Response.SYSTEM_ERROR or await self._members_on(address, wish.group)
+        if answer.code != ResponseCode.CONSUMER_NOT_ONLINE and (
+            answer.code != ResponseCode.SYSTEM_ERROR or await self._members_on(address, wish.group)
         ):
-            raise error_of(answer.code, answer.remark)
+            raise error_for_response(answer.code, answer.remark)
         queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
         # One after the other: RocketMQ 4 loses a new group's commits when they come at the same time.
         return {queue: await self._recommit(address, queue, wish) for queue in queues}
@@ -348,11 +360,11 @@ class Admin:
         offset = await self._offset_at(address, queue, wish.time_ms)
         if not wish.is_forced:
             ask = QueryOffset(wish.group, queue.topic, queue.queue_id, False, queue.broker_name)
-            answer = await self.session.ask_any(address, Code.QUERY_CONSUMER_OFFSET, ask)
-            if answer.code == Response.SUCCESS:
-                offset = min(offset, headers.read(OffsetFound, answer.ext).offset)
+            answer = await self.session.ask_any(address, RequestCode.QUERY_CONSUMER_OFFSET, ask)
+            if answer.code == ResponseCode.SUCCESS:
+                offset = min(offset, headers.read(OffsetResponse, answer.ext).offset)
         commit = CommitOffset(wish.group, queue.topic, queue.queue_id, offset, queue.broker_name)
-        await self.session.ask(address, Code.UPDATE_CONSUMER_OFFSET, commit)
+        await self.session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
         return offset
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -381,7 +393,7 @@ class Admin:
 
     async def consume_directly(
         self, group: str, message_id: str, *, topic: str | None = None, client_id: str | None = None
-    ) -> ConsumedDirectly:
+    ) -> ConsumeDirectlyResult:
         """Have a consumer of the group, or that one, handle a message now, whatever the group's progress. The id is an
         offset id; or a unique id, and its topic. The answer says what came of it."""
         message = await self.message(message_id, topic=topic)
@@ -393,11 +405,11 @@ class Admin:
                 raise Refused(f"no consumer of group {group!r} is online")
             client_id = members[0].client_id
         offset_id = format_offset_id(host, message.physical_offset)
-        header = ConsumeDirectly(group, client_id, offset_id, topic=message.topic)
+        header = ConsumeMessageDirectly(group, client_id, offset_id, topic=message.topic)
         answer = await self.session.ask(
-            address, Code.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CONSUME_DIRECTLY_TIMEOUT_MS
+            address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, timeout_ms=CONSUME_DIRECTLY_TIMEOUT_MS
         )
-        return bodies.read(ConsumedDirectly, answer.body)
+        return bodies.read(ConsumeDirectlyResult, answer.body)
 
     async def dead_letters(self, group: str) -> list[StoredMessage]:
         """What the group gave up, oldest first on each broker; `topic` is the one a message was sent to."""
@@ -479,7 +491,7 @@ class Admin:
         for broker_name, address in sorted(masters.items(), key=lambda master: not has_it[master[1]]):
             body = bodies.write(IssueToken(name, kind, secret_key))
             answer = await self.session.ask(address, TokenCode.ISSUE_TOKEN, None, body)
-            given = bodies.read(TokenShown, answer.body).secret_key
+            given = bodies.read(TokenDescription, answer.body).secret_key
             if given is None or secret_key not in (None, given):
                 raise Refused(
                     f"token {name!r} has another secret on broker {broker_name!r}: revoke it, and issue another name"
@@ -487,10 +499,10 @@ class Admin:
             secret_key = given
         return Credentials(name, secret_key or "")
 
-    async def tokens(self) -> list[TokenShown]:
+    async def tokens(self) -> list[TokenDescription]:
         """Every token of any master, by name, the revoked ones too. Secrets are not shown."""
         masters = await self._masters(None, None)
-        found: dict[str, TokenShown] = {}
+        found: dict[str, TokenDescription] = {}
         for tokens in await _all(self._tokens_on(address) for address in masters.values()):
             for name, token in tokens.items():
                 if name not in found or token.revoked_ms is None:  # while one broker still takes it, it is not revoked
@@ -507,9 +519,9 @@ class Admin:
         body = bodies.write(RevokeToken(name))
         await _all(self.session.ask(address, TokenCode.REVOKE_TOKEN, None, body) for address in having)
 
-    async def _tokens_on(self, address: str) -> dict[str, TokenShown]:
+    async def _tokens_on(self, address: str) -> dict[str, TokenDescription]:
         answer = await self.session.ask(address, TokenCode.LIST_TOKENS)
-        return {token.name: token for token in bodies.read(TokensShown, answer.body).tokens}
+        return {token.name: token for token in bodies.read(TokenList, answer.body).tokens}
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from sparrow.model.errors import ProtocolError, Refused
 from sparrow.model.message import StoredMessage
 from sparrow.net.address import Address
 from sparrow.wire import record
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import QueryMessage, ViewMessage
 from sparrow.wire.message_ids import parse_offset_id
 
@@ -50,20 +50,20 @@ async def view_by_offset_id(
     address = str(Address(str(ip_address(host.ip)), host.port))
     if only is not None and address not in only:
         raise Refused(f"{offset_id!r} leads to {address}, which is no broker we know")
-    answer = await session.ask_any(address, Code.VIEW_MESSAGE_BY_ID, ViewMessage(physical_offset))
-    if answer.code != Response.SUCCESS:
-        raise Refused(f"{address} has no message {offset_id!r}: {answer.remark or error_of(answer.code)}")
+    answer = await session.ask_any(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(physical_offset))
+    if answer.code != ResponseCode.SUCCESS:
+        raise Refused(f"{address} has no message {offset_id!r}: {answer.remark or error_for_response(answer.code)}")
     return record.decode(answer.body)
 
 
 async def _ask_all(session: ClientSession, route: TopicRoute, header: QueryMessage) -> list[StoredMessage]:
     """What one member of every broker finds, by the time it was stored."""
     addresses = [address for name in route.addresses if (address := route.address_of(name)) is not None]
-    answers = await asyncio.gather(*(session.ask_any(each, Code.QUERY_MESSAGE, header) for each in addresses))
+    answers = await asyncio.gather(*(session.ask_any(each, RequestCode.QUERY_MESSAGE, header) for each in addresses))
     found: list[StoredMessage] = []
     for answer in answers:
-        if answer.code == Response.SUCCESS:
+        if answer.code == ResponseCode.SUCCESS:
             found += record.decode_all(answer.body)
-        elif answer.code != Response.QUERY_NOT_FOUND:
-            raise error_of(answer.code, answer.remark)
+        elif answer.code != ResponseCode.QUERY_NOT_FOUND:
+            raise error_for_response(answer.code, answer.remark)
     return sorted(found, key=lambda each: (each.store_ms, each.physical_offset))

@@ -12,9 +12,9 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Unavailable
 from sparrow.wire import bodies
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.headers import AskTopic
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.headers import TopicRequest
 
 
 class SizedQueueBounds(msgspec.Struct, frozen=True, gc=False):
@@ -63,12 +63,12 @@ async def _of_broker(
     session: ClientSession, broker: str, address: str, routes: list[TopicRoute], timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
     body = bodies.write([route.topic for route in routes])
-    answer = await session.ask_any(address, Code.QUERY_HEADS, None, body, timeout_ms=timeout_ms)
-    if answer.code == Response.REQUEST_CODE_NOT_SUPPORTED:
+    answer = await session.ask_any(address, RequestCode.QUERY_HEADS, None, body, timeout_ms=timeout_ms)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         answers = await asyncio.gather(*(_by_stats(session, broker, address, each, timeout_ms) for each in routes))
         return {queue: head for each in answers for queue, head in each.items()}
-    if answer.code != Response.SUCCESS:
-        raise error_of(answer.code, answer.remark)
+    if answer.code != ResponseCode.SUCCESS:
+        raise error_for_response(answer.code, answer.remark)
     table = bodies.read(dict[str, list[tuple[int, int, int, int]]], answer.body)
     return {
         QueueRef(topic, broker, queue_id): SizedQueueBounds(first, end, mean_bytes)
@@ -81,7 +81,9 @@ async def _by_stats(
     session: ClientSession, broker: str, address: str, route: TopicRoute, timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
     """From a broker that is not Sparrow's."""
-    answer = await session.ask(address, Code.GET_TOPIC_STATS_INFO, AskTopic(route.topic), timeout_ms=timeout_ms)
+    answer = await session.ask(
+        address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(route.topic), timeout_ms=timeout_ms
+    )
     readable = {queue for queue in route.read_queues if queue.broker_name == broker}
     return {
         queue: SizedQueueBounds(max(bounds.min_offset, 0), max(bounds.max_offset, 0), 0)

@@ -12,8 +12,8 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
 from sparrow.model.priority import Priority
 from sparrow.wire import headers
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import MessagesResent, ResendMessages
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import ResendMessages, ResendMessagesResponse
 
 RESEND_TIMEOUT_MS = 600_000
 """The answer comes when all is stored, and there may be millions."""
@@ -89,11 +89,13 @@ def _masters(route: TopicRoute, wish: ResendMessages, broker: str | None) -> Map
     return masters
 
 
-async def _ask(session: ClientSession, masters: Mapping[str, str], wish: ResendMessages) -> list[MessagesResent]:
+async def _ask(
+    session: ClientSession, masters: Mapping[str, str], wish: ResendMessages
+) -> list[ResendMessagesResponse]:
     answers = await asyncio.gather(
         *(
-            session.ask(address, Code.RESEND_MESSAGES, wish, timeout_ms=RESEND_TIMEOUT_MS)
+            session.ask(address, RequestCode.RESEND_MESSAGES, wish, timeout_ms=RESEND_TIMEOUT_MS)
             for address in masters.values()
         )
     )
-    return [headers.read(MessagesResent, answer.ext) for answer in answers]
+    return [headers.read(ResendMessagesResponse, answer.ext) for answer in answers]

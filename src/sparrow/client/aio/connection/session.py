@@ -23,11 +23,11 @@ from sparrow.net.channel import Channel, connect
 from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
 from sparrow.wire import bodies
 from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, QueueRef, RouteData
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.frame import Command
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import CheckTransaction, GetRoute, Header, Heartbeat
-from sparrow.wire.signing import signed
+from sparrow.wire.signing import sign
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class ClientSession:
 
     def signed(self, header: Header | None, body: bytes | memoryview = b"") -> Header | None:
         """The header as it must go out on a channel: signed, if we were given credentials."""
-        return header if self._credentials is None else signed(header, body, self._credentials)
+        return header if self._credentials is None else sign(header, body, self._credentials)
 
     def channel_now(self, address: str) -> Channel | None:
         """The open channel to an address, if there is one."""
@@ -166,14 +166,14 @@ class ClientSession:
             # A broker knows us by our connection: on a new one it must hear of us before we ask for messages.
             try:
                 beat = self.signed(Heartbeat(), body)
-                await channel.request(Code.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
+                await channel.request(RequestCode.HEART_BEAT, beat, body, timeout_ms=self.timeout_ms)
             except BaseException:
                 channel.close()
                 raise
         self._channels[address] = channel
         return channel
 
-    def _serve(self, command: Command, channel: Channel) -> None:
+    def _serve(self, command: RemotingCommand, channel: Channel) -> None:
         self._serving(command, channel)
 
     async def ask(
@@ -184,11 +184,11 @@ class ClientSession:
         body: bytes = b"",
         *,
         timeout_ms: int | None = None,
-    ) -> Command:
+    ) -> RemotingCommand:
         """The answer of success, or the error it stands for."""
         answer = await self.ask_any(address, code, header, body, timeout_ms=timeout_ms)
-        if answer.code != Response.SUCCESS:
-            raise error_of(answer.code, answer.remark)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_response(answer.code, answer.remark)
         return answer
 
     async def ask_any(
@@ -199,14 +199,14 @@ class ClientSession:
         body: bytes = b"",
         *,
         timeout_ms: int | None = None,
-    ) -> Command:
+    ) -> RemotingCommand:
         """The answer, whatever its code."""
         channel = self.channel_now(address) or await self.channel(address)
         return await channel.request(code, self.signed(header, body), body, timeout_ms=timeout_ms or self.timeout_ms)
 
     async def ask_name_server(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_ms: int | None = None
-    ) -> Command:
+    ) -> RemotingCommand:
         """The answer of the first name server that gives one; the next question starts with that one."""
         failure: SparrowError | None = None
         for turn in range(len(self._name_servers)):
@@ -217,8 +217,8 @@ class ClientSession:
                 failure = error
                 continue
             self._current = index
-            if answer.code != Response.SUCCESS:
-                raise error_of(answer.code, answer.remark)
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_for_response(answer.code, answer.remark)
             return answer
         assert failure is not None
         raise failure
@@ -277,7 +277,7 @@ class ClientSession:
 
     async def _route_data(self, topic: str) -> RouteData:
         header = GetRoute(topic, standard_json_only=True)
-        answer = await self.ask_name_server(Code.GET_ROUTEINFO_BY_TOPIC, header)
+        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         return bodies.read(RouteData, answer.body)
 
     def broker_addresses(self, *, masters_only: bool) -> set[str]:
@@ -329,7 +329,7 @@ class ClientSession:
 
     async def _beat(self, address: str, body: bytes) -> None:
         try:
-            await self.ask(address, Code.HEART_BEAT, Heartbeat(), body)
+            await self.ask(address, RequestCode.HEART_BEAT, Heartbeat(), body)
         except SparrowError as error:
             log.info("heartbeat not delivered", extra={"broker": address, "why": str(error)})
 

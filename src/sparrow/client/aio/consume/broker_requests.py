@@ -16,13 +16,13 @@ from sparrow.client.retry import is_handler_decision
 from sparrow.model.errors import UnknownGroup
 from sparrow.net.dispatcher import HandlerResponse, RequestContext
 from sparrow.wire import record
-from sparrow.wire.bodies import ConsumedDirectly, ConsumerStatus, QueueRef, ResetOffsets, SubscriptionData
-from sparrow.wire.codes import OUR_VERSION, Code
-from sparrow.wire.headers import ConsumeDirectly, ConsumerRunning, ConsumersChanged, ResetOffset
-from sparrow.wire.headers import ConsumerStatus as AskStatus
+from sparrow.wire.bodies import ConsumeDirectlyResult, ConsumerStatus, OffsetTable, QueueRef, SubscriptionData
+from sparrow.wire.codes import ADVERTISED_VERSION, RequestCode
+from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, NotifyConsumersChanged, ResetOffset
+from sparrow.wire.headers import GetConsumerStatus as AskStatus
 
 
-async def members_changed(request: ConsumersChanged, session: ClientSession, _call: RequestContext) -> None:
+async def members_changed(request: NotifyConsumersChanged, session: ClientSession, _call: RequestContext) -> None:
     member = session.consumers.get(request.group)
     if member is not None:
         member.members_changed()
@@ -30,7 +30,7 @@ async def members_changed(request: ConsumersChanged, session: ClientSession, _ca
 
 async def reset_offsets(request: ResetOffset, session: ClientSession, call: RequestContext) -> None:
     """An operator sent the group back, or forward."""
-    await _member(session, request.group).rewind(call.body(ResetOffsets).offset_table)
+    await _member(session, request.group).rewind(call.body(OffsetTable).offset_table)
 
 
 async def report_offsets(request: AskStatus, session: ClientSession, _call: RequestContext) -> HandlerResponse:
@@ -60,13 +60,13 @@ class _Running(msgspec.Struct, rename="camel"):
 
 
 async def report_running_info(
-    request: ConsumerRunning, session: ClientSession, _call: RequestContext
+    request: GetConsumerRunningInfo, session: ClientSession, _call: RequestContext
 ) -> HandlerResponse:
     member = _member(session, request.group)
     described = member.described()
     figures = {
         "PROP_CONSUME_TYPE": described.consume_type,
-        "PROP_CLIENT_VERSION": str(OUR_VERSION),
+        "PROP_CLIENT_VERSION": str(ADVERTISED_VERSION),
         "PROP_NAMESERVER_ADDR": ";".join(session.name_servers),
         "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
         "PROP_CONSUME_ORDERLY": str(member.is_orderly).lower(),
@@ -81,7 +81,9 @@ async def report_running_info(
     return HandlerResponse.of(_Running(figures, described.subscription_data_set, table, {}))
 
 
-async def consume_directly(request: ConsumeDirectly, session: ClientSession, call: RequestContext) -> HandlerResponse:
+async def consume_directly(
+    request: ConsumeMessageDirectly, session: ClientSession, call: RequestContext
+) -> HandlerResponse:
     """Handle one message now, whatever the group's progress."""
     member = _member(session, request.group)
     message = record.decode(call.command.body)
@@ -96,7 +98,7 @@ async def consume_directly(request: ConsumeDirectly, session: ClientSession, cal
         result, remark = "CR_LATER" if is_handler_decision(error) else "CR_THROW_EXCEPTION", repr(error)
     spent_ms = int((time.monotonic() - begun) * 1000)
     return HandlerResponse.of(
-        ConsumedDirectly(result, order=member.is_orderly, remark=remark, spent_time_mills=spent_ms)
+        ConsumeDirectlyResult(result, order=member.is_orderly, remark=remark, spent_time_mills=spent_ms)
     )
 
 
@@ -108,10 +110,10 @@ def _member(session: ClientSession, group: str) -> SessionConsumer:
 
 
 HANDLERS: dict[int, ClientRequestHandler] = {
-    Code.NOTIFY_CONSUMER_IDS_CHANGED: members_changed,
-    Code.RESET_CONSUMER_CLIENT_OFFSET: reset_offsets,
-    Code.GET_CONSUMER_STATUS_FROM_CLIENT: report_offsets,
-    Code.GET_CONSUMER_RUNNING_INFO: report_running_info,
-    Code.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset_offsets,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: report_offsets,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: report_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
 }
 """For a session with consumers."""

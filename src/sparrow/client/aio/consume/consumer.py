@@ -47,7 +47,7 @@ from sparrow.model.priority import Priority
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name, validate_topic_name
 from sparrow.wire.bodies import ConsumerData, QueueRef
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import UnregisterClient
 
 if TYPE_CHECKING:
@@ -614,6 +614,6 @@ class Consumer:
         header = UnregisterClient(self.session.client_id, consumer_group=group)
         for address in self.session.broker_addresses(masters_only=False):
             try:
-                await self.session.ask(address, Code.UNREGISTER_CLIENT, header)
+                await self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header)
             except SparrowError as error:
                 log.info("not unregistered", extra={"broker": address, "why": str(error)})

@@ -14,9 +14,9 @@ from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import SparrowError, Unavailable
 from sparrow.wire import headers
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.headers import CommitOffset, OffsetFound, QueryOffset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset
 
 
 class OffsetStore(Protocol):
@@ -37,12 +37,12 @@ class BrokerOffsetStore:
 
     async def load(self, queue: QueueRef) -> int | None:
         header = QueryOffset(self._group, queue.topic, queue.queue_id, zero_if_unknown=False)
-        answer = await self._session.ask_any(self._address(queue), Code.QUERY_CONSUMER_OFFSET, header)
-        if answer.code == Response.QUERY_NOT_FOUND:
+        answer = await self._session.ask_any(self._address(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        if answer.code != Response.SUCCESS:
-            raise error_of(answer.code, answer.remark)
-        return headers.read(OffsetFound, answer.ext).offset
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_response(answer.code, answer.remark)
+        return headers.read(OffsetResponse, answer.ext).offset
 
     async def save(self, offsets: dict[QueueRef, int], *, is_last: bool = False) -> None:
         topics: dict[tuple[str, str], list[QueueRef]] = {}
@@ -61,10 +61,10 @@ class BrokerOffsetStore:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
         address = self._address(queue)
         if is_last:
-            await self._session.ask(address, Code.UPDATE_CONSUMER_OFFSET, header)
+            await self._session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         else:
             channel = await self._session.channel(address)
-            channel.tell(Code.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
+            channel.tell(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
 
     def _address(self, queue: QueueRef) -> str:
         route = self._session.route_now(queue.topic)

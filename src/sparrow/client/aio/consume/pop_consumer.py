@@ -21,17 +21,17 @@ from sparrow.model.message import StoredMessage
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import bodies, headers, record
-from sparrow.wire.bodies import Ack, BatchAck, bits_of
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.headers import ChangeInvisible, InvisibleChanged, PopMessage, Popped
+from sparrow.wire.bodies import Ack, BatchAck, encode_bitset
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.headers import ChangeInvisibleTime, ChangeInvisibleTimeResponse, PopMessage, PopMessageResponse
 
 POP_COUNT_MAX = 32
 """What a broker hands out at once."""
 _ALL_QUEUES, _FROM_OLDEST = -1, 0
 _TURN_MS = 1_000
 """With several brokers, how long one of them is waited for before the next."""
-_NOTHING = frozenset({Response.POLLING_TIMEOUT, Response.POLLING_FULL, Response.PULL_NOT_FOUND})
+_NOTHING = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND})
 _LATE_MS = 15_000
 _ACK_SPAN = 512
 """Acknowledgements of one request start at one offset, and reach so far behind it."""
@@ -143,12 +143,14 @@ class PopConsumer:
                 return receipts
 
     async def _pop(self, address: str, broker_name: str, header: PopMessage) -> list[PopReceipt]:
-        answer = await self.session.ask_any(address, Code.POP_MESSAGE, header, timeout_ms=header.poll_ms + _LATE_MS)
+        answer = await self.session.ask_any(
+            address, RequestCode.POP_MESSAGE, header, timeout_ms=header.poll_ms + _LATE_MS
+        )
         if answer.code in _NOTHING:
             return []
-        if answer.code != Response.SUCCESS:
-            raise error_of(answer.code, answer.remark)
-        popped = headers.read(Popped, answer.ext)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_for_response(answer.code, answer.remark)
+        popped = headers.read(PopMessageResponse, answer.ext)
         starts = _starts(popped.start_offsets or "")
         return [
             PopReceipt(message, broker_name, _handle(message, popped, starts, broker_name))
@@ -162,12 +164,14 @@ class PopConsumer:
             by_broker.setdefault(receipt.broker_name, []).append(receipt)
         for broker_name, some in by_broker.items():
             body = bodies.write(BatchAck(broker_name, _acks(self.group, some)))
-            await self.session.ask(self._address(some[0]), Code.BATCH_ACK_MESSAGE, headers.BatchAck(), body)
+            await self.session.ask(
+                self._address(some[0]), RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body
+            )
 
     async def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
         fields = receipt.fields
-        header = ChangeInvisible(
+        header = ChangeInvisibleTime(
             self.group,
             _topic_of(receipt, self.group),
             int(fields[6]),
@@ -176,8 +180,8 @@ class PopConsumer:
             invisible_ms,
             receipt.broker_name,
         )
-        answer = await self.session.ask(self._address(receipt), Code.CHANGE_MESSAGE_INVISIBLETIME, header)
-        changed = headers.read(InvisibleChanged, answer.ext)
+        answer = await self.session.ask(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        changed = headers.read(ChangeInvisibleTimeResponse, answer.ext)
         fields[1:4] = [str(changed.pop_ms), str(changed.invisible_ms), str(changed.revive_queue)]
         # A message that is moved stands for itself: its handle starts at its own offset.
         fields[0] = fields[7]
@@ -200,7 +204,9 @@ def _starts(said: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def _handle(message: StoredMessage, popped: Popped, starts: dict[tuple[str, str], str], broker_name: str) -> str:
+def _handle(
+    message: StoredMessage, popped: PopMessageResponse, starts: dict[tuple[str, str], str], broker_name: str
+) -> str:
     given = message.properties.get("POP_CK")
     if given is not None:  # of a message that comes again: only the broker knows where it lies
         return given
@@ -235,7 +241,7 @@ def _acks(group: str, receipts: list[PopReceipt]) -> list[Ack]:
             revive_queue=int(revive),
             pop_ms=int(pop_ms),
             invisible_ms=int(invisible_ms),
-            bits=bits_of(places),
+            bits=encode_bitset(places),
         )
         for (start, pop_ms, invisible_ms, revive, retry, queue_id, topic), places in lots.items()
     ]

@@ -11,9 +11,9 @@ from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
 from sparrow.wire import headers
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.headers import Pulled, PullMessage
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.headers import PullMessage, PullMessageResponse
 from sparrow.wire.headers.pull import COMMIT_OFFSET, HAS_SUBSCRIPTION, SUSPEND
 
 PULL_TIMEOUT_MARGIN_MS = 15_000
@@ -21,10 +21,10 @@ PULL_TIMEOUT_MARGIN_MS = 15_000
 
 
 class PullStatus(Enum):
-    FOUND = Response.SUCCESS
-    NOTHING_NEW = Response.PULL_NOT_FOUND
-    NOTHING_MATCHED = Response.PULL_RETRY_IMMEDIATELY
-    MOVED = Response.PULL_OFFSET_MOVED
+    FOUND = ResponseCode.SUCCESS
+    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
+    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
 _STATUSES = {int(status.value): status for status in PullStatus}
@@ -87,11 +87,13 @@ async def pull(
         broker_name=queue.broker_name,
         with_sizes=True if with_sizes else None,
     )
-    answer = await session.ask_any(address, Code.PULL_MESSAGE, header, timeout_ms=hold_ms + PULL_TIMEOUT_MARGIN_MS)
+    answer = await session.ask_any(
+        address, RequestCode.PULL_MESSAGE, header, timeout_ms=hold_ms + PULL_TIMEOUT_MARGIN_MS
+    )
     status = _STATUSES.get(answer.code)
     if status is None:
-        raise error_of(answer.code, answer.remark)
-    found = headers.read(Pulled, answer.ext)
+        raise error_for_response(answer.code, answer.remark)
+    found = headers.read(PullMessageResponse, answer.ext)
     records, sizes = _parted(answer.body, found.sizes)
     return PullResult(
         status, records, found.next_offset, found.min_offset, found.max_offset, found.suggested_broker_id, sizes

@@ -223,7 +223,7 @@ class QueueFetcher:
         except ProtocolError as error:
             # One that cannot be read must not hold up the rest for ever.
             log.error("unreadable records are left out", extra={"queue": str(self.queue), "why": str(error)})
-            return list(record.decode_sound(answer.records))
+            return list(record.decode_valid(answer.records))
 
 
 FetchedMessage = tuple[QueueFetcher, StoredMessage]

@@ -19,9 +19,9 @@ from sparrow.client.allocation import AllocationStrategy
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ConsumerList, LockQueues, QueueRef, QueuesLocked
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import AskQueue, Done, ListConsumers, OffsetFound, SearchOffset
+from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues, QueueRef
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import EmptyHeader, ListConsumers, OffsetResponse, QueueRequest, SearchOffset
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,9 @@ class Rebalancer:
         addresses = [a for name in route.addresses if (a := route.address_of(name))] if route is not None else []
         for address in sample(addresses, len(addresses)):
             try:
-                answer = await self._session.ask(address, Code.GET_CONSUMER_LIST_BY_GROUP, ListConsumers(self._group))
+                answer = await self._session.ask(
+                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, ListConsumers(self._group)
+                )
                 return sorted(bodies.read(ConsumerList, answer.body).consumer_id_list)
             except SparrowError as error:
                 log.info("members unknown", extra={"group": self._group, "broker": address, "why": str(error)})
@@ -92,18 +94,18 @@ class Rebalancer:
         if committed is not None and committed >= 0:
             return committed
         if queue.topic.startswith(RETRY_TOPIC_PREFIX) or self._start == "first":
-            return await self.ask_offset(queue, Code.GET_MIN_OFFSET)
+            return await self.ask_offset(queue, RequestCode.GET_MIN_OFFSET)
         if self._start == "last":
-            return await self.ask_offset(queue, Code.GET_MAX_OFFSET)
+            return await self.ask_offset(queue, RequestCode.GET_MAX_OFFSET)
         return await self.offset_at(queue, int(self._start.timestamp() * 1000))
 
     async def offset_at(self, queue: QueueRef, time_ms: int) -> int:
         """The first message stored at or after a time."""
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
-        answer = await self._session.ask(self._address(queue), Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return max(0, headers.read(OffsetFound, answer.ext).offset)
+        answer = await self._session.ask(self._address(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return max(0, headers.read(OffsetResponse, answer.ext).offset)
 
-    async def ask_offset(self, queue: QueueRef, code: Code) -> int:
+    async def ask_offset(self, queue: QueueRef, code: RequestCode) -> int:
         return await _ask_offset(self._session, queue, code)
 
     def _address(self, queue: QueueRef) -> str:
@@ -121,9 +123,12 @@ class Rebalancer:
         for broker_queues in _by_broker(queues).values():
             try:
                 answer = await self._session.ask(
-                    self._address(broker_queues[0]), Code.LOCK_BATCH_MQ, Done(), self._lock_body(broker_queues)
+                    self._address(broker_queues[0]),
+                    RequestCode.LOCK_BATCH_MQ,
+                    EmptyHeader(),
+                    self._lock_body(broker_queues),
                 )
-                held.update(bodies.read(QueuesLocked, answer.body).locked)
+                held.update(bodies.read(LockedQueues, answer.body).locked)
             except SparrowError as error:
                 log.info("queues not locked", extra={"why": str(error)})
         return held
@@ -134,7 +139,10 @@ class Rebalancer:
         for broker_queues in _by_broker(queues).values():
             try:
                 await self._session.ask(
-                    self._address(broker_queues[0]), Code.UNLOCK_BATCH_MQ, Done(), self._lock_body(broker_queues)
+                    self._address(broker_queues[0]),
+                    RequestCode.UNLOCK_BATCH_MQ,
+                    EmptyHeader(),
+                    self._lock_body(broker_queues),
                 )
                 self._asked_for.difference_update(broker_queues)
             except SparrowError as error:
@@ -154,14 +162,14 @@ async def fetch_end_offsets(session: ClientSession, topic: str) -> dict[QueueRef
         queues = (await session.route(topic, is_fresh=True)).read_queues
     except UnknownTopic:
         return {}
-    ends = await asyncio.gather(*(_ask_offset(session, queue, Code.GET_MAX_OFFSET) for queue in queues))
+    ends = await asyncio.gather(*(_ask_offset(session, queue, RequestCode.GET_MAX_OFFSET) for queue in queues))
     return dict(zip(queues, ends, strict=True))
 
 
-async def _ask_offset(session: ClientSession, queue: QueueRef, code: Code) -> int:
-    header = AskQueue(queue.topic, queue.queue_id, queue.broker_name)
+async def _ask_offset(session: ClientSession, queue: QueueRef, code: RequestCode) -> int:
+    header = QueueRequest(queue.topic, queue.queue_id, queue.broker_name)
     answer = await session.ask(_address_of(session, queue), code, header)
-    return max(0, headers.read(OffsetFound, answer.ext).offset)
+    return max(0, headers.read(OffsetResponse, answer.ext).offset)
 
 
 def _address_of(session: ClientSession, queue: QueueRef) -> str:

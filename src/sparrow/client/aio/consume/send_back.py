@@ -25,8 +25,8 @@ from sparrow.client.retry import (
 from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import SendBack
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import SendMessageBack
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class RetrySender:
 
     async def give_back(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
         """The broker copies its own record. Where it has none any more, it gets ours."""
-        header = SendBack(
+        header = SendMessageBack(
             physical_offset=message.physical_offset,
             group=self._group,
             delay_level=level,
@@ -102,7 +102,7 @@ class RetrySender:
             broker_name=queue.broker_name,
         )
         try:
-            await self._session.ask(self._address(queue), Code.CONSUMER_SEND_MSG_BACK, header)
+            await self._session.ask(self._address(queue), RequestCode.CONSUMER_SEND_MSG_BACK, header)
             return True
         except (ConnectionLost, RequestTimeout) as error:
             return _not_now(queue, error)

@@ -17,8 +17,8 @@ from sparrow.model.errors import DataLost, Unavailable
 from sparrow.wire import columns as codec
 from sparrow.wire import headers
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import AskQueue, OffsetFound, SearchOffset
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import OffsetResponse, QueueRequest, SearchOffset
 
 PULL_COUNT_MAX = 65_536
 PULL_BYTES_MAX = 4 << 20
@@ -54,7 +54,7 @@ async def read_table(
     finally:
         for read in reads:
             read.cancel()
-    schema = pa.schema([codec.COLUMNS[name][0] for name in names])
+    schema = pa.schema([codec.COLUMN_DECODERS[name][0] for name in names])
     return pa.Table.from_batches(batches, schema=schema)
 
 
@@ -113,10 +113,10 @@ async def _offset_of(session: ClientSession, queue: QueueRef, place: StartPositi
     if address is None:
         raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
     if place == "first" or place == "last":
-        code = Code.GET_MIN_OFFSET if place == "first" else Code.GET_MAX_OFFSET
-        answer = await session.ask(address, code, AskQueue(queue.topic, queue.queue_id, queue.broker_name))
+        code = RequestCode.GET_MIN_OFFSET if place == "first" else RequestCode.GET_MAX_OFFSET
+        answer = await session.ask(address, code, QueueRequest(queue.topic, queue.queue_id, queue.broker_name))
     else:
         time_ms = int(place.timestamp() * 1000) if isinstance(place, datetime) else int(place)
         header = SearchOffset(queue.topic, queue.queue_id, time_ms, broker_name=queue.broker_name)
-        answer = await session.ask(address, Code.SEARCH_OFFSET_BY_TIMESTAMP, header)
-    return max(0, headers.read(OffsetFound, answer.ext).offset)
+        answer = await session.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    return max(0, headers.read(OffsetResponse, answer.ext).offset)

@@ -7,8 +7,8 @@ from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSessi
 from sparrow.client.aio.produce.sender import SEND_STATUS_BY_RESPONSE, SendOutcome, SendPayload
 from sparrow.model.errors import Unavailable
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code
-from sparrow.wire.error_codes import error_of
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import SendMessageV2
 
 
@@ -18,7 +18,7 @@ async def send_once(
     parcel: SendPayload,
     *,
     group: str,
-    code: Code = Code.SEND_MESSAGE_V2,
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     reconsume_times: int = 0,
     reconsume_times_max: int | None = None,
     timeout_ms: int | None = None,
@@ -45,5 +45,5 @@ async def send_once(
     answer = await session.ask_any(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
     status = SEND_STATUS_BY_RESPONSE.get(answer.code)
     if status is None:
-        raise error_of(answer.code, answer.remark)
+        raise error_for_response(answer.code, answer.remark)
     return SendOutcome(queue, status, answer)

@@ -17,9 +17,9 @@ from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendResult
 from sparrow.wire import batch, headers
-from sparrow.wire.batch import SMALLEST_BYTES
+from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.headers import Sent
+from sparrow.wire.headers import SendMessageResponse
 
 BatchKey = str | QueueRef | tuple[str | QueueRef, str]
 """What messages of one lot share: the topic when any queue will do, else the queue; and the priority, where the queue
@@ -66,7 +66,7 @@ class MessageBatch:
 def send_results(delivery: SendOutcome, message_ids: list[str]) -> list[SendResult]:
     """One result a message, in order: the broker says where the first one lies, and the others follow it."""
     (topic, broker_name), status = (delivery.queue.topic, delivery.queue.broker_name), delivery.status
-    sent = headers.read(Sent, delivery.answer.ext)
+    sent = headers.read(SendMessageResponse, delivery.answer.ext)
     queue_id, offset = sent.queue_id, sent.queue_offset
     offset_ids = sent.message_id.split(",")
     if len(offset_ids) != len(message_ids):
@@ -102,7 +102,7 @@ class OpenBatches:
         if lot is None:
             return None
         futures = lot.futures
-        size = lot.size + SMALLEST_BYTES + len(body) + len(properties)
+        size = lot.size + BATCH_MESSAGE_BYTES_MIN + len(body) + len(properties)
         if size > self._bytes_max and futures:
             return None
         lot.size = size

@@ -18,7 +18,7 @@ from sparrow.model.message import (
 )
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
-from sparrow.wire.message_ids import UniqueIds
+from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
 PROPERTY_WAIT_STORED = "WAIT"
@@ -39,7 +39,7 @@ class MessageEncoder:
 
     def __init__(
         self,
-        unique_ids: UniqueIds,
+        unique_ids: UniqueIdGenerator,
         *,
         compress_above_bytes: int | None,
         message_bytes_max: int,

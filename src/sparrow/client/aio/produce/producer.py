@@ -42,9 +42,9 @@ from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import headers
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code
-from sparrow.wire.headers import Recall, Recalled, UnregisterClient
-from sparrow.wire.record import PREPARED
+from sparrow.wire.codes import RequestCode
+from sparrow.wire.headers import RecallMessage, RecallMessageResponse, UnregisterClient
+from sparrow.wire.record import TRANSACTION_PREPARED
 
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Of a body, and of a batch: what RocketMQ's clients and brokers allow unless told otherwise."""
@@ -161,7 +161,7 @@ class Producer:
             if self.session.channel_now(address) is not None
         ]
         await asyncio.gather(
-            *(self.session.ask(address, Code.UNREGISTER_CLIENT, header) for address in addresses),
+            *(self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header) for address in addresses),
             return_exceptions=True,  # who cannot be told will miss our heartbeats
         )
         if self._owns_session:
@@ -329,8 +329,10 @@ class Producer:
         address = (await self._sender.route(found.topic)).masters.get(found.broker_name)
         if address is None:
             raise Unavailable(f"broker {found.broker_name!r} of topic {found.topic!r} has no master just now")
-        answer = await self.session.ask(address, Code.RECALL_MESSAGE, Recall(found.topic, handle, self.group))
-        return headers.read(Recalled, answer.ext).message_id
+        answer = await self.session.ask(
+            address, RequestCode.RECALL_MESSAGE, RecallMessage(found.topic, handle, self.group)
+        )
+        return headers.read(RecallMessageResponse, answer.ext).message_id
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
@@ -416,7 +418,7 @@ class Producer:
             queue,
             parcel,
             group=self.group,
-            code=Code.SEND_REPLY_MESSAGE_V2,
+            code=RequestCode.SEND_REPLY_MESSAGE_V2,
             timeout_ms=timeout_ms or self.timeout_ms,
         )
         return send_results(delivery, [message_id])[0]
@@ -464,7 +466,7 @@ class Producer:
         body, properties, message_id = self._packing.checked(message)
         parcel = await self._packing.alone(message, body, properties)
         if is_half:
-            parcel = parcel._replace(sys_flag=parcel.sys_flag | PREPARED)
+            parcel = parcel._replace(sys_flag=parcel.sys_flag | TRANSACTION_PREPARED)
         target = queue or await self._selected(message, selector)
         begun = time.monotonic()
         result = None

@@ -16,7 +16,7 @@ from sparrow.model.message import Message, StoredMessage
 from sparrow.net.address import Address
 from sparrow.net.dispatcher import RequestContext
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code
+from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import PushReply
 
 log = logging.getLogger(__name__)
@@ -57,4 +57,4 @@ async def on_reply(request: PushReply, session: ClientSession, call: RequestCont
         log.info("a reply came too late", extra={"topic": reply.topic})
 
 
-HANDLERS: dict[int, ClientRequestHandler] = {Code.PUSH_REPLY_MESSAGE_TO_CLIENT: on_reply}
+HANDLERS: dict[int, ClientRequestHandler] = {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: on_reply}

@@ -32,29 +32,29 @@ from sparrow.model.send_result import SendStatus
 from sparrow.model.topic import validate_topic_name
 from sparrow.net.channel import Channel
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
-from sparrow.wire.frame import Command
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
+from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import SendMessage, SendMessageV2
 
 SEND_STATUS_BY_RESPONSE = {
-    int(Response.SUCCESS): SendStatus.OK,
-    int(Response.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
-    int(Response.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
-    int(Response.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SUCCESS): SendStatus.OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
 """Answers that mean "stored"."""
 
 RETRIED_RESPONSE_CODES = frozenset(
     {
-        int(Response.SYSTEM_ERROR),
-        int(Response.SYSTEM_BUSY),
-        int(Response.SERVICE_NOT_AVAILABLE),
-        int(Response.NO_PERMISSION),
-        int(Response.TOPIC_NOT_EXIST),
-        int(Response.NO_BUYER_ID),
-        int(Response.NOT_IN_CURRENT_UNIT),
-        int(Response.GO_AWAY),
+        int(ResponseCode.SYSTEM_ERROR),
+        int(ResponseCode.SYSTEM_BUSY),
+        int(ResponseCode.SERVICE_NOT_AVAILABLE),
+        int(ResponseCode.NO_PERMISSION),
+        int(ResponseCode.TOPIC_NOT_EXIST),
+        int(ResponseCode.NO_BUYER_ID),
+        int(ResponseCode.NOT_IN_CURRENT_UNIT),
+        int(ResponseCode.GO_AWAY),
     }
 )
 """Answers after which RocketMQ's producers try another broker."""
@@ -88,7 +88,7 @@ class SendOutcome(NamedTuple):
 
     queue: QueueRef
     status: SendStatus
-    answer: Command
+    answer: RemotingCommand
 
 
 class Sender:
@@ -184,7 +184,7 @@ class Sender:
         """The delivery, or a failure after which it makes sense to try again."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        code = Code.SEND_BATCH_MESSAGE if parcel.is_batch else Code.SEND_MESSAGE_V2
+        code = RequestCode.SEND_BATCH_MESSAGE if parcel.is_batch else RequestCode.SEND_MESSAGE_V2
         try:
             channel = await self._channel(route, target, deadline)
             left_ms = max(1, int((deadline - loop.time()) * 1000))
@@ -199,7 +199,7 @@ class Sender:
         if status is not None:
             self._note(target, begun, failed=False)
             return SendOutcome(target, status, answer)
-        said = error_of(answer.code, answer.remark)
+        said = error_for_response(answer.code, answer.remark)
         if answer.code not in RETRIED_RESPONSE_CODES:
             raise said
         self._note(target, begun, failed=True)
@@ -216,7 +216,7 @@ class Sender:
         target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), None)
         channel = await self._channel(route, target, deadline)
         header = self._session.signed(self._header(target, parcel), parcel.body)
-        channel.tell(Code.SEND_MESSAGE_V2, header, parcel.body)
+        channel.tell(RequestCode.SEND_MESSAGE_V2, header, parcel.body)
 
     def _header(self, target: QueueRef, parcel: SendPayload) -> SendMessage:
         return SendMessageV2(

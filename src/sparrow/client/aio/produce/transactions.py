@@ -21,11 +21,11 @@ from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import RequestContext
 from sparrow.wire import record
-from sparrow.wire.codes import Code, Response
-from sparrow.wire.error_codes import error_of
+from sparrow.wire.codes import RequestCode, ResponseCode
+from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import CheckTransaction, EndTransaction
 from sparrow.wire.message_ids import parse_offset_id
-from sparrow.wire.record import COMMITTED, ROLLED_BACK
+from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,8 @@ TransactionChecker = Callable[[StoredMessage], TransactionState | Awaitable[Tran
 TransactionEndCallback = Callable[[Message, str, TransactionState, bool], None]
 """Takes the message, the broker it lies on, how it ended, and whether that was the broker's question."""
 
-_VERDICTS = {TransactionState.COMMIT: COMMITTED, TransactionState.ROLLBACK: ROLLED_BACK}
-_FINAL = frozenset({Response.SYSTEM_ERROR, Response.NO_PERMISSION, Response.ILLEGAL_OPERATION})
+_VERDICTS = {TransactionState.COMMIT: TRANSACTION_COMMITTED, TransactionState.ROLLBACK: TRANSACTION_ROLLED_BACK}
+_FINAL = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.ILLEGAL_OPERATION})
 """Refusals, though the first would be worth a try for other requests: here it says that this half is not ours."""
 
 
@@ -106,10 +106,10 @@ class ProducerTransactions:
             address = route.masters.get(sent.broker_name)
             if address is None:
                 raise Unavailable(f"broker {sent.broker_name!r} has no master just now")
-            answer = await self._session.ask_any(address, Code.END_TRANSACTION, header)
-            if answer.code == Response.SUCCESS:
+            answer = await self._session.ask_any(address, RequestCode.END_TRANSACTION, header)
+            if answer.code == ResponseCode.SUCCESS:
                 return
-            error = error_of(answer.code, answer.remark)
+            error = error_for_response(answer.code, answer.remark)
             if answer.code in _FINAL:
                 raise Refused(f"the transaction {sent.message_id} was not ended: {error}") from error
             raise error
@@ -156,11 +156,11 @@ class ProducerTransactions:
         )
         try:
             signed = self._session.signed(header)
-            answer = await channel.request(Code.END_TRANSACTION, signed, timeout_ms=self._session.timeout_ms)
+            answer = await channel.request(RequestCode.END_TRANSACTION, signed, timeout_ms=self._session.timeout_ms)
         except SparrowError as error:  # it will ask again
             log.info("an answer was not heard", extra={"message_id": message_id, "why": str(error)})
             return
-        if answer.code != Response.SUCCESS:
+        if answer.code != ResponseCode.SUCCESS:
             log.warning("an answer was refused", extra={"message_id": message_id, "why": answer.remark})
 
     async def _outcome_of(self, message_id: str, message: StoredMessage) -> TransactionState:
@@ -194,4 +194,4 @@ async def on_check_back(request: CheckTransaction, session: ClientSession, call:
         await asked.answer(request, message, call.channel)
 
 
-HANDLERS: dict[int, ClientRequestHandler] = {Code.CHECK_TRANSACTION_STATE: on_check_back}
+HANDLERS: dict[int, ClientRequestHandler] = {RequestCode.CHECK_TRANSACTION_STATE: on_check_back}

@@ -23,7 +23,7 @@ class EncodedRun(NamedTuple):
     starts: Ints
     entries: npt.NDArray[Any]
     """What the queue is to hold, but for the places."""
-    keys: columns.RunKeys | None
+    keys: columns.RecordKeys | None
     """None: the key index reads them from the log."""
 
 
@@ -46,15 +46,15 @@ def parse_run(
 ) -> EncodedRun:
     """The run, if `wire.columns.encode` could have laid it out; else `Refused`."""
     row_sizes = np.asarray(sizes, np.int64)
-    if len(row_sizes) == 0 or int(row_sizes.sum()) != len(data) or int(row_sizes.min()) < record.SMALLEST_BYTES:
+    if len(row_sizes) == 0 or int(row_sizes.sum()) != len(data) or int(row_sizes.min()) < record.RECORD_BYTES_MIN:
         raise Refused("the sizes of the records do not add up to their bytes")
-    starts = columns.starts_of(row_sizes)
+    starts = columns.starts_from_sizes(row_sizes)
     try:
-        run = columns.Run(data, starts)
+        run = columns.LogRecords(data, starts)
         run.verify(topic=queue.topic_bytes, store_host_bytes=store_host_bytes, verify_crc=verify_crc)
     except ProtocolError as cause:
         raise Refused(f"the run of records is refused: {cause}") from cause
-    entries = np.empty(len(starts), columns.QUEUE_ENTRY)
+    entries = np.empty(len(starts), columns.QUEUE_ENTRY_DTYPE)
     entries["size"], entries["tags_code"] = row_sizes, run.tags_codes()
     return EncodedRun(queue, data, starts, entries, run.keys() if keeps_keys else None)
 
@@ -64,7 +64,7 @@ def check_body_sizes(run: EncodedRun, bytes_max: int) -> None:
     sizes = run.entries["size"]
     for row in np.flatnonzero(sizes > bytes_max).tolist():  # few, if any: their headers weigh something, too
         start = int(run.starts[row])
-        body_bytes = len(record.redraft(run.data[start : start + int(sizes[row])]).body)
+        body_bytes = len(record.draft_from_record(run.data[start : start + int(sizes[row])]).body)
         if body_bytes > bytes_max:
             raise TooLarge("the body", body_bytes, bytes_max)
 

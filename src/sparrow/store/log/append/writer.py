@@ -77,13 +77,13 @@ class LogWriter:
 
     def append(self, queue: ConsumeQueue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch: all of it, back to back in one segment, or nothing."""
-        if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN:
+        if len(drafts) == 1 and not drafts[0].sys_flag & record.HIDDEN_FLAG:
             return self._append_one(queue, drafts[0])
         topic, queue_id, host = queue.topic_field, queue.queue.id, self._store_host
         sizes = []
         for draft in drafts:
             self._check(queue, draft)
-            sizes.append(record.size_of(draft, topic, host))
+            sizes.append(record.record_size(draft, topic, host))
         total = sum(sizes)
         if total + BLANK_RECORD_BYTES > self.log.segment_bytes or not sizes:
             raise TooLarge("the batch", total, self.log.segment_bytes - BLANK_RECORD_BYTES)
@@ -94,7 +94,7 @@ class LogWriter:
             first = offset = queue.end
             encoded, places, entries = [], [], []
             for draft, size in zip(drafts, sizes, strict=True):
-                is_hidden = draft.sys_flag & record.HIDDEN
+                is_hidden = draft.sys_flag & record.HIDDEN_FLAG
                 encoded.append(
                     record.encode(
                         draft,
@@ -124,7 +124,7 @@ class LogWriter:
         """The same for a single message that readers may see: what a broker does all day, without the lists."""
         self._check(queue, draft)
         topic, host, properties = queue.topic_field, self._store_host, draft.properties
-        size = record.size_of(draft, topic, host)
+        size = record.record_size(draft, topic, host)
         if size + BLANK_RECORD_BYTES > self.log.segment_bytes:
             raise TooLarge("the message", size, self.log.segment_bytes - BLANK_RECORD_BYTES)
         code = tags_code_in(properties) if queue.delay_ms is None else 0
@@ -154,7 +154,7 @@ class LogWriter:
 
     def size_of(self, queue: ConsumeQueue, draft: Draft) -> int:
         """What a message takes in the log."""
-        return record.size_of(draft, queue.topic_field, self._store_host)
+        return record.record_size(draft, queue.topic_field, self._store_host)
 
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
         if len(draft.body) > self._message_bytes_max and not queue.is_ours:
@@ -222,7 +222,7 @@ class LogWriter:
         np.copyto(
             np.frombuffer(laid[RECORD_PREFIX_BYTES:], np.uint8), np.frombuffer(data[RECORD_PREFIX_BYTES:], np.uint8)
         )
-        columns.stamp(
+        columns.stamp_offsets(
             laid,
             starts,
             queue_offset=np.arange(first, first + len(starts)),

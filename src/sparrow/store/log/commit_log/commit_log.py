@@ -27,7 +27,7 @@ from sparrow.model.errors import StoreFull
 from sparrow.model.queue import PhysicalOffset
 from sparrow.store.log.commit_log import mapped_pages
 from sparrow.store.log.commit_log.segment import Segment
-from sparrow.wire.record import MAGIC_BLANK, SMALLEST_BYTES
+from sparrow.wire.record import MAGIC_BLANK, RECORD_BYTES_MIN
 
 log = logging.getLogger(__name__)
 
@@ -227,10 +227,10 @@ class CommitLog:
     def size_at(self, physical_offset: int) -> int | None:
         """The size a record claims that is said to start here, if there may be one."""
         segment = self.segment_at(physical_offset)
-        if segment is None or physical_offset + SMALLEST_BYTES > min(self.written, segment.end):
+        if segment is None or physical_offset + RECORD_BYTES_MIN > min(self.written, segment.end):
             return None
         (size,) = _SIZE.unpack(segment.pread(physical_offset - segment.base, 4))
-        if size < SMALLEST_BYTES or physical_offset + size > min(self.written, segment.end):
+        if size < RECORD_BYTES_MIN or physical_offset + size > min(self.written, segment.end):
             return None
         return int(size)
 
@@ -241,7 +241,7 @@ class CommitLog:
             return np.zeros(len(places), np.bool_)
         base = bases[np.maximum(np.searchsorted(bases, places, side="right") - 1, 0)]
         at = places - base
-        fits = (at >= 0) & (sizes >= SMALLEST_BYTES) & (at <= self.segment_bytes - sizes)
+        fits = (at >= 0) & (sizes >= RECORD_BYTES_MIN) & (at <= self.segment_bytes - sizes)
         is_written: npt.NDArray[np.bool_] = fits & (places <= self.written - sizes)
         return is_written
 

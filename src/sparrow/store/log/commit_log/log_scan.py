@@ -64,8 +64,8 @@ class LogScan:
 
     def _records(self, segment: Segment, at: int) -> Iterator[SoundRecords]:
         while True:
-            starts = columns.hop(segment.view, at, at + _CHUNK_BYTES, strict=False)
-            is_sound = columns.check(segment.view, starts, base=segment.base)
+            starts = columns.find_starts(segment.view, at, at + _CHUNK_BYTES, strict=False)
+            is_sound = columns.find_valid(segment.view, starts, base=segment.base)
             count = len(starts) if is_sound.all() else int(np.argmin(is_sound))
             if count:
                 self._reached(segment, at)
@@ -104,7 +104,7 @@ def _resync(segment: Segment, after: int) -> int | None:
     stop = min(segment.size, after + _SALVAGE_BYTES)
     at = segment.mapping.find(_MAGIC_PREFIX, after + 5, stop)
     while at >= 0:
-        if columns.check(segment.view, np.array([at - 4], np.int64), base=segment.base)[0]:
+        if columns.find_valid(segment.view, np.array([at - 4], np.int64), base=segment.base)[0]:
             return at - 4
         at = segment.mapping.find(_MAGIC_PREFIX, at + 1, stop)
     return None

@@ -97,13 +97,13 @@ class QueueBuilder:
     def _file_rows(self, view: memoryview, base: int, rows: _Rows) -> None:
         if len(rows.starts) == 0:
             return
-        entries = np.empty(len(rows.starts), columns.QUEUE_ENTRY)
+        entries = np.empty(len(rows.starts), columns.QUEUE_ENTRY_DTYPE)
         entries["physical_offset"] = rows.starts + base
-        entries["size"] = columns.overlapping(view, ">i4")[rows.starts]
+        entries["size"] = columns.unaligned_view(view, ">i4")[rows.starts]
         entries["tags_code"] = columns.tags_codes(view, rows.starts)
         key = (rows.topic_ids.astype(np.int64) << 32) | (rows.queue_ids.astype(np.int64) & 0xFFFFFFFF)
         order = np.argsort(key, kind="stable")
-        order = order[rows.sys_flags[order] & record.HIDDEN == 0]
+        order = order[rows.sys_flags[order] & record.HIDDEN_FLAG == 0]
         if len(order) == 0:
             return
         for of_queue in np.split(order, np.flatnonzero(np.diff(key[order])) + 1):
@@ -127,7 +127,7 @@ class QueueBuilder:
             if end == 0 and self._log_first and is_likely.any():
                 end = int(offsets[is_likely][0])  # retention took what was before
             # Between the last record of the queue and this one, so many can be missing as have room.
-            is_likely &= offsets - end <= (entries["physical_offset"] - reach) // record.SMALLEST_BYTES
+            is_likely &= offsets - end <= (entries["physical_offset"] - reach) // record.RECORD_BYTES_MIN
             self.refused += entries["physical_offset"][is_new & ~is_likely].tolist()
             offsets, entries, store_ms = offsets[is_likely], entries[is_likely], store_ms[is_likely]
             if len(offsets) == 0:

@@ -15,7 +15,7 @@ from sparrow.wire import columns
 class KeyedRun(NamedTuple):
     """A run of records that was read when it was appended: its keys need not be read from the log again."""
 
-    keys: columns.RunKeys
+    keys: columns.RecordKeys
     places: npt.NDArray[np.int64]
     """Physical offsets of its records."""
     store_ms: int
@@ -51,7 +51,7 @@ class KeyBacklog:
         portions[-1].append(physical_offset)  # type: ignore[union-attr]
         self.count += 1
 
-    def add_run(self, keys: columns.RunKeys, places: npt.NDArray[np.int64], store_ms: int) -> None:
+    def add_run(self, keys: columns.RecordKeys, places: npt.NDArray[np.int64], store_ms: int) -> None:
         self._portions.append(KeyedRun(keys, places, store_ms))
         self.count += len(places)
         self.held_bytes += keys.held_bytes

@@ -24,7 +24,7 @@ from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY_BYTES
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.wire import columns
-from sparrow.wire.record import AT_PHYSICAL_OFFSET, AT_SYS_FLAG, SMALLEST_BYTES
+from sparrow.wire.record import PHYSICAL_OFFSET_POSITION, RECORD_BYTES_MIN, SYS_FLAG_POSITION
 
 _MAPPINGS_MAX = 16
 """A mapping costs address space and a file handle; its pages are the kernel's, shared by all who map them."""
@@ -146,12 +146,12 @@ def walk_records(segment: Segment, view: memoryview, start: int, stop: int) -> I
     at: int | None = start
     stop = min(stop, len(view))
     starts = np.empty(0, np.int64)
-    if start and not columns.check(view, [start], base=segment.base)[0]:
+    if start and not columns.find_valid(view, [start], base=segment.base)[0]:
         at = _sound_behind(segment, start)
     while at is not None and at < stop:
         size = int.from_bytes(view[at : at + 4], "big")
-        starts = columns.hop(view, at, max(min(at + _WALK_BYTES, stop), at + size), strict=False)
-        is_home = columns.overlapping(view, ">i8", AT_PHYSICAL_OFFSET)[starts] == starts + segment.base
+        starts = columns.find_starts(view, at, max(min(at + _WALK_BYTES, stop), at + size), strict=False)
+        is_home = columns.unaligned_view(view, ">i8", PHYSICAL_OFFSET_POSITION)[starts] == starts + segment.base
         if not is_home.all():
             starts = starts[: int(np.argmin(is_home))]
         if len(starts):
@@ -173,20 +173,20 @@ def _sound_behind(segment: Segment, at: int) -> int | None:
 
 # -- what records say of their place ----------------------------------------------------------------------------------
 
-_HEAD = np.dtype([(name, columns.HEADER[name]) for name in (columns.HEADER.names or ())[:8]])
-assert _HEAD.itemsize == AT_SYS_FLAG + 4
+_HEAD = np.dtype([(name, columns.HEADER_DTYPE[name]) for name in (columns.HEADER_DTYPE.names or ())[:8]])
+assert _HEAD.itemsize == SYS_FLAG_POSITION + 4
 
 
 def record_headers(view: memoryview, starts: Starts) -> npt.NDArray[np.void]:
     """The headers of records, up to the sys flag."""
-    return columns.overlapping(view, f"V{_HEAD.itemsize}")[starts].view(_HEAD)
+    return columns.unaligned_view(view, f"V{_HEAD.itemsize}")[starts].view(_HEAD)
 
 
 def are_records_at(
     view: memoryview, base: int, starts: Starts, sizes: Starts, queue_id: int, offsets: Starts
 ) -> npt.NDArray[np.bool_]:
     """Which of these records lie where an entry says, and say so themselves."""
-    fits: npt.NDArray[np.bool_] = (sizes >= SMALLEST_BYTES) & (starts >= 0) & (starts <= len(view) - sizes)
+    fits: npt.NDArray[np.bool_] = (sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (starts <= len(view) - sizes)
     if not fits.all():
         fits[fits] = are_records_at(view, base, starts[fits], sizes[fits], queue_id, offsets[fits])
         return fits

@@ -89,7 +89,7 @@ class StoreDirectory:
         if found is None:
             return 0
         first = max(found.first, found.end - _SAMPLE)
-        sizes = np.frombuffer(found.entries(first, found.end - first), columns.QUEUE_ENTRY)["size"]
+        sizes = np.frombuffer(found.entries(first, found.end - first), columns.QUEUE_ENTRY_DTYPE)["size"]
         sizes = sizes[sizes != FILLER_SIZE]
         return round(float(sizes.mean())) if len(sizes) else 0
 
@@ -139,7 +139,7 @@ class StoreDirectory:
         at_once = max(_ENTRIES_AT_ONCE - _ENTRIES_AT_ONCE % rows_max, rows_max)
         for first in range(start, end, at_once):
             raw = queue.entries(first, min(at_once, end - first))
-            entries = np.frombuffer(raw, columns.QUEUE_ENTRY)
+            entries = np.frombuffer(raw, columns.QUEUE_ENTRY_DTYPE)
             places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
             is_wanted = sizes != FILLER_SIZE
             if (places[~is_wanted] == _MISSING).any():
@@ -239,7 +239,7 @@ class StoreDirectory:
         for starts in readonly_log.walk_records(segment, view, at, stop):
             places = readonly_log.record_headers(view, starts)
             ends = starts + places["size"]
-            is_shown = places["sys_flag"] & record.HIDDEN == 0
+            is_shown = places["sys_flag"] & record.HIDDEN_FLAG == 0
             for row in range(0, len(starts), rows_max):
                 rows = slice(row, row + rows_max)
                 shown = starts[rows][is_shown[rows]]

@@ -203,7 +203,7 @@ def _is_sound_at(segments: list[Segment], physical_offset: int) -> bool:
     for segment in segments:
         if segment.base <= physical_offset < segment.end:
             at = np.array([physical_offset - segment.base], np.int64)
-            return bool(columns.check(segment.view, at, base=segment.base)[0])
+            return bool(columns.find_valid(segment.view, at, base=segment.base)[0])
     return False
 
 
@@ -234,7 +234,7 @@ def _load_rocketmq_views(path: Path, found: RecoveredStore, segments: list[Segme
 def first_store_ms(segment: Segment) -> int | None:
     """The store time of a segment's first sound record, if it has one."""
     start = np.zeros(1, np.int64)
-    if columns.check(segment.view, start, base=segment.base)[0]:
+    if columns.find_valid(segment.view, start, base=segment.base)[0]:
         return int(store_times(segment.view, start)[0])
     for part in LogScan([segment], segment.base):
         return int(store_times(segment.view, part.starts[:1])[0])

@@ -52,17 +52,17 @@ def check_records(
     """The portion, if all of it may be stored. May take its time."""
     sizes = np.asarray(portion.sizes, np.int64)
     data = memoryview(portion.data).cast("B")
-    if int(sizes.sum()) != len(data) or (len(sizes) and int(sizes.min()) < record.SMALLEST_BYTES):
+    if int(sizes.sum()) != len(data) or (len(sizes) and int(sizes.min()) < record.RECORD_BYTES_MIN):
         raise Refused("the sizes of the records do not add up to their bytes")
-    starts = columns.starts_of(sizes)
+    starts = columns.starts_from_sizes(sizes)
     if len(sizes):
         try:
-            run = columns.Run(data, starts)
+            run = columns.LogRecords(data, starts)
             run.verify(topic=portion.queue.topic.encode(), store_host_bytes=8, verify_crc=verify_crc)
         except ProtocolError as cause:
             raise Refused(f"the run of records is refused: {cause}") from cause
     for row in np.flatnonzero(sizes > min(packet_bytes_max, body_bytes_max, BODY_BYTES_MAX)).tolist():
-        draft = check(record.redraft(data[int(starts[row]) : int(starts[row]) + int(sizes[row])]))
+        draft = check(record.draft_from_record(data[int(starts[row]) : int(starts[row]) + int(sizes[row])]))
         if int(sizes[row]) > packet_bytes_max or len(draft.body) > BODY_BYTES_MAX:
             raise TooLarge("the message", int(sizes[row]), min(packet_bytes_max, BODY_BYTES_MAX))
     return LaneRecords(lane, data, starts.tolist(), sizes.tolist())
@@ -131,4 +131,4 @@ def _chunks(portion: LaneRecords) -> Iterator[range]:
 
 def _entries(portion: LaneRecords, rows: range, token: int) -> list[NewRow]:
     data, starts, sizes = portion.data, portion.starts, portion.sizes
-    return [row_of_draft(record.redraft(data[starts[row] : starts[row] + sizes[row]]), token) for row in rows]
+    return [row_of_draft(record.draft_from_record(data[starts[row] : starts[row] + sizes[row]]), token) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, Draft
-from sparrow.wire.properties import value_of
+from sparrow.wire.properties import property_value
 
 _MARK = PROPERTY_PRODUCER_ID.encode() + b"\x01"
 
@@ -15,8 +15,8 @@ def producer_sequence_of(drafts: Sequence[Draft]) -> tuple[int, int] | None:
     """Who sends, and which of its sends this is; None: it may be stored as often as it is sent."""
     if len(drafts) != 1 or _MARK not in drafts[0].properties:
         return None
-    producer = value_of(drafts[0].properties, PROPERTY_PRODUCER_ID.encode())
-    number = value_of(drafts[0].properties, PROPERTY_SEQUENCE.encode())
+    producer = property_value(drafts[0].properties, PROPERTY_PRODUCER_ID.encode())
+    number = property_value(drafts[0].properties, PROPERTY_SEQUENCE.encode())
     if producer is None or number is None or not number.isdigit():
         return None
     return int.from_bytes(sha256(producer.encode()).digest()[:8], "big") >> 2, int(number)

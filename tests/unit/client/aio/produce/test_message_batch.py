@@ -13,19 +13,19 @@ from sparrow.model.errors import ProtocolError, Refused, TooLarge
 from sparrow.model.message import Message
 from sparrow.model.send_result import SendStatus
 from sparrow.wire import batch, headers, properties
-from sparrow.wire.batch import SMALLEST_BYTES
+from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
 from sparrow.wire.bodies import QueueRef
-from sparrow.wire.compression import COMPRESSED
-from sparrow.wire.frame import Command
-from sparrow.wire.headers import Sent
-from sparrow.wire.message_ids import UniqueIds
+from sparrow.wire.compression import COMPRESSED_FLAG
+from sparrow.wire.frame import RemotingCommand
+from sparrow.wire.headers import SendMessageResponse
+from sparrow.wire.message_ids import UniqueIdGenerator
 
 QUEUE = QueueRef("orders", "broker-a", 3)
 
 
 def packing(**changed: int | None) -> MessageEncoder:
     limits: dict[str, int | None] = {"compress_above_bytes": 4096, "message_bytes_max": 1 << 20} | changed
-    return MessageEncoder(UniqueIds(b"\x7f\0\0\1", 1, 1, lambda: 1_700_000_000_000), **limits)  # type: ignore[arg-type]
+    return MessageEncoder(UniqueIdGenerator(b"\x7f\0\0\1", 1, 1, lambda: 1_700_000_000_000), **limits)  # type: ignore[arg-type]
 
 
 def put(gathering: OpenBatches, key: str, body: bytes, now: float = 0.0) -> MessageBatch | None:
@@ -44,7 +44,9 @@ def put(gathering: OpenBatches, key: str, body: bytes, now: float = 0.0) -> Mess
 
 
 def delivered(message_ids: str, offset: int, status: SendStatus = SendStatus.OK) -> SendOutcome:
-    return SendOutcome(QUEUE, status, Command(0, ext=headers.write(Sent(message_ids, 3, offset))))
+    return SendOutcome(
+        QUEUE, status, RemotingCommand(0, ext=headers.write(SendMessageResponse(message_ids, 3, offset)))
+    )
 
 
 # -- lots -------------------------------------------------------------------------------------------------------------
@@ -61,14 +63,14 @@ async def test_a_lot_is_full_at_its_count() -> None:
 
 
 async def test_a_lot_is_full_at_its_bytes_and_never_exceeds_them() -> None:
-    gathering = OpenBatches(linger_s=1, bytes_max=3 * (SMALLEST_BYTES + 10), count_max=100)
+    gathering = OpenBatches(linger_s=1, bytes_max=3 * (BATCH_MESSAGE_BYTES_MIN + 10), count_max=100)
     assert put(gathering, "a", b"x" * 10) is None
     assert put(gathering, "a", b"x" * 10) is None
     future = asyncio.get_running_loop().create_future()
     assert gathering.add("a", 0, b"x" * 11, b"", "id", future, cost=1) is None
     lot = put(gathering, "a", b"x" * 10)
     assert lot is not None
-    assert len(batch.encode(lot.members)) == lot.size == 3 * (SMALLEST_BYTES + 10)
+    assert len(batch.encode(lot.members)) == lot.size == 3 * (BATCH_MESSAGE_BYTES_MIN + 10)
     assert lot.cost == 3
 
 
@@ -186,7 +188,7 @@ def test_text_is_no_body() -> None:
 async def test_a_long_body_is_compressed_and_says_so() -> None:
     body = b"abcd" * 2000
     parcel = await packing().alone(Message(topic="orders", flag=7), body, b"")
-    assert parcel.sys_flag == COMPRESSED
+    assert parcel.sys_flag == COMPRESSED_FLAG
     assert zlib.decompress(parcel.body) == body
     assert parcel.flag == 7
 

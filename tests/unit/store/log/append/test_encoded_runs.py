@@ -18,9 +18,9 @@ QUEUE = ConsumeQueue(Queue("orders", 0), Path("nowhere"), 8)
 
 
 def run_of(*sizes: int) -> EncodedRun:
-    entries = np.zeros(len(sizes), columns.QUEUE_ENTRY)
+    entries = np.zeros(len(sizes), columns.QUEUE_ENTRY_DTYPE)
     entries["size"] = sizes
-    starts = columns.starts_of(np.array(sizes, np.int64))
+    starts = columns.starts_from_sizes(np.array(sizes, np.int64))
     return EncodedRun(QUEUE, memoryview(bytes(sum(sizes))), starts, entries, None)
 
 

@@ -131,19 +131,19 @@ def test_of_records_partly_filed_already_the_rest_is_filed(raw):
     assert (raw.places(A), raw.refused) == (places, [])
 
 
-@pytest.mark.parametrize("sys_flag", [record.PREPARED, record.ROLLED_BACK])
+@pytest.mark.parametrize("sys_flag", [record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLED_BACK])
 def test_hidden_records_are_not_filed_and_not_missed(raw, sys_flag):
     first = raw.add(A, 0)
     raw.add(A, 0, sys_flag=sys_flag)
     raw.add(B, 0, sys_flag=sys_flag)
-    second = raw.add(A, 1, sys_flag=record.COMMITTED)
+    second = raw.add(A, 1, sys_flag=record.TRANSACTION_COMMITTED)
     raw.file()
     assert (raw.places(A), raw.refused) == ([first, second], [])
     assert raw.queues.get(B) is None
 
 
 def test_hidden_records_alone_make_no_queue(raw):
-    raw.add(A, 0, sys_flag=record.PREPARED)
+    raw.add(A, 0, sys_flag=record.TRANSACTION_PREPARED)
     raw.file()
     assert list(raw.queues) == []
 

@@ -17,12 +17,12 @@ from sparrow.wire import columns, record
 Q = Queue("T", 0)
 
 
-def run_of(*keys: str) -> columns.RunKeys:
+def run_of(*keys: str) -> columns.RecordKeys:
     encoded = columns.encode(pa.array([b"body"] * len(keys), pa.binary()), topic="T", keys=pa.array(keys))
-    return columns.Run(encoded.data, columns.starts_of(encoded.sizes)).keys()
+    return columns.LogRecords(encoded.data, columns.starts_from_sizes(encoded.sizes)).keys()
 
 
-def add_run(unfiled: KeyBacklog, *places: int) -> columns.RunKeys:
+def add_run(unfiled: KeyBacklog, *places: int) -> columns.RecordKeys:
     keys = run_of(*(f"k{at}" for at in places))
     unfiled.add_run(keys, np.array(places, np.int64), 7)
     return keys

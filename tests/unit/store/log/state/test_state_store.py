@@ -110,7 +110,7 @@ def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_pa
         parts.memory.snapshot()
         parts.say_topic("B")
         parts.say(OffsetsUpdate("A", "g", {0: 5}))
-    damage(tmp_path, at + record.FIXED_BYTES, SMALL.segment_bytes)
+    damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"], "B": TOPICS["B"]}
         assert parts.memory.committed("g", A0) == 5
@@ -188,7 +188,7 @@ def test_a_state_record_that_is_lost_is_passed_over_and_logged(tmp_path, caplog)
         parts.say_topic("A")
         at = parts.say_topic("C")
         parts.say_topic("B")
-    damage(tmp_path, at + record.FIXED_BYTES, SMALL.segment_bytes)
+    damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
     assert known(tmp_path) == {"A", "B"}
     assert "a state record is lost" in caplog.messages
 
