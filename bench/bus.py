@@ -73,11 +73,11 @@ def row_of(event: PublishedRow) -> tuple[Any, ...]:
 
 def publishing(bus: EventBus) -> tuple[float, float]:
     """Seconds for one transaction: with a bare INSERT, with `publish`."""
-    drafting, engine = bus.shared.drafting, bus.database.engine
+    event_encoder, engine = bus.shared.event_encoder, bus.database.engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
 
     def bare() -> None:
-        event = drafting.draft(OutgoingEvent("bench.published", ORDER))
+        event = event_encoder.draft(OutgoingEvent("bench.published", ORDER))
         with Session(engine) as session, session.begin():
             session.execute(WRITE, {"id": event.id, "what": "bare"})
             session.connection().exec_driver_sql(statement, row_of(event))
@@ -102,12 +102,12 @@ def side_by_side(first: Callable[[], None], second: Callable[[], None], count: i
 
 
 async def publishing_async(bus: EventBus) -> tuple[float, float]:
-    drafting, engine = bus.shared.drafting, bus.database.async_engine
+    event_encoder, engine = bus.shared.event_encoder, bus.database.async_engine
     statement = bare_statement(bus, engine.dialect.paramstyle)
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(SINGLES):
         began = time.perf_counter()
-        event = drafting.draft(OutgoingEvent("bench.published", ORDER))
+        event = event_encoder.draft(OutgoingEvent("bench.published", ORDER))
         async with AsyncSession(engine) as session, session.begin():
             await session.execute(WRITE, {"id": event.id, "what": "bare"})
             await (await session.connection()).exec_driver_sql(statement, row_of(event))
@@ -122,7 +122,7 @@ async def publishing_async(bus: EventBus) -> tuple[float, float]:
 
 def publishing_many(bus: EventBus) -> tuple[float, float]:
     """Seconds for a transaction of many rows. The bare one is SQLAlchemy's own bulk insert of the same rows."""
-    drafting, engine = bus.shared.drafting, bus.database.engine
+    event_encoder, engine = bus.shared.event_encoder, bus.database.engine
     table = bus.metadata().tables[f"{bus.settings.space(bus.database.kind)}.published"]
     events = [OutgoingEvent("bench.published", ORDER)] * BULK
     sql = bus.shared.sql_for(bus.database.kind, engine.dialect.paramstyle)
@@ -131,7 +131,7 @@ def publishing_many(bus: EventBus) -> tuple[float, float]:
         from datetime import UTC, datetime
 
         now = sql.to_time(datetime.now(UTC))
-        drafts = [drafting.draft(event) for event in events]
+        drafts = [event_encoder.draft(event) for event in events]
         rows = [
             {"Id": d.id, "Version": "v1", "Name": d.name, "Content": d.content, "Added": now, "StatusName": "Scheduled"}
             for d in drafts

@@ -52,8 +52,8 @@ async def produce(name_servers: str, topic: str, count: int) -> float:
 
 async def consume(name_servers: str, topic: str, count: int) -> float:
     """Messages a second to a handler of batches."""
-    appetite = Prefetch(count_max=20_000, span_max=100_000, pull_count_max=1024, pull_bytes_max=1 << 20)
-    async with Consumer("bench-consumer", name_servers, appetite=appetite) as consumer:
+    prefetch = Prefetch(count_max=20_000, span_max=100_000, pull_count_max=1024, pull_bytes_max=1 << 20)
+    async with Consumer("bench-consumer", name_servers, prefetch=prefetch) as consumer:
         await consumer.subscribe(topic)
         seen, done = 0, asyncio.Event()
         begun = 0.0

@@ -22,13 +22,13 @@ def fill(store: LogStore, queues: list[Queue]) -> float:
     draft = [Draft(body=bytes(100), properties=b"KEYS\x01order-4711\x02TAGS\x01TagA\x02")]
     for _ in range(MESSAGES):
         for queue in queues:
-            store.append_now(queue, draft)
+            store.append_nowait(queue, draft)
     begun = time.perf_counter()
-    with store._keeper.paused():
-        store._upkeep.checkpoint()
+    with store._maintenance_thread.paused():
+        store._maintenance.checkpoint()
         # Twice more: a queue that did not grow between two looks is idle, and keeps nothing in memory.
-        store._upkeep.write_queues_out()
-        store._upkeep.write_queues_out()
+        store._maintenance.flush_queues()
+        store._maintenance.flush_queues()
     return time.perf_counter() - begun
 
 
@@ -51,12 +51,12 @@ def measure(path: Path, count: int, *, has_goals: bool) -> list[Row]:
             fill(store, queues)
         later = memory_mb()
         begun = time.process_time()
-        store._upkeep.write_queues_out()
+        store._maintenance.flush_queues()
         idle_ms = (time.process_time() - begun) * 1000
     begun = time.perf_counter()
     with LogStore(path, disk_ratio=lambda _: 0.1) as store:
         open_s = time.perf_counter() - begun
-        assert all(store.bounds_now(queue).end >= 6 * MESSAGES for queue in queues), "all queues are there again"
+        assert all(store.bounds_nowait(queue).end >= 6 * MESSAGES for queue in queues), "all queues are there again"
     name = f"{count:,} queues"
     memory_max, growth_max = (100.0, 10.0) if has_goals else (None, None)
     return [

@@ -69,12 +69,12 @@ def build(path: Path, total_bytes: int, tail_bytes: int) -> None:
     def fill(end: int) -> None:
         nonlocal number
         while store.written < end:
-            store.append_encoded_now(QUEUES[number % len(QUEUES)], batch.data, batch.sizes, verify_crc=False)
+            store.append_encoded_nowait(QUEUES[number % len(QUEUES)], batch.data, batch.sizes, verify_crc=False)
             number += 1
 
     fill(total_bytes - tail_bytes)
-    with store._keeper.paused():
-        store._upkeep.checkpoint()
+    with store._maintenance_thread.paused():
+        store._maintenance.checkpoint()
     fill(total_bytes)
     print("built", flush=True)
     signal.pause()
@@ -99,7 +99,7 @@ def open_again(path: Path) -> None:
     watcher.join()
 
     assert store.damage == []
-    messages = sum(bounds.end - bounds.first for bounds in map(store.bounds_now, QUEUES))
+    messages = sum(bounds.end - bounds.first for bounds in map(store.bounds_nowait, QUEUES))
     found = Opened(seconds, (store.written - store.first) / 1e6, messages, max(highest) - before)
     print(json.dumps(found._asdict()), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)  # leave the folder as a crash would

@@ -99,15 +99,15 @@ class Bench:
 
     async def queue(self, topic: str, priority: Priority = Priority.MIDDLE) -> Queue:
         """Each priority of a topic has a table of its own."""
-        if topic not in self.store.catalogue.topics:
+        if topic not in self.store.catalog.topics:
             await self.store.put_topic(Topic(name=topic, write_queues=1, read_queues=1))
         return Queue(topic, priority)
 
     def table(self, queue: Queue) -> str:
-        return self.store.catalogue.lanes[queue].table
+        return self.store.catalog.lanes[queue].table
 
     def entries(self, some: Sequence[Draft]) -> list[NewRow]:
-        return [row_of_draft(draft, self.store.catalogue.anonymous) for draft in some]
+        return [row_of_draft(draft, self.store.catalog.anonymous) for draft in some]
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Bench:
                 found.append(max(0.0, seen[appended.offset + 1] - returned) * 1000)
             return found
 
-        async with await SqlStore.open(self.url, on_growth=grown, waited_for=lambda: {queue}) as other:
+        async with await SqlStore.open(self.url, on_growth=grown, awaited_queues=lambda: {queue}) as other:
             await other.bounds(queue)
             often = await waits(lambda: random.uniform(0, 0.06), 5 if SMOKE else 300)
             seldom = await waits(
@@ -257,13 +257,13 @@ class Bench:
         async def together() -> None:
             offset = next(offsets)
             for group in groups:
-                self.store.commit_now(group, queue, offset)
+                self.store.commit_nowait(group, queue, offset)
             await self.store.committing.flush()
 
         async def one_by_one() -> None:
             offset = next(offsets)
             for group in groups:
-                self.store.commit_now(group, queue, offset)
+                self.store.commit_nowait(group, queue, offset)
                 await self.store.committing.flush()
 
         many, single = await in_turn(ROUNDS, lambda: rate(GROUPS, together()), lambda: rate(GROUPS, one_by_one()))
@@ -275,7 +275,7 @@ class Bench:
 
     async def fill(self, queue: Queue, rows: int) -> None:
         """By the server itself, and then the lane is told."""
-        lane, database = self.store.catalogue.lanes[queue], self.store.database
+        lane, database = self.store.catalog.lanes[queue], self.store.database
         table = lane.table
         for start in range(0, rows, self.store.settings.partition_rows):
             await add_partitions(database, table, start + 1, self.store.settings.partition_rows)

@@ -61,9 +61,9 @@ def new_store(path: Path, **settings: object) -> LogStore:
 
 def catch_up(store: LogStore) -> None:
     """Until keys are filed and queue entries are in their files."""
-    with store._keeper.paused():
-        store._upkeep.file_keys()
-        store._upkeep.write_queues_out()
+    with store._maintenance_thread.paused():
+        store._maintenance.catch_up_key_index()
+        store._maintenance.flush_queues()
 
 
 # -- bulk -------------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
     def ours(store: LogStore, verify_crc: bool) -> None:
         for _ in range(turns):
             for each in batches:
-                store.append_encoded_now(QUEUE, each.data, each.sizes, verify_crc=verify_crc)
+                store.append_encoded_nowait(QUEUE, each.data, each.sizes, verify_crc=verify_crc)
         catch_up(store)
 
     def plain_cost() -> Spent:
@@ -108,7 +108,7 @@ def bulk(body_bytes: int, total_bytes: int, rounds: int, goal: float | None) -> 
     def our_cost(verify_crc: bool) -> Spent:
         with folder_on_disk() as folder, new_store(folder, **NO_DISK) as store:
             cost = spent(partial(ours, store, verify_crc))
-            assert store.bounds_now(QUEUE).end == turns * sum(len(each.sizes) for each in batches)
+            assert store.bounds_nowait(QUEUE).end == turns * sum(len(each.sizes) for each in batches)
             return cost
 
     def settled(cost: Callable[[], Spent]) -> Spent:
@@ -150,7 +150,7 @@ def single(count: int, rounds: int, goal: float | None) -> list[Row]:
     one = [draft()]
     for _ in range(rounds):
         with folder_on_disk() as folder, new_store(folder) as store:
-            append = store.append_now
+            append = store.append_nowait
             cpu, own = time.process_time(), time.thread_time()
             for _ in range(count):
                 append(QUEUE, one)
@@ -256,12 +256,12 @@ def reads(total_bytes: int, times: int) -> list[Row]:
         with new_store(folder) as store:
             while store.written < total_bytes:
                 for each in batches:
-                    store.append_encoded_now(QUEUE, each.data, each.sizes, verify_crc=False)
-            end = store.bounds_now(QUEUE).end
+                    store.append_encoded_nowait(QUEUE, each.data, each.sizes, verify_crc=False)
+            end = store.bounds_nowait(QUEUE).end
             offset = max(0, end - 1000)
             own = time.thread_time()
             for _ in range(times):
-                result = store.read_now(QUEUE, offset)
+                result = store.read_nowait(QUEUE, offset)
             hot_us = (time.thread_time() - own) / times * 1e6
             assert isinstance(result, Slice)
             assert len(result.sizes) == 32

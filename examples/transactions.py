@@ -19,7 +19,7 @@ def is_there(message: StoredMessage) -> TransactionState:
 with (
     sparrow.testing.run_platform() as platform,
     # Brokers ask any producer of the group, so the group is the application's own.
-    Producer(platform.name_servers, group="shop", transaction_listener=is_there) as producer,
+    Producer(platform.name_servers, group="shop", transaction_checker=is_there) as producer,
 ):
     with producer.transaction(Message.of("paid", "a book", keys="order-1")), database:
         database.execute("insert into orders values ('order-1')")

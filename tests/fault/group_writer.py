@@ -70,9 +70,9 @@ async def append_groups(store: LogStore) -> None:
     noted = await store.ledger("query")
     number = 0 if noted is None else noted + 1
     while True:
-        assert await store.append_group("query", number, portions_of(number))
+        assert await store.append_atomically("query", number, portions_of(number))
         tell(str(number))
-        assert not await store.append_group("query", number, portions_of(number))
+        assert not await store.append_atomically("query", number, portions_of(number))
         number += 1
 
 

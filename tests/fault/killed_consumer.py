@@ -44,7 +44,7 @@ async def main(name_servers: str, path: str) -> None:
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
     async with Consumer(
-        GROUP, name_servers, strategy=strategy, appetite=APPETITE, commit_interval_ms=COMMIT_INTERVAL_MS
+        GROUP, name_servers, strategy=strategy, prefetch=APPETITE, commit_interval_ms=COMMIT_INTERVAL_MS
     ) as consumer:
         await consumer.subscribe(TOPIC)
         await consumer.start(handler, workers=WORKERS)

@@ -65,7 +65,7 @@ def made() -> Iterator[Left]:
     with folder_in_memory() as folder:
         store = opened(folder / "store")
         contents = asyncio.run(fill(store))
-        store.close_now()
+        store.close_blocking()
         assert len(list((folder / "store" / "commitlog").iterdir())) >= 4
         yield Left(folder / "store", contents)
 
@@ -90,12 +90,12 @@ async def look(left: Left, expected: dict[Place, bytes]) -> LogStore:
         seen = [place.offset for place in found if place.queue == queue]
         assert appended.offset > max(seen, default=-1), "an offset that was served is given out again"
     now = await served(store, QUEUES)
-    store.close_now()
+    store.close_blocking()
     again = opened(left.path)
     try:
         assert_same(await served(again, QUEUES), now)
     finally:
-        again.close_now()
+        again.close_blocking()
     return store
 
 
@@ -148,7 +148,7 @@ async def test_the_oldest_segment_missing_is_like_retention(left: Left) -> None:
         assert_same(found, left.outside(0, SEGMENT))
         assert (await store.bounds(QUEUES[0])).first == min(place.offset for place in found if place.queue == QUEUES[0])
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def test_the_newest_segments_missing_cuts_the_log(left: Left) -> None:
@@ -201,13 +201,13 @@ async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_
     queue = Queue("orders", 0)
     for number in range(10):
         await store.append(queue, [Draft(body=b"before %d" % number)])
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     victim = (await served(store, [queue]))[Place(queue, 9)]
     for number in range(10):
         await store.append(queue, [Draft(body=b"behind %d" % number)])
     expected = await served(store, [queue])
     shutil.copytree(tmp_path / "living", tmp_path / "left")
-    store.close_now()
+    store.close_blocking()
     with open(tmp_path / "left" / "commitlog" / f"{0:020d}", "r+b") as file:
         file.seek(physical_offset_of(victim) + record.FIXED_HEADER_BYTES)
         file.write(b"BROKEN")
@@ -216,7 +216,7 @@ async def test_the_newest_record_damaged_is_not_served_though_newer_ones_follow_
     try:
         assert_same(await served(store, [queue]), expected)
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 # -- the queues -------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ async def test_a_damaged_queue_file_breaks_nothing(left: Left, damage: Callable[
         if which == -1:
             assert not missing
     finally:
-        store.close_now()
+        store.close_blocking()
     (left.path / "sparrow.checkpoint").unlink()
     await look(left, left.contents)
 
@@ -290,7 +290,7 @@ async def test_a_damaged_index_finds_nothing_wrong(left: Left, damage: Callable[
         await store.append(QUEUES[0], [Draft(body=b"new", properties=b"KEYS\x01new\x02")])
         assert len(await store.find_by_key("orders", "new")) == 1, "new messages are found"
     finally:
-        store.close_now()
+        store.close_blocking()
     await look(left, await contents_now(left))
 
 
@@ -321,7 +321,7 @@ async def test_a_damaged_small_file_costs_nothing(
         assert {"orders", "bills"} <= (await store.topics()).keys()
         assert await store.committed("group", QUEUES[0]) == MESSAGES // 2
     finally:
-        store.close_now()
+        store.close_blocking()
     if name.startswith("sparrow") and damage is not removed:
         assert any(getattr(line, "path", "").endswith(name) for line in caplog.records)
     await look(left, left.contents)
@@ -332,7 +332,7 @@ async def test_a_checkpoint_of_the_future_is_not_believed(left: Left) -> None:
     kept = (left.path / "sparrow.checkpoint").read_bytes()
     for segment in left.segments()[3:]:
         segment.unlink()
-    opened(left.path).close_now()
+    opened(left.path).close_blocking()
     (left.path / "sparrow.checkpoint").write_bytes(kept)
     await look(left, left.outside(3 * SEGMENT, 1 << 62))
 

@@ -93,8 +93,8 @@ async def fill(store: LogStore, appends: int, *, checkpoint_at: int | None) -> N
             await store.put_group(Group(name=f"group-{number}"))
             await store.commit("group-9", queue, number)
         if number == checkpoint_at:
-            store._upkeep.checkpoint()
-    store._memory.say_offsets()  # else closing would add a record that the test does not know of
+            store._maintenance.checkpoint()
+    store._state.flush_offsets()  # else closing would add a record that the test does not know of
 
 
 async def records_in(store: LogStore) -> list[Laid]:
@@ -123,9 +123,9 @@ def made(folder: Path, views: Views, appends: int, tail: int) -> Log:
     records = asyncio.run(make())
     if views == "abandoned":
         shutil.copytree(living, left)  # what a kill leaves: all that was written, and nothing put in order
-        store.close_now()
+        store.close_blocking()
     else:
-        store.close_now()
+        store.close_blocking()
         shutil.copytree(living, left)
     if views == "rebuilt":
         lose_views(left)
@@ -202,7 +202,7 @@ async def assert_stays(path: Path, found: dict[Place, bytes]) -> None:
         again = await served(store, QUEUES)
         assert {place: data for place, data in again.items() if place in found} == found
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def look(path: Path, expect: Callable[[dict[Place, bytes]], None], queues: list[Queue], *, at: int) -> None:
@@ -214,7 +214,7 @@ async def look(path: Path, expect: Callable[[dict[Place, bytes]], None], queues:
         if at % 8 == 0:
             found = await assert_goes_on(store, {place: data for place, data in found.items() if place.queue in QUEUES})
     finally:
-        store.close_now()
+        store.close_blocking()
     if at % 8 == 0:
         await assert_stays(path, found)
 

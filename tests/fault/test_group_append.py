@@ -108,17 +108,17 @@ async def assert_never_was(path: Path, *, written: int | None = None, goes_on: b
             assert store.written == written, "cut where it began"
         if not goes_on:
             return
-        assert await store.append_group("query", 0, group()) is True
+        assert await store.append_atomically("query", 0, group()) is True
         assert await contents(store) == BODIES
         assert len(await store.find_by_key("orders", "k")) == 6
     finally:
-        store.close_now()
+        store.close_blocking()
     store = opened(path)
     try:
         assert await contents(store) == BODIES
-        assert await store.append_group("query", 0, group()) is False
+        assert await store.append_atomically("query", 0, group()) is False
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 @pytest.fixture
@@ -126,15 +126,15 @@ async def interrupted(tmp_path: Path) -> tuple[Path, int, list[tuple[int, int]]]
     """What a kill leaves behind a group, where the group began, and its records."""
     store = await begun_store(tmp_path / "store")
     begun = store.written
-    assert await store.append_group("query", 0, group())
+    assert await store.append_atomically("query", 0, group())
     assert store.written - begun > 3 * SEGMENT_BYTES
     records = list(records_in(store, begun, store.written))
     assert len(records) == 2 + sum(len(each.sizes) for each in group())
-    with store._keeper.paused():  # queues and index have gone to disk before the log's end, as may be
-        store._upkeep.write_queues_out()
-        store._upkeep.file_keys()
+    with store._maintenance_thread.paused():  # queues and index have gone to disk before the log's end, as may be
+        store._maintenance.flush_queues()
+        store._maintenance.catch_up_key_index()
     path = crashed_copy(store, tmp_path / "crashed")
-    store.close_now()
+    store.close_blocking()
     return path, begun, records
 
 
@@ -173,7 +173,7 @@ async def test_a_whole_group_survives_a_kill(interrupted):
         assert await contents(store) == BODIES
         assert (await store.ledger("query"), store.written) == (0, records[-1][1])
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def test_a_group_that_lost_a_record_before_it_was_safe_never_was(interrupted, tmp_path):
@@ -191,10 +191,10 @@ async def test_a_group_that_lost_a_record_before_it_was_safe_never_was(interrupt
 async def test_damage_in_a_group_that_was_safe_costs_the_damaged_record_alone(tmp_path):
     store = await begun_store(tmp_path / "store")
     begun = store.written
-    await store.append_group("query", 0, group())
+    await store.append_atomically("query", 0, group())
     records = list(records_in(store, begun, store.written))
     await store.append(Q1, [draft("behind")])
-    store.close_now()  # with a checkpoint behind the group
+    store.close_blocking()  # with a checkpoint behind the group
     for start, _ in (records[3], records[-1]):
         damage(tmp_path / "store", start + 89, SEGMENT_BYTES)
     (tmp_path / "store" / "sparrow.state").unlink()
@@ -204,15 +204,15 @@ async def test_damage_in_a_group_that_was_safe_costs_the_damaged_record_alone(tm
         wanted = {**BODIES, Q1: [b"c", b"behind"], Q0: [body for body in BODIES[Q0] if body != b"a2"]}
         assert await contents(store) == wanted
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def test_a_log_that_lost_its_end_inside_a_group_that_was_safe_is_cut_where_the_group_began(tmp_path):
     store = await begun_store(tmp_path / "store")
     begun = store.written
-    await store.append_group("query", 0, group())
+    await store.append_atomically("query", 0, group())
     records = list(records_in(store, begun, store.written))
-    store.close_now()
+    store.close_blocking()
     cut_log(tmp_path / "store", records[-3][0])
     last = segment_path(tmp_path / "store", records[-3][0] - records[-3][0] % SEGMENT_BYTES)
     assert int(last.name) > begun, "reading starts amid the group"
@@ -222,16 +222,16 @@ async def test_a_log_that_lost_its_end_inside_a_group_that_was_safe_is_cut_where
         assert (await contents(store), await store.ledger("query")) == (BEFORE, None)
         assert store.written == begun
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def test_reading_may_start_amid_a_group_that_is_whole(tmp_path):
     """Retention took its beginning, and the views are lost."""
     store = await begun_store(tmp_path / "store")
     begun = store.written
-    await store.append_group("query", 0, group())
+    await store.append_atomically("query", 0, group())
     await store.append(Q0, [draft("behind")])
-    store.close_now()
+    store.close_blocking()
     for base in range(0, begun + SEGMENT_BYTES, SEGMENT_BYTES):
         segment_path(tmp_path / "store", base).unlink()
     for name in ("sparrow.checkpoint", "sparrow.state"):
@@ -242,19 +242,19 @@ async def test_reading_may_start_amid_a_group_that_is_whole(tmp_path):
         assert (await contents(store))[Q0][-1] == b"behind"
         assert store.damage == []
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def test_a_topic_deleted_behind_a_group_that_never_was_is_back_with_its_messages(tmp_path):
     store = await begun_store(tmp_path / "store")
-    with store._keeper.paused():
-        store._upkeep.checkpoint()
+    with store._maintenance_thread.paused():
+        store._maintenance.checkpoint()
     shutil.copy(tmp_path / "store" / "sparrow.checkpoint", tmp_path)
     begun = store.written
-    await store.append_group("query", 0, group())
+    await store.append_atomically("query", 0, group())
     await store.delete_topic("other")
     path = crashed_copy(store, tmp_path / "crashed")
-    store.close_now()
+    store.close_blocking()
     shutil.copy(tmp_path / "sparrow.checkpoint", path)  # as if the kill had come before the next one
     damage(path, begun + 89, SEGMENT_BYTES)
     await assert_never_was(path, written=begun)
@@ -265,17 +265,17 @@ async def test_cutting_into_a_group_takes_all_of_it(tmp_path, inside):
     store = await begun_store(tmp_path / "store")
     try:
         begun = store.written
-        await store.append_group("query", 0, group())
+        await store.append_atomically("query", 0, group())
         end = store.written
         await store.append(Q1, [draft("behind")])
         records = list(records_in(store, begun, end))
         store.truncate(records[inside][0])
         assert (await contents(store), store.written) == (BEFORE, begun)
-        assert await store.append_group("query", 0, group()) is True
+        assert await store.append_atomically("query", 0, group()) is True
         store.truncate(store.written)
         assert await contents(store) == BODIES
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 # -- failures while a group is appended -------------------------------------------------------------------------------
@@ -294,14 +294,14 @@ async def test_a_full_disk_refuses_a_group_before_it_begins(tmp_path, monkeypatc
 
         monkeypatch.setattr(Segment, "create", third_fails)
         with pytest.raises(StoreFull):
-            await store.append_group("query", 0, group())
+            await store.append_atomically("query", 0, group())
         assert (await contents(store), store.written) == (BEFORE, begun)
         monkeypatch.setattr(Segment, "create", create)
         store._log._refuse_until = 0
-        assert await store.append_group("query", 0, group()) is True
+        assert await store.append_atomically("query", 0, group()) is True
         assert await contents(store) == BODIES
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 async def test_a_store_that_fails_amid_a_group_takes_nothing_more_and_the_next_start_cuts(tmp_path, monkeypatch):
@@ -316,16 +316,16 @@ async def test_a_store_that_fails_amid_a_group_takes_nothing_more_and_the_next_s
 
     monkeypatch.setattr(CommitLog, "advance", third_fails)
     with pytest.raises(StoreFailed):
-        await store.append_group("query", 0, group())
+        await store.append_atomically("query", 0, group())
     monkeypatch.undo()
     assert await contents(store) == BEFORE
     with pytest.raises(StoreFailed):
         await store.append(Q0, [draft("more")])
     assert await store.record_at(begun) is None
-    with store._keeper.paused():
-        store._upkeep.checkpoint()
-        store._upkeep.write_queues_out()
-    store.close_now()
+    with store._maintenance_thread.paused():
+        store._maintenance.checkpoint()
+        store._maintenance.flush_queues()
+    store.close_blocking()
     await assert_never_was(tmp_path / "store")
 
 
@@ -353,32 +353,32 @@ async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_o
 
     store = opened_later(days=0)
     await store.put_topic(Topic(name="orders"))
-    await store.append_group("idle", 4, [portion(Q0, "x")])
-    await store.append_group("busy", 1, [portion(Q0, "x")])
+    await store.append_atomically("idle", 4, [portion(Q0, "x")])
+    await store.append_atomically("busy", 1, [portion(Q0, "x")])
     await filled_and_trimmed(store)
-    store.close_now()
+    store.close_blocking()
     (tmp_path / "store" / "sparrow.state").unlink()
     store = opened_later(days=9)
     assert (await store.ledger("idle"), await store.ledger("busy")) == (4, 1)
-    await store.append_group("busy", 2, [portion(Q0, "x")])
+    await store.append_atomically("busy", 2, [portion(Q0, "x")])
     await filled_and_trimmed(store)
     assert await store.ledger("idle") == 4
-    store.close_now()
+    store.close_blocking()
     store = opened_later(days=2)
     await filled_and_trimmed(store)
     assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 2)
-    store.close_now()
+    store.close_blocking()
     store = opened_later(days=0)
     assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 2)
     assert (await store.topics()).keys() == {"orders"}
-    store.close_now()
+    store.close_blocking()
 
 
 async def test_what_is_appended_is_visible_by_policy_and_not_by_its_place_either(tmp_path):
     store = await begun_store(tmp_path / "store", visible_after="replicated")
     try:
         begun = store.written
-        await store.append_group("query", 0, group())
+        await store.append_atomically("query", 0, group())
         assert await contents(store) == {queue: [] for queue in QUEUES}
         store.replicated_to(begun)
         assert await contents(store) == BEFORE
@@ -387,7 +387,7 @@ async def test_what_is_appended_is_visible_by_policy_and_not_by_its_place_either
         store.replicated_to(store.written)
         assert await contents(store) == BODIES
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 # -- kills ------------------------------------------------------------------------------------------------------------
@@ -438,9 +438,9 @@ async def assert_whole(path: Path, told: int) -> int:
             in_groups = [body for body in found[queue] if not body.startswith(b"single")]
             assert in_groups == wanted[queue]
             assert await store.bounds(queue) == QueueBounds(0, len(found[queue]))
-        assert store.bounds_now(STATE_QUEUE).end > 0
+        assert store.bounds_nowait(STATE_QUEUE).end > 0
     finally:
-        store.close_now()
+        store.close_blocking()
     return number
 
 

@@ -109,7 +109,7 @@ async def assert_nothing_lost(path: Path, told: Told) -> None:
             key = record.decode(data).properties["KEYS"]
             assert data in await store.find_by_key(place.queue.topic, key), f"{place} is not found by its key"
     finally:
-        store.close_now()
+        store.close_blocking()
 
 
 ROUNDS_A_STORE = 20

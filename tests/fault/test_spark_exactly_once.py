@@ -180,7 +180,7 @@ async def staged(folder: Path, rng: random.Random, scale: str) -> AsyncIterator[
         driver = Driver(folder, orders)
         stack.push_async_callback(driver.stop)
         # It asks brokers by their address alone: tended, it would hang up where no route leads.
-        session = await stack.enter_async_context(ClientSession(name_servers, tend_interval_ms=3_600_000))
+        session = await stack.enter_async_context(ClientSession(name_servers, maintenance_interval_ms=3_600_000))
         yield Stage(name_servers, brokers, plans, driver, session, rng)
 
 

@@ -183,7 +183,9 @@ class Reader:
 
     async def _read(self, channel: Channel, queue_id: int) -> None:
         while True:
-            answer = await pull(channel, TOPIC, queue_id, self.positions[queue_id], group=self.group, hold_ms=1_000)
+            answer = await pull(
+                channel, TOPIC, queue_id, self.positions[queue_id], group=self.group, long_poll_ms=1_000
+            )
             places = [Place(message.queue_id, message.queue_offset) for message in answer.messages]
             expected = range(self.positions[queue_id], self.positions[queue_id] + len(places))
             assert places == [Place(queue_id, offset) for offset in expected], "a queue has a hole, or goes back"

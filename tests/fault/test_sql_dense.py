@@ -114,7 +114,7 @@ async def whole(store: SqlStore) -> list[bytes]:
 
 async def check(url: str, told: Told, seen: list[bytes]) -> None:
     async with await SqlStore.open(url) as store:
-        lane = store.catalogue.lane(LANE)
+        lane = store.catalog.lane(LANE)
         ((count, last),) = await store.database.rows(f'SELECT COUNT(*), MAX(id) FROM "{lane.table}"')
         ((next_id,),) = await store.database.rows(f"SELECT next_id FROM hermes_lane WHERE lane = {lane.number}")
         assert count == last == next_id - 1, "no hole"

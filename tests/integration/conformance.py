@@ -556,7 +556,7 @@ class StoreConformance:
             portion(Q0, "d"),
             portion(OTHER, "y", "z"),
         ]
-        assert await store.append_group("query", 0, group) is True
+        assert await store.append_atomically("query", 0, group) is True
         for queue, end in ((Q0, 4), (Q1, 1), (OTHER, 3)):
             await visible(store, queue, end)
         await send(store, Q0, draft("after"))
@@ -567,7 +567,7 @@ class StoreConformance:
 
     async def test_messages_of_a_group_are_like_any_other(self, store, reopen):
         before_ms = clock.now_ms()
-        await store.append_group("query", 0, [portion(Q0, "a", "b", tags="T", keys="k1 k2"), portion(Q0, "c")])
+        await store.append_atomically("query", 0, [portion(Q0, "a", "b", tags="T", keys="k1 k2"), portion(Q0, "c")])
         await visible(store, Q0, 3)
         async for found in now_and_reopened(store, reopen):
             first, second, third = messages(await found.read(Q0, 0))
@@ -580,26 +580,29 @@ class StoreConformance:
 
     async def test_a_group_is_appended_once(self, store, reopen):
         assert await store.ledger("query") is None
-        assert await store.append_group("query", 3, [portion(Q0, "three")]) is True
+        assert await store.append_atomically("query", 3, [portion(Q0, "three")]) is True
         await visible(store, Q0, 1)
         async for found in now_and_reopened(store, reopen):
             for number in (3, 2, 0):
-                assert await found.append_group("query", number, [portion(Q0, "again"), portion(Q1, "again")]) is False
+                assert (
+                    await found.append_atomically("query", number, [portion(Q0, "again"), portion(Q1, "again")])
+                    is False
+                )
             assert await found.ledger("query") == 3
             assert await found.bounds(Q0) == QueueBounds(0, 1)
             assert await found.bounds(Q1) == QueueBounds(0, 0)
         store = found
-        assert await store.append_group("query", 7, [portion(Q0, "seven")]) is True
-        assert await store.append_group("other", 3, [portion(Q0, "other's")]) is True
+        assert await store.append_atomically("query", 7, [portion(Q0, "seven")]) is True
+        assert await store.append_atomically("other", 3, [portion(Q0, "other's")]) is True
         await visible(store, Q0, 3)
         assert await read_all(store, Q0) == [b"three", b"seven", b"other's"]
         assert (await store.ledger("query"), await store.ledger("other"), await store.ledger("no")) == (7, 3, None)
 
     async def test_an_empty_group_is_noted_all_the_same(self, store, reopen):
-        assert await store.append_group("query", 0, []) is True
-        assert await store.append_group("query", 1, [portion(Q0)]) is True
+        assert await store.append_atomically("query", 0, []) is True
+        assert await store.append_atomically("query", 1, [portion(Q0)]) is True
         async for found in now_and_reopened(store, reopen):
-            assert await found.append_group("query", 1, []) is False
+            assert await found.append_atomically("query", 1, []) is False
             assert await found.ledger("query") == 1
             assert await found.bounds(Q0) == QueueBounds(0, 0)
 
@@ -616,20 +619,20 @@ class StoreConformance:
             (TooLarge, portion(Q1, "fine", bytes(17 << 20))),
         ):
             with pytest.raises(error):
-                await store.append_group("query", 0, [good, bad])
+                await store.append_atomically("query", 0, [good, bad])
         for scope, number in (("", 0), ("x" * 191, 0), ("a\x00b", 0), ("query", -1), ("query", 1 << 63)):
             with pytest.raises(Refused):
-                await store.append_group(scope, number, [good])
+                await store.append_atomically(scope, number, [good])
         assert await store.ledger("query") is None
         assert await store.bounds(Q0) == await store.bounds(Q1) == QueueBounds(0, 0)
-        assert await store.append_group("query", 0, [good]) is True
+        assert await store.append_atomically("query", 0, [good]) is True
         await visible(store, Q0, 1)
 
     async def test_a_large_group_comes_whole(self, store, reopen):
         """Larger than a segment of the small log, and than one statement: and so is one portion of it."""
         sent = {queue: [f"{queue}.{n}." + "x" * (n % 90) for n in range(1, 1200)] for queue in (Q0, Q1, OTHER)}
         group = [portion(queue, *sent[queue][at : at + 1000]) for at in (0, 1000) for queue in sent]
-        assert await store.append_group("query", 0, group) is True
+        assert await store.append_atomically("query", 0, group) is True
         for queue in sent:
             await visible(store, queue, 1199)
         async for found in now_and_reopened(store, reopen):
@@ -640,7 +643,7 @@ class StoreConformance:
 
     async def test_of_many_who_append_the_same_group_at_once_one_does(self, store):
         group = [portion(OTHER, "x"), portion(Q0, "a", "b"), portion(Q1, "c")]
-        done = await asyncio.gather(*(store.append_group("query", 0, group) for _ in range(8)))
+        done = await asyncio.gather(*(store.append_atomically("query", 0, group) for _ in range(8)))
         assert sorted(done) == [False] * 7 + [True]
         for queue, end in ((Q0, 2), (OTHER, 1)):
             await visible(store, queue, end)
@@ -655,7 +658,7 @@ class StoreConformance:
         async def groups(scope: str, *queues: Queue) -> None:
             for number in range(15):
                 group = [portion(queue, *(f"{scope}{number}.{n}" for n in range(4))) for queue in queues]
-                assert await store.append_group(scope, number, group)
+                assert await store.append_atomically(scope, number, group)
 
         await asyncio.gather(
             ordinary(Q0), ordinary(Q1), groups("f", Q0, Q1, OTHER), groups("g", OTHER, Q1, Q0), groups("h", Q1, Q0)
@@ -689,7 +692,7 @@ class StoreConformance:
 
         looking = asyncio.create_task(look())
         for number in range(20):
-            await store.append_group("query", number, [portion(Q0, *"abcdefgh"), portion(OTHER, *"abcdefgh")])
+            await store.append_atomically("query", number, [portion(Q0, *"abcdefgh"), portion(OTHER, *"abcdefgh")])
         await visible(store, OTHER, 160)
         is_done.set()
         await looking

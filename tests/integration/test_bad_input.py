@@ -203,7 +203,7 @@ async def test_batches_that_are_none_are_refused_whole(channel, body):
 
 async def test_offsets_outside_a_queue_are_21(channel):
     for offset in (-1, -(1 << 63), 1, 1 << 40, (1 << 63) - 1):
-        answer = await pull(channel, "T", 0, offset, hold_ms=1_000)
+        answer = await pull(channel, "T", 0, offset, long_poll_ms=1_000)
         assert (answer.code, answer.header.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
 
 
@@ -333,7 +333,7 @@ def frames() -> dict[str, bytes]:
         "send in long": (10, send_header("T", 0, said, v2=False), b"hello"),
         "batch": (320, send_header("T", batch=True), batch.encode([(0, b"a", b"x\x01y\x02"), (1, b"b", b"")])),
         "large batch": (320, send_header("T", batch=True), batch.encode([(0, b"a", b"x\x01y\x02")] * 420)),
-        "pull": (11, pull_header("T", hold_ms=50), b""),
+        "pull": (11, pull_header("T", long_poll_ms=50), b""),
         "commit": (15, headers.CommitOffset("g", "T", 0, 1), b""),
         "offset": (14, headers.QueryOffset("g", "T", 0), b""),
         "time": (29, headers.SearchOffset("T", 0, 5, "LOWER"), b""),

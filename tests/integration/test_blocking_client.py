@@ -468,7 +468,7 @@ def test_a_table_goes_and_comes_back(platform: RunningPlatform, producer: Produc
 
 ASYNCIO_ONLY = {
     # What brokers and sessions say to a consumer, and what the blocking one is built on.
-    *("described", "handle_now", "in_hand", "is_orderly", "members_changed", "rewind", "take_away"),
+    *("described", "handle_directly", "in_hand", "is_orderly", "on_members_changed", "rewind", "fetch_items"),
 }
 
 

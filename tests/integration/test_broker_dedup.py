@@ -72,9 +72,9 @@ def test_what_is_remembered_is_bounded():
         repeats.remember(ProducerSequence(PRODUCER, number), place)
     assert repeats.known(ProducerSequence(PRODUCER, 9)) is None
     assert repeats.known(ProducerSequence(PRODUCER, 10)) is not None
-    assert repeats.must_look
+    assert repeats.must_search_index
     now_ms = INDEX_SEARCH_WINDOW_MS
-    assert not repeats.must_look
+    assert not repeats.must_search_index
 
 
 async def test_a_repeat_of_what_waits_for_its_time_is_known_after_a_restart(tmp_path):

@@ -29,7 +29,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "rocketmq_store" / "clean.tar
 async def stored(store: LogStore, queue: Queue = T) -> list[StoredMessage]:
     """All that is there, however old."""
     messages: list[StoredMessage] = []
-    offset = store.bounds_now(queue).first
+    offset = store.bounds_nowait(queue).first
     while isinstance(found := await store.read(queue, offset, count_max=1_000, bytes_max=64 << 20), Slice):
         messages += record.decode_all(found.tobytes())
         offset = found.next_offset
@@ -55,15 +55,15 @@ class Stage:
 
     async def nothing_comes_in(self, ms: int) -> None:
         """Passes the time; what is due exactly then has come, and nothing else has."""
-        before, end = await self.delivered(), self.store.bounds_now(T).end
+        before, end = await self.delivered(), self.store.bounds_nowait(T).end
         await self.client.send(T, f"canary {self.clock.now_ms}".encode(), TIMER_DELAY_MS=str(ms))
         self.pass_ms(ms)
-        await eventually(lambda: self.store.bounds_now(T).end > end)
+        await eventually(lambda: self.store.bounds_nowait(T).end > end)
         assert await self.delivered() == before
 
     async def comes(self, *bodies: bytes) -> None:
         before = sum(body.startswith(b"canary") for body in await bodies_in(self.store))
-        await eventually(lambda: self.store.bounds_now(T).end >= before + len(bodies))
+        await eventually(lambda: self.store.bounds_nowait(T).end >= before + len(bodies))
         assert await self.delivered() == list(bodies)
 
 
@@ -137,7 +137,7 @@ async def test_a_delivered_message_is_what_was_sent_and_is_not_delayed_again(sta
     sent = await stage.client.done(RequestCode.SEND_MESSAGE_V2, header, b"later")
     assert sent.queue_id == 2
     stage.pass_ms(1_000)
-    await eventually(lambda: stage.store.bounds_now(Queue("T", 2)).end)
+    await eventually(lambda: stage.store.bounds_nowait(Queue("T", 2)).end)
     (message,) = await stored(stage.store, Queue("T", 2))
     assert (message.body, message.flag, message.born_ms, message.tags) == (b"later", 77, 1234, "a")
     assert message.store_ms == stage.clock.now_ms
@@ -228,7 +228,7 @@ async def test_large_messages_due_together_all_come(stage):
     for number in range(40):
         await stage.client.send(T, b"%02d" % number + b"x" * 60_000, DELAY="1")
     stage.pass_ms(1_000)
-    await eventually(lambda: stage.store.bounds_now(T).end == 40)
+    await eventually(lambda: stage.store.bounds_nowait(T).end == 40)
     assert [message.body[:2] for message in await stored(stage.store)] == [b"%02d" % number for number in range(40)]
 
 
@@ -236,13 +236,13 @@ async def test_other_requests_are_served_while_many_are_delivered(stage):
     await stage.client.send(T, b"makes the topic")
     draft = {"properties": encode({"UNIQ_KEY": "x"})}
     for number in range(6_000):
-        stage.client.broker.delay.put_at(T, Draft(body=b"%d" % number, **draft), stage.clock.now_ms + 5)
+        stage.client.broker.delay.schedule_at(T, Draft(body=b"%d" % number, **draft), stage.clock.now_ms + 5)
     stage.pass_ms(5)
     while stage.client.broker.delay.count == 6_000:
         await asyncio.sleep(0)
     await stage.client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert stage.client.broker.delay.count > 0, "answered before the last was delivered"
-    await eventually(lambda: stage.store.bounds_now(T).end == 6_001)
+    await eventually(lambda: stage.store.bounds_nowait(T).end == 6_001)
 
 
 # -- clocks that are set ----------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ async def test_a_message_put_in_the_very_millisecond_of_the_mark_survives_a_rest
         await stage.client.send(T, b"first", TIMER_DELAY_MS="10")
         stage.pass_ms(10)
         await stage.comes(b"first")
-        await eventually(lambda: stage.store._memory.state.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
+        await eventually(lambda: stage.store._state.state.marks.get(DELIVERED_MARK) == stage.clock.now_ms)
         await stage.client.send(T, b"second", TIMER_DELAY_MS="1")
     async with restarts.stage() as stage:
         stage.pass_ms(1)
@@ -337,7 +337,7 @@ async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts)
 async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(stage):
     sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
-    other = LogDelayScheduler.handle_of("T", "elsewhere", stage.clock.now_ms + 100, "k")
+    other = LogDelayScheduler.recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
         assert (await recall(stage, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
     stage.pass_ms(100)
@@ -377,17 +377,17 @@ def opened(path: Path, clock: Clock, **settings: object) -> LogStore:
     return LogStore(path, LOG.model_copy(update=settings), now_ms=clock)
 
 
-async def started(store: LogStore, clock: Clock, *, rolls_after_ms: int = 10 * YEAR_MS) -> LogDelayScheduler:
+async def started(store: LogStore, clock: Clock, *, roll_after_ms: int = 10 * YEAR_MS) -> LogDelayScheduler:
     for name in ("T", SCHEDULE_TOPIC, DELAY_QUEUES[TIMER_QUEUE_INDEX].topic):
         if name not in await store.topics():
             await store.put_topic(Topic(name=name, read_queues=18, write_queues=18))
-    delay = LogDelayScheduler(store, horizon_ms=20 * YEAR_MS, rolls_after_ms=rolls_after_ms, now_ms=clock)
+    delay = LogDelayScheduler(store, horizon_ms=20 * YEAR_MS, roll_after_ms=roll_after_ms, now_ms=clock)
     await delay.start()
     return delay
 
 
 def timed(delay: LogDelayScheduler, clock: Clock, body: bytes, ms: int, key: str = "") -> None:
-    delay.put_at(T, Draft(body=body, properties=encode({"UNIQ_KEY": key or body.decode()})), clock.now_ms + ms)
+    delay.schedule_at(T, Draft(body=body, properties=encode({"UNIQ_KEY": key or body.decode()})), clock.now_ms + ms)
 
 
 async def test_a_crash_between_delivery_and_mark_repeats_and_loses_nothing(tmp_path):
@@ -398,13 +398,13 @@ async def test_a_crash_between_delivery_and_mark_repeats_and_loses_nothing(tmp_p
             timed(delay, clock, b"%d" % number, 1_000)
         clock.now_ms += 1_000
         delay.wake()
-        await eventually(lambda: store.bounds_now(T).end == 3)
+        await eventually(lambda: store.bounds_nowait(T).end == 3)
         third = (await stored(store))[2]
         await delay.stop()
         store.truncate(third.physical_offset)  # the third, and the mark behind it, never reached the disk
     with opened(tmp_path, clock) as store:
         delay = await started(store, clock)
-        await eventually(lambda: store.bounds_now(T).end == 5)
+        await eventually(lambda: store.bounds_nowait(T).end == 5)
         await delay.stop()
         assert await bodies_in(store) == [b"0", b"1", b"0", b"1", b"2"]
 
@@ -417,10 +417,10 @@ async def test_a_restart_never_starts_behind_what_is_just_being_delivered(tmp_pa
             timed(delay, clock, b"%d" % number, 1_000 + number % 7)
         clock.now_ms += 2_000
         delay.wake()
-        while store.bounds_now(T).end == 0:
-            await delay.save_pointers()
+        while store.bounds_nowait(T).end == 0:
+            await delay.save_recovery_offsets()
             pointer = await store.mark(f"timers.from.{TIMER_QUEUE_INDEX}") or 0
-            assert pointer == 0 or store.bounds_now(T).end > 0
+            assert pointer == 0 or store.bounds_nowait(T).end > 0
             await asyncio.sleep(0)
         await delay.stop()
 
@@ -447,28 +447,28 @@ async def test_a_long_wait_outlives_retention_and_comes_once(tmp_path):
     hour_ms = 3_600_000
     for round_number in range(6):
         with opened(tmp_path, clock, segment_bytes=64 << 10, retention_hours=24) as store:
-            delay = await started(store, clock, rolls_after_ms=12 * hour_ms)
+            delay = await started(store, clock, roll_after_ms=12 * hour_ms)
             if round_number == 0:
                 for number in range(300):
                     timed(delay, clock, b"%d" % number, 5 * 24 * hour_ms + number)
                 timed(delay, clock, b"cancelled", 5 * 24 * hour_ms, "k")
                 await delay.cancel("T", "k", clock.now_ms + 5 * 24 * hour_ms)
-                delay.put_level(T, Draft(body=b"level", properties=encode({"UNIQ_KEY": "level"})), 18)
+                delay.schedule_level(T, Draft(body=b"level", properties=encode({"UNIQ_KEY": "level"})), 18)
             assert delay.count <= 302, "a copy replaces what it was copied from"
             for _ in range(4):
                 clock.now_ms += 6 * hour_ms
                 for _ in range(40):  # others make the log grow, so that there are segments to delete
-                    store.append_now(Queue("T", 1), [Draft(body=b"x" * 10_000)])
+                    store.append_nowait(Queue("T", 1), [Draft(body=b"x" * 10_000)])
                 delay.wake()
                 await delay.roll()
-                await delay.save_pointers()
+                await delay.save_recovery_offsets()
                 await store.trim()
             if round_number in (2, 3):
                 assert store.first > 0
                 assert await bodies_in(store) in ([b"level"], [])  # which retention takes in its turn
             if round_number == 5:
                 await eventually(lambda delay=delay: delay.count == 0)
-                assert store.bounds_now(T).end == 301
+                assert store.bounds_nowait(T).end == 301
                 assert (await bodies_in(store))[-1] == b"299"
             await delay.stop()
 
@@ -477,12 +477,12 @@ async def test_a_crash_behind_a_copy_does_not_make_two_of_one(tmp_path):
     clock = Clock()
     hour_ms = 3_600_000
     with opened(tmp_path, clock) as store:
-        delay = await started(store, clock, rolls_after_ms=12 * hour_ms)
+        delay = await started(store, clock, roll_after_ms=12 * hour_ms)
         for number in range(3):
             timed(delay, clock, b"%d" % number, 48 * hour_ms)
         clock.now_ms += 13 * hour_ms
         await delay.roll()
-        assert store.bounds_now(DELAY_QUEUES[TIMER_QUEUE_INDEX]).end == 6
+        assert store.bounds_nowait(DELAY_QUEUES[TIMER_QUEUE_INDEX]).end == 6
         assert await store.mark(f"timers.from.{TIMER_QUEUE_INDEX}") is None, "a restart reads both"
         after_a_crash = await started(store, clock)
         assert (delay.count, after_a_crash.count) == (3, 3)
@@ -499,7 +499,7 @@ async def test_messages_that_fill_more_than_a_segment_together_come_one_by_one(t
     with opened(tmp_path, clock, segment_bytes=64 << 10) as store:
         delay = await started(store, clock)
         for number in range(20):
-            delay.put_at(T, Draft(body=b"%02d" % number + bytes(10_000)), clock.now_ms + 5)
+            delay.schedule_at(T, Draft(body=b"%02d" % number + bytes(10_000)), clock.now_ms + 5)
         clock.now_ms += 5
         delay.wake()
         await eventually(lambda: delay.count == 0)
@@ -515,8 +515,8 @@ async def test_what_rocketmq_has_delivered_is_not_delivered_again(tmp_path):
     clock = Clock(1_794_734_683_408 + YEAR_MS)
     settings = LogSettings(index_slots=100, index_entries=200)
     with LogStore(tmp_path / "store", settings, now_ms=clock) as store:
-        delivered = store.bounds_now(Queue("TopicTest", 0)).end + store.bounds_now(Queue("TopicTest", 1)).end
-        assert store.bounds_now(Queue(SCHEDULE_TOPIC, 0)).end == 1
+        delivered = store.bounds_nowait(Queue("TopicTest", 0)).end + store.bounds_nowait(Queue("TopicTest", 1)).end
+        assert store.bounds_nowait(Queue(SCHEDULE_TOPIC, 0)).end == 1
         assert await store.mark("timers.from.0") == 1
         delay = await started(store, clock)
         assert delay.count == 0
@@ -525,5 +525,5 @@ async def test_what_rocketmq_has_delivered_is_not_delivered_again(tmp_path):
         delay.wake()
         await eventually(lambda: delay.count == 0)
         await delay.stop()
-        after = store.bounds_now(Queue("TopicTest", 0)).end + store.bounds_now(Queue("TopicTest", 1)).end
+        after = store.bounds_nowait(Queue("TopicTest", 0)).end + store.bounds_nowait(Queue("TopicTest", 1)).end
         assert after == delivered

@@ -225,10 +225,10 @@ async def test_heartbeats_without_subscriptions(client, server):
 
     first = await one.beat(heartbeat_fingerprint=5, without_sub=True)
     assert said(first) == headers.HeartbeatResponse(supports_v2=True, subscription_changed=True)
-    assert server.broker.members.filter_of("g", "T") is None
+    assert server.broker.members.subscription_filter("g", "T") is None
     assert not said(await one.beat(heartbeat_fingerprint=5)).subscription_changed
     assert not said(await one.beat("g", "other", heartbeat_fingerprint=5, without_sub=True)).subscription_changed
-    assert server.broker.members.filter_of("g", "T") is not None
+    assert server.broker.members.subscription_filter("g", "T") is not None
     assert first.version >= 233  # or Java does not pull by SQL92
 
 
@@ -268,7 +268,7 @@ async def test_bad_sql92_is_refused_where_consumers_look_for_it(client, server):
     beaten = await one.ask(RequestCode.HEART_BEAT, None, bodies.write(HeartbeatData("one", consumer_data_set=[data])))
     assert (beaten.code, beaten.remark) == (asked.code, asked.remark)
     assert await one.members() == ["one"]
-    assert server.broker.members.filter_of("g", "T") is not None
+    assert server.broker.members.subscription_filter("g", "T") is not None
 
 
 async def test_tags_pass_the_check(client):

@@ -162,7 +162,7 @@ async def test_the_end_is_what_readers_see(tmp_path):
         assert (await pull(channel, "T")).code == ResponseCode.PULL_NOT_FOUND
         server.broker.store.replicated_to(server.broker.store.written)
         assert await ask(channel, RequestCode.GET_MAX_OFFSET, QueueRequest("T", 0)) == 1
-        assert server.broker.store.bounds_now(Queue("T", 0)).end == 1
+        assert server.broker.store.bounds_nowait(Queue("T", 0)).end == 1
 
 
 async def test_the_store_time_of_the_oldest_message(clock, channel):

@@ -60,8 +60,8 @@ class Popper:
     def __init__(self, server: BrokerServer, channel: Channel, clock: Clock, group: str = "G") -> None:
         self.server, self.broker, self.channel, self.clock, self.group = server, server.broker, channel, clock, group
 
-    async def ask(self, code: int, header: headers.Header, body: bytes = b"", hold_ms: int = 0) -> RemotingCommand:
-        return await self.channel.request(code, header, body, timeout_ms=TIMEOUT_MS + hold_ms)
+    async def ask(self, code: int, header: headers.Header, body: bytes = b"", long_poll_ms: int = 0) -> RemotingCommand:
+        return await self.channel.request(code, header, body, timeout_ms=TIMEOUT_MS + long_poll_ms)
 
     def pop_header(
         self,
@@ -79,7 +79,7 @@ class Popper:
 
     async def try_pop(self, topic: str = "T", **how: object) -> RemotingCommand:
         header = self.pop_header(topic, **how)
-        return await self.ask(RequestCode.POP_MESSAGE, header, hold_ms=header.poll_ms)
+        return await self.ask(RequestCode.POP_MESSAGE, header, long_poll_ms=header.poll_ms)
 
     async def pop(self, topic: str = "T", **how: object) -> list[Got]:
         """What was got; nothing is fine, too."""
@@ -146,14 +146,14 @@ class Popper:
     async def passes(self, ms: int) -> None:
         """Time passes, and everybody has noticed."""
         self.clock.now_ms += ms
-        self.broker.pops.sooner.set()
+        self.broker.pops.earlier_due.set()
 
     async def comes_again(self, count: int, **how: object) -> list[Got]:
         """Pops until so many messages came."""
         got: list[Got] = []
         async with asyncio.timeout(10):
             while len(got) < count:
-                self.broker.pops.sooner.set()
+                self.broker.pops.earlier_due.set()
                 got += await self.pop(**how)
                 await asyncio.sleep(0.001)
         return got
@@ -261,9 +261,9 @@ async def test_acknowledgements_of_one_turn_make_one_record(popper):
     await popper.fill(each=30, queues=1)
     got = await popper.pop()
     revive = Queue("rmq_sys_REVIVE_LOG_DefaultCluster", 0)
-    before = popper.broker.store.bounds_now(revive).end
+    before = popper.broker.store.bounds_nowait(revive).end
     await asyncio.gather(*(popper.ack(each) for each in got))
-    assert popper.broker.store.bounds_now(revive).end - before <= 3
+    assert popper.broker.store.bounds_nowait(revive).end - before <= 3
     assert len(popper.broker.pops.in_flight) == 0
 
 
@@ -439,7 +439,7 @@ async def test_a_batch_of_acknowledgements_names_retries_by_the_topic_they_are_o
     await popper.fill(each=2, queues=1)
     await popper.pop(invisible_ms=10)
     await popper.passes(10)
-    await eventually(lambda: popper.broker.store.bounds_now(Queue("%RETRY%G_T", 0)).end == 2)
+    await eventually(lambda: popper.broker.store.bounds_nowait(Queue("%RETRY%G_T", 0)).end == 2)
     got = await popper.pop()
     start, pop_ms = map(int, got[0].handle.split(" ")[:2])
     ack = Ack("G", "T", "1", start, 0, 0, pop_ms, INVISIBLE_MS, encode_bitset([0, 1]))
@@ -458,7 +458,7 @@ async def test_what_comes_too_often_is_buried(popper):
         (again,) = await popper.comes_again(1, invisible_ms=10)
         assert again.message.reconsume_times == times
     await popper.passes(10)
-    await eventually(lambda: popper.broker.store.bounds_now(Queue("%DLQ%G", 0)).end == 1)
+    await eventually(lambda: popper.broker.store.bounds_nowait(Queue("%DLQ%G", 0)).end == 1)
     (dead,) = await popper.stored("%DLQ%G")
     assert (dead.body, dead.reconsume_times, dead.properties["RETRY_TOPIC"]) == (b"x", 3, "T")
     assert await popper.pop() == []
@@ -474,7 +474,7 @@ async def test_two_groups_whose_retry_topics_have_one_name_get_their_own_message
     await one.pop("b_c", invisible_ms=10)
     await two.pop("c", invisible_ms=10)
     await popper.passes(10)
-    await eventually(lambda: popper.broker.store.bounds_now(Queue("%RETRY%a_b_c", 0)).end == 2)
+    await eventually(lambda: popper.broker.store.bounds_nowait(Queue("%RETRY%a_b_c", 0)).end == 2)
     assert bodies_of(await one.pop("b_c")) == [b"b_c"]
     assert bodies_of(await two.pop("c")) == [b"c"]
 
@@ -588,7 +588,7 @@ async def test_a_broker_that_holds_too_many_says_so(tmp_path):
 async def test_a_notification_says_that_there_is_something_and_takes_nothing(popper):
     def asked(poll_ms: int, queue_id: int = -1) -> asyncio.Task[RemotingCommand]:
         header = NotificationRequest("G", "T", queue_id, poll_ms, popper.clock())
-        return asyncio.create_task(popper.ask(RequestCode.NOTIFICATION, header, hold_ms=poll_ms))
+        return asyncio.create_task(popper.ask(RequestCode.NOTIFICATION, header, long_poll_ms=poll_ms))
 
     def said(answer: RemotingCommand) -> bool:
         return headers.read(headers.NotificationResponse, answer.ext).has_message

@@ -245,7 +245,7 @@ async def test_a_delayed_message_keeps_its_lane(desk, said):
     assert await desk.bodies_in(3 + HIGH) == []
     desk.clock.now_ms += 1_000
     desk.client.broker.delay.wake()
-    await eventually(lambda: desk.store.bounds_now(Queue("T", 3 + HIGH)).end == 1)
+    await eventually(lambda: desk.store.bounds_nowait(Queue("T", 3 + HIGH)).end == 1)
     assert await desk.bodies_in(3 + HIGH) == [b"later"]
 
 
@@ -346,7 +346,7 @@ async def test_a_lane_on_the_disk_gets_its_share_in_pops_of_its_own(tmp_path):
             await desk.make()
             await desk.fill(HIGH, 100)
             await desk.fill(LOW, 100)
-            assert desk.store.read_now(Queue("T", LOW), 0) is None
+            assert desk.store.read_nowait(Queue("T", LOW), 0) is None
             clock.now_ms += STARVATION_MS + 1
             popped = [await desk.lanes_popped(5) for _ in range(20)]
     assert popped == ([{HIGH: 5}] * 9 + [{LOW: 5}]) * 2

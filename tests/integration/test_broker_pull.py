@@ -80,8 +80,8 @@ async def test_nothing_that_matches_is_20_behind_what_was_looked_at(channel):
 async def test_an_offset_outside_the_queue_is_21_with_where_to_go(channel, offset, to):
     for _ in range(3):
         await send(channel, "T", b"x")
-    for hold_ms in (0, 5_000):  # nobody is held for it
-        answer = await pull(channel, "T", 0, offset, hold_ms=hold_ms)
+    for long_poll_ms in (0, 5_000):  # nobody is held for it
+        answer = await pull(channel, "T", 0, offset, long_poll_ms=long_poll_ms)
         assert (answer.code, answer.remark, four(answer)) == (MOVED, "OFFSET_ILLEGAL", (0, to, 0, 3))
 
 
@@ -96,7 +96,7 @@ async def test_what_retention_took_is_21_to_the_oldest_left(tmp_path):
         for _ in range(40):
             await send(channel, "T", b"x" * 10_000)
         await server.broker.store.trim()
-        first = server.broker.store.bounds_now(Queue("T", 0)).first
+        first = server.broker.store.bounds_nowait(Queue("T", 0)).first
         assert 0 < first < 40
         answer = await pull(channel, "T")
         assert (answer.code, four(answer)) == (MOVED, (0, first, first, 40))
@@ -190,7 +190,7 @@ async def test_cold_reads_answer_what_warm_ones_do(tmp_path):
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         for number in range(50):
             await send(channel, "T", b"%d" % number, 0, named(TAGS="ab"[number % 2]))
-        assert server.broker.store.read_now(Queue("T", 0), 0) is None  # not without the disk
+        assert server.broker.store.read_nowait(Queue("T", 0), 0) is None  # not without the disk
         found = await pull(channel, "T", count=50)
         assert (found.code, found.bodies, four(found)) == (FOUND, [b"%d" % n for n in range(50)], (0, 50, 0, 50))
         assert (await pull(channel, "T", count=50, tags="b")).bodies == [b"%d" % n for n in range(1, 50, 2)]
@@ -211,7 +211,7 @@ async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
     log = SMALL_LOG.model_copy(update={"hot_bytes": 0})
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"0")
-        held = asyncio.ensure_future(pull(channel, "T", 0, 1, hold_ms=15_000))
+        held = asyncio.ensure_future(pull(channel, "T", 0, 1, long_poll_ms=15_000))
         await eventually(lambda: server.broker.hold.count == 1)
         await send(channel, "T", b"1")
         answer = await asyncio.wait_for(held, 5)
@@ -222,7 +222,7 @@ async def test_a_held_pull_wakes_though_everything_is_cold(tmp_path):
 
 
 async def test_a_held_pull_is_answered_when_a_message_comes(server, channel):
-    held = asyncio.ensure_future(pull(channel, "T", hold_ms=15_000))
+    held = asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000))
     await eventually(lambda: server.broker.hold.count == 1)
     assert (await send(channel, "T", b"elsewhere", 1)).queue_id == 1
     assert not held.done()
@@ -235,7 +235,7 @@ async def test_a_held_pull_is_answered_when_a_message_comes(server, channel):
 async def test_a_held_pull_is_19_at_its_time(server, channel):
     loop = asyncio.get_running_loop()
     asked_at = loop.time()
-    answer = await pull(channel, "T", hold_ms=150)
+    answer = await pull(channel, "T", long_poll_ms=150)
     assert (answer.code, four(answer)) == (NOT_FOUND, (0, 0, 0, 0))
     assert 0.145 <= loop.time() - asked_at < 5
     assert server.broker.hold.count == 0
@@ -244,19 +244,23 @@ async def test_a_held_pull_is_19_at_its_time(server, channel):
 async def test_nobody_is_held_longer_than_the_broker_allows(tmp_path):
     async with running_broker(tmp_path, hold_ms_max=50) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
-        answer = await asyncio.wait_for(pull(channel, "T", hold_ms=1 << 62), 5)
+        answer = await asyncio.wait_for(pull(channel, "T", long_poll_ms=1 << 62), 5)
         assert answer.code == NOT_FOUND
 
 
 async def test_who_does_not_ask_to_be_held_is_not(server, channel):
-    for how in ({"hold_ms": 0, "sys_flag": 6}, {"sys_flag": 4, "hold_ms": 15_000}, {"sys_flag": 6, "hold_ms": -5}):
+    for how in (
+        {"long_poll_ms": 0, "sys_flag": 6},
+        {"sys_flag": 4, "long_poll_ms": 15_000},
+        {"sys_flag": 6, "long_poll_ms": -5},
+    ):
         answer = await asyncio.wait_for(pull(channel, "T", **how), 5)
         assert answer.code == NOT_FOUND
     assert server.broker.hold.count == 0
 
 
 async def test_a_held_pull_waits_for_its_tags(server, channel):
-    held = asyncio.ensure_future(pull(channel, "T", tags="b || c", hold_ms=15_000))
+    held = asyncio.ensure_future(pull(channel, "T", tags="b || c", long_poll_ms=15_000))
     await eventually(lambda: server.broker.hold.count == 1)
     for _ in range(3):
         await send(channel, "T", b"other", 0, named(TAGS="a"))
@@ -268,7 +272,7 @@ async def test_a_held_pull_waits_for_its_tags(server, channel):
 
 
 async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, channel):
-    held = asyncio.ensure_future(pull(channel, "T", tags="b", hold_ms=300))
+    held = asyncio.ensure_future(pull(channel, "T", tags="b", long_poll_ms=300))
     await eventually(lambda: server.broker.hold.count == 1)
     await send(channel, "T", b"other", 0, named(TAGS="a"))
     answer = await asyncio.wait_for(held, 5)
@@ -277,7 +281,7 @@ async def test_a_held_pull_whose_tags_never_came_moves_on_at_its_time(server, ch
 
 
 async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, channel):
-    held = [asyncio.ensure_future(pull(channel, "T", number % 2, hold_ms=15_000)) for number in range(100)]
+    held = [asyncio.ensure_future(pull(channel, "T", number % 2, long_poll_ms=15_000)) for number in range(100)]
     await eventually(lambda: server.broker.hold.count == 100)
     assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
     await send(channel, "T", b"for half of them", 1)
@@ -289,16 +293,16 @@ async def test_many_held_pulls_of_one_connection_do_not_hold_up_others(server, c
 async def test_too_many_held_pulls_are_told_to_try_again(tmp_path):
     async with running_broker(tmp_path, held_pulls_max=2) as server, channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
-        held = [asyncio.ensure_future(pull(channel, "T", hold_ms=15_000)) for _ in range(2)]
+        held = [asyncio.ensure_future(pull(channel, "T", long_poll_ms=15_000)) for _ in range(2)]
         await eventually(lambda: server.broker.hold.count == 2)
-        assert (await try_pull(channel, "T", hold_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
+        assert (await try_pull(channel, "T", long_poll_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
         await send(channel, "T", b"x")
         assert {(await one).code for one in held} == {FOUND}
 
 
 async def test_held_pulls_of_a_closed_connection_are_dropped_when_the_queue_grows(server, channel):
     async with channel_to(server.address) as gone:
-        asked = gone.request(RequestCode.PULL_MESSAGE, pull_header("T", tags="b", hold_ms=15_000))
+        asked = gone.request(RequestCode.PULL_MESSAGE, pull_header("T", tags="b", long_poll_ms=15_000))
         await eventually(lambda: server.broker.hold.count == 1)
     await asyncio.gather(asked, return_exceptions=True)
     await eventually(lambda: len(server._listener.channels) == 1)
@@ -314,14 +318,14 @@ async def test_what_becomes_visible_just_before_a_pull_is_parked_wakes_it(tmp_pa
         await send(channel, "T", b"not shipped yet")
         park = hold.park
 
-        def park_too_late(held, hold_ms):
+        def park_too_late(held, long_poll_ms):
             thread = threading.Thread(target=store.replicated_to, args=(store.written,))
             thread.start()
             thread.join()
-            park(held, hold_ms)
+            park(held, long_poll_ms)
 
         monkeypatch.setattr(hold, "park", park_too_late)
-        answer = await asyncio.wait_for(pull(channel, "T", hold_ms=15_000), 5)
+        answer = await asyncio.wait_for(pull(channel, "T", long_poll_ms=15_000), 5)
         assert answer.bodies == [b"not shipped yet"]
 
 
@@ -330,7 +334,7 @@ async def test_a_stopping_broker_answers_who_waits(tmp_path):
     await server.start()
     async with channel_to(server.address) as channel:
         await server.broker.topics.put(Topic(name="T"))
-        held = asyncio.ensure_future(pull(channel, "T", hold_ms=60_000))
+        held = asyncio.ensure_future(pull(channel, "T", long_poll_ms=60_000))
         await eventually(lambda: server.broker.hold.count == 1)
         await asyncio.wait_for(server.stop(), 5)
         assert (await held).code == NOT_FOUND
@@ -341,7 +345,7 @@ async def test_with_synchronous_flush_and_visibility_the_flusher_wakes_who_waits
     async with running_broker(tmp_path, log=log) as server, channel_to(server.address) as channel:
         await send(channel, "T", b"0")
         for number in range(1, 20):
-            held = asyncio.ensure_future(pull(channel, "T", 0, number, hold_ms=15_000))
+            held = asyncio.ensure_future(pull(channel, "T", 0, number, long_poll_ms=15_000))
             await send(channel, "T", b"%d" % number)
             answer = await asyncio.wait_for(held, 5)
             assert (answer.code, answer.bodies) == (FOUND, [b"%d" % number])
@@ -349,7 +353,7 @@ async def test_with_synchronous_flush_and_visibility_the_flusher_wakes_who_waits
 
 async def test_deleting_a_topic_lets_go_who_waits_for_it_in_the_end(server, channel):
     await send(channel, "Doomed", b"0")
-    held = asyncio.ensure_future(try_pull(channel, "Doomed", 0, 1, hold_ms=200))
+    held = asyncio.ensure_future(try_pull(channel, "Doomed", 0, 1, long_poll_ms=200))
     await eventually(lambda: server.broker.hold.count == 1)
     await server.broker.topics.delete("Doomed")
     answer = await asyncio.wait_for(held, 5)
@@ -377,7 +381,7 @@ async def test_a_pull_may_commit_whatever_it_finds(channel):
 
 async def test_a_held_pull_has_committed_when_it_waits(server, channel):
     await send(channel, "T", b"x")
-    held = asyncio.ensure_future(pull(channel, "T", 0, 1, commit=1, hold_ms=15_000))
+    held = asyncio.ensure_future(pull(channel, "T", 0, 1, commit=1, long_poll_ms=15_000))
     await eventually(lambda: server.broker.hold.count == 1)
     assert await committed(channel) == 1
     await send(channel, "T", b"y")
@@ -471,7 +475,7 @@ async def test_a_condition_nothing_meets_moves_on(channel):
 async def test_a_held_pull_waits_for_a_message_that_meets_its_condition(server, channel):
     await send(channel, "Priced", b"first", 0, named(price="1"))
     held = asyncio.ensure_future(
-        pull(channel, "Priced", 0, 1, tags="price > 7", expression_type="SQL92", hold_ms=15_000)
+        pull(channel, "Priced", 0, 1, tags="price > 7", expression_type="SQL92", long_poll_ms=15_000)
     )
     await eventually(lambda: server.broker.hold.count == 1)
     await send(channel, "Priced", b"cheap", 0, named(price="2"))
@@ -487,7 +491,7 @@ async def test_a_condition_that_makes_no_sense_is_refused_with_its_place(tagged)
 
 async def test_a_subscription_changed_while_a_pull_waits_does_not_disturb_it(server, channel):
     await subscribe(channel, "readers", version=1, T="a")
-    held = asyncio.ensure_future(pull(channel, "T", tags=None, hold_ms=15_000))
+    held = asyncio.ensure_future(pull(channel, "T", tags=None, long_poll_ms=15_000))
     await eventually(lambda: server.broker.hold.count == 1)
     await subscribe(channel, "readers", version=2, T="b")
     await send(channel, "T", b"a", 0, named(TAGS="a"))

@@ -81,7 +81,7 @@ async def test_the_mean_size_follows_the_newest_records(stand, session, store):
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
     await stand.put("t", ["x" * 100] * 200)
     small = (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes
-    answer = await pull(session, queue, 0, group="g", subscription=EVERYTHING, count_max=1, tells_subscription=True)
+    answer = await pull(session, queue, 0, group="g", subscription=EVERYTHING, count_max=1, includes_subscription=True)
     assert small == len(answer.records), "all records are alike"
     await stand.put("t", ["x" * 1100] * 64)
     assert (await fetch_queue_bounds(session, ["t"]))[queue].mean_bytes == small + 1000
@@ -103,13 +103,13 @@ async def test_heads_of_a_topic_that_is_not_there_are_refused(stand, session):
         await fetch_queue_bounds(session, ["t", "nowhere"])
     assert refusal.value.topic == "nowhere"
     asked = bodies.write(["t", "nowhere"])
-    answer = await stand.channel.request(RequestCode.QUERY_HEADS, None, asked)
+    answer = await stand.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, asked)
     assert (answer.code, "'nowhere'" in (answer.remark or "")) == (ResponseCode.TOPIC_NOT_EXIST, True)
 
 
 @pytest.mark.parametrize("said", [b"", b"{}", b"[1,{}]", b'{"t":1}', b"\xff"])
 async def test_a_question_that_is_no_list_of_topics_is_refused(stand, said):
-    answer = await stand.channel.request(RequestCode.QUERY_HEADS, None, said)
+    answer = await stand.channel.request(RequestCode.QUERY_QUEUE_BOUNDS, None, said)
     assert answer.code != ResponseCode.SUCCESS
     assert answer.remark
 
@@ -119,7 +119,7 @@ async def test_a_broker_that_does_not_know_the_request_is_asked_topic_by_topic(s
     await stand.topic("u", queues=1)
     await stand.put("t", ["a", "b", "c"])
     knowing = await fetch_queue_bounds(session, ["t", "u"])
-    monkeypatch.delitem(dispatch.HANDLERS, RequestCode.QUERY_HEADS)
+    monkeypatch.delitem(dispatch.HANDLERS, RequestCode.QUERY_QUEUE_BOUNDS)
     found = await fetch_queue_bounds(session, ["t", "u"])
     assert ends(found) == ends(knowing)
     assert {head.mean_bytes for head in found.values()} == {0}
@@ -152,7 +152,7 @@ async def taken(session: ClientSession, queue: bodies.QueueRef, offset: int = 0,
         offset,
         group="g",
         count_max=100,
-        tells_subscription=True,
+        includes_subscription=True,
         **{"subscription": EVERYTHING, **how},  # type: ignore[arg-type]
     )
 
@@ -192,7 +192,7 @@ async def test_sizes_are_those_of_the_records_that_match(stand, session, store):
 async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
     await stand.topic("t")
     queue = queue_of("t", 0 if store == "log" else MIDDLE)
-    waiting = asyncio.create_task(taken(session, queue, with_sizes=True, hold_ms=20_000))
+    waiting = asyncio.create_task(taken(session, queue, with_sizes=True, long_poll_ms=20_000))
     await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
     await stand.put("t", ["a"])
     assert sized(await waiting) == [b"a"]
@@ -201,7 +201,7 @@ async def test_a_pull_that_waited_brings_sizes_too(stand, session, store):
 async def test_a_pull_that_finds_nothing_has_no_sizes(stand, session, store):
     await stand.topic("t")
     nothing = await taken(session, queue_of("t", 0 if store == "log" else MIDDLE), with_sizes=True)
-    assert (nothing.status, nothing.sizes, len(nothing.records)) == (PullStatus.NOTHING_NEW, None, 0)
+    assert (nothing.status, nothing.sizes, len(nothing.records)) == (PullStatus.NO_NEW_MESSAGE, None, 0)
 
 
 async def test_sizes_that_cannot_be_are_a_broken_protocol():

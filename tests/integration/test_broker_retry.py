@@ -22,7 +22,7 @@ class Stage:
         self.client, self.clock, self.broker = client, clock, client.broker
 
     async def messages(self, queue: Queue) -> list[StoredMessage]:
-        found = await self.broker.store.read(queue, self.broker.store.bounds_now(queue).first, count_max=1000)
+        found = await self.broker.store.read(queue, self.broker.store.bounds_nowait(queue).first, count_max=1000)
         return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
 
     def pass_ms(self, ms: int) -> None:
@@ -44,9 +44,9 @@ class Stage:
         """In the retry topic, and only when its time has come."""
         assert self.broker.delay.count == 1
         self.pass_ms(after_ms - 1)
-        assert self.broker.store.bounds_now(RETRY).end == times - 1
+        assert self.broker.store.bounds_nowait(RETRY).end == times - 1
         self.pass_ms(1)
-        await eventually(lambda: self.broker.store.bounds_now(RETRY).end == times)
+        await eventually(lambda: self.broker.store.bounds_nowait(RETRY).end == times)
         message = (await self.messages(RETRY))[-1]
         assert message.store_ms == self.clock.now_ms
         assert message.reconsume_times == times
@@ -125,7 +125,7 @@ async def test_more_retry_queues_than_the_topic_has_lose_nothing(stage):
     stage.pass_ms(1_000)
     count = stage.broker.topics[RETRY.topic].read_queues
     queues = [Queue(RETRY.topic, number) for number in range(count)]
-    await eventually(lambda: sum(stage.broker.store.bounds_now(queue).end for queue in queues) == 21)
+    await eventually(lambda: sum(stage.broker.store.bounds_nowait(queue).end for queue in queues) == 21)
 
 
 async def test_what_is_not_there_or_nobodys_to_hand_back_is_refused(stage):
@@ -176,7 +176,7 @@ async def test_a_message_sent_to_the_retry_topic_is_delayed_or_buried(stage, tim
         assert [(dead.body, dead.reconsume_times) for dead in await stage.messages(DEAD)] == [(b"hard", times)]
     else:
         stage.pass_ms(1_000)
-        await eventually(lambda: stage.broker.store.bounds_now(RETRY).end == 1)
+        await eventually(lambda: stage.broker.store.bounds_nowait(RETRY).end == 1)
         assert DEAD.topic not in stage.broker.topics
 
 

@@ -324,14 +324,15 @@ async def test_a_topic_made_by_a_send_is_in_the_route_when_the_send_is_answered(
 
 @pytest.mark.parametrize(("asked", "made"), [(1, 1), (4, 4), (8, 8), (100, 8), (0, 1), (-5, 1)])
 async def test_a_new_topic_has_the_queues_asked_for_up_to_the_templates(server, channel, asked, made):
-    await send(channel, "New", b"x", template_queues=asked)
+    await send(channel, "New", b"x", default_topic_queues=asked)
     topic = server.broker.topics["New"]
     assert (topic.read_queues, topic.write_queues, topic.permission) == (made, made, 6)
 
 
 async def test_first_sends_of_one_turn_make_the_topic_once(server, channel):
     answers = await asyncio.gather(
-        try_send(channel, "New", b"a", 3, template_queues=4), try_send(channel, "New", b"b", 0, template_queues=1)
+        try_send(channel, "New", b"a", 3, default_topic_queues=4),
+        try_send(channel, "New", b"b", 0, default_topic_queues=1),
     )
     assert [one.code for one in answers] == [0, 0]
     assert server.broker.topics["New"].write_queues == 4
@@ -388,7 +389,7 @@ async def test_with_synchronous_flush_the_answer_waits_for_the_disk(tmp_path, mo
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = [asyncio.ensure_future(send(channel, "T", b"safe")) for _ in range(10)]
         # Its place is taken, others are served, and nobody is told it is safe.
-        await eventually(lambda: server.broker.store.bounds_now(Queue("T", 0)).end == 11)
+        await eventually(lambda: server.broker.store.bounds_nowait(Queue("T", 0)).end == 11)
         assert (await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))).code == 0
         assert not any(one.done() for one in asked)
         disk.may.set()
@@ -411,7 +412,7 @@ async def test_a_property_that_ends_in_wait_is_no_wait(tmp_path, monkeypatch):
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = asyncio.ensure_future(send(channel, "T", b"safe", 0, named(MAY_WAIT="false")))
-        await eventually(lambda: server.broker.store.bounds_now(Queue("T", 0)).end == 2)
+        await eventually(lambda: server.broker.store.bounds_nowait(Queue("T", 0)).end == 2)
         await channel.request(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
         is_early = asked.done()
         disk.may.set()
@@ -440,7 +441,7 @@ async def test_a_stopping_broker_answers_the_sends_that_wait_for_the_disk(tmp_pa
         await send(channel, "T", b"makes the topic")
         disk = SlowDisk(server.broker.store, monkeypatch)
         asked = asyncio.ensure_future(try_send(channel, "T", b"in hand"))
-        await eventually(lambda: server.broker.store.bounds_now(Queue("T", 0)).end == 2)
+        await eventually(lambda: server.broker.store.bounds_nowait(Queue("T", 0)).end == 2)
         stopping = asyncio.ensure_future(server.stop())
         await eventually(lambda: server._serving.is_stopping)
         disk.may.set()

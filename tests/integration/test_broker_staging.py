@@ -189,7 +189,7 @@ async def test_messages_are_as_they_were_made(desk):
 
 
 async def test_waiting_pulls_are_answered_when_a_commit_comes(desk):
-    waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), hold_ms=20_000))
+    waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), long_poll_ms=20_000))
     await eventually(lambda: desk.broker.hold.count == 1)
     await desk.stage("a", blob("t", {1: [b"a"]}))
     assert not waiting.done()
@@ -419,7 +419,7 @@ async def test_a_broker_that_does_not_lead_serves_the_same(tmp_path):
         assert await commit_stages(session, second, SCOPE, 0, ["a"])
         assert not await commit_stages(session, first, SCOPE, 0, ["a"])
         assert (await query_ledger(session, first, SCOPE), await query_ledger(session, second, SCOPE)) == (0, 0)
-        found = await pull(brokers.channels[0], "t", 1, hold_ms=10_000)
+        found = await pull(brokers.channels[0], "t", 1, long_poll_ms=10_000)
         assert found.bodies == [b"a"]
 
 

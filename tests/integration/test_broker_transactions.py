@@ -93,7 +93,7 @@ class Stage:
         return Producer(channel, asked)
 
     async def messages(self, queue: Queue = T) -> list[StoredMessage]:
-        found = await self.broker.store.read(queue, self.broker.store.bounds_now(queue).first, count_max=1000)
+        found = await self.broker.store.read(queue, self.broker.store.bounds_nowait(queue).first, count_max=1000)
         return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
 
     async def bodies(self, queue: Queue = T) -> list[bytes]:
@@ -101,7 +101,7 @@ class Stage:
 
     async def scan(self, after_ms: int = 0) -> None:
         self.clock.now_ms += after_ms
-        await self.broker.transactions.ask_overdue()
+        await self.broker.transactions.check_overdue()
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ async def test_a_restart_reads_little_though_an_old_one_is_unfinished(stage):
         for number in range(1_100):
             await producer.end(await producer.begin(b"%d" % number), ROLL_BACK)
         await stage.scan(6_000)
-        await stage.broker.transactions.sum_up()
+        await stage.broker.transactions.write_summary()
         store = stage.broker.store
         assert await store.mark(HALF_MARK) == 1_101
         assert await store.mark(OP_MARK) >= 1_100
@@ -233,7 +233,7 @@ async def test_op_records_that_name_several_are_understood(stage):
         producer = await stage.producer()
         for number in range(5):
             await producer.begin(b"%d" % number)
-        stage.broker.store.append_now(OP_QUEUE, [Draft(body=b"0,2, 3,\xb2,", properties=FINISHED_TAG)])
+        stage.broker.store.append_nowait(OP_QUEUE, [Draft(body=b"0,2, 3,\xb2,", properties=FINISHED_TAG)])
         # As after a crash: nothing was summed up.
         stage.broker.transactions._halves.clear()
         await stage.broker.transactions._load()

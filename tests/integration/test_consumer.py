@@ -450,13 +450,13 @@ async def test_a_session_takes_one_consumer_of_a_group(stand):
 
 
 @pytest.mark.parametrize(
-    "appetite", [Prefetch(count_max=50), Prefetch(bytes_max=50_000, pull_bytes_max=20_000)], ids=["count", "bytes"]
+    "prefetch", [Prefetch(count_max=50), Prefetch(bytes_max=50_000, pull_bytes_max=20_000)], ids=["count", "bytes"]
 )
-async def test_never_more_is_in_hand_than_the_appetite_allows(stand, appetite):
+async def test_never_more_is_in_hand_than_the_appetite_allows(stand, prefetch):
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(300)])
     counts: list[int] = []
-    async with Consumer("readers", stand.name_servers, appetite=appetite) as consumer:
+    async with Consumer("readers", stand.name_servers, prefetch=prefetch) as consumer:
         await consumer.subscribe("T")
 
         async def slow(_: StoredMessage) -> None:
@@ -471,8 +471,8 @@ async def test_never_more_is_in_hand_than_the_appetite_allows(stand, appetite):
 async def test_an_appetite_smaller_than_a_pull_or_a_message_still_gets_through(stand):
     await stand.topic("T")
     await stand.put("T", ["x" * 1000 for _ in range(20)])
-    appetite = Prefetch(count_max=3, bytes_max=10, pull_bytes_max=5)
-    async with Consumer("readers", stand.name_servers, appetite=appetite) as consumer:
+    prefetch = Prefetch(count_max=3, bytes_max=10, pull_bytes_max=5)
+    async with Consumer("readers", stand.name_servers, prefetch=prefetch) as consumer:
         await consumer.subscribe("T")
         inbox = Inbox()
         await consumer.start(inbox)

@@ -201,13 +201,17 @@ class Sending:
         await asyncio.wait(self._tasks)
 
 
-@pytest.mark.parametrize("tend_interval_ms", [30_000, 100], ids=["routes kept", "routes asked for often"])
-async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledged_is_lost(pair, tend_interval_ms):
+@pytest.mark.parametrize("maintenance_interval_ms", [30_000, 100], ids=["routes kept", "routes asked for often"])
+async def test_when_a_broker_is_killed_the_other_goes_on_and_nothing_acknowledged_is_lost(
+    pair, maintenance_interval_ms
+):
     async with AsyncExitStack() as stack:
         producer = await stack.enter_async_context(Producer(pair.names))
         inboxes = []
         for _ in range(2):
-            session = await stack.enter_async_context(ClientSession(pair.names, tend_interval_ms=tend_interval_ms))
+            session = await stack.enter_async_context(
+                ClientSession(pair.names, maintenance_interval_ms=maintenance_interval_ms)
+            )
             inboxes.append(await reading(stack, Consumer("readers", session=session)))
 
         def received() -> set[str]:

@@ -272,7 +272,7 @@ async def test_without_the_guard_a_low_message_waits_as_long_as_there_are_high_o
 
 async def test_what_waits_in_one_lane_takes_no_room_from_another(stand):
     await put(stand, "high", ["h"] * 50)
-    async with Consumer("readers", stand.name_servers, appetite=Prefetch(count_max=10)) as consumer:
+    async with Consumer("readers", stand.name_servers, prefetch=Prefetch(count_max=10)) as consumer:
         await consumer.subscribe("T")
         gate = Gate()
         await consumer.start(gate, workers=1)

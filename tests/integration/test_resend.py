@@ -46,22 +46,22 @@ class Desk(Asking):
 
     async def refuses(self, **fields: object) -> str:
         """With a sentence, which is the answer; nothing was stored."""
-        before = self.broker.store.bounds_now(RETRY)
+        before = self.broker.store.bounds_nowait(RETRY)
         _, why = await self.refused(
             RequestCode.RESEND_MESSAGES, ResendMessages(**{"topic": "T", "group": "g", **fields})
         )
-        assert self.broker.store.bounds_now(RETRY) == before
+        assert self.broker.store.bounds_nowait(RETRY) == before
         return why
 
     async def stored(self, queue: Queue) -> list[StoredMessage]:
         """As it lies in the store."""
-        found = await self.broker.store.read(queue, self.broker.store.bounds_now(queue).first, count_max=1000)
+        found = await self.broker.store.read(queue, self.broker.store.bounds_nowait(queue).first, count_max=1000)
         return record.decode_all(found.tobytes()) if isinstance(found, Slice) else []
 
     async def pulled(self, queue: Queue = RETRY, *, group: str = "g", expression: str = "*") -> list[StoredMessage]:
         """All that a client gets of a queue."""
         at, found = 0, []
-        while at < self.broker.store.bounds_now(queue).end:
+        while at < self.broker.store.bounds_nowait(queue).end:
             header = headers.PullMessage(
                 group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
             )
@@ -163,7 +163,7 @@ async def test_the_queues_of_a_priority_are_resent_and_no_others(desk):
             queue = Queue("T", read_queue_id(part, priority))
             bodies = [f"{part} {priority.word} {number}".encode() for number in range(3)]
             await desk.broker.store.append(queue, [Draft(body=body) for body in bodies])
-            await desk.commit("g", queue, desk.broker.store.bounds_now(queue).end)
+            await desk.commit("g", queue, desk.broker.store.bounds_nowait(queue).end)
     assert (await desk.resend(begin=1, end=2, priority="low")).count == 4
     assert await desk.got() == [b"0 low 1", b"0 low 2", b"1 low 1", b"1 low 2"]
     assert "high, middle or low" in await desk.refuses(begin=0, end=1, priority="urgent")
@@ -182,7 +182,7 @@ async def test_trimmed_messages_are_skipped_and_counted(tmp_path):
         # Resent while all are there, read when some are gone.
         assert await desk.resend(begin=0, end=7) == headers.ResendMessagesResponse(8, 0, "g")
         await store.trim()
-        first = store.bounds_now(T).first
+        first = store.bounds_nowait(T).first
         assert first == 3
         assert [body[:1] for body in await desk.got()] == [b"y", b"y", b"y", b"z", b"z"]
         # Resent when some are gone already.
@@ -285,7 +285,7 @@ async def test_one_that_fails_again_is_retried_as_a_message_by_itself(desk):
     await desk.done(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendMessageBack(again.physical_offset, "g", 1))
     desk.clock.now_ms += 1_000
     desk.broker.delay.wake()
-    await eventually(lambda: desk.broker.store.bounds_now(RETRY).end == 2)
+    await eventually(lambda: desk.broker.store.bounds_nowait(RETRY).end == 2)
     _, retried = await desk.stored(RETRY)
     assert (retried.body, retried.reconsume_times, retried.properties["RETRY_TOPIC"]) == (b"3", 1, "T")
     assert "__REF" not in retried.properties
@@ -329,7 +329,7 @@ async def test_others_are_served_while_thousands_are_resent(desk):
     seen = []
     while not resending.done():
         await desk.ask(RequestCode.GET_MAX_OFFSET, headers.QueueRequest("T", 0))
-        seen.append(int(desk.broker.store.bounds_now(RETRY).end))
+        seen.append(int(desk.broker.store.bounds_nowait(RETRY).end))
     assert (await resending).code == ResponseCode.SUCCESS
     assert any(0 < at < 5_010 for at in seen), "answered in the middle of it"
     assert len(await desk.got()) == 5_010
@@ -485,7 +485,7 @@ async def test_several_brokers_resend_what_they_have_or_none_does(tmp_path):
 
         with pytest.raises(Refused, match="has read nothing"):
             await admin.resend("T", group="g", from_ms=0)
-        assert [store.bounds_now(RETRY).end for store in stores] == [0, 0], "the one that could have, has not"
+        assert [store.bounds_nowait(RETRY).end for store in stores] == [0, 0], "the one that could have, has not"
         with pytest.raises(Refused, match="on other, sparrow"):
             await admin.resend("T", group="g", begin=0, end=0)
         assert await admin.resend("T", group="g", begin=0, end=0, broker="sparrow") == ResendResult(1, 0, ("g",))
@@ -493,7 +493,7 @@ async def test_several_brokers_resend_what_they_have_or_none_does(tmp_path):
         await admin.reset_offsets("g", "T", "last")
         assert await admin.resend("T", from_ms=0, dry_run=True) == ResendResult(3, 0, ("g",))
         assert await admin.resend("T", from_ms=0) == ResendResult(3, 0, ("g",))
-        assert [store.bounds_now(RETRY).end for store in stores] == [3, 1]
+        assert [store.bounds_nowait(RETRY).end for store in stores] == [3, 1]
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
@@ -517,12 +517,12 @@ async def test_the_command_resends_and_asks_before_it_does_so_to_all(stand):
     assert done.stdout == "2 messages would be resent to g.\n", done.stderr
     done = await run(stand, "T", "--group", "g", "--ids", "0", "1")
     assert done.stdout == "2 messages resent to g.\n", done.stderr
-    assert store.bounds_now(Queue("%RETRY%g", 0)).end == 2
+    assert store.bounds_nowait(Queue("%RETRY%g", 0)).end == 2
 
     done = await run(stand, "T", "--time", "2020-01-01", "2100-01-01T10:00+02:00", said="n\n")
     assert "3 messages would be resent to g, h. Go on?" in done.stdout
     assert done.returncode == 1
-    assert store.bounds_now(Queue("%RETRY%h", 0)).end == 0
+    assert store.bounds_nowait(Queue("%RETRY%h", 0)).end == 0
     done = await run(stand, "T", "--time", "0", "99999999999999", "--yes")
     assert done.stdout == "3 messages resent to g, h.\n", done.stderr
 

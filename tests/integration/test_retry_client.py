@@ -135,7 +135,7 @@ async def test_a_message_whose_record_is_gone_is_sent_again_from_here(stand: Sta
     async with Consumer("readers", stand.name_servers) as consumer:
         await consumer.subscribe("T")
         (message,) = await consumer.poll(1, timeout_ms=10_000)
-        await eventually(lambda: consumer.session.route_now("%RETRY%readers") or consumer.members_changed())
+        await eventually(lambda: consumer.session.cached_route("%RETRY%readers") or consumer.on_members_changed())
         message.physical_offset = PhysicalOffset(1 << 40)
         giving_back = RetrySender(consumer.session, "readers", retries_max=3)
         assert await giving_back.give_back(queue_of("T"), message, level=1)

@@ -177,7 +177,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
 
 async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
     for number in range(20):
-        waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, hold_ms=10_000))
+        waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
         begun = time.monotonic()
         await send(stand.channel, "t", str(number).encode())
@@ -188,7 +188,7 @@ async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) 
 
 async def test_a_pull_that_waits_in_vain_is_answered_in_its_time(stand: Stand) -> None:
     begun = time.monotonic()
-    answer = await try_pull(stand.channel, "t", MIDDLE, 0, hold_ms=300)
+    answer = await try_pull(stand.channel, "t", MIDDLE, 0, long_poll_ms=300)
     assert answer.code == ResponseCode.PULL_NOT_FOUND
     assert 0.3 <= time.monotonic() - begun < 2
 
@@ -296,7 +296,7 @@ async def test_retries_come_after_growing_delays_and_end_in_the_dead_letters(tmp
 async def comes(desk: Asking, queue: Queue, offset: int) -> StoredMessage:
     """The message at a place, once it is there."""
     async with asyncio.timeout(5):
-        while not (found := (await pull(desk.channel, queue.topic, queue.id, offset, hold_ms=1_000)).messages):
+        while not (found := (await pull(desk.channel, queue.topic, queue.id, offset, long_poll_ms=1_000)).messages):
             pass
     return found[0]
 
@@ -379,7 +379,7 @@ async def test_a_producer_that_does_not_say_is_asked(tmp_path: Path, database_ur
         inbox = Inbox()
         async with (
             reading(stand, inbox),
-            Producer(stand.name_servers, group="shop", transaction_listener=check) as producer,
+            Producer(stand.name_servers, group="shop", transaction_checker=check) as producer,
         ):
             for message in (Message.of("t", "done", priority="low"), Message.of("t", "undone")):
                 await producer.send_in_transaction(message, lambda _: TransactionState.UNKNOWN)
@@ -399,7 +399,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(tmp
         async def check(_: StoredMessage) -> TransactionState:
             return TransactionState.COMMIT
 
-        async with Producer(stand.name_servers, group="shop", transaction_listener=check) as heir:
+        async with Producer(stand.name_servers, group="shop", transaction_checker=check) as heir:
             await heir.send(Message.of("t", "hello"))
             async with asyncio.timeout(5):
                 while await everything(stand.channel) != [b"hello", b"orphan"]:
@@ -661,7 +661,7 @@ async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_o
         async with asyncio.timeout(20):
             while (await slow_send(stand.channel, b"after")).code != ResponseCode.SUCCESS:
                 await asyncio.sleep(0.1)
-        waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, 2, hold_ms=5_000))
+        waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, 2, long_poll_ms=5_000))
         await send(stand.channel, "t", b"woken")
         assert (await waiting).code == ResponseCode.SUCCESS
         assert await everything(stand.channel) == [b"before", b"after", b"woken"]

@@ -208,7 +208,7 @@ async def test_a_topic_deleted_and_made_again_elsewhere_loses_nothing_that_is_ac
 async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew) -> None:
     waits = []
     for number in range(20):
-        waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, hold_ms=10_000))
+        waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: two.brokers[1].broker.hold.count == 1)
         await send(two.channels[0], "t", str(number).encode())
         begun = time.monotonic()
@@ -225,7 +225,7 @@ async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew)
 async def test_a_pull_that_waits_is_woken_though_somebody_else_saw_the_message_first(two: Crew) -> None:
     """Whatever makes a broker look: another reader, a question for the end of the queue, the look at everything."""
     for number in range(60):
-        waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, hold_ms=10_000))
+        waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
         await eventually(lambda: two.brokers[1].broker.hold.count == 1)
         await send(two.channels[0], "t", str(number).encode())
         assert len(await everything(two.channels[1])) == number + 1
@@ -255,7 +255,7 @@ async def test_a_broker_that_stands_still_amid_a_transaction_does_not_keep_the_o
         pytest.skip("it has no server that could end a transaction of somebody who stands still")
     await send(two.channels[1], "t", b"before")
     store = store_of(two.brokers[0])
-    lane = store.catalogue.lane(Queue("t", MIDDLE))
+    lane = store.catalog.lane(Queue("t", MIDDLE))
     answer = None
     with contextlib.suppress(StoreDatabaseUnreachable):  # who stood still finds its connection gone
         async with store.database.transaction() as session:
@@ -379,7 +379,7 @@ async def test_a_delayed_message_that_a_lesser_broker_took_is_delivered(two: Cre
     assert two.numbers == [0, 1]
     begun = time.monotonic()
     await send(two.channels[1], "t", b"later", 0, named(DELAY="1"))
-    await try_pull(two.channels[1], "t", MIDDLE, 0, hold_ms=10_000)
+    await try_pull(two.channels[1], "t", MIDDLE, 0, long_poll_ms=10_000)
     passed = time.monotonic() - begun
     assert await everything(two.channels[1]) == [b"later"]
     assert 1 <= passed < 2
@@ -434,7 +434,7 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
 ) -> None:
     """Between a leader's look at what is due and its delivery, one is cancelled and another comes."""
     store, hour_ms = store_of(two.brokers[0]), str(int(time.time() * 1000) + 3_600_000)
-    at_other, append_with = two.brokers[1].broker.delay, store.append_with
+    at_other, append_in_transaction = two.brokers[1].broker.delay, store.append_in_transaction
     assert isinstance(at_other, SqlDelayScheduler)
     came = asyncio.Event()
 
@@ -443,9 +443,9 @@ async def test_a_message_that_waits_is_not_taken_for_one_that_waited_before(
             assert await at_other.cancel("t", "A", 1)
             await send(two.channels[1], "t", b"new", 0, named(TIMER_DELIVER_MS=hour_ms))
             came.set()
-        return await append_with(*words)
+        return await append_in_transaction(*words)
 
-    monkeypatch.setattr(store, "append_with", later)
+    monkeypatch.setattr(store, "append_in_transaction", later)
     await send(two.channels[0], "t", b"cancelled", 0, named(UNIQ_KEY="A", TIMER_DELIVER_MS=hour_ms))
     await store.database.change("UPDATE hermes_delay SET due = 1")  # the hour is over
     async with asyncio.timeout(10):
@@ -515,5 +515,5 @@ async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Cre
             await producer.send(Message.of("t", str(number)))
         await stopping
         await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
-        assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalogue.lanes
+        assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalog.lanes
         assert two.brokers[1].broker.name == NAME

@@ -71,7 +71,7 @@ class SqlPopper(Popper):
 
     def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
         """What whoever leads next would find, a moment later."""
-        return self.broker.store.committed_now(self.group, queue)
+        return self.broker.store.committed_nowait(self.group, queue)
 
     async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
         answer = await self.ask(
@@ -153,7 +153,7 @@ async def test_what_is_not_at_hand_is_read_from_the_database(database_url, tmp_p
     async with popping_on(database_url, tmp_path) as popper:
         every = await popper.fill(each=50)
     async with popping_on(database_url, tmp_path) as popper:
-        assert popper.broker.store.read_now(MIDDLE[0], 0) is None
+        assert popper.broker.store.read_nowait(MIDDLE[0], 0) is None
         got: list[Got] = []
         while some := await popper.pop():
             got += some
@@ -234,7 +234,7 @@ async def test_what_comes_too_often_is_buried(popper):
     (again,) = await popper.comes_again(1, invisible_ms=10)
     assert again.message.reconsume_times == 1
     await popper.passes(10)
-    await eventually(lambda: popper.broker.store.bounds_now(Queue("%DLQ%G", 0)).end == 1)
+    await eventually(lambda: popper.broker.store.bounds_nowait(Queue("%DLQ%G", 0)).end == 1)
     (dead,) = await popper.stored("%DLQ%G")
     assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"x", "t")
     await eventually(lambda: popper.stored_at(Queue("%RETRY%G_t", 0)) == 1)
@@ -445,7 +445,7 @@ async def test_a_notification_tells_whether_there_is_something_and_waits_for_it(
 
     async def notified(poll_ms: int) -> bool:
         header = NotificationRequest("G", "t", -1, poll_ms, popper.clock())
-        answer = await popper.ask(RequestCode.NOTIFICATION, header, hold_ms=poll_ms)
+        answer = await popper.ask(RequestCode.NOTIFICATION, header, long_poll_ms=poll_ms)
         return headers.read(NotificationResponse, answer.ext).has_message
 
     assert await notified(0) is False
@@ -459,8 +459,8 @@ async def test_a_pop_of_one_queue_waits_also_when_the_database_had_to_be_asked(p
     await send(popper.channel, "t", b"x")
     await popper.acked(*await popper.pop(queue_id=1))
     store = store_of(popper.server)
-    store._views[store.catalogue.lane(MIDDLE[0]).number].forget()
-    assert store.read_now(MIDDLE[0], 1) is None
+    store._views[store.catalog.lane(MIDDLE[0]).number].forget()
+    assert store.read_nowait(MIDDLE[0], 1) is None
     waiting = asyncio.create_task(popper.try_pop(queue_id=1, poll_ms=8_000))
     await eventually(lambda: popper.broker.hold.count == 1)
     await send(popper.channel, "t", b"y")
@@ -655,8 +655,8 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
     await other.broker.topics.delete("t")
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))
     await send(other.channel, "t", b"new")
-    lane = store_of(two.brokers[1]).catalogue.lane(Queue("t", 1))
-    await eventually(lambda: store_of(two.brokers[0]).catalogue.lanes.get(Queue("t", 1)) == lane)
+    lane = store_of(two.brokers[1]).catalog.lane(Queue("t", 1))
+    await eventually(lambda: store_of(two.brokers[0]).catalog.lanes.get(Queue("t", 1)) == lane)
     assert bodies_of(await leader.pop()) == [b"new"]
 
 
@@ -709,7 +709,7 @@ async def test_nothing_is_lost_while_leaders_change(two):
         leader = pair[two.numbers.index(0)]
         retries = Queue("%RETRY%G_t", 0)
         while leader.stored_at(Queue("t", 1)) != len(every) or (
-            (leader.stored_at(retries) or 0) != leader.broker.store.bounds_now(retries).end  # there need not be any
+            (leader.stored_at(retries) or 0) != leader.broker.store.bounds_nowait(retries).end  # there need not be any
         ):
             await leader.acked(*await leader.pop())
             await asyncio.sleep(0.001)

@@ -46,11 +46,11 @@ async def fill(store: SqlStore, queue: Queue, count: int, *, keys: str = "") -> 
 async def trimmed(store: SqlStore, settings: SqlSettings = SETTINGS, *, later_ms: int = 2 * HOUR_MS) -> TrimReport:
     """Trim as if it were later."""
     await store.committing.flush()
-    return await trim(store.database, store.catalogue, settings, clock.now_ms() + later_ms, grace_s=0)
+    return await trim(store.database, store.catalog, settings, clock.now_ms() + later_ms, grace_s=0)
 
 
 def lane_of(store: SqlStore, queue: Queue) -> Lane:
-    return store.catalogue.lanes[queue]
+    return store.catalog.lanes[queue]
 
 
 async def count(store: SqlStore, table: str, where: str = "1 = 1") -> int:
@@ -141,7 +141,7 @@ async def test_nothing_goes_that_is_to_be_sent_again(store: SqlStore) -> None:
     await fill(store, MIDDLE, 350)
     lane = lane_of(store, MIDDLE)
     for group in ("g", "h"):
-        await store.resends.open_group(group, lane)
+        await store.resends.register_group(group, lane)
     await store.resends.ask(lane, "g", 130, 140)
     await trimmed(store)
     first = 129 if store.database.kind == "sqlite" else 100
@@ -258,7 +258,7 @@ async def test_others_append_and_read_while_old_messages_go(database_url: str, s
 
         async def keep() -> None:
             while len(seen) < total:
-                await trim(store.database, store.catalogue, settings, clock.now_ms() + HOUR_MS, grace_s=0.01)
+                await trim(store.database, store.catalog, settings, clock.now_ms() + HOUR_MS, grace_s=0.01)
 
         await reader.commit("g", MIDDLE, 0)
         await reader.committing.flush()

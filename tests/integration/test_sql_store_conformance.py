@@ -43,7 +43,7 @@ class TestSqlStore(StoreConformance):
         everybody = [store, *opened[-3:]]
         for number in range(6):
             group = [portion(OTHER, "x"), portion(Q0, *(f"{number}.{n}" for n in range(700))), portion(Q1, "c")]
-            done = await asyncio.gather(*(each.append_group("query", number, group) for each in everybody))
+            done = await asyncio.gather(*(each.append_atomically("query", number, group) for each in everybody))
             assert sorted(done) == [False, False, False, True]
         for each in everybody:
             assert (await each.bounds(Q0), await each.bounds(OTHER)) == (QueueBounds(0, 4200), QueueBounds(0, 6))
@@ -54,7 +54,7 @@ class TestSqlStore(StoreConformance):
 
         async def appended(each: SqlStore, scope: str, *queues) -> None:
             for number in range(10):
-                assert await each.append_group(scope, number, [portion(queue, scope, scope) for queue in queues])
+                assert await each.append_atomically(scope, number, [portion(queue, scope, scope) for queue in queues])
                 await each.append(queues[0], [draft("single")])
 
         await asyncio.gather(
@@ -70,10 +70,10 @@ class TestSqlStore(StoreConformance):
     async def test_a_broker_that_waits_is_told_of_a_group_that_another_appended(self, store, database_url, opened):
         grown: list[tuple[object, int]] = []
         waiting = await SqlStore.open(
-            database_url, on_growth=lambda queue, end: grown.append((queue, end)), waited_for=lambda: [Q0, OTHER]
+            database_url, on_growth=lambda queue, end: grown.append((queue, end)), awaited_queues=lambda: [Q0, OTHER]
         )
         opened.append(waiting)
-        await store.append_group("query", 0, [portion(Q0, "a", "b"), portion(OTHER, "c")])
+        await store.append_atomically("query", 0, [portion(Q0, "a", "b"), portion(OTHER, "c")])
         async with asyncio.timeout(10):
             while {(Q0, 2), (OTHER, 1)} - set(grown):
                 await asyncio.sleep(0.001)
@@ -85,7 +85,7 @@ class TestSqlStore(StoreConformance):
         for name in (Q0.topic, OTHER.topic):
             await store.put_topic(topic(name))
         sent = [f"{n}" for n in range(1500)]
-        assert await store.append_group("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
+        assert await store.append_atomically("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
         assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]
         assert await store.bounds(OTHER) == QueueBounds(0, 1500)
 
@@ -100,9 +100,9 @@ class TestSqlStore(StoreConformance):
 
         monkeypatch.setattr(bulk_insert, "_insert_keys", fails_the_second_time)
         with pytest.raises(RuntimeError):
-            await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
+            await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
         assert (await store.bounds(Q0), await store.ledger("query")) == (QueueBounds(0, 0), None)
-        assert await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
+        assert await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")])
         assert await read_all(store, Q0) == [b"a"]
 
     async def test_a_group_whose_answer_is_lost_is_appended_once(self, store, monkeypatch):
@@ -122,22 +122,22 @@ class TestSqlStore(StoreConformance):
                     raise StoreDatabaseUnreachable("here", "after the commit")
 
         monkeypatch.setattr(store.database, "transaction", Losing)
-        assert await store.append_group("query", 0, [portion(Q0, "a"), portion(OTHER, "b")]) is True
+        assert await store.append_atomically("query", 0, [portion(Q0, "a"), portion(OTHER, "b")]) is True
         monkeypatch.undo()
         assert await read_all(store, Q0) == [b"a"]
-        assert await store.append_group("query", 0, [portion(Q0, "a")]) is False
+        assert await store.append_atomically("query", 0, [portion(Q0, "a")]) is False
 
     async def test_a_database_from_before_there_was_a_ledger_gets_one(self, store, reopen):
         await store.database.change("DROP TABLE hermes_ledger")
         store = await reopen()
         assert await store.ledger("query") is None
-        assert await store.append_group("query", 0, [portion(Q0, "a")])
+        assert await store.append_atomically("query", 0, [portion(Q0, "a")])
 
     async def test_the_ledger_forgets_what_has_been_silent_for_months(self, store):
-        await store.append_group("idle", 1, [])
+        await store.append_atomically("idle", 1, [])
         now_ms = store._now_ms() + retention.LEDGER_SCOPE_AGE_MAX_MS + 60_000
         store._now_ms = lambda: now_ms
-        await store.append_group("busy", 1, [])
-        trimmed = await retention.trim(store.database, store.catalogue, store.settings, now_ms, grace_s=0)
+        await store.append_atomically("busy", 1, [])
+        trimmed = await retention.trim(store.database, store.catalog, store.settings, now_ms, grace_s=0)
         assert trimmed.scopes == 1
         assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 1)

@@ -95,7 +95,7 @@ def numbers(count: int, start: int = 1) -> list[Draft]:
 
 
 def lane(store: SqlStore, queue: Queue) -> Lane:
-    return store.catalogue.lane(queue)
+    return store.catalog.lane(queue)
 
 
 def ids(found: Sequence[StoredMessage]) -> list[int]:
@@ -134,7 +134,7 @@ async def insert(store: SqlStore, into: str, **values: object) -> int:
 
 
 async def insert_message(store: SqlStore, **values: object) -> int:
-    word = {"body": b"", "source_ip": 0, "token": store.catalogue.anonymous, "timestamp": 1, "properties": b""}
+    word = {"body": b"", "source_ip": 0, "token": store.catalog.anonymous, "timestamp": 1, "properties": b""}
     return await insert(store, f"msg_high_{TOPIC}", **(word | values))
 
 
@@ -348,7 +348,7 @@ async def test_c04_a_message_names_its_producers_token_by_number(store):
     signed.token = token.id
     await store.append_soon(HIGH, [signed])
     await store.append_soon(HIGH, [draft("from nobody")])
-    assert await column(store, "token", "msg_high_testtopic") == [231, store.catalogue.anonymous]
+    assert await column(store, "token", "msg_high_testtopic") == [231, store.catalog.anonymous]
 
 
 async def test_c05_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
@@ -421,7 +421,7 @@ async def test_c07_a_sender_cannot_say_what_only_the_broker_says(store, open_sto
 
 async def test_c08_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_back(store):
     await store.resends.ask(lane(store, LOW), "g", 1, 1)
-    resend_lane = store.catalogue.resend_lanes[LOW]
+    resend_lane = store.catalog.resend_lanes[LOW]
     with pytest.raises(ZeroDivisionError):
         async with store.database.transaction() as session:
             assert (await take_ids(session, resend_lane, 3, 1))[0] == 2
@@ -436,7 +436,7 @@ async def test_c08_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_b
 async def test_c09_a_resend_without_a_group_is_for_every_durable_group_and_one_with_a_group_for_that_only(store):
     await store.append(LOW, numbers(9))
     for group in ("g1", "g2"):
-        await store.resends.open_group(group, lane(store, LOW))
+        await store.resends.register_group(group, lane(store, LOW))
     await store.resends.ask(lane(store, LOW), None, 1, 2)
     await store.resends.ask(lane(store, LOW), "g2", 7, 7)
     assert await column(store, "group_id", "resend_low_testtopic") == [None, "g2"]
@@ -446,7 +446,7 @@ async def test_c09_a_resend_without_a_group_is_for_every_durable_group_and_one_w
 
 async def test_c10_a_range_includes_both_its_ends(store):
     await store.append(LOW, numbers(20))
-    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.register_group("g", lane(store, LOW))
     await store.resends.ask(lane(store, LOW), "g", 17, 17)
     assert await column(store, "start", "resend_low_testtopic") == [17]
     assert await column(store, "end", "resend_low_testtopic") == [17]
@@ -541,7 +541,7 @@ async def test_c17_a_priority_is_high_middle_or_low(store):
 async def test_c18_progress_in_resends_is_apart_from_progress_in_messages(store, open_store):
     await store.append(LOW, numbers(9))
     await store.commit("g", LOW, 9)
-    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.register_group("g", lane(store, LOW))
     for message_id in (2, 4):
         await store.resends.ask(lane(store, LOW), "g", message_id, message_id)
     assert await resent(store, "g", LOW) == [2, 4]
@@ -560,7 +560,7 @@ async def test_c18_a_deleted_group_is_forgotten_by_resends_too(store):
     await store.append(LOW, numbers(9))
     await store.commit("g", LOW, 9)
     for group in ("g", "other"):
-        await store.resends.open_group(group, lane(store, LOW))
+        await store.resends.register_group(group, lane(store, LOW))
     await store.delete_group("g")
     assert await store.resends.groups(lane(store, LOW)) == ["other"]
     assert await store.committed("g", LOW) is None
@@ -612,7 +612,7 @@ async def test_c19_every_name_of_a_token_can_be_issued(store):
     for name in ("anonymous", "nobody", "admin", "root"):
         await store.put_token(Token(id=0, name=name, kind="c", secret=bytes(SECRET_BYTES), created_ms=1))
         assert (await store.tokens())[name].kind == "c"
-        assert (await store.tokens())[name].id != store.catalogue.anonymous
+        assert (await store.tokens())[name].id != store.catalog.anonymous
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -757,8 +757,8 @@ async def test_s07_a_group_does_not_go_back_by_committing(store):
     await store.append(HIGH, numbers(20))
     await store.commit("g", HIGH, 1)
     await store.committing.flush()
-    await store.committing.commit_fenced("g", lane(store, HIGH), 10, 1)
-    await store.committing.commit_fenced("g", lane(store, HIGH), 7, 1)
+    await store.committing.commit_with_epoch("g", lane(store, HIGH), 10, 1)
+    await store.committing.commit_with_epoch("g", lane(store, HIGH), 7, 1)
     assert await column(store, "offset", "offset_testtopic") == [10]
 
 
@@ -766,13 +766,13 @@ async def test_s07_whoever_comes_with_an_old_epoch_changes_nothing(store):
     await store.append(HIGH, numbers(20))
     await store.commit("g", HIGH, 1)
     await store.committing.flush()
-    await store.committing.commit_fenced("g", lane(store, HIGH), 10, 5)
+    await store.committing.commit_with_epoch("g", lane(store, HIGH), 10, 5)
     with pytest.raises(CommitFenced, match="'g'"):
-        await store.committing.commit_fenced("g", lane(store, HIGH), 15, 4)
+        await store.committing.commit_with_epoch("g", lane(store, HIGH), 15, 4)
     await store.commit("g", HIGH, 16)  # this process knows of no epoch at all
     await store.committing.flush()
     assert await store.database.rows('SELECT "offset", epoch FROM offset_testtopic') == [(10, 5)]
-    await store.committing.commit_fenced("g", lane(store, HIGH), 12, 5)
+    await store.committing.commit_with_epoch("g", lane(store, HIGH), 12, 5)
     assert await column(store, "offset", "offset_testtopic") == [12]
 
 
@@ -794,7 +794,7 @@ async def test_s08_a_resend_reaches_its_group_in_order_and_no_other(store, open_
         reader = await open_for_group(store, TOPIC, group)
         await reader.read(100)
         await reader.commit()
-        await store.resends.open_group(group, lane(store, LOW))
+        await store.resends.register_group(group, lane(store, LOW))
     await store.resends.ask(lane(store, LOW), "g1", 1, 5, token=231)
     other = await open_store()
     assert await resent(other, "g1", LOW) == [1, 2, 3, 4, 5]
@@ -815,7 +815,7 @@ async def test_s09_a_resend_is_a_groups_only(store):
 async def test_s09_a_low_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, [draft(f"{priority_of_queue(queue.id).word} {number}") for number in range(1, 4)])
-    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.register_group("g", lane(store, LOW))
     await store.resends.ask(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resends.next("g", lane(store, LOW)))[0]
     found = await read_span(store, LOW, start - 1, end)
@@ -825,7 +825,7 @@ async def test_s09_a_low_range_is_read_from_the_low_table(store):
 
 async def test_s10_messages_that_retention_took_are_passed_over_and_counted(store, open_store):
     await store.append(LOW, numbers(20))
-    await store.resends.open_group("g", lane(store, LOW))
+    await store.resends.register_group("g", lane(store, LOW))
     await store.resends.ask(lane(store, LOW), "g", 3, 12)
     await trimmed(store, LOW, 8)
     other = await open_store()
@@ -869,7 +869,7 @@ async def test_p1_ids_are_given_out_committed_and_seen_in_one_order(store, open_
                 f'INSERT INTO "{of.table}" (id, body, source_ip, token, "timestamp", properties)'
                 " VALUES (1, :body, 0, :token, 1, :properties)",
                 body=b"first",
-                token=store.catalogue.anonymous,
+                token=store.catalog.anonymous,
                 properties=b"",
             )
     except ZeroDivisionError:

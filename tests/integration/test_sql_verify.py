@@ -33,8 +33,8 @@ async def store(database_url: str) -> AsyncIterator[SqlStore]:
                 await opened.append(queue, [draft("x", keys=f"a-{start + at} b-{start + at} c") for at in range(10)])
             await opened.commit("g", queue, 30)
         await opened.committing.flush()
-        await opened.resends.open_group("g", opened.catalogue.lanes[MIDDLE])
-        await opened.resends.ask(opened.catalogue.lanes[MIDDLE], "g", 3, 5)
+        await opened.resends.register_group("g", opened.catalog.lanes[MIDDLE])
+        await opened.resends.ask(opened.catalog.lanes[MIDDLE], "g", 3, 5)
         yield opened
 
 
@@ -111,7 +111,7 @@ async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
 async def test_messages_that_retention_took_are_not_missed(store: SqlStore) -> None:
     await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
     settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
-    assert (await trim(store.database, store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
+    assert (await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
     assert await findings(store) == []
 
 
@@ -123,7 +123,7 @@ async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
         while not is_over:
             await store.append(MIDDLE, [draft("x", keys="a b c") for _ in range(50)])
             await store.commit("g", MIDDLE, (await store.bounds(MIDDLE)).end)
-            await trim(store.database, store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)
+            await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
 
     async with asyncio.TaskGroup() as work:
         work.create_task(change())
@@ -134,7 +134,7 @@ async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
 
 
 async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_behind_it(store: SqlStore) -> None:
-    lane = store.catalogue.lanes[MIDDLE]
+    lane = store.catalog.lanes[MIDDLE]
     assert await skip_ids(store.database, lane.number, 251, "the backup was a day old", clock.now_ms()) == [(31, 251)]
     assert await findings(store) == []
     appended = await store.append(MIDDLE, [draft("after it")])
@@ -146,7 +146,7 @@ async def test_a_registered_hole_is_no_finding_and_reading_and_appending_go_on_b
 
 
 async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore) -> None:
-    lane = store.catalogue.lanes[MIDDLE]
+    lane = store.catalog.lanes[MIDDLE]
     await store.database.change("UPDATE hermes_lane SET next_id = 20, last_ts = 1 WHERE lane = :lane", lane=lane.number)
     await store.database.change("DELETE FROM msg_middle_orders WHERE id = 25")
     assert await skip_ids(store.database, lane.number, 31, "the lane's row was old", clock.now_ms()) == [(25, 26)]
@@ -154,7 +154,7 @@ async def test_skipping_past_messages_that_are_there_keeps_them(store: SqlStore)
 
 
 async def test_skipping_backwards_or_in_no_lane_is_refused(store: SqlStore) -> None:
-    lane = store.catalogue.lanes[MIDDLE]
+    lane = store.catalog.lanes[MIDDLE]
     with pytest.raises(Refused, match="only skip forwards"):
         await skip_ids(store.database, lane.number, 31, "why", 0)
     with pytest.raises(Refused, match="no lane 999"):

@@ -241,7 +241,7 @@ async def test_a_trimmed_queue_starts_at_0_and_its_groups_move_with_it(
     settings = SqlSettings(partition_rows=1000, retention_hours=0)
     await database_store.commit("slow", ORDERS, 1002)
     await database_store.committing.flush()
-    await trim(database_store.database, database_store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)
+    await trim(database_store.database, database_store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
     first, end = await database_store.bounds(ORDERS)
     assert 0 < first <= 1002
     await database_store.commit("behind", ORDERS, 3)
@@ -262,7 +262,7 @@ async def test_retention_between_two_runs_is_said_and_survived(database_store: S
     settings = SqlSettings(partition_rows=1000, retention_hours=0)
     await database_store.commit("g", ORDERS, 1000)
     await database_store.committing.flush()
-    await trim(database_store.database, database_store.catalogue, settings, clock.now_ms() + 1000, grace_s=0)
+    await trim(database_store.database, database_store.catalog, settings, clock.now_ms() + 1000, grace_s=0)
     assert (await database_store.bounds(ORDERS)).first == 1000
     done = await into_log(database_store, other_log, chosen=["orders"])
     assert "orders/0: 500 messages were gone before they could be copied" in done.notes
@@ -357,7 +357,7 @@ async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: P
     assert (code, "holds together" in text) == (0, True), text
     async with await SqlStore.open(database_url) as store:
         await store.database.change("DELETE FROM msg_middle_orders WHERE id = 7")
-        lane = store.catalogue.lanes[MIDDLE_ORDERS].number
+        lane = store.catalog.lanes[MIDDLE_ORDERS].number
     code, text = await asyncio.to_thread(run, "check", database_url)
     assert code == 1
     assert "id 7 is missing" in text

@@ -61,10 +61,10 @@ def fill(store: LogStore, clock: Clock, count: int, *, seed: int = 1) -> None:
         drafts = [draft(rng.randbytes(size), tags=rng.choice(["", "red", "blue", "größe"])) for size in sizes]
         if rng.random() < 0.1:
             drafts.append(draft("half", sys_flag=4))
-        store.append_now(queue, drafts)
+        store.append_nowait(queue, drafts)
         clock.ms += rng.randrange(3)
         if number % 97 == 50:
-            store._upkeep.checkpoint()
+            store._maintenance.checkpoint()
 
 
 def records(parts: Iterator[SegmentRecords]) -> list[bytes]:
@@ -138,7 +138,7 @@ async def test_a_killed_store_without_queue_files_reads_the_same(store: LogStore
 
 async def test_a_closed_store_reads_the_same(store: LogStore, clock: Clock, tmp_path: Path) -> None:
     fill(store, clock, 120)
-    store.close_now()
+    store.close_blocking()
     closed = shutil.copytree(store.path, tmp_path / "closed")
     async with LogStore(closed, small(), now_ms=clock) as again:
         await assert_same(again, store.path)
@@ -169,11 +169,11 @@ async def test_a_queue_emptied_by_retention_keeps_its_end(store: LogStore, clock
     for _ in range(2):  # the segment with the last of them has younger ones, too
         clock.ms += 100 * HOUR_MS
         for _ in range(40):
-            store.append_now(Queue("events", 0), [draft(bytes(200))])
+            store.append_nowait(Queue("events", 0), [draft(bytes(200))])
     assert await store.trim() > 0
     assert StoreDirectory(store.path).bounds("orders") == {id: (end, end) for id, end in ends.items()}
     await assert_same(store, store.path)
-    store.close_now()
+    store.close_blocking()
     shutil.rmtree(store.path / "consumequeue")
     async with LogStore(store.path, small(), now_ms=clock) as again:
         assert not (store.path / "consumequeue" / "orders").exists()
@@ -185,7 +185,7 @@ async def test_a_writer_at_work_is_followed_without_a_hole(store: LogStore, cloc
 
     def write() -> None:
         for number in range(1500):
-            store.append_now(Queue("orders", number % 3), [draft(f"{number}".ljust(150))])
+            store.append_nowait(Queue("orders", number % 3), [draft(f"{number}".ljust(150))])
         done.set()
 
     writer = threading.Thread(target=write)
@@ -211,15 +211,15 @@ async def test_a_writer_at_work_is_followed_without_a_hole(store: LogStore, cloc
 @pytest.mark.parametrize("body_bytes", [20, 900])
 async def test_a_group_is_seen_once_all_of_it_is_there(store: LogStore, tmp_path: Path, body_bytes: int) -> None:
     """Cut before each of its records in turn, over one segment and over several, behind another that is whole."""
-    store.append_now(Queue("orders", 0), [draft("before")])
+    store.append_nowait(Queue("orders", 0), [draft("before")])
     bodies = [bytes([number]) * body_bytes for number in range(12)]
     encoded = columns.encode(pa.array(bodies, pa.binary()), topic="orders")
     portions = [QueueRecords(Queue("orders", id), memoryview(encoded.data), encoded.sizes) for id in (0, 1)]
-    assert await store.append_group("job", 1, portions)
+    assert await store.append_atomically("job", 1, portions)
     begun_at = store.written
-    assert await store.append_group("job", 2, portions)
+    assert await store.append_atomically("job", 2, portions)
     end = store.written
-    store.append_now(Queue("orders", 0), [draft("after")])
+    store.append_nowait(Queue("orders", 0), [draft("after")])
     places = [place_of(data) for data in records(StoreDirectory(store.path).scan(begun_at, end, rows_max=100))]
     assert len(places) == 26
     for number, place in enumerate(places):
@@ -273,7 +273,7 @@ async def test_a_directory_of_rocketmq_reads_as_the_store_that_opens_it(rocketmq
                 assert bounds == await store.bounds(Queue(topic, id))
                 everything += records(directory.read(Queue(topic, id), *bounds, rows_max=8))
         assert sorted(everything, key=place_of) == records(directory.scan(*directory.physical_bounds(), rows_max=8))
-        store.append_now(Queue("TopicTest", 0), [Draft(body=b"ours")])
+        store.append_nowait(Queue("TopicTest", 0), [Draft(body=b"ours")])
         await assert_same(store, copy)
 
 

@@ -107,7 +107,7 @@ async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: 
         for code in (TokenCode.ISSUE_TOKEN, TokenCode.REVOKE_TOKEN):
             if body.endswith(b"}") and code == TokenCode.REVOKE_TOKEN:
                 continue
-            answer = await admin.session.ask_any(str(platform.address), code, None, body)
+            answer = await admin.session.invoke_unchecked(str(platform.address), code, None, body)
             assert answer.code != ResponseCode.SUCCESS
             assert answer.remark
     assert await admin.tokens() == []
@@ -187,7 +187,7 @@ async def test_transactions_end_with_a_token(platform: Platform, sender: Credent
         return TransactionState.COMMIT
 
     async with Producer(
-        platform.name_servers, group="tx", transaction_listener=listener, credentials=sender
+        platform.name_servers, group="tx", transaction_checker=listener, credentials=sender
     ) as producer:
         await producer.send_in_transaction(Message.of("orders", "tx"), lambda _: TransactionState.COMMIT)
     async with Consumer("group", platform.name_servers, credentials=reader) as consumer:
@@ -203,7 +203,7 @@ async def test_a_broker_that_asks_after_a_transaction_gets_a_signed_answer(tmp_p
         Producer(
             platform.name_servers,
             group="tx",
-            transaction_listener=lambda _: TransactionState.COMMIT,
+            transaction_checker=lambda _: TransactionState.COMMIT,
             credentials=await admin.issue_token("sender", "p"),
         ) as producer,
         Consumer("group", platform.name_servers, credentials=await admin.issue_token("reader", "c")) as consumer,
@@ -254,7 +254,7 @@ async def test_a_producers_token_cannot_read(platform: Platform, admin: Admin, s
             RequestCode.QUERY_MESSAGE: headers.QueryMessage("orders", "k", 1, 0, 1 << 60),
             RequestCode.VIEW_MESSAGE_BY_ID: headers.ViewMessage(0),
         }.items():
-            answer = await session.ask_any(address, code, header)
+            answer = await session.invoke_unchecked(address, code, header)
             assert (answer.code, bytes(answer.body)) == (ResponseCode.NO_PERMISSION, b"")
 
 
@@ -290,7 +290,7 @@ async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: 
     }
     async with ClientSession(platform.name_servers, credentials=reader) as session:
         for code, header in wishes.items():
-            answer = await session.ask_any(str(platform.address), code, header)
+            answer = await session.invoke_unchecked(str(platform.address), code, header)
             assert (answer.code == ResponseCode.SUCCESS, bytes(answer.body)) == (False, b""), code
 
 

@@ -120,7 +120,7 @@ async def test_what_the_work_does_not_know_the_listener_is_asked(impatient: Stan
         return TransactionState.UNKNOWN if len(asked) == 1 else TransactionState.COMMIT
 
     async with (
-        Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer,
+        Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer,
         reading(impatient) as inbox,
     ):
         await producer.send_in_transaction(Message.of("T", "paid", tags="t"), lambda _: TransactionState.UNKNOWN)
@@ -139,7 +139,7 @@ async def test_a_listener_answers_for_a_producer_that_died(impatient: Stand) -> 
         return TransactionState.COMMIT if message.body == b"paid" else TransactionState.ROLLBACK
 
     async with (
-        Producer(impatient.name_servers, group="shop", transaction_listener=check) as second,
+        Producer(impatient.name_servers, group="shop", transaction_checker=check) as second,
         reading(impatient) as inbox,
     ):
         await second.send(Message.of("T", "hello"))
@@ -154,7 +154,7 @@ async def test_a_listener_is_not_asked_while_the_work_goes_on(impatient: Stand) 
         asked.append(message)
         return TransactionState.ROLLBACK
 
-    async with Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer:
+    async with Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer:
         handlers = producer.session.handlers
         answer, questions = handlers[RequestCode.CHECK_TRANSACTION_STATE], []
 
@@ -184,7 +184,7 @@ async def test_a_listener_that_fails_is_asked_again(impatient: Stand) -> None:
         return TransactionState.COMMIT
 
     async with (
-        Producer(impatient.name_servers, group="shop", transaction_listener=check) as producer,
+        Producer(impatient.name_servers, group="shop", transaction_checker=check) as producer,
         reading(impatient) as inbox,
     ):
         sent = await producer.begin_transaction(Message.of("T", "paid"))
@@ -198,7 +198,7 @@ async def test_a_broker_that_did_not_hear_the_end_asks_and_is_told(tmp_path: Pat
         async with Producer(stand.name_servers, group="shop") as producer:
             async with producer.transaction(Message.of("T", "paid")) as sent:
                 # To the producer its broker is gone; the broker is still connected, and asks.
-                route = producer.session.route_now("T")
+                route = producer.session.cached_route("T")
                 assert route is not None
                 address = route.masters.pop(sent.broker_name)
             assert unfinished(stand) == 1
@@ -223,8 +223,8 @@ async def test_an_end_that_the_broker_refuses_is_raised(stand: Stand) -> None:
 
 async def test_producers_of_one_session_answer_each_for_their_own(impatient: Stand) -> None:
     async with (
-        Producer(impatient.name_servers, group="yes", transaction_listener=lambda _: TransactionState.COMMIT) as yes,
-        Producer(session=yes.session, group="no", transaction_listener=lambda _: TransactionState.ROLLBACK) as no,
+        Producer(impatient.name_servers, group="yes", transaction_checker=lambda _: TransactionState.COMMIT) as yes,
+        Producer(session=yes.session, group="no", transaction_checker=lambda _: TransactionState.ROLLBACK) as no,
         reading(impatient) as inbox,
     ):
         for producer, text in ((no, "no"), (yes, "yes")):
@@ -243,7 +243,7 @@ def test_the_blocking_producer_has_transactions_too(tmp_path: Path) -> None:
 
     with (
         run_platform(tmp_path, broker=IMPATIENT) as platform,
-        client.Producer(platform.name_servers, group="shop", transaction_listener=check) as producer,
+        client.Producer(platform.name_servers, group="shop", transaction_checker=check) as producer,
     ):
         with producer.transaction(Message.of("T", "paid")):
             pass

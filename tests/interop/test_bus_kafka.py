@@ -21,7 +21,7 @@ from sparrow.model.errors import IllegalMessage, IllegalName, Unavailable, Unkno
 PATIENCE_S = 30.0
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 PARTITIONS = 3
-FAST = {"request_timeout_s": 5, "silence_s": 0.5, "new_topics_every_s": 1, "session_timeout_s": 6}
+FAST = {"request_timeout_s": 5, "liveness_interval_s": 0.5, "metadata_max_age_s": 1, "session_timeout_s": 6}
 
 
 @pytest.fixture(scope="module")

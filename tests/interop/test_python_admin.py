@@ -13,7 +13,7 @@ from sparrow.client.aio.consume.queue_fetcher import Prefetch
 from sparrow.model.errors import Refused
 from sparrow.model.topic import Group
 
-QUICK = Prefetch(hold_ms=1_000)
+QUICK = Prefetch(long_poll_ms=1_000)
 """RocketMQ 5 says that a group was reset only at the end of a hold."""
 
 
@@ -87,7 +87,7 @@ async def test_a_reset_moves_a_group_that_is_away_and_one_that_is_there(stage: S
             queue: 5 if queue == stage.queue(0) else 0 for queue in stage.queues
         }
         inbox = Inbox()
-        async with stage.consumer(appetite=QUICK, commit_interval_ms=100) as consumer:
+        async with stage.consumer(prefetch=QUICK, commit_interval_ms=100) as consumer:
             await consumer.subscribe(stage.topic)
             await consumer.start(inbox)
             await eventually(lambda: len(inbox.messages) >= 5, within_s=PATIENCE_S)

@@ -91,7 +91,7 @@ async def test_a_broker_that_heard_nothing_asks_the_listener(stage: Stage, scale
         asked.append(message)
         return TransactionState.COMMIT if message.body == b"paid" else TransactionState.ROLLBACK
 
-    async with stage.producer(group=stage.group, transaction_listener=check) as producer:
+    async with stage.producer(group=stage.group, transaction_checker=check) as producer:
         for body in ("paid", "not paid"):
             await producer.send_in_transaction(stage.message(body), lambda _: TransactionState.UNKNOWN)
         await eventually(lambda: len({message.body for message in asked}) == 2, within_s=CHECK_S)

@@ -127,7 +127,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(awaitable)
 
     def teardown(self) -> None:
-        self.store.close_now()
+        self.store.close_blocking()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
         shutil.rmtree(self.home)
@@ -159,11 +159,11 @@ class LogStoreMachine(RuleBasedStateMachine):
     def append(self, queue: Queue, drafts: list) -> None:
         if queue.topic not in self.model.topics():
             with pytest.raises(UnknownTopic):
-                self.store.append_now(queue, drafts)
+                self.store.append_nowait(queue, drafts)
             return
         self.now_ms += 7
         end = self.model.bounds(queue).end
-        appended = self.store.append_now(queue, drafts)
+        appended = self.store.append_nowait(queue, drafts)
         assert (appended.offset, appended.store_ms) == (end, self.now_ms)
         self.note(queue, appended)
 
@@ -179,7 +179,7 @@ class LogStoreMachine(RuleBasedStateMachine):
             keys=pa.array([KEYS[size % 3] for size in sizes], pa.string()),
         )
         end = self.model.bounds(queue).end
-        appended = self.store.append_encoded_now(queue, encoded.data, encoded.sizes)
+        appended = self.store.append_encoded_nowait(queue, encoded.data, encoded.sizes)
         assert (appended.offset, len(appended.physical_offsets)) == (end, len(sizes))
         self.note(queue, appended)
 
@@ -187,7 +187,7 @@ class LogStoreMachine(RuleBasedStateMachine):
         parts=st.lists(st.tuples(queues, st.lists(st.integers(0, 700), max_size=12)), max_size=4),
         step=st.integers(-1, 2),
     )
-    def append_group(self, parts: list[tuple[Queue, list[int]]], step: int) -> None:
+    def append_atomically(self, parts: list[tuple[Queue, list[int]]], step: int) -> None:
         parts = [part for part in parts if part[0].topic in self.model.topics()]
         self.now_ms += 7
         noted = self.model.ledger()
@@ -202,7 +202,7 @@ class LogStoreMachine(RuleBasedStateMachine):
             )
             portions.append(QueueRecords(queue, memoryview(encoded.data), encoded.sizes))
         is_new = noted is None or number > noted
-        assert self.run(self.store.append_group("scope", number, portions)) == is_new
+        assert self.run(self.store.append_atomically("scope", number, portions)) == is_new
         if not is_new:
             assert self.store.written == begun
             return
@@ -275,8 +275,8 @@ class LogStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        with self.store._keeper.paused():
-            self.store._upkeep.checkpoint()
+        with self.store._maintenance_thread.paused():
+            self.store._maintenance.checkpoint()
 
     @rule()
     def trim(self) -> None:
@@ -296,14 +296,14 @@ class LogStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.store.close_now()
+        self.store.close_blocking()
         self.open()
 
     @rule()
     def crash(self) -> None:
         self.lives += 1
         path = crashed_copy(self.store, self.home / f"store-{self.lives}")
-        self.store.close_now()
+        self.store.close_blocking()
         shutil.rmtree(self.path)
         self.path = path
         self.open()
@@ -332,7 +332,7 @@ class LogStoreMachine(RuleBasedStateMachine):
     def lose_views(self, lost: set[str], by_crash: bool) -> None:
         if by_crash:
             self.crash()
-        self.store.close_now()
+        self.store.close_blocking()
         for name in lost:
             path = self.path / name
             if path.is_dir():
@@ -349,7 +349,7 @@ class LogStoreMachine(RuleBasedStateMachine):
     )
     def garble_views(self, victim: Queue | str, at: int, junk: bytes) -> None:
         """All files of a queue, or a few bytes of the small files, which have checksums."""
-        self.store.close_now()
+        self.store.close_blocking()
         if isinstance(victim, Queue):
             for path in (self.path / "consumequeue" / victim.topic / str(victim.id)).glob("*"):
                 overwrite(path, 0, junk * path.stat().st_size)

@@ -29,8 +29,8 @@ class Fact:
     address: str
     version: DataVersion
     connection: int
-    heard_ms: int
-    silence_ms: int
+    last_seen_ms: int
+    heartbeat_timeout_ms: int
 
 
 class RoutesAgainstFacts(RuleBasedStateMachine):
@@ -60,9 +60,9 @@ class RoutesAgainstFacts(RuleBasedStateMachine):
         state=st.sampled_from((None, 0, 1)),
         acting=st.sampled_from((None, False, True)),
         connection=connections,
-        silence_ms=st.sampled_from((5, 50)),
+        heartbeat_timeout_ms=st.sampled_from((5, 50)),
     )
-    def register(self, name, number, address, cluster, table, counter, state, acting, connection, silence_ms):
+    def register(self, name, number, address, cluster, table, counter, state, acting, connection, heartbeat_timeout_ms):
         version = DataVersion(counter, 7, state)
         configs = {topic: TopicConfig(topic, queues, queues, perm) for topic, (queues, perm) in table.items()}
         before = self.members.get((name, number))
@@ -75,7 +75,7 @@ class RoutesAgainstFacts(RuleBasedStateMachine):
                 cluster=cluster,
                 topics=TopicTable(configs, version),
                 acting_master=acting,
-                silence_ms=silence_ms,
+                heartbeat_timeout_ms=heartbeat_timeout_ms,
                 connection=connection,
                 now_ms=self.now_ms,
             )
@@ -87,7 +87,7 @@ class RoutesAgainstFacts(RuleBasedStateMachine):
         if before and before.address != address and (before.version.state_version or 0) > (state or 0):
             return
         self.members = {key: fact for key, fact in self.members.items() if key[0] != name or fact.address != address}
-        self.members[name, number] = Fact(address, version, connection, self.now_ms, silence_ms)
+        self.members[name, number] = Fact(address, version, connection, self.now_ms, heartbeat_timeout_ms)
         self.groups[name] = cluster, bool(acting)
         is_news = (
             before is None
@@ -105,7 +105,7 @@ class RoutesAgainstFacts(RuleBasedStateMachine):
         fact = next((f for (owner, _), f in self.members.items() if owner == name and f.address == address), None)
         assert known == (fact.version if fact else None)
         if fact:
-            fact.heard_ms, fact.connection = self.now_ms, connection
+            fact.last_seen_ms, fact.connection = self.now_ms, connection
 
     @rule(connection=connections)
     def close(self, connection):
@@ -122,7 +122,7 @@ class RoutesAgainstFacts(RuleBasedStateMachine):
     def time_passes(self, passing_ms):
         self.now_ms += passing_ms
         self.routes.expire(self.now_ms)
-        self.drop(lambda _, fact: fact.heard_ms + fact.silence_ms < self.now_ms)
+        self.drop(lambda _, fact: fact.last_seen_ms + fact.heartbeat_timeout_ms < self.now_ms)
 
     @rule(name=names, allows=st.booleans())
     def change_writes(self, name, allows):

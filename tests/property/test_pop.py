@@ -147,7 +147,7 @@ async def _play(folder: Path, acts: list[tuple[str, int, int]], *, is_killed: bo
         expected = _view(pops)
     finally:
         pops_module.ROLL_AFTER_RECORDS = roll_after
-        store.close_now()
+        store.close_blocking()
     with LogStore(path, log) as again:
         assert _view(await _pops(again, now)) == expected
 

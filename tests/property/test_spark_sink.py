@@ -105,7 +105,7 @@ def test_a_row_finds_its_queue_whatever_its_neighbours_are(made: tuple[MessageRo
     rows, count = made
     together = select_queues(rows, count).tolist()
     assert together == [int(select_queues(rows.slice(i, 1), count)[0]) for i in range(len(rows))]
-    anywhere = select_queues(rows, count, may_be_any=True).tolist()
+    anywhere = select_queues(rows, count, allows_any_queue=True).tolist()
     for i, (place, loose) in enumerate(zip(together, anywhere, strict=True)):
         said = rows.queue_id[i].as_py() if rows.queue_id is not None else None
         key = next((each for each in (text_at(rows.sharding_key, i), text_at(rows.keys, i)) if each), None)

@@ -175,6 +175,6 @@ async def _commit(platform: RunningPlatform, offset: int) -> int:
     """Bring the group to an offset; up to where it has passed the log then."""
     store = store_of(platform)
     await store.commit("keeper", Queue("late", 0), offset)
-    place = store.passed_by("keeper")
+    place = store.consumed_to("keeper")
     assert place is not None
     return place

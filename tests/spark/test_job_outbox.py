@@ -76,7 +76,7 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
         spark,
         OutboxJob(tasks=2),
         relaying,
-        relaying.open_events,
+        relaying.count_unsent_events,
         told=lambda done: told.append((done.rows, done.behind)),
     )
     assert (done.sent, done.failed, done.left) == (112, 0, 1)
@@ -106,7 +106,9 @@ def test_relays_that_run_meanwhile_share_the_work(
         relay = EventRelay(bus.shared)
         try:
             await relay.step()
-            job = asyncio.create_task(asyncio.to_thread(run, spark, OutboxJob(tasks=2), relaying, relaying.open_events))
+            job = asyncio.create_task(
+                asyncio.to_thread(run, spark, OutboxJob(tasks=2), relaying, relaying.count_unsent_events)
+            )
             while not job.done():
                 if not await relay.step():
                     await asyncio.sleep(0.01)
@@ -143,7 +145,7 @@ def test_what_others_have_claimed_is_left_to_them(
 
     others = asyncio.run(held())
     relaying = BulkRelay(name_servers=platform.name_servers, database=url)
-    done = run(spark, OutboxJob(tasks=1), relaying, relaying.open_events)
+    done = run(spark, OutboxJob(tasks=1), relaying, relaying.count_unsent_events)
     assert (done.sent, done.left) == (3, 2)
     assert {number for number, _ in events(platform, "order|created")} == set(numbers) - others
 

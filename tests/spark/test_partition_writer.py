@@ -94,7 +94,7 @@ class Job:
         return self.write(table.to_batches(rows_a_batch), partition, batch)
 
     def write(self, batches: Iterable[pa.RecordBatch], partition: int = 0, batch: int = 0) -> TaskCommit:
-        task = partition_writer.WriteTask(WriteId("query/sink", batch), partition, may_make_topics=batch == 0)
+        task = partition_writer.WriteTask(WriteId("query/sink", batch), partition, can_create_topics=batch == 0)
         return partition_writer.write_partition(batches, self.layout, self.options, task, self.link)
 
     def commit(self, *receipts: TaskCommit) -> bool:
@@ -308,7 +308,7 @@ def test_a_topic_that_nobody_makes_is_an_error_before_anything_is_written(tmp_pa
     with run_platform(tmp_path, broker={"auto_create_topics": False}) as platform:
         job = Job(platform.name_servers)
         with pytest.raises(UnknownTopic):
-            job.link.run(job.brokers.made_route("t"))
+            job.link.run(job.brokers.ensure_route("t"))
         job.link.close()
 
 

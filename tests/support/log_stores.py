@@ -29,7 +29,7 @@ def small(**changes: object) -> LogSettings:
 
 def crashed_copy(store: LogStore, to: Path) -> Path:
     """What is on disk at this moment, as a kill would leave it. The store itself goes on, and is to be closed."""
-    with store._keeper.paused(), store._warmer.paused(), store._writer.lock:
+    with store._maintenance_thread.paused(), store._segment_thread.paused(), store._writer.lock:
         shutil.copytree(store.path, to)
     return to
 

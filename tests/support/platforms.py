@@ -77,7 +77,7 @@ def send_header(
         "group": "producers",
         "topic": topic,
         "template_topic": "TBW102",
-        "template_queues": 4,
+        "default_topic_queues": 4,
         "queue_id": queue_id,
         "sys_flag": 0,
         "born_ms": 1,
@@ -156,14 +156,14 @@ def pull_header(
     *,
     group: str = "readers",
     count: int = 32,
-    hold_ms: int = 0,
+    long_poll_ms: int = 0,
     tags: str | None = "*",
     commit: int | None = None,
     **others: object,
 ) -> PullMessage:
-    """`tags=None` leaves the subscription to the group's heartbeat; `hold_ms` asks to be held; `commit` commits too."""
+    """`tags=None` leaves the subscription to the group's heartbeat; `long_poll_ms` asks to be held; `commit` commits too."""
     flag = (
-        (SUSPEND if hold_ms else 0)
+        (SUSPEND if long_poll_ms else 0)
         | (HAS_SUBSCRIPTION if tags is not None else 0)
         | (COMMIT_OFFSET if commit is not None else 0)
     )
@@ -175,7 +175,7 @@ def pull_header(
         "messages_max": count,
         "sys_flag": flag,
         "commit_offset": commit or 0,
-        "hold_ms": hold_ms,
+        "long_poll_ms": long_poll_ms,
         "sub_version": 0,
         "subscription": tags,
     }
@@ -193,7 +193,7 @@ async def try_pull(
 ) -> RemotingCommand:
     """The answer to a pull, whatever it is. `how` is what `pull_header` takes."""
     header = pull_header(topic, queue_id, offset, **how)  # type: ignore[arg-type]
-    return await channel.request(code, header, timeout_ms=TIMEOUT_MS + header.hold_ms)
+    return await channel.request(code, header, timeout_ms=TIMEOUT_MS + header.long_poll_ms)
 
 
 async def pull(

@@ -68,7 +68,7 @@ SHARED_CODES = frozenset(
         RequestCode.GET_MIN_OFFSET,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
-        RequestCode.QUERY_HEADS,
+        RequestCode.QUERY_QUEUE_BOUNDS,
     }
 )
 ALLOWED_CODES: dict[TokenKind, frozenset[RequestCode]] = {

@@ -91,7 +91,7 @@ class TrafficCounters:
         self._missed = 0
         self._samples: deque[tuple[int, Totals]] = deque(maxlen=RATE_WINDOWS_MS[-1] // SAMPLE_INTERVAL_MS + 1)
         self._day: tuple[int, int] | None = None
-        self.mornings = MidnightTotals()
+        self.midnight_totals = MidnightTotals()
 
     # -- the hot path -------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class TrafficCounters:
         day = time.localtime(now_ms / 1000)
         if (day.tm_year, day.tm_yday) != self._day:
             if self._day is not None:
-                self.mornings = MidnightTotals(self.mornings.today, self.totals)
+                self.midnight_totals = MidnightTotals(self.midnight_totals.today, self.totals)
             self._day = day.tm_year, day.tm_yday
         if self._samples and now_ms < self._samples[-1][0]:
             self._samples.clear()  # the clock was set back: begin again
@@ -174,14 +174,14 @@ class TrafficCounters:
         passed_ms = now_ms - begun_ms
         return (current - of(begun)) * 1000 / passed_ms if passed_ms > 0 else 0.0
 
-    def sent_to(self, topic: str, now_ms: int) -> Traffic | None:
+    def topic_traffic(self, topic: str, now_ms: int) -> Traffic | None:
         """None for a topic that had no message for a day, or ever."""
         return self._by_topic.traffic(topic, now_ms)
 
-    def pulled_by(self, group: str, topic: str, now_ms: int) -> Traffic | None:
+    def group_traffic(self, group: str, topic: str, now_ms: int) -> Traffic | None:
         return self._by_group.traffic((topic, group), now_ms)
 
-    def sent_back_by(self, group: str, topic: str, now_ms: int) -> Traffic | None:
+    def send_back_traffic(self, group: str, topic: str, now_ms: int) -> Traffic | None:
         return self._back_by_group.traffic((topic, group), now_ms)
 
 

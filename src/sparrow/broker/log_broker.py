@@ -43,17 +43,17 @@ async def open_log_broker(
         path,
         log_settings,
         store_host=address.as_host(),
-        on_growth=hold.grew,
+        on_growth=hold.notify_growth,
         archived_to=archived,
         now_ms=now_ms,
     )
-    archived.in_store(store)
+    archived.attach_store(store)
     topics, members = TopicCatalog(store, settings, now_ms), ClientRegistry()
     groups = GroupCatalog(store, settings, now_ms)
     delay = LogDelayScheduler(
         store,
         horizon_ms=settings.delay_horizon_ms,
-        rolls_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
+        roll_after_ms=int(store.settings.retention_hours * 3_600_000 / 2),
         now_ms=now_ms,
     )
     transactions = LogTransactionCoordinator(store, topics, members, settings, now_ms=now_ms)

@@ -48,13 +48,13 @@ async def open_sql_broker(
         sql_settings,
         owner=str(address),
         store_host=host,
-        on_growth=hold.grew,
-        waited_for=hold.queues,
+        on_growth=hold.notify_growth,
+        awaited_queues=hold.queues,
         now_ms=now_ms,
     )
     # A part of a topic is a dozen tables: one will do until somebody asks for more.
     settings = settings.model_copy(update={"topic_queues": 1})
-    topics, members = TopicCatalog(store, settings, now_ms, keeps_system=False), ClientRegistry()
+    topics, members = TopicCatalog(store, settings, now_ms, stores_system_topics=False), ClientRegistry()
     groups = GroupCatalog(store, settings, now_ms)
     delay = SqlDelayScheduler(store, horizon_ms=settings.delay_horizon_ms, now_ms=now_ms)
     transactions = SqlTransactionCoordinator(store, members, settings, store_host=pack_host(host), now_ms=now_ms)
@@ -88,7 +88,7 @@ async def open_sql_broker(
 
     async def numbered(number: int) -> None:
         broker.number = number
-        await topics.led(store.epoch)
+        await topics.set_leader_term(store.epoch)
 
     work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlRetention(store).lead)
     leading = Leadership(store, work=work, on_change=numbered)
@@ -97,8 +97,8 @@ async def open_sql_broker(
 
     def refreshed() -> None:
         """Others may have made topics and groups."""
-        groups.take_over(store.catalogue.groups)
-        if topics.take_over(store.catalogue.topics):
+        groups.replace_all(store.catalog.groups)
+        if topics.replace_all(store.catalog.topics):
             task = asyncio.get_running_loop().create_task(topics.told())
             changes.add(task)
             task.add_done_callback(changes.discard)

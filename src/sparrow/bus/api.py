@@ -99,10 +99,10 @@ class EventBus:
             BusTableNames.of(kind, self.settings.space(kind)),
             self.clock,
             succeeded_word=self.settings.succeeded_word,
-            writes_steps=self.settings.status_writes == "full",
+            writes_progress_states=self.settings.status_writes == "full",
             is_strict=self.settings.strict_tables,
         )
-        drafting = EventEncoder(
+        event_encoder = EventEncoder(
             ids,
             topic_prefix=self.settings.topic_prefix,
             naming=self.settings.naming,
@@ -111,7 +111,7 @@ class EventBus:
             trace_headers=tracing.headers,
         )
         self.shared = BusContext(
-            self.settings, self.database, sql, transport, self.registry, ids, drafting, BusProbe(), tracing
+            self.settings, self.database, sql, transport, self.registry, ids, event_encoder, BusProbe(), tracing
         )
         self.shared.filters = tuple(to_filter(each) for each in filters)
         if on_failed is not None:
@@ -368,7 +368,7 @@ class EventBus:
                     "publish would block the event loop: use `await bus.publish_async(...)`, or name a session"
                 )
             news = self.database.run_blocking(lambda db: write_them(self._handle(db), events))
-            self.shared.to_send()  # the hook of the engine fires a moment before the commit
+            self.shared.wake_relay()  # the hook of the engine fires a moment before the commit
             return self._told(news)
         return self._told(write_them(self._named(session, connection, using), events))
 
@@ -384,7 +384,7 @@ class EventBus:
         if session is None:
             self._may_begin("publish_async")
             news = await self.database.run(lambda db: write_them(self._handle(db), events))
-            self.shared.to_send()
+            self.shared.wake_relay()
             return self._told(news)
         if isinstance(session, (AsyncSession, AsyncConnection)):
             return self._told(await session.run_sync(lambda inner: write_them(self._handle(inner), events)))
@@ -394,7 +394,7 @@ class EventBus:
         if sum(each is not None for each in (session, connection, using)) > 1:
             raise Refused("an event belongs to one transaction: give one of session, connection and using")
         if using is not None:
-            return django_handle(using, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send)
+            return django_handle(using, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.wake_relay)
         handle = session if session is not None else connection
         if isinstance(handle, scoped_session):
             handle = handle()
@@ -404,7 +404,7 @@ class EventBus:
             return self._handle(handle)
         if hasattr(handle, "vendor") and hasattr(handle, "alias"):  # Django's own wrapper
             return django_handle(
-                handle.alias, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send
+                handle.alias, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.wake_relay
             )
         return dbapi_handle(handle, allow_autocommit=self.settings.allow_autocommit)
 
@@ -413,16 +413,16 @@ class EventBus:
         if isinstance(handle, Session) and handle.bind is None:
             table = self.metadata().tables[self._full_name("published")]
         return sqlalchemy_handle(
-            handle, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.to_send, table=table
+            handle, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.wake_relay, table=table
         )
 
     def _write(self, handle: TransactionHandle, events: list[OutgoingEvent]) -> list[PublishedRow]:
         sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return self._written([write_event(self.shared.drafting, handle, sql, events[0], self.settings.version)])
+        return self._written([write_event(self.shared.event_encoder, handle, sql, events[0], self.settings.version)])
 
     def _write_many(self, handle: TransactionHandle, events: list[OutgoingEvent]) -> list[PublishedRow]:
         sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return self._written(write_events(self.shared.drafting, handle, sql, events, self.settings.version))
+        return self._written(write_events(self.shared.event_encoder, handle, sql, events, self.settings.version))
 
     def _written(self, news: list[PublishedRow]) -> list[PublishedRow]:
         """Told before the commit: a moment after it, the relay may tell what comes next."""
@@ -513,8 +513,8 @@ class EventBus:
         async with asyncio.timeout(timeout_s):
             quiet = 0
             while quiet < 2:
-                shared.to_send()
-                shared.to_execute()
+                shared.wake_relay()
+                shared.wake_executors()
                 await worker.relay.drain()
                 busy = await self.database.run(lambda db: count_due(db, shared.sql))
                 quiet = quiet + 1 if not (busy or worker.is_joining) and is_idle() else 0
@@ -526,16 +526,16 @@ class EventBus:
             raise Closed("the bus")
         self._thread.run(self.drain(timeout_s))
 
-    def forget_tables(self) -> None:
+    def clear_table_cache(self) -> None:
         """What was worked out for the tables is not right any more: the database is another one."""
         self._metadata = None
-        self.shared.forget_styles()
+        self.shared.clear_dialect_cache()
 
     def advance(self, seconds: float) -> None:
         """Move the clock of this bus, for tests: delays, retries, rounds and cleaning come due."""
         self.clock.shift_s += seconds
-        self.shared.to_send()
-        self.shared.to_execute()
+        self.shared.wake_relay()
+        self.shared.wake_executors()
 
     def _now(self) -> datetime:
         return self.shared.now()

@@ -43,15 +43,15 @@ class BusContext:
     transport: Transport
     registry: SubscriptionRegistry
     ids: SnowflakeGenerator
-    drafting: EventEncoder
+    event_encoder: EventEncoder
     probe: BusProbe
     tracing: EventTracing
-    blocking_effect: Callable[[Pool], HandlerTransaction] | None = None
+    blocking_transaction: Callable[[Pool], HandlerTransaction] | None = None
     """Makes the transaction of functions that ask for no session; None: they have none."""
     filters: tuple[HandlerFilter, ...] = ()
     """Around every handler, before its own."""
-    to_send: WakeSignal = field(default_factory=WakeSignal)
-    to_execute: WakeSignal = field(default_factory=WakeSignal)
+    wake_relay: WakeSignal = field(default_factory=WakeSignal)
+    wake_executors: WakeSignal = field(default_factory=WakeSignal)
     instance: str = field(default_factory=instance_name)
     host: str = field(default_factory=lambda: socket.gethostname()[:HOST_CHARS_MAX])
     chance: random.Random = field(default_factory=random.Random)
@@ -66,7 +66,7 @@ class BusContext:
         """Another one for every claim: what is held by it was claimed together and is fenced together."""
         return f"{self.instance}/{next(self._claims)}"
 
-    def forget_styles(self) -> None:
+    def clear_dialect_cache(self) -> None:
         self._styled.clear()
 
     def use(self, sql: SqlDialect) -> None:

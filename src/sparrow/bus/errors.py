@@ -8,12 +8,12 @@ from sparrow.model.errors import Refused, SparrowError, StorageError, Unavailabl
 class NotInTransaction(Refused):
     """An event belongs to a transaction, and the handle that was given is in none."""
 
-    def __init__(self, handle: str, why: str, would_do: str) -> None:
-        super().__init__(handle, why, would_do)
-        self.handle, self.why, self.would_do = handle, why, would_do
+    def __init__(self, handle: str, why: str, suggestion: str) -> None:
+        super().__init__(handle, why, suggestion)
+        self.handle, self.why, self.suggestion = handle, why, suggestion
 
     def __str__(self) -> str:
-        return f"nothing was published: {self.handle} {self.why}; {self.would_do}"
+        return f"nothing was published: {self.handle} {self.why}; {self.suggestion}"
 
 
 class NotSerializable(Refused):

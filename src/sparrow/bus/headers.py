@@ -41,7 +41,7 @@ class Headers(dict[str, str | None]):
     ```python
     @bus.subscribe("order.created")
     def on_order(order: dict, headers: Headers) -> dict:
-        headers.add_response("region", "north")
+        headers.add_response_header("region", "north")
         return {"accepted": True}
     ```
     """
@@ -87,7 +87,7 @@ class Headers(dict[str, str | None]):
         text = self.get(SENT_AT)
         return None if not text else parse_sent_at(text)
 
-    def add_response(self, name: str, value: str | None) -> None:
+    def add_response_header(self, name: str, value: str | None) -> None:
         """Put a header on the answer."""
         self.response[name] = value
 

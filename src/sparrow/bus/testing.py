@@ -126,7 +126,7 @@ def _rewired(bus: EventBus, database: str | Engine | AsyncEngine | None) -> Iter
 def _use(bus: EventBus, database: BusDatabase, sql: Any) -> None:
     bus.database = bus.shared.database = database
     bus.shared.sql = sql
-    bus.forget_tables()
+    bus.clear_table_cache()
 
 
 # -- looking at what was published -------------------------------------------------------------------------------------
@@ -217,14 +217,14 @@ def capture(bus: EventBus) -> Iterator[CapturedEvents]:
     # A blocking look also at an engine of asyncio: a test should not have to await what it compares.
     own = None if bus.database.has_blocking else BusDatabase(bus.database.async_engine.url)
     captured = CapturedEvents(shared, own or bus.database, is_own=own is not None)
-    drafting, gate = shared.drafting, shared.transport
+    event_encoder, gate = shared.event_encoder, shared.transport
     if not isinstance(gate, _Gate):
         gate = _Gate(gate)
-    shared.drafting, shared.transport = _Noting(drafting, captured.ids, gate.held), gate  # type: ignore[assignment]
+    shared.event_encoder, shared.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
     try:
         yield captured
     finally:
-        shared.drafting = drafting
+        shared.event_encoder = event_encoder
 
 
 class _Noting:

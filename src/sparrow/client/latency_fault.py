@@ -30,14 +30,14 @@ class LatencyFaultTolerance:
         self,
         *,
         bands: LatencyBands = LATENCY_BANDS_MS,
-        failed_rest_ms: int = ISOLATION_MS,
+        isolation_ms: int = ISOLATION_MS,
         brokers_max: int = BROKERS_MAX,
     ) -> None:
         self._latencies = [latency_ms for latency_ms, _ in bands]
         self._rests = [0, *(rest_ms for _, rest_ms in bands)]
         assert self._latencies == sorted(self._latencies)
         assert brokers_max > 0
-        self._failed_rest_ms = failed_rest_ms
+        self._failed_rest_ms = isolation_ms
         self._brokers_max = brokers_max
         self._usable_at_ms: dict[str, int] = {}
         """Only brokers with a rest; all others are usable."""

@@ -1,7 +1,7 @@
 """What one consumer holds of one queue: pulled, and not yet consumed.
 
 1. Messages are consumed in any order; only what lies before the first one in hand may be committed.
-2. `committable` never passes a message in hand.
+2. `committable_offset` never passes a message in hand.
 3. Adding and finishing cost the same however many are in hand: the offsets stand in a deque, rising, and one that is
    done stays in it until it comes to an end of the deque. `_sizes` alone says what is in hand.
 
@@ -75,7 +75,7 @@ class OffsetWindow:
         return self._next_offset
 
     @property
-    def committable(self) -> int | None:
+    def committable_offset(self) -> int | None:
         """The offset to commit: all before it is done. None while nothing is known."""
         return self._offsets[0] if self._offsets else self._next_offset
 

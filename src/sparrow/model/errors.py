@@ -218,9 +218,9 @@ class DataLost(StorageError):
 class SettingsError(SparrowError):
     """Cannot start like this."""
 
-    def __init__(self, key: str, value: object, origin: str, would_do: str) -> None:
-        super().__init__(key, value, origin, would_do)
-        self.key, self.value, self.origin, self.would_do = key, value, origin, would_do
+    def __init__(self, key: str, value: object, origin: str, suggestion: str) -> None:
+        super().__init__(key, value, origin, suggestion)
+        self.key, self.value, self.origin, self.suggestion = key, value, origin, suggestion
 
     def __str__(self) -> str:
-        return f"{self.key} = {self.value!r} (from {self.origin}) cannot be used; {self.would_do} would do"
+        return f"{self.key} = {self.value!r} (from {self.origin}) cannot be used; {self.suggestion} would do"

@@ -22,11 +22,11 @@ class BrokerMember:
     version: DataVersion
     """Of its topics, as it registered them last."""
     connection: Hashable
-    heard_ms: int
-    silence_ms: int
+    last_seen_ms: int
+    heartbeat_timeout_ms: int
 
     def is_silent(self, now_ms: int) -> bool:
-        return self.heard_ms + self.silence_ms < now_ms
+        return self.last_seen_ms + self.heartbeat_timeout_ms < now_ms
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class BrokerTable:
 
     def heard(self, group: BrokerGroup, member: BrokerMember, *, connection: Hashable, now_ms: int) -> None:
         """The member spoke: only if this connection closes is it gone."""
-        member.heard_ms = now_ms
+        member.last_seen_ms = now_ms
         if member.connection != connection:
             self._mute(group, member)
             member.connection = connection

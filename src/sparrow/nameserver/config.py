@@ -47,7 +47,7 @@ async def show_settings(_: EmptyHeader, naming: NameServerContext, __: RequestCo
         "bindAddress": settings.host,
         "brokerSilenceMillis": settings.broker_silence_ms,
         "listenPort": naming.address.port,
-        ORDER_MESSAGE_ENABLE: str(naming.has_ordered_routes).lower(),
+        ORDER_MESSAGE_ENABLE: str(naming.is_order_message_enabled).lower(),
         "scanNotActiveBrokerInterval": settings.scan_interval_ms,
     }
     return HandlerResponse(body="".join(f"{name}={value}\n" for name, value in shown.items()).encode())
@@ -61,7 +61,7 @@ async def change_settings(_: EmptyHeader, naming: NameServerContext, call: Reque
         why = f"only {ORDER_MESSAGE_ENABLE} can change; for the rest, change the settings and restart"
         raise NotPermitted(f"changing {', '.join(sorted(fixed))} while the name server runs", why)
     if ORDER_MESSAGE_ENABLE in wanted:
-        naming.has_ordered_routes = wanted[ORDER_MESSAGE_ENABLE].lower() == "true"
+        naming.is_order_message_enabled = wanted[ORDER_MESSAGE_ENABLE].lower() == "true"
     return EmptyHeader()
 
 

@@ -22,7 +22,7 @@ class NameServerContext:
     routes: RouteTable = field(default_factory=RouteTable)
     kv: KvConfig = field(default_factory=KvConfig)
     now_ms: Callable[[], int] = clock.now_ms
-    has_ordered_routes: bool = False
+    is_order_message_enabled: bool = False
     """Whether routes tell the order that the KV configuration gives a topic. RocketMQ's `orderMessageEnable`."""
     registering: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One registration at a time, or a small one could overtake the large one before it."""

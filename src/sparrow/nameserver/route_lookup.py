@@ -29,7 +29,7 @@ def route_handler(naming: NameServerContext) -> InlineHandler:
 
     def route(command: RemotingCommand, _: Channel) -> bytes | None:
         topic = headers.read(GetRoute, command.ext).topic
-        order = naming.kv.get(ORDER_TOPIC_NAMESPACE, topic) if naming.has_ordered_routes else None
+        order = naming.kv.get(ORDER_TOPIC_NAMESPACE, topic) if naming.is_order_message_enabled else None
         body = naming.routes.encoded_route(topic, order)
         return encode_response(
             command, HandlerResponse(body=body) if body is not None else _unknown(topic[:_TOPIC_CHARS_SHOWN])

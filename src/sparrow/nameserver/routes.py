@@ -59,7 +59,7 @@ class RouteTable:
         cluster: str,
         topics: TopicTable,
         acting_master: bool | None,
-        silence_ms: int,
+        heartbeat_timeout_ms: int,
         connection: Hashable,
         now_ms: int,
     ) -> RegistrationResult:
@@ -75,7 +75,7 @@ class RouteTable:
         has_moved = previous is not None and previous.address != address
         if previous is not None and has_moved and _state(previous.version) > _state(version):
             return RegistrationResult()  # another has taken this number since; who lost it is not refused, only ignored
-        member = BrokerMember(broker_id, address, ha_address, version, connection, now_ms, silence_ms)
+        member = BrokerMember(broker_id, address, ha_address, version, connection, now_ms, heartbeat_timeout_ms)
         group = self._brokers.put(broker_name, cluster, member)
         group.has_acting_master = bool(acting_master)
         # A slave that became master comes back under another number: one address must not be there twice.

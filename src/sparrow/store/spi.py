@@ -99,7 +99,7 @@ class Store(Protocol):
         """Append a batch to a queue of an existing topic (`UnknownTopic`, `TooLarge`, `StoreFull`, `FlushTimeout`)."""
         ...
 
-    async def append_group(
+    async def append_atomically(
         self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """Append all of it or nothing, in this order, and note that `scope` has got as far as `number`.
@@ -211,23 +211,23 @@ class BrokerStore(Store, Protocol):
         """Done once everything up to `end` is as safe as the policy promises; None: there is nothing to wait for."""
         ...
 
-    def read_now(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
+    def read_nowait(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
         """What `read` answers, if that needs no waiting; else None."""
         ...
 
-    def bounds_now(self, queue: Queue) -> QueueBounds:
+    def bounds_nowait(self, queue: Queue) -> QueueBounds:
         """As far as is known here."""
         ...
 
-    def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
+    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
         """As far as is known here."""
         ...
 
-    def tokens_now(self) -> Mapping[str, Token]:
+    def tokens_nowait(self) -> Mapping[str, Token]:
         """The tokens as they are known here, kept up to date."""
         ...
 
-    def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """The same as `commit`, without asking what stood there before."""
         ...
 

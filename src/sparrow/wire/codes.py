@@ -180,7 +180,7 @@ class RequestCode(IntEnum):
     DROP_STAGES = 9124
     QUERY_LEDGER = 9125
     APPEND_ONCE = 9126
-    QUERY_HEADS = 9127
+    QUERY_QUEUE_BOUNDS = 9127
 
 
 REQUEST_CODE_ALIASES = {code & 0xFFFF: int(code) for code in RequestCode if code > 0x7FFF} | {200056 & 0xFFFF: 200056}

@@ -172,7 +172,7 @@ async def test_a_cap_service_asks_and_gets_an_answer_it_can_read(
     @bus.subscribe(QUESTION, group="shop")
     async def accept(order: OrderPlaced, headers: Headers) -> OrderAccepted:
         taken.append((order, headers))
-        headers.add_response("region", "north")
+        headers.add_response_header("region", "north")
         return OrderAccepted(order.order_number, is_paid=True)
 
     async with bus, on_broker(url) as peer, asyncio.timeout(PATIENCE_S):

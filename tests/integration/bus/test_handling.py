@@ -124,7 +124,7 @@ async def test_s07_a_topic_without_subscriber_is_stored_failed_once_or_not_at_al
         assert (unknown["Name"], unknown["StatusName"], unknown["Retries"]) == ("order.unknown", "Failed", 0)
         assert "order.unknown" in unknown["LastError"]
         assert good["StatusName"] == "Successed"
-        assert await bus.worker.upkeep.reenqueue() == 0
+        assert await bus.worker.upkeep.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
     assert [(info.message_id, info.group) for info in failed] == [(unknown["Id"], GROUP)]
     assert handled == [1]
@@ -403,7 +403,7 @@ async def test_s27_a_failing_message_does_to_its_key_what_was_asked_for(make_bus
             assert (states['"bad"'], states['"later"']) == ("Failed", "Successed")
         bus.advance(61)
         await bus.drain()
-        assert await bus.worker.upkeep.reenqueue() == 0, "what is parked waits for an operator"
+        assert await bus.worker.upkeep.start_retry_rounds() == 0, "what is parked waits for an operator"
     mine = [value for value in heard if value != "other"]
     assert (
         mine
@@ -569,7 +569,7 @@ async def test_s27_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transac
 
     @bus.subscribe("order.created")
     async def handle(value: int, headers: Headers, session: AsyncSession) -> Any:
-        headers.add_response("region", "north")
+        headers.add_response_header("region", "north")
         if value == 2:
             headers.rewrite_callback("elsewhere")
         if value == 3:
@@ -653,7 +653,7 @@ async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
         assert all(each["LastError"] and each["Retries"] == 0 for each in lost)
         assert sorted(each["Id"] for each in lost) == sorted(info.message_id for info in failed)
         assert len(failed) >= 6
-        assert await bus.worker.upkeep.reenqueue() == 0
+        assert await bus.worker.upkeep.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
         assert bus.problems() == {}
         # What was not JSON is kept, and can be looked at.

@@ -51,7 +51,7 @@ async def transport(server: MessageBroker, client: Client) -> AsyncIterator[Nats
 
 @asynccontextmanager
 async def opened(server: MessageBroker, **options: Any) -> AsyncIterator[NatsTransport]:
-    made = NatsTransport(server.url, **({"look_every_s": 0.1} | options))
+    made = NatsTransport(server.url, **({"rescan_interval_s": 0.1} | options))
     await made.open()
     try:
         yield made
@@ -313,7 +313,7 @@ async def test_services_that_start_together_lose_none_of_a_streams_subjects(
             received.update(each.name for each in found)
             await member.acknowledge(found)
 
-    async with opened(server, look_every_s=1) as one, opened(server, look_every_s=1) as other:
+    async with opened(server, rescan_interval_s=1) as one, opened(server, rescan_interval_s=1) as other:
         members = await asyncio.gather(
             *(each.listen("g.v1", [name], prefetch=1) for name in names for each in (one, other))
         )

@@ -360,10 +360,10 @@ async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: s
         [failed] = await bus.operations.find("received", Where(status=EventStatus.FAILED))
         await bus.operations.park(failed.id)
         assert (await bus.operations.get("received", failed.id)).parked
-        assert await bus.worker.upkeep.reenqueue() == 0
+        assert await bus.worker.upkeep.start_retry_rounds() == 0
         assert (await bus.operations.stats()).received.parked == 1
         await bus.operations.unpark(failed.id)
-        assert await bus.worker.upkeep.reenqueue() == 1
+        assert await bus.worker.upkeep.start_retry_rounds() == 1
         await bus.drain()
         assert len(runs) == 2
 

@@ -215,7 +215,7 @@ async def test_s06_rows_vanish_with_their_savepoint_and_nothing_is_sent(
 
 async def test_s06_a_commit_wakes_the_relay(bus: EventBus) -> None:
     async for handle in each_handle(bus):
-        ear = bus.shared.to_send.listener()
+        ear = bus.shared.wake_relay.listener()
         async with caller(bus, handle) as application:
             await application.publish("t", 1)
             assert not await ear.wait(0), "nothing is committed yet"

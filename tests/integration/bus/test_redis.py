@@ -47,7 +47,7 @@ async def transport(server: MessageBroker, client: redis.asyncio.Redis) -> Async
 
 @asynccontextmanager
 async def opened(server: MessageBroker, **options: Any) -> AsyncIterator[RedisTransport]:
-    made = RedisTransport(server.url, **({"claim_every_s": 0.05, "scan_every_s": 0.05} | options))
+    made = RedisTransport(server.url, **({"claim_interval_s": 0.05, "scan_interval_s": 0.05} | options))
     await made.open()
     try:
         yield made

@@ -266,7 +266,7 @@ async def test_s32_the_three_places_are_counted_apart(make_bus: MakeBus, broker:
         await bus.publish_async("order.created", 1)
         await bus.drain()
         assert [tried(bus, place) for place in ("send", "handle", "round")] == [1, 3, 0]
-        assert await bus.worker.upkeep.reenqueue() == 1
+        assert await bus.worker.upkeep.start_retry_rounds() == 1
         await bus.drain()
         assert [tried(bus, place) for place in ("send", "handle", "round")] == [1, 6, 1]
         received = await row(bus, "received")
@@ -305,10 +305,10 @@ async def test_s35_a_round_gives_every_failed_row_its_attempts_back(make_bus: Ma
         queued = {(each["MessageType"], each["MessageId"], each["Group"]) for each in await rows(bus, "queue")}
         assert queued == {(0, unsent["Id"], ""), (1, received["Id"], received["Group"])}
         assert {each.status.value for each in changes} == {"Enqueued"}
-        assert await bus.worker.upkeep.reenqueue() == 0
+        assert await bus.worker.upkeep.start_retry_rounds() == 0
         bus.advance(16 * 86_400)  # what is as old as this is let go
         await change(bus, 'UPDATE {received} SET "StatusName" = ?', "Failed")
-        assert await bus.worker.upkeep.reenqueue() == 0
+        assert await bus.worker.upkeep.start_retry_rounds() == 0
 
 
 # -- what a handler may ask for --------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ async def test_s34_a_handler_may_say_when_and_whether_it_is_called_again(make_bu
         [queued] = await rows(bus, "queue")
         assert timedelta(seconds=499) < queued["NextAt"] - later_row["Added"] < timedelta(seconds=530)
         assert (never_row["StatusName"], never_row["Retries"]) == ("Failed", 1)
-        assert await bus.worker.upkeep.reenqueue() == 0, "rejected for good"
+        assert await bus.worker.upkeep.start_retry_rounds() == 0, "rejected for good"
     assert rejected == [2]
     assert [info.error for info in failed] == ["Reject-->no such order"]
 
@@ -510,7 +510,7 @@ async def test_t09_a_message_that_loses_five_workers_is_failed(make_bus: MakeBus
             assert (lost["StatusName"], lost["Retries"]) == ("Failed", 0)
             assert "worker lost" in lost["LastError"]
             assert lost["ExpiresAt"] - lost["Added"] == timedelta(days=15)
-        assert await bus.worker.upkeep.reenqueue() == 0
+        assert await bus.worker.upkeep.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
     assert handled == [1]
     assert len(broker.sent) == 1
@@ -651,7 +651,7 @@ async def test_s24_every_change_of_state_is_one_the_table_of_states_allows(
         broker.take([Envelope(name="good", headers={"cap-msg-id": "x"}, body=b"{", added=bus.shared.now())])
         await bus.publish_async("good", 4, delay=60)
         await bus.drain()
-        await bus.worker.upkeep.reenqueue()
+        await bus.worker.upkeep.start_retry_rounds()
         bus.advance(61)
         await bus.drain()
         stored = {

@@ -42,16 +42,16 @@ def test_totals_add_up_over_topics_and_groups(counters):
 def test_nothing_counted_is_no_speed_and_no_traffic(counters):
     assert counters.rates(NOON, sent) == (0.0, 0.0, 0.0)
     assert counters.rates(NOON + MINUTE, sent) == (0.0, 0.0, 0.0)
-    assert counters.sent_to("a", NOON) is None
-    assert counters.pulled_by("g", "a", NOON) is None
-    assert counters.sent_back_by("g", "a", NOON) is None
+    assert counters.topic_traffic("a", NOON) is None
+    assert counters.group_traffic("g", "a", NOON) is None
+    assert counters.send_back_traffic("g", "a", NOON) is None
 
 
 def test_a_broker_that_never_ticked_can_be_asked():
     fresh = TrafficCounters()
     fresh.sent("a", 5, 10)
     assert fresh.rates(NOON, sent) == (0.0, 0.0, 0.0)
-    assert fresh.sent_to("a", NOON).messages.minute.sum == 5
+    assert fresh.topic_traffic("a", NOON).messages.minute.sum == 5
     assert fresh.rates(NOON + 5_000, lambda totals: totals.sends) == (0.0, 0.0, 0.0)
 
 
@@ -62,7 +62,7 @@ def test_a_steady_stream_has_the_same_speed_in_every_window(counters):
         now_ms += SAMPLE_INTERVAL_MS
         counters.tick(now_ms)
     assert counters.rates(now_ms, sent) == pytest.approx((5.0, 5.0, 5.0))
-    minute, hour, day = counters.sent_to("a", now_ms).messages
+    minute, hour, day = counters.topic_traffic("a", now_ms).messages
     assert (minute.rate, hour.rate, day.rate) == pytest.approx((5.0, 5.0, 5.0), rel=0.2)
     assert minute.sum == 300
 
@@ -97,7 +97,7 @@ def test_ticking_more_often_changes_nothing():
         if step % 10 == 0:
             rare.tick(now_ms)
     assert rare.rates(now_ms, sent) == often.rates(now_ms, sent)
-    assert rare.sent_to("a", now_ms).messages.hour == often.sent_to("a", now_ms).messages.hour
+    assert rare.topic_traffic("a", now_ms).messages.hour == often.topic_traffic("a", now_ms).messages.hour
 
 
 def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
@@ -105,7 +105,7 @@ def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
     counters.tick(NOON + SAMPLE_INTERVAL_MS)
 
     def sums(now_ms: int) -> list[int]:
-        return [figure.sum for figure in counters.sent_to("a", now_ms).messages]
+        return [figure.sum for figure in counters.topic_traffic("a", now_ms).messages]
 
     assert sums(NOON + SAMPLE_INTERVAL_MS) == [7, 7, 7]
     assert sums(NOON + 2 * MINUTE) == [0, 7, 7]
@@ -115,14 +115,14 @@ def test_figures_of_a_minute_an_hour_and_a_day_forget_in_that_order(counters):
 def test_an_average_is_of_a_call(counters):
     counters.sent("a", 1, 100)
     counters.sent("a", 9, 900)
-    traffic = counters.sent_to("a", NOON + SAMPLE_INTERVAL_MS)
+    traffic = counters.topic_traffic("a", NOON + SAMPLE_INTERVAL_MS)
     assert (traffic.messages.minute.average, traffic.bytes.minute.average) == (5.0, 500.0)
     assert (traffic.messages.minute.rate, traffic.bytes.minute.rate) == (1.0, 100.0)
 
 
 def test_one_message_a_moment_after_a_tick_is_no_flood(counters):
     counters.sent("a", 10, 10)
-    assert counters.sent_to("a", NOON + 1).messages.minute.rate == 1.0
+    assert counters.topic_traffic("a", NOON + 1).messages.minute.rate == 1.0
 
 
 def test_groups_are_told_apart_by_group_and_topic(counters):
@@ -131,11 +131,11 @@ def test_groups_are_told_apart_by_group_and_topic(counters):
     counters.pulled("g", "b", 4, 40)
     counters.sent_back("g", "a", 3)
     counters.sent_back("g", "a")
-    assert counters.pulled_by("g", "a", NOON).messages.minute.sum == 1
-    assert counters.pulled_by("h", "a", NOON).bytes.minute.sum == 20
-    assert counters.pulled_by("g", "b", NOON).messages.minute.sum == 4
-    assert counters.pulled_by("h", "b", NOON) is None
-    assert counters.sent_back_by("g", "a", NOON).messages.minute.sum == 4
+    assert counters.group_traffic("g", "a", NOON).messages.minute.sum == 1
+    assert counters.group_traffic("h", "a", NOON).bytes.minute.sum == 20
+    assert counters.group_traffic("g", "b", NOON).messages.minute.sum == 4
+    assert counters.group_traffic("h", "b", NOON) is None
+    assert counters.send_back_traffic("g", "a", NOON).messages.minute.sum == 4
 
 
 def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
@@ -145,9 +145,9 @@ def test_a_topic_idle_for_a_day_is_dropped_and_its_total_stays(counters):
     for hours in range(1, 25):
         counters.sent("busy", 1, 1)
         counters.tick(NOON + hours * HOUR)
-    assert counters.sent_to("idle", NOON + DAY) is None
-    assert counters.pulled_by("g", "idle", NOON + DAY) is None
-    assert counters.sent_to("busy", NOON + DAY).messages.day.sum == 24
+    assert counters.topic_traffic("idle", NOON + DAY) is None
+    assert counters.group_traffic("g", "idle", NOON + DAY) is None
+    assert counters.topic_traffic("busy", NOON + DAY).messages.day.sum == 24
     assert (counters.totals.messages_sent, counters.totals.messages_pulled) == (29, 5)
 
 
@@ -161,11 +161,15 @@ def test_forgetting_a_topic_or_a_group_keeps_the_totals(counters):
     counters.forget_topic("a")
     counters.forget_group("g")
     assert counters.totals == before
-    gone = [counters.sent_to("a", NOON), counters.pulled_by("h", "a", NOON), counters.sent_back_by("h", "a", NOON)]
-    gone += [counters.pulled_by("g", "b", NOON), counters.sent_back_by("g", "b", NOON)]
+    gone = [
+        counters.topic_traffic("a", NOON),
+        counters.group_traffic("h", "a", NOON),
+        counters.send_back_traffic("h", "a", NOON),
+    ]
+    gone += [counters.group_traffic("g", "b", NOON), counters.send_back_traffic("g", "b", NOON)]
     assert gone == [None] * 5
-    assert counters.sent_to("b", NOON) is not None
-    assert counters.pulled_by("h", "b", NOON) is not None
+    assert counters.topic_traffic("b", NOON) is not None
+    assert counters.group_traffic("h", "b", NOON) is not None
 
 
 def test_a_topic_made_again_counts_from_nothing(counters):
@@ -173,7 +177,7 @@ def test_a_topic_made_again_counts_from_nothing(counters):
     counters.tick(NOON + SAMPLE_INTERVAL_MS)
     counters.forget_topic("a")
     counters.sent("a", 2, 2)
-    assert counters.sent_to("a", NOON + 2 * SAMPLE_INTERVAL_MS).messages.day.sum == 2
+    assert counters.topic_traffic("a", NOON + 2 * SAMPLE_INTERVAL_MS).messages.day.sum == 2
     assert counters.totals.messages_sent == 7
 
 
@@ -182,13 +186,13 @@ def test_mornings_are_what_the_totals_were_at_the_last_two_midnights(counters):
     midnight_ms = round(time.mktime((*at[:3], 0, 0, 0, 0, 0, -1)) * 1000)
     counters.sent("a", 1, 1)
     counters.tick(midnight_ms + DAY - SAMPLE_INTERVAL_MS)
-    assert counters.mornings == MidnightTotals()
+    assert counters.midnight_totals == MidnightTotals()
     counters.tick(midnight_ms + DAY)
     counters.sent("a", 10, 1)
     counters.tick(midnight_ms + DAY + HOUR)
-    assert [totals.messages_sent for totals in counters.mornings] == [0, 1]
+    assert [totals.messages_sent for totals in counters.midnight_totals] == [0, 1]
     counters.tick(midnight_ms + 2 * DAY)
-    assert [totals.messages_sent for totals in counters.mornings] == [1, 11]
+    assert [totals.messages_sent for totals in counters.midnight_totals] == [1, 11]
 
 
 def test_a_clock_set_back_does_no_harm(counters):
@@ -197,7 +201,7 @@ def test_a_clock_set_back_does_no_harm(counters):
     counters.sent("a", 1, 1)
     counters.tick(NOON - HOUR)
     assert all(rate >= 0 for rate in counters.rates(NOON - HOUR, sent))
-    assert counters.sent_to("a", NOON - HOUR).messages.day.rate >= 0
+    assert counters.topic_traffic("a", NOON - HOUR).messages.day.rate >= 0
     assert counters.totals.messages_sent == 2
     counters.sent("a", 20, 20)
     assert counters.rates(NOON - HOUR + SAMPLE_INTERVAL_MS, sent) == (2.0, 2.0, 2.0)

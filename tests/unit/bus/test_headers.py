@@ -32,7 +32,7 @@ def test_a_handler_steers_its_answer():
     headers = Headers({"cap-callback-name": "a.done"})
     assert headers.answer_to == "a.done"
     headers.rewrite_callback("b.done")
-    headers.add_response("region", "north")
+    headers.add_response_header("region", "north")
     assert (headers.answer_to, headers.response) == ("b.done", {"region": "north"})
     headers.remove_callback()
     assert headers.answer_to is None
@@ -47,7 +47,7 @@ def test_a_copy_keeps_the_answer(copied):
 
 
 def test_two_headers_do_not_share_their_answers():
-    Headers().add_response("a", "b")
+    Headers().add_response_header("a", "b")
     assert Headers().response == {}
 
 

@@ -17,7 +17,7 @@ def push(**others: object) -> PushReply:
         "group": "g",
         "topic": "c_REPLY_TOPIC",
         "template_topic": "TBW102",
-        "template_queues": 4,
+        "default_topic_queues": 4,
         "queue_id": 0,
         "sys_flag": 0,
         "born_ms": 1,

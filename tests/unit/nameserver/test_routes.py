@@ -29,7 +29,7 @@ def register(routes, name="a", number=0, *, address=None, topics=None, connectio
             "cluster": "DefaultCluster",
             "topics": topics or table("T"),
             "acting_master": None,
-            "silence_ms": SILENCE_MS,
+            "heartbeat_timeout_ms": SILENCE_MS,
             "connection": connection,
             "now_ms": now_ms,
             **others,
@@ -219,7 +219,7 @@ def test_a_broker_that_is_not_known_must_register(routes):
 
 def test_a_broker_silent_for_longer_than_it_may_be_is_dropped(routes):
     register(routes, "a", now_ms=0, connection="ca")
-    register(routes, "b", now_ms=0, silence_ms=10, connection="cb")
+    register(routes, "b", now_ms=0, heartbeat_timeout_ms=10, connection="cb")
     assert routes.expire(10) == []
     assert routes.expire(11) == [RemovedBroker("b", 0, "b-0:10911")]
     routes.heard("a", "a-0:10911", connection="ca", now_ms=100)

@@ -145,7 +145,7 @@ def test_small_readings_on_headers():
     assert GetConsumeStats("g", topic="c").topics == ["c"]
     assert GetConsumeStats("g").topics == []
     held = PullMessage("g", "T", 0, 0, 32, 0x3, 5, 15000, 0)
-    assert (held.commits, held.may_be_held, held.has_subscription) == (True, True, False)
+    assert (held.commits, held.may_suspend, held.has_subscription) == (True, True, False)
 
 
 def test_every_code_has_a_type_and_requests_without_fields_are_done():

@@ -85,7 +85,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, 
     table = {}
     for queue_id in range(topic.read_queues):
         queue = Queue(topic.name, queue_id)
-        first, end = broker.store.bounds_now(queue)
+        first, end = broker.store.bounds_nowait(queue)
         offset = await broker.store.committed(group, queue) or 0
         read_ms = await store_ms_at(broker.store, queue, offset - 1) if first < offset <= end else None
         # What was pulled and not committed yet is not counted: to us the group has pulled what it has consumed.
@@ -97,7 +97,7 @@ async def _progress(broker: Broker, group: str, topic: Topic) -> dict[QueueRef, 
 
 
 def _rate(broker: Broker, group: str, topic: str) -> float:
-    pulled = broker.counters.pulled_by(group, topic, broker.now_ms())
+    pulled = broker.counters.group_traffic(group, topic, broker.now_ms())
     return pulled.messages.minute.rate if pulled is not None else 0.0
 
 
@@ -111,7 +111,7 @@ async def query_time_spans(request: GetConsumeTimeSpans, broker: Broker, _call: 
 
 
 async def _time_span(broker: Broker, group: str, queue: Queue) -> QueueTimeSpan:
-    first, end = broker.store.bounds_now(queue)
+    first, end = broker.store.bounds_nowait(queue)
     offset = await broker.store.committed(group, queue) or 0
 
     async def stored_ms(at: int) -> int:
@@ -136,7 +136,7 @@ async def list_topics_of_group(request: GetGroupTopics, broker: Broker, _call: R
 async def query_subscription(request: GetGroupSubscription, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the group's consumers want of the topic; nothing, while none is online."""
     topic = request.topic or ""
-    wanted = broker.members.filter_of(request.group, topic)
+    wanted = broker.members.subscription_filter(request.group, topic)
     said = wanted.data if wanted is not None else None
     return HandlerResponse.of(bodies.GroupSubscription(request.group, topic, said))
 
@@ -153,7 +153,7 @@ async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call:
         if topic != request.topic or group in ignored:
             continue
         for queue_id, offset in committed.items():
-            if offset >= broker.store.bounds_now(Queue(topic, queue_id)).first:
+            if offset >= broker.store.bounds_nowait(Queue(topic, queue_id)).first:
                 least[queue_id] = min(offset, least.get(queue_id, offset))
     for queue_id, offset in offsets.get((request.topic, request.compare_group), {}).items():
         if least.get(queue_id, NO_CORRECTION) > offset:
@@ -163,7 +163,7 @@ async def query_corrections(request: GetCorrectedOffsets, broker: Broker, _call:
 
 async def clone_offsets(request: CloneGroupOffsets, broker: Broker, _call: RequestContext) -> EmptyHeader:
     """Let one group go on where another is, on one topic or on all that the other reads."""
-    await broker.groups.found_or_created(request.to_group)
+    await broker.groups.get_or_create(request.to_group)
     offsets = await broker.store.offsets()
     names = [request.topic] if request.topic else await _topics_of(broker, request.from_group)
     topics = [broker.topics[name] for name in names]

@@ -63,7 +63,7 @@ def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
     def rates(of: Callable[[Totals], int]) -> str:
         return _spaced(counters.rates(now_ms, of))
 
-    totals, mornings = counters.totals, counters.mornings
+    totals, midnight_totals = counters.totals, counters.midnight_totals
     return {
         "putTps": rates(lambda totals: totals.messages_sent),
         "getFoundTps": rates(lambda totals: totals.pulls_found),
@@ -74,11 +74,11 @@ def _traffic(counters: TrafficCounters, now_ms: int) -> dict[str, str]:
         "putMessageTimesTotal": str(totals.messages_sent),
         "putMessageSizeTotal": str(totals.bytes_sent),
         "putMessageAverageSize": str(totals.bytes_sent / totals.messages_sent if totals.messages_sent else 0.0),
-        "msgPutTotalYesterdayMorning": str(mornings.yesterday.messages_sent),
-        "msgPutTotalTodayMorning": str(mornings.today.messages_sent),
+        "msgPutTotalYesterdayMorning": str(midnight_totals.yesterday.messages_sent),
+        "msgPutTotalTodayMorning": str(midnight_totals.today.messages_sent),
         "msgPutTotalTodayNow": str(totals.messages_sent),
-        "msgGetTotalYesterdayMorning": str(mornings.yesterday.messages_pulled),
-        "msgGetTotalTodayMorning": str(mornings.today.messages_pulled),
+        "msgGetTotalYesterdayMorning": str(midnight_totals.yesterday.messages_pulled),
+        "msgGetTotalTodayMorning": str(midnight_totals.today.messages_pulled),
         "msgGetTotalTodayNow": str(totals.messages_pulled),
     }
 
@@ -121,7 +121,7 @@ TrafficQuery = Callable[[TrafficCounters, str, int], WindowCounts | None]
 
 def _of_topic(pick: Callable[[Traffic], WindowCounts]) -> TrafficQuery:
     def measured(counters: TrafficCounters, key: str, now_ms: int) -> WindowCounts | None:
-        found = counters.sent_to(key, now_ms)
+        found = counters.topic_traffic(key, now_ms)
         return pick(found) if found is not None else None
 
     return measured
@@ -141,9 +141,9 @@ def _of_group(
 STATISTICS: Mapping[str, TrafficQuery] = {
     "TOPIC_PUT_NUMS": _of_topic(lambda traffic: traffic.messages),
     "TOPIC_PUT_SIZE": _of_topic(lambda traffic: traffic.bytes),
-    "GROUP_GET_NUMS": _of_group(TrafficCounters.pulled_by, lambda traffic: traffic.messages),
-    "GROUP_GET_SIZE": _of_group(TrafficCounters.pulled_by, lambda traffic: traffic.bytes),
-    "SNDBCK_PUT_NUMS": _of_group(TrafficCounters.sent_back_by, lambda traffic: traffic.messages),
+    "GROUP_GET_NUMS": _of_group(TrafficCounters.group_traffic, lambda traffic: traffic.messages),
+    "GROUP_GET_SIZE": _of_group(TrafficCounters.group_traffic, lambda traffic: traffic.bytes),
+    "SNDBCK_PUT_NUMS": _of_group(TrafficCounters.send_back_traffic, lambda traffic: traffic.messages),
 }
 
 

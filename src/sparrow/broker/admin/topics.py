@@ -181,12 +181,12 @@ async def topic_statistics(request: TopicRequest, broker: Broker, _call: Request
     table = {}
     for queue_id in range(max(topic.read_queues, topic.write_queues)):
         queue = Queue(topic.name, queue_id)
-        first, end = broker.store.bounds_now(queue)
+        first, end = broker.store.bounds_nowait(queue)
         newest_ms = await store_ms_at(broker.store, queue, end - 1) if end > first else None
         table[QueueRef(topic.name, broker.name, queue_id)] = TopicOffset(first, end, newest_ms or 0)
         if queue_id % QUEUES_PER_YIELD == QUEUES_PER_YIELD - 1:
             await asyncio.sleep(0)
-    sent = broker.counters.sent_to(topic.name, broker.now_ms())
+    sent = broker.counters.topic_traffic(topic.name, broker.now_ms())
     return HandlerResponse.of(TopicStats(table, sent.messages.minute.rate if sent is not None else 0.0))
 
 

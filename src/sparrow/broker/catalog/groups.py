@@ -33,9 +33,9 @@ class GroupCatalog:
         self.version = DataVersion(0, now_ms())
 
     async def load(self) -> None:
-        self.take_over(await self._store.groups())
+        self.replace_all(await self._store.groups())
 
-    def take_over(self, kept: Mapping[str, Group]) -> None:
+    def replace_all(self, kept: Mapping[str, Group]) -> None:
         """What the store has."""
         known = {name: Group(name=name) for name in SYSTEM_GROUPS} | dict(kept)
         if known != self._known:
@@ -55,7 +55,7 @@ class GroupCatalog:
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._known.values()))
 
-    async def found_or_created(self, name: str) -> Group:
+    async def get_or_create(self, name: str) -> Group:
         """The group of somebody who consumes: made on the spot unless that is switched off."""
         group = self._known.get(name)
         if group is None:

@@ -38,7 +38,7 @@ async def commit_offset(request: CommitOffset, broker: Broker, _call: RequestCon
     if request.offset < 0:
         raise Refused(f"{request.offset} is no offset: they start at 0")
     broker.topics[request.topic]
-    await broker.groups.found_or_created(request.group)
+    await broker.groups.get_or_create(request.group)
     await broker.store.commit(request.group, request.queue, request.offset)
     return EmptyHeader()
 

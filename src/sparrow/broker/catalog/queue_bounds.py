@@ -61,4 +61,4 @@ async def _mean_bytes(broker: Broker, queue: Queue, bounds: QueueBounds) -> int:
     return mean
 
 
-HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.QUERY_HEADS: query_queue_bounds}
+HANDLERS: dict[int, RequestHandler[Broker]] = {RequestCode.QUERY_QUEUE_BOUNDS: query_queue_bounds}

@@ -34,11 +34,11 @@ class TopicCatalog:
     """All topics of one broker."""
 
     def __init__(
-        self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int], *, keeps_system: bool = True
+        self, store: Store, settings: BrokerSettings, now_ms: Callable[[], int], *, stores_system_topics: bool = True
     ) -> None:
-        """`keeps_system`: whether the store is to hold the broker's own topics, too."""
+        """`stores_system_topics`: whether the store is to hold the broker's own topics, too."""
         self._store, self._settings, self._now_ms = store, settings, now_ms
-        self._keeps_system = keeps_system
+        self._keeps_system = stores_system_topics
         self._known: dict[str, Topic] = {}
         self.version = DataVersion(0, now_ms())
         self.term: int | None = None
@@ -55,9 +55,9 @@ class TopicCatalog:
             # Replies are stored, if only for a while, whatever else is kept elsewhere.
             if name not in kept and (self._keeps_system or name.endswith(REPLY_TOPIC_SUFFIX)):
                 await self._store.put_topic(topic)
-        self.take_over(await self._store.topics())
+        self.replace_all(await self._store.topics())
 
-    def take_over(self, kept: Mapping[str, Topic]) -> bool:
+    def replace_all(self, kept: Mapping[str, Topic]) -> bool:
         """What the store has; whether that is something else than before."""
         known = {**self._system, **kept}
         if known == self._known:
@@ -66,7 +66,7 @@ class TopicCatalog:
         self._turn()
         return True
 
-    async def led(self, term: int) -> None:
+    async def set_leader_term(self, term: int) -> None:
         """Who leads has changed."""
         self.term = term
         self._turn()

@@ -59,7 +59,7 @@ async def heartbeat(_: Heartbeat, broker: Broker, call: RequestContext) -> Heart
 async def _group(broker: Broker, name: str) -> Group | None:
     """None for a group that may not be made: its consumers find out when they pull."""
     try:
-        return await broker.groups.found_or_created(name)
+        return await broker.groups.get_or_create(name)
     except Refused as refusal:
         log.info("heartbeat of a group that may not be", extra={"group": name, "why": str(refusal)})
         return None

@@ -144,7 +144,7 @@ class ClientRegistry:
 
     # -- what it knows ------------------------------------------------------------------------------------------------
 
-    def filter_of(self, group: str, topic: str) -> SubscriptionFilter | None:
+    def subscription_filter(self, group: str, topic: str) -> SubscriptionFilter | None:
         """What the group wants of the topic; asked for with every pull."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
@@ -167,7 +167,7 @@ class ClientRegistry:
     def producer_groups(self) -> Mapping[str, list[OnlineClient]]:
         return {name: list(members.values()) for name, members in self._producers.items()}
 
-    def producer_client(self, client_id: str) -> OnlineClient | None:
+    def find_producer(self, client_id: str) -> OnlineClient | None:
         """A producer, in whichever group it is."""
         return self._producer_clients.get(client_id)
 

@@ -55,7 +55,7 @@ class LongPollTable:
         self._timer_slot = 0
         self.count = 0
 
-    def park(self, held: ParkedRequest, hold_ms: int) -> None:
+    def park(self, held: ParkedRequest, long_poll_ms: int) -> None:
         """Wait. The caller looks at the queue once more afterwards: it may have grown in another thread meanwhile."""
         if self.count >= self._pulls_max:
             raise Busy(f"{self.count} pulls are waiting already")
@@ -65,7 +65,7 @@ class LongPollTable:
             self._waiting.setdefault(queue, {})[held] = None
         self._of_channel.setdefault(held.channel, set()).add(held)
         # Rounded up: a pull is never cut short.
-        slot = held.slot = int((self._loop.time() + hold_ms / 1000) * _SLOTS_A_SECOND) + 1
+        slot = held.slot = int((self._loop.time() + long_poll_ms / 1000) * _SLOTS_A_SECOND) + 1
         members = self._slots.get(slot)
         if members is None:
             members = self._slots[slot] = set()
@@ -74,7 +74,7 @@ class LongPollTable:
                 self._watch(slot)
         members.add(held)
 
-    def grew(self, queue: Queue, _end: QueueOffset) -> None:
+    def notify_growth(self, queue: Queue, _end: QueueOffset) -> None:
         """Readers may see more of this queue. Any thread may say so."""
         if queue not in self._waiting:
             return
@@ -100,7 +100,7 @@ class LongPollTable:
         """What somebody waits for."""
         return list(self._waiting)
 
-    def waiting_for(self, queue: Queue) -> list[ParkedRequest]:
+    def parked_on(self, queue: Queue) -> list[ParkedRequest]:
         return list(self._waiting.get(queue, ()))
 
     def _forget(self, held: ParkedRequest) -> None:

@@ -75,7 +75,7 @@ class PullHandler:
             return encode_response(command, said)
         queue = Queue(request.topic, request.queue_id)
         if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
-            self._store.commit_now(request.group, queue, request.commit_offset)
+            self._store.commit_nowait(request.group, queue, request.commit_offset)
         if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
             return skipped
         found = self._read_now(queue, request.offset, request, said)
@@ -84,7 +84,7 @@ class PullHandler:
         return self._answer(request, command, channel, queue, said, found)
 
     async def _in_new_group(self, request: PullMessage, command: RemotingCommand, channel: Channel) -> bytes | None:
-        await self._broker.groups.found_or_created(request.group)
+        await self._broker.groups.get_or_create(request.group)
         async with self._turn(channel):
             again = self.pull(command, channel)
             if isinstance(again, bytes):
@@ -108,7 +108,7 @@ class PullHandler:
         limit = group.attributes.get(SKIP_BACKLOG_ATTRIBUTE, "")
         if not limit.isdigit():
             return None
-        first, end = self._store.bounds_now(queue)
+        first, end = self._store.bounds_nowait(queue)
         if end - request.offset <= int(limit):
             return None
         words = {"group": group.name, "queue": str(queue), "from": request.offset, "to": end}
@@ -131,7 +131,7 @@ class PullHandler:
     def _filter_of(self, request: PullMessage) -> SubscriptionFilter | HandlerResponse:
         if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
             return parse_filter(request.topic, request.subscription or "*", request.expression_type or "TAG")
-        found = self._members.filter_of(request.group, request.topic)
+        found = self._members.subscription_filter(request.group, request.topic)
         if found is None:
             # A heartbeat may be on its way (the broker restarted, say): clients try again.
             return HandlerResponse(
@@ -149,7 +149,7 @@ class PullHandler:
         self, queue: Queue, offset: int, request: PullMessage, wanted: SubscriptionFilter
     ) -> ReadResult | None:
         """What matches, if that needs no disk; else None."""
-        found = self._store.read_now(queue, offset, **self._limits(request, wanted))
+        found = self._store.read_nowait(queue, offset, **self._limits(request, wanted))
         if may_hold_references(queue.topic) and may_contain_references(found):
             return None
         if wanted.selector is None or found is None:
@@ -195,7 +195,7 @@ class PullHandler:
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
-            if request.sys_flag & headers.pull.SUSPEND and request.hold_ms > 0 and not command.flag & ONE_WAY_FLAG:
+            if request.sys_flag & headers.pull.SUSPEND and request.long_poll_ms > 0 and not command.flag & ONE_WAY_FLAG:
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.missed(request.group, request.topic)
@@ -225,9 +225,9 @@ class PullHandler:
             return True
 
         held = ParkedRequest(queue, request.offset, resume, channel)
-        self._hold.park(held, min(request.hold_ms, self._settings.hold_ms_max))
+        self._hold.park(held, min(request.long_poll_ms, self._settings.hold_ms_max))
         # Between the read and the parking another thread may have made more visible (synchronous flush does).
-        if self._store.bounds_now(queue).end > request.offset:
+        if self._store.bounds_nowait(queue).end > request.offset:
             self._hold.wake(queue)
 
     def _look_again(
@@ -242,7 +242,7 @@ class PullHandler:
         while True:
             found = self._read_now(held.queue, held.offset, request, wanted)
             if found is None:  # what it waited for has left memory already: the next pull reads the disk
-                bounds = self._store.bounds_now(held.queue)
+                bounds = self._store.bounds_nowait(held.queue)
                 return _said(command, _AGAIN, held.offset, *bounds)
             first, end = found.bounds
             if isinstance(found, AtEnd):

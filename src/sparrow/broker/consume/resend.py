@@ -226,7 +226,7 @@ async def _target(group: Group, topic: Topic, broker: Broker) -> ResendTarget:
     Whoever subscribes pulls the first of these, also a Java consumer that pops the topic itself. Of a group that does
     not, we know whether it ever popped.
     """
-    wanted = broker.members.filter_of(group.name, topic.name)
+    wanted = broker.members.subscription_filter(group.name, topic.name)
     pops = (
         wanted is None and await broker.store.mark(receipt_handles.pop_begun_mark(group.name, topic.name)) is not None
     )

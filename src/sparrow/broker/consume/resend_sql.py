@@ -45,9 +45,9 @@ class SqlResender:
 
     async def ask(self, queue: Queue, begin: int, end: int, *, group: str | None, readers: list[str]) -> None:
         """Record that messages from offset `begin` to before `end` are wanted again: by a group, or by all readers."""
-        lane = self._store.catalogue.lane(queue)
+        lane = self._store.catalog.lane(queue)
         for reader in readers:
-            await self._store.resends.open_group(reader, lane)
+            await self._store.resends.register_group(reader, lane)
         await self._store.resends.ask(lane, group, begin + 1, end)
 
     async def lead(self) -> None:
@@ -63,10 +63,10 @@ class SqlResender:
     async def feed(self) -> None:
         """Walk every resend lane that has grown, for each of its groups."""
         ends = await self._store.resends.ends()
-        catalogue = self._store.catalogue
-        for (topic, queue_id), resend_lane in list(catalogue.resend_lanes.items()):
+        catalog = self._store.catalog
+        for (topic, queue_id), resend_lane in list(catalog.resend_lanes.items()):
             end = ends.get(resend_lane.number, 1)
-            lane = catalogue.lanes.get((topic, queue_id))
+            lane = catalog.lanes.get((topic, queue_id))
             if lane is None or end <= self._fed.get(resend_lane.number, 1):
                 continue
             for group in await self._store.resends.groups(lane):
@@ -77,15 +77,15 @@ class SqlResender:
     async def _feed_group(self, group: str, lane: Lane, queue: Queue) -> bool:
         """Whether there may be more."""
         before = await self._store.resends.offset(group, lane)
-        ranges, looked_to = await self._store.resends.next(group, lane)
-        wanted = self._members.filter_of(group, queue.topic)
+        ranges, examined_to = await self._store.resends.next(group, lane)
+        wanted = self._members.subscription_filter(group, queue.topic)
         for each in ranges:
             await self._feed_range(group, lane, queue, each, wanted)
-        if before is None or looked_to <= before:
+        if before is None or examined_to <= before:
             return False
-        if not ranges or looked_to > ranges[-1].id:  # what came last was for others
+        if not ranges or examined_to > ranges[-1].id:  # what came last was for others
             async with self._store.database.transaction() as session:
-                await self._store.resends.done(session, group, lane, looked_to)
+                await self._store.resends.done(session, group, lane, examined_to)
         return True
 
     async def _feed_range(
@@ -100,8 +100,8 @@ class SqlResender:
                 await done(session)
             return
         topic = await self._topics.create_for_group(RETRY_TOPIC_PREFIX, await self._reads(group, queue.topic, wanted))
-        entries = [row_of_draft(draft, self._store.catalogue.anonymous) for draft in drafts]
-        await self._store.append_with(Queue(topic.name, 0), entries, done)
+        entries = [row_of_draft(draft, self._store.catalog.anonymous) for draft in drafts]
+        await self._store.append_in_transaction(Queue(topic.name, 0), entries, done)
 
     async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:
         """Of which retry topic a group's retries are read: who pops has one for each topic."""

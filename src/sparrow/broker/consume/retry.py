@@ -64,7 +64,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         # The group may have more queues by now than its topic has: nobody would read those.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
         draft.properties = set_properties(draft.properties, {"DELAY": str(level)})
-        appended = await await_append(broker.delay.put_level(queue, draft, level))
+        appended = await await_append(broker.delay.schedule_level(queue, draft, level))
     # The consumer will commit past it: from then on this copy is all there is.
     if (durable := broker.store.durable(appended.end)) is not None:
         await durable

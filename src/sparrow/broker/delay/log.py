@@ -65,9 +65,9 @@ _NOTHING: Ints = np.empty(0, np.int64)
 class LogDelayScheduler:
     """All waiting messages of a broker."""
 
-    def __init__(self, store: LogStore, *, horizon_ms: int, rolls_after_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: LogStore, *, horizon_ms: int, roll_after_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._now_ms = store, now_ms
-        self._horizon_ms, self._rolls_after_ms = horizon_ms, max(rolls_after_ms, ROLL_AFTER_MS_MIN)
+        self._horizon_ms, self._rolls_after_ms = horizon_ms, max(roll_after_ms, ROLL_AFTER_MS_MIN)
         self._timers = TimerWheel()
         self._in_hand = _NOTHING
         """Taken from the timers, and not delivered yet."""
@@ -90,7 +90,7 @@ class LogDelayScheduler:
 
     # -- taking messages in -------------------------------------------------------------------------------------------
 
-    def put_level(self, queue: Queue, draft: Draft, level: int) -> AppendResult:
+    def schedule_level(self, queue: Queue, draft: Draft, level: int) -> AppendResult:
         """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
         delay_ms = DELAY_LEVELS_MS[source]
@@ -100,7 +100,7 @@ class LogDelayScheduler:
         self._add(min(appended.store_ms, self._now_ms()) + delay_ms, source, appended)
         return appended
 
-    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
+    def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message to be delivered at a time. None: that time has come already."""
         cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
@@ -119,7 +119,7 @@ class LogDelayScheduler:
         return self._cancel(f"{topic}+{unique_key}", due_ms)
 
     @staticmethod
-    def handle_of(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
+    def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
         """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
         return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
 
@@ -128,11 +128,11 @@ class LogDelayScheduler:
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
         draft.properties = set_properties(draft.properties, words)
-        return self._store.append_now(DELAY_QUEUES[source], (draft,))
+        return self._store.append_nowait(DELAY_QUEUES[source], (draft,))
 
     def _cancel(self, name: str, due_ms: int) -> AppendResult:
         words = set_properties(b"", {PROPERTY_TIMER_CANCEL_KEY: name, PROPERTY_TIMER_OUT_MS: str(due_ms)})
-        appended = self._store.append_now(
+        appended = self._store.append_nowait(
             DELAY_QUEUES[TIMER_QUEUE_INDEX], (Draft(body=b"cancelled", properties=words),)
         )
         self._hear_cancelled(name, due_ms)
@@ -150,7 +150,7 @@ class LogDelayScheduler:
     def _keep_mark_below(self, due_ms: int) -> None:
         if due_ms <= self._delivered_ms:
             self._delivered_ms = due_ms - 1
-            self._store.put_mark_now(DELIVERED_MARK, self._delivered_ms)
+            self._store.put_mark_nowait(DELIVERED_MARK, self._delivered_ms)
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class LogDelayScheduler:
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
                 if source != TIMER_QUEUE_INDEX:
-                    due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `put_level` does
+                    due_ms = np.minimum(due_ms, self._now_ms() + DELAY_LEVELS_MS[source])  # as `schedule_level` does
                 self._timers.add_many(due_ms, found.references[is_waiting])
                 for name, due in found.cancelled:
                     self._hear_cancelled(name, due)
@@ -181,7 +181,7 @@ class LogDelayScheduler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self.save_pointers()
+            await self.save_recovery_offsets()
         except SparrowError as error:  # the next start reads more than it need
             log.warning("timers not kept up", extra={"why": str(error)})
 
@@ -279,7 +279,7 @@ class LogDelayScheduler:
 
     def _append(self, queue: Queue, drafts: list[Draft]) -> None:
         try:
-            self._store.append_now(queue, drafts)
+            self._store.append_nowait(queue, drafts)
         except Refused as refusal:
             if len(drafts) > 1:  # what is wrong with one, or with their number, is not wrong with each
                 for draft in drafts:
@@ -299,7 +299,7 @@ class LogDelayScheduler:
         delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
         if delivered_ms > self._delivered_ms:
             self._delivered_ms = delivered_ms
-            self._store.put_mark_now(DELIVERED_MARK, delivered_ms)
+            self._store.put_mark_nowait(DELIVERED_MARK, delivered_ms)
             self._forget_cancelled()
 
     def _forget_cancelled(self) -> None:
@@ -316,11 +316,11 @@ class LogDelayScheduler:
             await asyncio.sleep(SAVE_INTERVAL_S)
             try:
                 await self.roll()
-                await self.save_pointers()
+                await self.save_recovery_offsets()
             except Exception as error:
                 log.error("timers not kept up", extra={"why": str(error)}, exc_info=_unless_ours(error))
 
-    async def save_pointers(self) -> None:
+    async def save_recovery_offsets(self) -> None:
         """Say of each source where the oldest message lies that still waits."""
         for source, first in enumerate(await self._oldest()):
             if await self._store.mark(_pointer(source)) != first:
@@ -329,7 +329,7 @@ class LogDelayScheduler:
     async def _oldest(self) -> list[int]:
         """The offset, in each source, of the oldest that waits; the end, where none does."""
         # In this order, and without a pause: what comes from now on lies behind these ends.
-        bounds = [self._store.bounds_now(queue) for queue in DELAY_QUEUES]
+        bounds = [self._store.bounds_nowait(queue) for queue in DELAY_QUEUES]
         references = np.concatenate((self._timers.everything()[1], self._in_hand))
         return await asyncio.to_thread(delay_topics.oldest_queue_offsets, self._store, references, bounds)
 

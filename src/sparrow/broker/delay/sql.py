@@ -44,19 +44,19 @@ _TROUBLE_S = 1.0
 class SqlDelayScheduler:
     """Takes messages in; delivers them while this broker leads."""
 
-    handle_of = staticmethod(LogDelayScheduler.handle_of)
+    recall_handle = staticmethod(LogDelayScheduler.recall_handle)
 
     def __init__(self, store: SqlStore, *, horizon_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._horizon_ms, self._now_ms = store, horizon_ms, now_ms
 
     # -- taking messages in -------------------------------------------------------------------------------------------
 
-    def put_level(self, queue: Queue, draft: Draft, level: int) -> asyncio.Future[AppendResult]:
+    def schedule_level(self, queue: Queue, draft: Draft, level: int) -> asyncio.Future[AppendResult]:
         """Store a message for that queue, to be delivered after a level's time; levels above the highest are that."""
         source = min(level, len(DELAY_LEVELS_MS)) - 1
         return self._put(source, queue, draft, self._now_ms() + DELAY_LEVELS_MS[source], {})
 
-    def put_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
+    def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
         cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
@@ -69,7 +69,7 @@ class SqlDelayScheduler:
     def _put(
         self, source: int, queue: Queue, draft: Draft, due_ms: int, more: dict[str, str]
     ) -> asyncio.Future[AppendResult]:
-        self._store.catalogue.lane(queue)
+        self._store.catalog.lane(queue)
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
         words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
@@ -113,7 +113,7 @@ class SqlDelayScheduler:
             # It may have been delivered while nobody could ask.
             return bool(await self._store.find_by_key(queue.topic, key.decode(), limit=1, begin_ms=due_ms))
 
-        await self._store.insist(insert, is_there)
+        await self._store.retry_until_done(insert, is_there)
         # Where it waits has no place of its own that a client could ask for.
         return AppendResult(source, QueueOffset(0), [PhysicalOffset(0)], PhysicalOffset(0), at_ms)
 
@@ -165,12 +165,12 @@ class SqlDelayScheduler:
             async def taken(session: SqlSession, ids: str = ids, count: int = len(lot)) -> bool:
                 return await session.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
-            if queue not in self._store.catalogue.lanes:  # another broker may have made its topic a moment ago
+            if queue not in self._store.catalog.lanes:  # another broker may have made its topic a moment ago
                 await self._store.topics()
-            if queue not in self._store.catalogue.lanes:  # nobody could ever get it
+            if queue not in self._store.catalog.lanes:  # nobody could ever get it
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
                 await self._store.database.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})")
                 continue
-            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalogue.anonymous) for row in lot]
-            await self._store.append_with(queue, entries, taken)
+            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous) for row in lot]
+            await self._store.append_in_transaction(queue, entries, taken)
         return len(found)

@@ -104,7 +104,7 @@ def _why(broker: Broker, queue: Queue, offset: int) -> HandlerResponse:
         return HandlerResponse(
             code=ResponseCode.MESSAGE_ILLEGAL, remark=f"topic {topic.name!r} has no queue {queue.id}"
         )
-    first, end = broker.store.bounds_now(queue)
+    first, end = broker.store.bounds_nowait(queue)
     if not first <= offset < end:
         return validation.stale_handle(f"offset {offset} is not in queue {queue}, which reaches from {first} to {end}")
     return validation.stale_handle(

@@ -60,7 +60,7 @@ async def set_request_mode(_: EmptyHeader, broker: Broker, call: RequestContext)
     if said.mode not in (PULL, POP):
         raise Refused(f"{said.mode!r} is no mode: there are {PULL} and {POP}")
     broker.topics[said.topic]
-    await broker.groups.found_or_created(said.consumer_group)
+    await broker.groups.get_or_create(said.consumer_group)
     share_with = _PULLS if said.mode == PULL else max(said.pop_share_queue_num, ALL_QUEUES)
     await broker.store.put_mark(_mark(said.consumer_group, said.topic), share_with)
     return EmptyHeader()

@@ -60,34 +60,34 @@ class PopFetcher:
         """Of its retries; there need not be any yet."""
         return None if topic.startswith(RETRY_TOPIC_PREFIX) else Queue(receipt_handles.pop_retry_topic(group, topic), 0)
 
-    def fill(self, basket: PopResponse) -> Queue | None:
+    def fill(self, response: PopResponse) -> Queue | None:
         """Take what can be had without the disk; or the first queue that has something, and has it there.
 
         It is not passed over for others that need no disk: those might never leave it a turn. Nor is a lane, for the
         one below it, where more than one queue is read from there for a pop.
         """
-        request = basket.request
+        request = response.request
         self._pops.check()
-        if basket.sources is None:
-            basket.sources = self._sources(basket)
-        is_strict = self._pops.fetches_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
-        for queue, kept in basket.sources:
-            basket.kept = kept
-            if not self._may_take(basket, queue):
+        if response.sources is None:
+            response.sources = self._sources(response)
+        is_strict = self._pops.cold_reads_max > 1 and request.queue_id < 0 and has_lanes(self._topics[request.topic])
+        for queue, kept in response.sources:
+            response.kept = kept
+            if not self._may_take(response, queue):
                 continue
-            if basket.is_full:
-                basket.rest += self._left(request.group, queue)
-            elif not self._take(basket, queue) and (is_strict or not basket.count):
+            if response.is_full:
+                response.rest += self._left(request.group, queue)
+            elif not self._take(response, queue) and (is_strict or not response.count):
                 return queue
         return None
 
-    def _sources(self, basket: PopResponse) -> list[tuple[Queue, int]]:
+    def _sources(self, response: PopResponse) -> list[tuple[Queue, int]]:
         """Queues, and how many places each must leave to those that follow."""
-        request = basket.request
+        request = response.request
         turn = STRICT_PRIORITY
         if request.queue_id < 0 and has_lanes(self._topics[request.topic]):
-            turn = self._turns.next(request.group, request.topic, places=basket.room, now_ms=basket.now_ms)
-        kept = {lane: turn.kept_behind(lane) for lane in Priority} if turn.kept else {}
+            turn = self._turns.next(request.group, request.topic, places=response.room, now_ms=response.now_ms)
+        kept = {lane: turn.reserved_after(lane) for lane in Priority} if turn.kept else {}
         queues = [
             (queue, kept[priority_of_queue(queue.id)] if kept else 0)
             for queue in self.queues(request.topic, request.queue_id, turn.order)
@@ -96,18 +96,18 @@ class PopFetcher:
         if retries is None or retries.topic not in self._topics:
             return queues
         if not randrange(_RETRY_FIRST):
-            return [(retries, turn.kept_behind(None)), *queues]
+            return [(retries, turn.reserved_after(None)), *queues]
         return [*queues, (retries, 0)]
 
-    def _may_take(self, basket: PopResponse, queue: Queue) -> bool:
-        request = basket.request
-        if (request.group, queue) in self.reading and queue not in basket.fetched:
+    def _may_take(self, response: PopResponse, queue: Queue) -> bool:
+        request = response.request
+        if (request.group, queue) in self.reading and queue not in response.fetched:
             return False
         if not self._pops.is_open(request.group, queue):
             return False
         if not request.in_order:
             return True
-        return not self.is_blocked(request.group, queue, basket.now_ms, request.attempt_id)
+        return not self.is_blocked(request.group, queue, response.now_ms, request.attempt_id)
 
     def is_blocked(self, group: str, queue: Queue, now_ms: int, attempt: str | None) -> bool:
         """Of a queue read in order. A group that was sent elsewhere meanwhile is not kept from going there."""
@@ -117,95 +117,95 @@ class PopFetcher:
         return self._pops.in_order.is_blocked(group, queue, now_ms, attempt)
 
     def _left(self, group: str, queue: Queue) -> int:
-        first, end = self._store.bounds_now(queue)
+        first, end = self._store.bounds_nowait(queue)
         return max(0, int(end) - max(self._pops.position(group, queue) or 0, first))
 
-    def _take(self, basket: PopResponse, queue: Queue) -> bool:
+    def _take(self, response: PopResponse, queue: Queue) -> bool:
         """False: it lies on the disk, or elsewhere."""
-        at = self.position(basket, queue)
-        fetched = basket.fetched.get(queue)
+        at = self.position(response, queue)
+        fetched = response.fetched.get(queue)
         if fetched is not None and fetched[0] == at:  # else the group was sent elsewhere meanwhile
-            fitting = basket.fitting(self.wanted(basket, queue, fetched[1]))
-            looked_to = self.put(basket, queue, at, fitting)
-            basket.is_cut_short |= looked_to is not None
+            fitting = response.fitting(self.wanted(response, queue, fetched[1]))
+            examined_to = self.put(response, queue, at, fitting)
+            response.is_cut_short |= examined_to is not None
             return True
         for _ in range(_LOOKS_MAX):
-            found = self._store.read_now(queue, at, **self.limits(basket, queue))
+            found = self._store.read_nowait(queue, at, **self.limits(response, queue))
             if found is None or (may_hold_references(queue.topic) and may_contain_references(found)):
                 return False
-            looked_to = self.put(basket, queue, at, self.wanted(basket, queue, found))
-            if looked_to is None:
+            examined_to = self.put(response, queue, at, self.wanted(response, queue, found))
+            if examined_to is None:
                 return True
-            at = looked_to
-        basket.is_cut_short = True
+            at = examined_to
+        response.is_cut_short = True
         return True
 
-    def limits(self, basket: PopResponse, queue: Queue) -> ReadLimits:
-        is_retried = queue.topic != basket.request.topic  # was wanted before, and is not filtered again
+    def limits(self, response: PopResponse, queue: Queue) -> ReadLimits:
+        is_retried = queue.topic != response.request.topic  # was wanted before, and is not filtered again
         return {
-            "count_max": messages_to_examine(basket.free, None if is_retried else basket.wanted.selector),
-            "bytes_max": basket.room_bytes,
-            "tags_codes": None if is_retried else basket.wanted.tags_codes,
+            "count_max": messages_to_examine(response.free, None if is_retried else response.wanted.selector),
+            "bytes_max": response.bytes_left,
+            "tags_codes": None if is_retried else response.wanted.tags_codes,
         }
 
-    async def fetch(self, basket: PopResponse, queue: Queue) -> tuple[int, ReadResult]:
+    async def fetch(self, response: PopResponse, queue: Queue) -> tuple[int, ReadResult]:
         """What `fill` could not have at once: from which offset on, and what there is."""
-        at = self.position(basket, queue)
-        found = await self._store.read(queue, at, **self.limits(basket, queue))
+        at = self.position(response, queue)
+        found = await self._store.read(queue, at, **self.limits(response, queue))
         if may_hold_references(queue.topic):
-            found = await resolve_references(self._store, found, bytes_max=basket.room_bytes)
+            found = await resolve_references(self._store, found, bytes_max=response.bytes_left)
         return at, found
 
-    def wanted(self, basket: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
+    def wanted(self, response: PopResponse, queue: Queue, found: ReadResult) -> ReadResult:
         """What meets the group's condition, if it has one."""
-        is_retried = queue.topic != basket.request.topic
-        return found if is_retried else apply_selector(found, basket.wanted.selector, basket.free)
+        is_retried = queue.topic != response.request.topic
+        return found if is_retried else apply_selector(found, response.wanted.selector, response.free)
 
-    def position(self, basket: PopResponse, queue: Queue) -> int:
+    def position(self, response: PopResponse, queue: Queue) -> int:
         """Where the group goes on reading. A new group's first pop decides it for good."""
-        request = basket.request
-        at = basket.offsets.get(queue)
+        request = response.request
+        at = response.offsets.get(queue)
         if at is None:
             at = self._pops.position(request.group, queue)
         if at is not None:
             return at
-        first, end = self._store.bounds_now(queue)
+        first, end = self._store.bounds_nowait(queue)
         at = int(first)
         if request.init_mode == _FROM_NEWEST and queue.topic == request.topic and first > 0:
             at = max(at, end - 1)  # as RocketMQ: the newest message itself is not missed
-        basket.offsets[queue] = at
+        response.offsets[queue] = at
         return at
 
-    def put(self, basket: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
+    def put(self, response: PopResponse, queue: Queue, at: int, found: ReadResult) -> int | None:
         """Take what a read has found; if it found nothing and there may be more, where to look next."""
         if isinstance(found, AtEnd):
             return None
         if isinstance(found, Moved):
-            basket.offsets[queue] = found.to
+            response.offsets[queue] = found.to
             return found.to
         offsets: Sequence[int] = range(at, at + len(found.sizes))
         if len(found.sizes) != found.next_offset - at:  # not all wanted, or not all there
             offsets = [record.queue_offset_of(raw) for raw in found.records()]
-        if not basket.request.in_order or not offsets:
-            basket.offsets[queue] = found.next_offset
-        if queue.topic != basket.request.topic:
-            offsets = self._put_retries(basket, queue, offsets, found)
+        if not response.request.in_order or not offsets:
+            response.offsets[queue] = found.next_offset
+        if queue.topic != response.request.topic:
+            offsets = self._put_retries(response, queue, offsets, found)
         else:
-            basket.records += found.runs
+            response.records += found.runs
         if not offsets:
             return found.next_offset
-        basket.room -= len(offsets)
-        basket.room_bytes -= sum(found.sizes)
-        basket.rest += found.bounds.end - found.next_offset
-        self._note(basket, queue, offsets, found.next_offset)
+        response.room -= len(offsets)
+        response.bytes_left -= sum(found.sizes)
+        response.rest += found.bounds.end - found.next_offset
+        self._note(response, queue, offsets, found.next_offset)
         return None
 
-    def _note(self, basket: PopResponse, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
-        request = basket.request
+    def _note(self, response: PopResponse, queue: Queue, offsets: Sequence[int], next_offset: int) -> None:
+        request = response.request
         retry = receipt_handles.FROM_TOPIC if queue.topic == request.topic else receipt_handles.FROM_RETRY_TOPIC
         start = offsets[0]
         if request.in_order:
-            basket.runs.append((queue, offsets, next_offset))
+            response.runs.append((queue, offsets, next_offset))
         else:
             mask = 0
             if isinstance(offsets, range):
@@ -213,17 +213,17 @@ class PopFetcher:
             else:
                 for offset in offsets:
                     mask |= 1 << offset - start
-            basket.lots.append(
+            response.lots.append(
                 InFlightBatch(
-                    request.group, queue, start, pop_ms=basket.now_ms, invisible_ms=request.invisible_ms, mask=mask
+                    request.group, queue, start, pop_ms=response.now_ms, invisible_ms=request.invisible_ms, mask=mask
                 )
             )
-        basket.starts.append(receipt_handles.start_entry(retry, queue.id, start))
-        basket.taken.append(receipt_handles.offsets_entry(retry, queue.id, offsets))
+        response.starts.append(receipt_handles.start_entry(retry, queue.id, start))
+        response.taken.append(receipt_handles.offsets_entry(retry, queue.id, offsets))
 
-    def _put_retries(self, basket: PopResponse, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
+    def _put_retries(self, response: PopResponse, queue: Queue, offsets: Sequence[int], found: Slice) -> list[int]:
         """As messages of the topic they were first sent to, each with its handle: clients know no retry topics."""
-        request = basket.request
+        request = response.request
         messages = [record.decode(raw, verify_crc=False, expand=False) for raw in found.records()]
         # Names of groups and topics may be put together to the same name in two ways: others' retries are passed over.
         ours = [each for each in messages if each.properties.get("RETRY_TOPIC", request.topic) == request.topic]
@@ -231,7 +231,7 @@ class PopFetcher:
             message.topic = request.topic
             message.properties["POP_CK"] = receipt_handles.format_handle(
                 start=ours[0].queue_offset,
-                pop_ms=basket.now_ms,
+                pop_ms=response.now_ms,
                 invisible_ms=request.invisible_ms,
                 revive_queue=REVIVE_QUEUE,
                 retry=receipt_handles.FROM_RETRY_TOPIC,
@@ -239,35 +239,35 @@ class PopFetcher:
                 queue_id=queue.id,
                 offset=message.queue_offset,
             )
-            basket.records.append(record.encode_message(message))
+            response.records.append(record.encode_message(message))
         return [message.queue_offset for message in ours]
 
-    def close(self, basket: PopResponse) -> None:
+    def close(self, response: PopResponse) -> None:
         """What was taken is in flight from here on."""
-        request = basket.request
-        if basket.lots:
-            self._pops.take(basket.lots)
-            for lot in basket.lots:
+        request = response.request
+        if response.lots:
+            self._pops.take(response.lots)
+            for lot in response.lots:
                 self._turns.took(lot.group, lot.queue, lot.mask.bit_count())
             if (request.group, request.topic) not in self._popped:
                 self._popped.add((request.group, request.topic))
-                self._pops.mark(receipt_handles.pop_begun_mark(request.group, request.topic), basket.now_ms)
-        for queue, offset in basket.offsets.items():
+                self._pops.mark(receipt_handles.pop_begun_mark(request.group, request.topic), response.now_ms)
+        for queue, offset in response.offsets.items():
             self._pops.go_on(request.group, queue, offset)
-        for queue, offsets, next_offset in basket.runs:
+        for queue, offsets, next_offset in response.runs:
             run = self._pops.in_order.take(
                 request.group,
                 queue,
                 offsets,
                 next_offset=next_offset,
-                pop_ms=basket.now_ms,
+                pop_ms=response.now_ms,
                 invisible_ms=request.invisible_ms,
                 attempt=request.attempt_id,
             )
             self._turns.took(request.group, queue, len(offsets))
             self._pops.go_on(request.group, queue, run.committed)
             self._pops.ran(run)
-            basket.counts += receipt_handles.count_entries(queue.id, run.counts)
+            response.counts += receipt_handles.count_entries(queue.id, run.counts)
 
     def has_more(self, group: str, queue: Queue) -> bool:
         """Whether there is something behind the group's position."""

@@ -86,17 +86,17 @@ class LaneFairness:
         """How many messages."""
         count = 0
         for queue in self._queues(topic, lane):
-            first, end = self._store.bounds_now(queue)
+            first, end = self._store.bounds_nowait(queue)
             count += max(0, end - max(self._pops.position(group, queue) or 0, first))
         return count
 
     def _waits_since(self, group: str, queue: Queue, time_ms: int) -> bool:
         """Whether the group's next message was stored before that."""
-        first, end = self._store.bounds_now(queue)
+        first, end = self._store.bounds_nowait(queue)
         at = max(self._pops.position(group, queue) or 0, first)
         if at >= end:
             return False
-        found = self._store.read_now(queue, at, count_max=1, bytes_max=1)
+        found = self._store.read_nowait(queue, at, count_max=1, bytes_max=1)
         if found is None:
             return True  # so much has come since that it is on the disk only
         return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.runs[0]) < time_ms

@@ -64,7 +64,7 @@ class PopHandler:
 
     # -- pop ----------------------------------------------------------------------------------------------------------
 
-    def pop(self, command: RemotingCommand, channel: Channel, *, is_opened: bool = False) -> FrameResult:
+    def pop(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> FrameResult:
         self._pops.check()
         request = headers.read(PopMessage, command.ext)
         check_message_count(request.messages_max)
@@ -77,76 +77,76 @@ class PopHandler:
             return None  # nobody would get the messages
         if self._is_late(request):
             return no_message_frame(command)
-        opening = None if is_opened else self._taking.opening(request)
+        opening = None if has_positions else self._taking.opening(request)
         if opening is not None:
             return self._once_open(opening, command, channel)
-        basket = PopResponse(request, wanted, self._broker.now_ms())
-        cold = self._taking.fill(basket)
+        response = PopResponse(request, wanted, self._broker.now_ms())
+        cold = self._taking.fill(response)
         if cold is not None:
-            return self._from_disk(basket, cold, command, channel)
-        return self._answer(basket, command) or self._wait(basket, command, channel)
+            return self._from_disk(response, cold, command, channel)
+        return self._answer(response, command) or self._wait(response, command, channel)
 
-    def _wait(self, basket: PopResponse, command: RemotingCommand, channel: Channel) -> bytes | None:
+    def _wait(self, response: PopResponse, command: RemotingCommand, channel: Channel) -> bytes | None:
         """There was nothing; it is held, or told so."""
-        request = basket.request
-        look = self._popper(request, basket.wanted, command)
-        if basket.is_cut_short or not self._park(request, command, channel, look):
+        request = response.request
+        look = self._popper(request, response.wanted, command)
+        if response.is_cut_short or not self._park(request, command, channel, look):
             self._broker.counters.missed(request.group, request.topic)
             return no_message_frame(command)
         return None
 
     async def _in_new_group(self, group: str, command: RemotingCommand, channel: Channel) -> bytes | None:
-        await self._broker.groups.found_or_created(group)
-        return await self._again(command, channel, is_opened=False)
+        await self._broker.groups.get_or_create(group)
+        return await self._again(command, channel, has_positions=False)
 
     async def _once_open(self, opening: Awaitable[None], command: RemotingCommand, channel: Channel) -> bytes | None:
         await opening
-        return await self._again(command, channel, is_opened=True)
+        return await self._again(command, channel, has_positions=True)
 
-    async def _again(self, command: RemotingCommand, channel: Channel, *, is_opened: bool) -> bytes | None:
+    async def _again(self, command: RemotingCommand, channel: Channel, *, has_positions: bool) -> bytes | None:
         serve = self.pop if command.code == RequestCode.POP_MESSAGE else self.notify
-        again = serve(command, channel, is_opened=is_opened)
+        again = serve(command, channel, has_positions=has_positions)
         return again if again is None or isinstance(again, bytes) else await again
 
     def _is_late(self, request: PopMessage | NotificationRequest) -> bool:
         return self._broker.now_ms() - request.born_ms - request.poll_ms > _LATE_MS
 
-    def _answer(self, basket: PopResponse, command: RemotingCommand) -> bytes | None:
+    def _answer(self, response: PopResponse, command: RemotingCommand) -> bytes | None:
         """None if nothing was taken. What was taken is in flight when this returns."""
-        self._taking.close(basket)
-        if not basket.count:
+        self._taking.close(response)
+        if not response.count:
             return None
-        request = basket.request
-        size = sum(map(len, basket.records))
-        self._broker.counters.pulled(request.group, request.topic, basket.count, size)
-        return encode_response(command, HandlerResponse(basket.header(), basket.records, remark="FOUND"))
+        request = response.request
+        size = sum(map(len, response.records))
+        self._broker.counters.pulled(request.group, request.topic, response.count, size)
+        return encode_response(command, HandlerResponse(response.header(), response.records, remark="FOUND"))
 
     async def _from_disk(
-        self, basket: PopResponse, cold: Queue, command: RemotingCommand, channel: Channel
+        self, response: PopResponse, cold: Queue, command: RemotingCommand, channel: Channel
     ) -> bytes | None:
         """Read what is not at hand, while nobody else of the group takes from those queues; then fill the basket."""
         await channel.writable()
-        group, reading = basket.request.group, self._taking.reading
+        group, reading = response.request.group, self._taking.reading
         if (group, cold) in reading:
             return no_message_frame(command)
         alone = [(cold, 0)]
-        if self._pops.fetches_max == 1:  # there is no waiting for others: all places are for this queue
-            basket = PopResponse(basket.request, basket.wanted, basket.now_ms)
-            basket.sources = alone
+        if self._pops.cold_reads_max == 1:  # there is no waiting for others: all places are for this queue
+            response = PopResponse(response.request, response.wanted, response.now_ms)
+            response.sources = alone
         held: list[Queue] = []
         fetched: dict[Queue, tuple[int, ReadResult]] = {}
         again: Queue | None = cold
         try:
-            while again is not None and again not in fetched and len(held) < self._pops.fetches_max:
+            while again is not None and again not in fetched and len(held) < self._pops.cold_reads_max:
                 reading.add((group, again))
                 held.append(again)
-                fetched[again] = await self._taking.fetch(basket, again)
-                basket = basket.emptied(self._broker.now_ms(), fetched)
-                again = self._taking.fill(basket)
-            frame = self._answer(basket, command)
-            if frame is None and (again is not None or basket.sources is alone):
+                fetched[again] = await self._taking.fetch(response, again)
+                response = response.emptied(self._broker.now_ms(), fetched)
+                again = self._taking.fill(response)
+            frame = self._answer(response, command)
+            if frame is None and (again is not None or response.sources is alone):
                 return no_message_frame(command)
-            return frame or self._wait(basket, command, channel)
+            return frame or self._wait(response, command, channel)
         finally:
             for queue in held:
                 reading.discard((group, queue))
@@ -166,12 +166,12 @@ class PopHandler:
         def look(is_over: bool) -> bytes | None:
             if key in self._dry and not is_over:
                 return None
-            basket = PopResponse(request, wanted, self._broker.now_ms())
-            cold = self._taking.fill(basket)
-            frame = self._answer(basket, command)
+            response = PopResponse(request, wanted, self._broker.now_ms())
+            cold = self._taking.fill(response)
+            frame = self._answer(response, command)
             if frame is not None:
                 return frame
-            if is_over or cold is not None or basket.is_cut_short:
+            if is_over or cold is not None or response.is_cut_short:
                 return no_message_frame(command)  # what lies on the disk is read for the next pop
             self._is_dry(key)
             return None
@@ -186,13 +186,13 @@ class PopHandler:
 
     # -- notification -------------------------------------------------------------------------------------------------
 
-    def notify(self, command: RemotingCommand, channel: Channel, *, is_opened: bool = False) -> FrameResult:
+    def notify(self, command: RemotingCommand, channel: Channel, *, has_positions: bool = False) -> FrameResult:
         self._pops.check()
         request = headers.read(NotificationRequest, command.ext)
         if self._broker.groups.get(request.group) is None:
             return self._in_new_group(request.group, command, channel)
         check_may_pop(self._broker, request.group, request.topic, request.queue_id)
-        opening = None if is_opened else self._taking.opening(request)
+        opening = None if has_positions else self._taking.opening(request)
         if opening is not None:
             return self._once_open(opening, command, channel)
 
@@ -227,11 +227,11 @@ class PopHandler:
     ) -> bool:
         """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
         left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
-        hold_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
+        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
         queues = self._taking.queues(request.topic, request.queue_id)
         if not request.in_order:
             queues += filter(None, [self._taking.retry_queue(request.group, request.topic)])
-        if hold_ms <= 0 or not queues:
+        if long_poll_ms <= 0 or not queues:
             return False
 
         def resume(_: ParkedRequest, is_over: bool) -> bool:
@@ -247,7 +247,7 @@ class PopHandler:
             return True
 
         try:
-            self._hold.park(ParkedPop(request, queues, resume, channel), hold_ms)
+            self._hold.park(ParkedPop(request, queues, resume, channel), long_poll_ms)
         except Busy as refusal:
             said = (
                 HandlerResponse(NotificationResponse(False, polling_full=True))

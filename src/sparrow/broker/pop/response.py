@@ -27,7 +27,7 @@ class PopResponse:
         """Queues to take from, and how many places each must leave to those that follow; None: not decided yet."""
         self.fetched: Mapping[Queue, tuple[int, ReadResult]] = {}
         """What was read for this pop already: from which offset on, and what there was."""
-        self.room, self.room_bytes = request.messages_max, ANSWER_BYTES_MAX
+        self.room, self.bytes_left = request.messages_max, ANSWER_BYTES_MAX
         self.kept = 0
         """Places that the next queue must leave to lanes behind it."""
         self.records: list[bytes | memoryview] = []
@@ -60,16 +60,16 @@ class PopResponse:
 
     @property
     def is_full(self) -> bool:
-        return self.free <= 0 or self.room_bytes <= 0
+        return self.free <= 0 or self.bytes_left <= 0
 
     def fitting(self, found: ReadResult) -> ReadResult:
         """As much of what was read a while ago as there is room for by now, and one at least."""
-        if not isinstance(found, Slice) or (len(found.sizes) <= self.free and sum(found.sizes) <= self.room_bytes):
+        if not isinstance(found, Slice) or (len(found.sizes) <= self.free and sum(found.sizes) <= self.bytes_left):
             return found
         kept: list[memoryview] = []
         size = 0
         for raw in found.records():
-            if kept and (len(kept) >= self.free or size + len(raw) > self.room_bytes):
+            if kept and (len(kept) >= self.free or size + len(raw) > self.bytes_left):
                 next_offset = QueueOffset(record.queue_offset_of(raw))
                 return Slice(kept, [len(each) for each in kept], next_offset, found.bounds)
             kept.append(raw)

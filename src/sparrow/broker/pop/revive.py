@@ -86,7 +86,7 @@ class Reviver:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            self._pops.sooner.clear()
+            self._pops.earlier_due.clear()
             for queue in self._pops.in_order.ended(self._now_ms()):
                 self._hold.wake(queue)
             due = self._pops.in_flight.due(self._now_ms(), BATCHES_PER_ROUND)
@@ -95,7 +95,7 @@ class Reviver:
                 await asyncio.sleep(0)  # others want to be served between two lots
             try:
                 async with asyncio.timeout(0 if due else self._wait_s()):
-                    await self._pops.sooner.wait()
+                    await self._pops.earlier_due.wait()
             except TimeoutError:
                 pass
 

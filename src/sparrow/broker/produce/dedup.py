@@ -73,7 +73,7 @@ class SendDeduplicator:
             sends.popitem(last=False)
 
     @property
-    def must_look(self) -> bool:
+    def must_search_index(self) -> bool:
         """Whether what is not known here may still be in the log."""
         return self._now_ms() < self._looks_until_ms
 

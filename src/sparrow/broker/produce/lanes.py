@@ -106,7 +106,7 @@ class LanePlan(NamedTuple):
     kept: Mapping[Priority, int] = {}
     """Places that no other lane gets."""
 
-    def kept_behind(self, lane: Priority | None) -> int:
+    def reserved_after(self, lane: Priority | None) -> int:
         """Places that this lane, or with None somebody before them all, must leave to those whose turn is later."""
         later = self.order if lane is None else self.order[self.order.index(lane) + 1 :]
         return sum(self.kept.get(each, 0) for each in later)

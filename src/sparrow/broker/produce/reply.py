@@ -56,7 +56,7 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: R
     client_id = property_value(properties, b"REPLY_TO_CLIENT")
     if client_id is None:
         return "the reply does not say who asked (REPLY_TO_CLIENT)"
-    member = broker.members.producer_client(client_id)
+    member = broker.members.find_producer(client_id)
     if member is None:
         return f"client {client_id!r}, who asked, is not online here"
     now_ms = broker.now_ms()
@@ -64,7 +64,7 @@ async def _push(request: SendMessage, properties: bytes, broker: Broker, call: R
         group=request.group,
         topic=request.topic,
         template_topic=request.template_topic,
-        template_queues=request.template_queues,
+        default_topic_queues=request.default_topic_queues,
         queue_id=request.queue_id,
         sys_flag=request.sys_flag,
         born_ms=request.born_ms,

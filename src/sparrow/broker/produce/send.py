@@ -58,7 +58,7 @@ class SendHandler:
         self._counters = broker.counters
         # A database knows by itself what was stored before, whichever of its brokers took it.
         self._log = broker.store if isinstance(broker.store, LogStore) else None
-        self._repeats = SendDeduplicator(broker.store, now_ms=broker.now_ms) if self._log is not None else None
+        self._deduplicator = SendDeduplicator(broker.store, now_ms=broker.now_ms) if self._log is not None else None
         self._keeps_tokens = self._log is None and broker.settings.auth
         host = broker.address.as_host()
         self._id_prefix = offset_id_prefix(host)
@@ -101,9 +101,9 @@ class SendHandler:
         is_retry = topic.name.startswith(RETRY_TOPIC_PREFIX)  # a copy of what was sent once, not a repeat of it
         if is_retry and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
-        repeats = self._repeats if "__PID" in words and not is_retry else None
+        repeats = self._deduplicator if "__PID" in words and not is_retry else None
         if repeats is not None and (ticket := producer_sequence_of(draft.properties)) is not None:
-            if repeats.known(ticket) is None and repeats.must_look:
+            if repeats.known(ticket) is None and repeats.must_search_index:
                 return self._send_once(request, command, channel, queue, draft, ticket)
             return self._send_new(request, command, channel, queue, draft, ticket)
         placing = self._place(request, queue, draft)
@@ -113,7 +113,7 @@ class SendHandler:
 
     async def _to_new_topic(self, request: SendMessage, command: RemotingCommand, channel: Channel) -> bytes | None:
         await self._topics.create_for_send(
-            request.topic, template=request.template_topic, queues=request.template_queues
+            request.topic, template=request.template_topic, queues=request.default_topic_queues
         )
         again = self._send(request, command, channel)
         return again if isinstance(again, bytes) or again is None else await again
@@ -130,8 +130,8 @@ class SendHandler:
         ticket: ProducerSequence,
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
-        assert self._repeats is not None, "only a log must be looked through"
-        await self._repeats.look(request.topic, ticket, property_value(draft.properties, b"UNIQ_KEY") or "")
+        assert self._deduplicator is not None, "only a log must be looked through"
+        await self._deduplicator.look(request.topic, ticket, property_value(draft.properties, b"UNIQ_KEY") or "")
         said = self._send_new(request, command, channel, queue, draft, ticket)
         return said if isinstance(said, bytes) or said is None else await said
 
@@ -144,13 +144,13 @@ class SendHandler:
         draft: Draft,
         ticket: ProducerSequence,
     ) -> FrameResult:
-        assert self._repeats is not None, "only a log must remember"
-        appended = self._repeats.known(ticket)
+        assert self._deduplicator is not None, "only a log must remember"
+        appended = self._deduplicator.known(ticket)
         if appended is None:
             placing = self._place(request, queue, draft)
             assert isinstance(placing, AppendResult), "a log places at once"
             appended = placing
-            self._repeats.remember(ticket, appended)
+            self._deduplicator.remember(ticket, appended)
         elif appended.queue.topic == queue.topic:
             queue = appended.queue  # the repeat may have chosen another
         return self._answer(request, command, channel, queue, appended, draft.properties)
@@ -166,13 +166,13 @@ class SendHandler:
         level = _number(properties, b"DELAY") or 0
         is_half = property_value(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
         if is_half:
-            return self._broker.transactions.put_half(queue, draft)
+            return self._broker.transactions.append_half(queue, draft)
         if request.sys_flag & HIDDEN_FLAG:
             raise IllegalMessage("its flags say it is half of a transaction, its properties do not (TRAN_MSG)")
         if level > 0:
-            return self._broker.delay.put_level(queue, draft, level)
+            return self._broker.delay.schedule_level(queue, draft, level)
         due_ms = self._due_ms(properties)
-        waiting = self._broker.delay.put_at(queue, draft, due_ms) if due_ms is not None else None
+        waiting = self._broker.delay.schedule_at(queue, draft, due_ms) if due_ms is not None else None
         return waiting or self._store.append_soon(queue, (draft,))
 
     def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
@@ -223,7 +223,7 @@ class SendHandler:
 
     def _token_of(self, command: RemotingCommand) -> int:
         """The number of the token that signed it."""
-        token = self._store.tokens_now().get(decode_ext_fields(command.ext).get("AccessKey", ""))
+        token = self._store.tokens_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
     def _append_batch(
@@ -256,7 +256,7 @@ class SendHandler:
                 store_host_bytes=self._store_host_bytes,
                 reconsume_times=request.reconsume_times,
             )
-            return self._log.append_encoded_now(queue, encoded.data, encoded.sizes, verify_crc=False)
+            return self._log.append_encoded_nowait(queue, encoded.data, encoded.sizes, verify_crc=False)
         except ProtocolError as cause:
             raise Refused(f"the batch cannot be read: {cause}") from cause
 
@@ -347,7 +347,7 @@ class SendHandler:
         handle = None
         due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
         if due_ms is not None:
-            handle = self._broker.delay.handle_of(queue.topic, self._broker.name, due_ms, unique or "")
+            handle = self._broker.delay.recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
         header = SendMessageResponse(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
         return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 

@@ -139,7 +139,7 @@ async def _appended(
             raise NotPermitted(f"sending to topic {name!r}", "the topic has no write permission")
     # Checked when they came, and what the files say is checked against their own checksums.
     group = [QueueRecords(*part) for part in found]
-    if not await broker.store.append_group(scope, number, group, verify_crc=False):
+    if not await broker.store.append_atomically(scope, number, group, verify_crc=False):
         return CommitStagesResponse("already", 0)
     for part in found:
         broker.counters.sent(part.queue.topic, len(part.sizes), len(part.data))

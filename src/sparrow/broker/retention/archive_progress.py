@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class GroupProgressStore(Protocol):
-    def passed_by(self, group: str) -> int | None: ...
+    def consumed_to(self, group: str) -> int | None: ...
 
 
 class ArchiveProgress:
@@ -19,7 +19,7 @@ class ArchiveProgress:
         self._group = group
         self._store: GroupProgressStore | None = None
 
-    def in_store(self, store: GroupProgressStore) -> None:
+    def attach_store(self, store: GroupProgressStore) -> None:
         """A store wants to know whom to ask before it is open; before that, nothing is archived."""
         self._store = store
 
@@ -27,4 +27,4 @@ class ArchiveProgress:
         """None: retention waits for nobody."""
         if not self._group:
             return None
-        return (self._store.passed_by(self._group) if self._store is not None else None) or 0
+        return (self._store.consumed_to(self._group) if self._store is not None else None) or 0

@@ -79,7 +79,7 @@ class LogTransactionCoordinator:
         self._now_ms = now_ms
         self._halves: dict[int, HalfMessage] = {}
         """By offset in the half queue."""
-        self._unsaid: list[int] = []
+        self._unwritten: list[int] = []
         """Finished halves whose op record could not be written."""
         self._asking = TransactionCheckBack(members, settings.name)
         self._task: asyncio.Task[None] | None = None
@@ -90,12 +90,12 @@ class LogTransactionCoordinator:
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
 
-    def put_half(self, queue: Queue, draft: Draft) -> AppendResult:
+    def append_half(self, queue: Queue, draft: Draft) -> AppendResult:
         """Store a message that only its producer's word will deliver."""
         words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = set_properties(draft.properties, words)
         draft.sys_flag &= ~TRANSACTION_TYPE_MASK
-        appended = self._store.append_now(HALF_QUEUE, (draft,))
+        appended = self._store.append_nowait(HALF_QUEUE, (draft,))
         self._halves[appended.offset] = half_message_of(
             draft.properties, appended.physical_offsets[0], appended.store_ms
         )
@@ -123,7 +123,7 @@ class LogTransactionCoordinator:
 
     async def _record(self, offset: int, half: HalfMessage) -> memoryview | bytes:
         """The half message as it was stored; most are still at hand."""
-        found = self._store.read_now(HALF_QUEUE, offset, count_max=1)
+        found = self._store.read_nowait(HALF_QUEUE, offset, count_max=1)
         raw: memoryview | bytes | None = None
         if isinstance(found, Slice) and found.sizes:
             raw = bytes(found.runs[0])
@@ -140,25 +140,25 @@ class LogTransactionCoordinator:
             raise TransactionNotEnded("its half message does not say where it was to go")
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = half.physical_offset
-        return self._store.append_now(Queue(topic, number), (draft,))
+        return self._store.append_nowait(Queue(topic, number), (draft,))
 
     def _finish(self, offset: int) -> None:
         """It is finished from now on, even if that cannot be written down just now."""
         del self._halves[offset]
-        self._unsaid.append(offset)
+        self._unwritten.append(offset)
         try:
             self._say_finished()
         except SparrowError as error:
             log.error("the end of a transaction is not written yet", extra={"half_offset": offset, "why": str(error)})
 
     def _say_finished(self) -> None:
-        while self._unsaid:
-            some = self._unsaid[:_NAMED_AT_ONCE]
+        while self._unwritten:
+            some = self._unwritten[:_NAMED_AT_ONCE]
             self._say(",".join(map(str, some)), FINISHED_TAG)
-            del self._unsaid[: len(some)]
+            del self._unwritten[: len(some)]
 
     def _say(self, body: str, tag: bytes) -> AppendResult:
-        return self._store.append_now(OP_QUEUE, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
+        return self._store.append_nowait(OP_QUEUE, (Draft(body=body.encode(), properties=tag, born_ms=self._now_ms()),))
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class LogTransactionCoordinator:
             await asyncio.gather(self._task, return_exceptions=True)
             try:
                 self._say_finished()
-                await self.sum_up(at_once=True)
+                await self.write_summary(at_once=True)
             except SparrowError as error:  # the next start reads more than it need
                 log.warning("transactions not summed up", extra={"why": str(error)})
 
@@ -235,13 +235,13 @@ class LogTransactionCoordinator:
             await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
             try:
                 self._say_finished()
-                await self.ask_overdue()
-                await self.sum_up()
+                await self.check_overdue()
+                await self.write_summary()
             except Exception as error:
                 ours = isinstance(error, SparrowError)
                 log.error("transactions not asked after", extra={"why": str(error)}, exc_info=None if ours else error)
 
-    async def ask_overdue(self) -> None:
+    async def check_overdue(self) -> None:
         """Ask the producers of halves that have waited too long."""
         now_ms = self._now_ms()
         asked: list[tuple[int, int]] = []
@@ -303,21 +303,21 @@ class LogTransactionCoordinator:
         if offset not in self._halves:
             return
         draft.properties = set_properties(draft.properties, {PROPERTY_CHECK_TIMES: str(half.checks)})
-        self._store.append_now(Queue(CHECK_LIMIT_TOPIC, 0), (draft,))
+        self._store.append_nowait(Queue(CHECK_LIMIT_TOPIC, 0), (draft,))
         self._finish(offset)
         log.warning("a transaction was given up", extra={"half_offset": offset, "checks": half.checks})
 
     # -- how far back a restart must read -----------------------------------------------------------------------------
 
-    async def sum_up(self, *, at_once: bool = False) -> None:
+    async def write_summary(self, *, at_once: bool = False) -> None:
         """Name all that is unfinished, so that nothing before need be read at a start."""
         begin = await self._store.mark(OP_MARK) or 0
-        new = self._store.bounds_now(OP_QUEUE).end - begin
-        if self._unsaid or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
+        new = self._store.bounds_nowait(OP_QUEUE).end - begin
+        if self._unwritten or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
             return
         # No pause from here on. The half mark first: with the old op mark it still finds this summary.
         # What readers cannot see yet cannot be finished either, and is read from the half mark on.
-        end = self._store.bounds_now(HALF_QUEUE).end
+        end = self._store.bounds_nowait(HALF_QUEUE).end
         first = self._say_asked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
-        self._store.put_mark_now(HALF_MARK, end)
-        self._store.put_mark_now(OP_MARK, self._store.bounds_now(OP_QUEUE).end if first is None else first)
+        self._store.put_mark_nowait(HALF_MARK, end)
+        self._store.put_mark_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)

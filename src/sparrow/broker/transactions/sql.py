@@ -58,9 +58,9 @@ class SqlTransactionCoordinator:
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
 
-    def put_half(self, queue: Queue, draft: Draft) -> asyncio.Future[AppendResult]:
+    def append_half(self, queue: Queue, draft: Draft) -> asyncio.Future[AppendResult]:
         """Store a message that only its producer's word will deliver."""
-        self._store.catalogue.lane(queue)
+        self._store.catalog.lane(queue)
         words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = set_properties(draft.properties, words)
         draft.sys_flag &= ~TRANSACTION_TYPE_MASK
@@ -121,13 +121,13 @@ class SqlTransactionCoordinator:
             async with self._store.database.transaction() as session:
                 await finished(session)
             return None
-        if Queue(topic, queue_id) not in self._store.catalogue.lanes:  # made on another broker, a moment ago
+        if Queue(topic, queue_id) not in self._store.catalog.lanes:  # made on another broker, a moment ago
             await self._store.topics()
         draft, _ = draft_of_row(body, source_ip, properties)
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = number
-        entry = row_of_draft(draft, self._store.catalogue.anonymous)
-        return await self._store.append_with(Queue(topic, queue_id), [entry], finished)
+        entry = row_of_draft(draft, self._store.catalog.anonymous)
+        return await self._store.append_in_transaction(Queue(topic, queue_id), [entry], finished)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -136,11 +136,11 @@ class SqlTransactionCoordinator:
         while True:
             await asyncio.sleep(self._settings.transaction_scan_ms / 1000)
             try:
-                await self.ask_overdue()
+                await self.check_overdue()
             except (SparrowError, LockConflict) as error:
                 log.warning("transactions not asked after", extra={"why": str(error)})
 
-    async def ask_overdue(self) -> None:
+    async def check_overdue(self) -> None:
         """Ask the producers of halves that have waited too long."""
         now_ms = self._now_ms()
         found = await self._store.database.rows(

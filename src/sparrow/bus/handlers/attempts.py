@@ -64,10 +64,10 @@ class InFlightEvent:
     body: bytes = b""
     cancel: CancelToken = field(default_factory=CancelToken)
     task: asyncio.Task[Any] | None = None
-    is_ending: bool = False
+    is_committing: bool = False
     """The commit is under way: its lease is no longer anybody's business."""
     is_lost: bool = False
-    is_renewed: bool = True
+    renews_lease: bool = True
 
 
 class HandlerAttempts:
@@ -175,13 +175,13 @@ class HandlerAttempts:
                         ctx.result = await innermost(ctx)
             cancel.raise_if_cancelled()
             for one in held:
-                one.is_ending = True
+                one.is_committing = True
             await effect.commit(lambda db: self._finish(db, held, ctx.result))
             if any(one.headers.answer_to for one in held):
-                self._shared.to_send()
+                self._shared.wake_relay()
         except BaseException as error:
             for one in held:
-                one.is_ending = False
+                one.is_committing = False
             if isinstance(error, TimeoutError):
                 cancel.cancel()
             elif isinstance(error, BrokenProcessPool):
@@ -203,8 +203,8 @@ class HandlerAttempts:
             )
         if plan.session_kind == "sync":
             return SessionTransaction(database, plan, self._threads)
-        if self._shared.blocking_effect is not None and not plan.is_async:
-            return self._shared.blocking_effect(self._threads)
+        if self._shared.blocking_transaction is not None and not plan.is_async:
+            return self._shared.blocking_transaction(self._threads)
         return NoTransaction(database, plan, self._threads)
 
     def _finish(self, db: Connection, held: list[InFlightEvent], result: Any) -> None:
@@ -225,7 +225,7 @@ class HandlerAttempts:
                     h.CORRELATION_SEQUENCE: str(headers.correlation_sequence + 1),
                 },
             )
-            write_event(shared.drafting, _handle(db, sql), sql, answer, shared.settings.version)
+            write_event(shared.event_encoder, _handle(db, sql), sql, answer, shared.settings.version)
 
     # -- how it ended -------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class HandlerAttempts:
             probe.end_to_end_seconds.add(max(0.0, (now - one.work.added).total_seconds()))
             probe.changed("received", one.work.claim.message_id, EventStatus.SUCCESSED)
             if one.work.claim.key is not None:
-                self._shared.to_execute()  # the next one of the same key has become the first
+                self._shared.wake_executors()  # the next one of the same key has become the first
 
     async def _failed(self, held: InFlightEvent, error: BaseException) -> None:
         """T5, T6 or T9."""
@@ -253,7 +253,7 @@ class HandlerAttempts:
 
         def mark(db: Connection) -> None:
             if again is not None:
-                reschedule(db, shared.sql, RECEIVED_SIDE, work.claim, again, text, keeps_place=on_failure != "skip")
+                reschedule(db, shared.sql, RECEIVED_SIDE, work.claim, again, text, keeps_order=on_failure != "skip")
                 # Told before the commit: a moment after it, an executor may tell what comes next.
                 shared.probe.changed("received", work.claim.message_id, EventStatus.SCHEDULED)
                 return
@@ -286,7 +286,7 @@ class HandlerAttempts:
         if not is_hopeless:
             shared.probe.count("bus_retries_total", place="handle")
         if work.claim.key is not None:
-            shared.to_execute()
+            shared.wake_executors()
 
     def _bury(self, db: Connection, topic: str, held: InFlightEvent, error: str) -> None:
         """A copy for the dead-letter topic, in the transaction that gives the message up."""
@@ -294,7 +294,7 @@ class HandlerAttempts:
         kept = {name: value for name, value in held.headers.items() if name not in (h.CALLBACK, h.DEDUP_KEY)}
         headers = {**kept, h.ERROR: error, h.CORRELATION_ID: held.headers.correlation_id}
         event = OutgoingEvent(topic, msgspec.Raw(held.body or b"null"), headers=headers)
-        write_event(shared.drafting, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
+        write_event(shared.event_encoder, _handle(db, shared.sql), shared.sql, event, shared.settings.version)
 
     def _event(self, held: InFlightEvent, payload: Any) -> Event:
         work = held.work

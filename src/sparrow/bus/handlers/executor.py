@@ -47,7 +47,7 @@ class HandlerExecutor:
 
     async def run(self) -> None:
         settings = self._shared.settings
-        waker = self._shared.to_execute.listener()
+        waker = self._shared.wake_executors.listener()
         pause_s = settings.poll_min_s
         try:
             while not self._is_stopping:
@@ -95,7 +95,7 @@ class HandlerExecutor:
         """Waits for running handlers, cancels those that take too long, hands back what was not begun."""
         self._is_stopping = True
         self._moved.set()
-        self._shared.to_execute()
+        self._shared.wake_executors()
         await wait_for_claim(self._claiming, timeout_s)
         unbegun = list(self._ready)
         self._ready.clear()
@@ -106,7 +106,7 @@ class HandlerExecutor:
         await self._hand_back(unbegun)
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=timeout_s)
-            committing = {held.task for held in self._held.values() if held.is_ending}
+            committing = {held.task for held in self._held.values() if held.is_committing}
             for held in self._held.values():
                 held.cancel.cancel()
             for task in late - committing:
@@ -118,7 +118,7 @@ class HandlerExecutor:
     async def heartbeat(self) -> None:
         """Renew the leases of all that is held; cancel what has passed to another worker."""
         shared = self._shared
-        held = {number: one for number, one in self._held.items() if one.is_renewed and not one.is_ending}
+        held = {number: one for number, one in self._held.items() if one.renews_lease and not one.is_committing}
         if not held:
             return
         claims = [one.work.claim for one in held.values()]
@@ -126,7 +126,7 @@ class HandlerExecutor:
             lambda db: renew_leases(db, shared.sql, RECEIVED_SIDE, claims, shared.settings.lease_s)
         )
         for number, one in held.items():
-            if number not in kept and self._held.get(number) is one and not one.is_ending:
+            if number not in kept and self._held.get(number) is one and not one.is_committing:
                 one.is_lost = True
                 one.cancel.cancel()
                 if one.task is not None:
@@ -158,7 +158,7 @@ class HandlerExecutor:
         self._held[work.claim.message_id] = held
         if subscription is not None and subscription.max_runtime_s is not None:
             # One lease for all of it: a handler that reads at REPEATABLE READ must find the row as it was.
-            held.is_renewed = False
+            held.renews_lease = False
             runtime_s = subscription.max_runtime_s
             await shared.database.run(lambda db: renew_leases(db, shared.sql, RECEIVED_SIDE, [work.claim], runtime_s))
         try:
@@ -239,7 +239,7 @@ class HandlerExecutor:
 
     async def _hand_back(self, held: Sequence[InFlightEvent]) -> None:
         shared = self._shared
-        claims = [one.work.claim for one in held if not one.is_ending]
+        claims = [one.work.claim for one in held if not one.is_committing]
         for one in held:
             self._held.pop(one.work.claim.message_id, None)
         if claims:

@@ -45,8 +45,8 @@ class OperatorAction:
     name: str
     wanted: str
     """What the message would become, as an error says it."""
-    legal_from: frozenset[EventStatus]
-    usual_from: EventStatus
+    allowed_statuses: frozenset[EventStatus]
+    default_status: EventStatus
     """What a filter means that names no state."""
     becomes: EventStatus | None
     apply: Callable[[Connection, SqlDialect, int, Sequence[int]], list[int]]
@@ -78,14 +78,14 @@ UNPARK = OperatorAction(
 
 def cancel_action(kept_s: float) -> OperatorAction:
     apply = partial(operator_actions.cancel, kept_s=kept_s)
-    legal_from = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED})
-    return OperatorAction("cancel", "Cancelled", legal_from, EventStatus.DELAYED, EventStatus.CANCELLED, apply)
+    allowed_statuses = frozenset({EventStatus.SCHEDULED, EventStatus.DELAYED})
+    return OperatorAction("cancel", "Cancelled", allowed_statuses, EventStatus.DELAYED, EventStatus.CANCELLED, apply)
 
 
 def delete_action(*, force: bool) -> OperatorAction:
-    legal_from = frozenset(EventStatus) if force else _CLOSED
+    allowed_statuses = frozenset(EventStatus) if force else _CLOSED
     return OperatorAction(
-        "delete", "deleted", legal_from, EventStatus.FAILED, None, partial(operator_actions.delete, force=force)
+        "delete", "deleted", allowed_statuses, EventStatus.FAILED, None, partial(operator_actions.delete, force=force)
     )
 
 
@@ -133,13 +133,13 @@ def find_steps(
 
 
 def _narrowed(action: OperatorAction, where: Where) -> Where:
-    if where.says_nothing:
+    if where.matches_everything:
         raise Refused(f"{action.name} of everything is not done: say which messages, by their state at least")
     if where.status is None:
-        return replace(where, status=action.usual_from)
+        return replace(where, status=action.default_status)
     statuses = OPEN_STATUSES if where.status == "Open" else {EventStatus(where.status)}
-    if not statuses & action.legal_from:
-        legal = ", ".join(sorted(status.value for status in action.legal_from))
+    if not statuses & action.allowed_statuses:
+        legal = ", ".join(sorted(status.value for status in action.allowed_statuses))
         raise Refused(f"what is {where.status} cannot become {action.wanted}: {action.name} takes what is {legal}")
     return where
 
@@ -226,7 +226,7 @@ def _tell(shared: BusContext, action: OperatorAction, side: Side, numbers: Seque
         for number in numbers:
             shared.probe.changed(side, number, action.becomes)
     # Also where a message has left the queue: the next one of its key may go on.
-    (shared.to_send if side == "published" else shared.to_execute)()
+    (shared.wake_relay if side == "published" else shared.wake_executors)()
 
 
 class _Undo(Exception):

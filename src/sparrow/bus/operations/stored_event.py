@@ -95,7 +95,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
                 raise Refused(f"{name} = {value!r} is in no message: databases do not store such characters")
 
     @property
-    def says_nothing(self) -> bool:
+    def matches_everything(self) -> bool:
         return all(getattr(self, name) is None for name in self.__struct_fields__)
 
 

@@ -109,20 +109,24 @@ class EventEncoder:
 
 
 def write_event(
-    drafting: EventEncoder, handle: TransactionHandle, sql: SqlDialect, event: OutgoingEvent, version: str
+    event_encoder: EventEncoder, handle: TransactionHandle, sql: SqlDialect, event: OutgoingEvent, version: str
 ) -> PublishedRow:
     """One event. A number that is taken, which is next to impossible, is replaced."""
     for _ in range(_ID_TRIES):
-        new = drafting.draft(event)
+        new = event_encoder.draft(event)
         if insert_event(handle.run, sql, new, version):
             return new
     raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
 
 
 def write_events(
-    drafting: EventEncoder, handle: TransactionHandle, sql: SqlDialect, events: Sequence[OutgoingEvent], version: str
+    event_encoder: EventEncoder,
+    handle: TransactionHandle,
+    sql: SqlDialect,
+    events: Sequence[OutgoingEvent],
+    version: str,
 ) -> list[PublishedRow]:
-    news = [drafting.draft(event) for event in events]
+    news = [event_encoder.draft(event) for event in events]
     insert_events(handle.run, sql, news, version)
     return news
 

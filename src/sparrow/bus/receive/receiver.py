@@ -34,13 +34,13 @@ class EventReceiver:
         self.group, self.names = group, tuple(names)
         self._shared = shared
         self._storing: asyncio.Task[None] | None = None
-        self.is_listening = asyncio.Event()
+        self.has_joined = asyncio.Event()
 
     async def run(self) -> None:
         shared = self._shared
         await shared.transport.open()
         listening = await shared.transport.listen(self.group, self.names, prefetch=shared.settings.broker_prefetch)
-        self.is_listening.set()
+        self.has_joined.set()
         try:
             while True:
                 deliveries = await listening.receive(BATCH_COUNT_MAX)
@@ -50,7 +50,7 @@ class EventReceiver:
         finally:
             if self._storing is not None:
                 await asyncio.gather(self._storing, return_exceptions=True)
-            self.is_listening.clear()
+            self.has_joined.clear()
             await listening.close()
 
     async def _take(self, listening: TransportConsumer, deliveries: Sequence[BrokerDelivery]) -> None:
@@ -62,7 +62,7 @@ class EventReceiver:
             await listening.give_back(deliveries)
             raise
         # Before the acknowledgement, which may take its time: they are handled meanwhile.
-        shared.to_execute()
+        shared.wake_executors()
         shared.probe.count("bus_received_total", len(fresh))
         if len(fresh) < len(arrivals):
             shared.probe.count("bus_duplicates_total", len(arrivals) - len(fresh))

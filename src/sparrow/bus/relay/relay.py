@@ -62,7 +62,7 @@ class EventRelay:
 
     async def run(self) -> None:
         settings = self._shared.settings
-        waker = self._shared.to_send.listener()
+        waker = self._shared.wake_relay.listener()
         pause_s = settings.poll_min_s
         try:
             while not self._is_stopping:
@@ -97,7 +97,7 @@ class EventRelay:
     async def stop(self, timeout_s: float) -> None:
         """Claims nothing more, and waits for what is on its way."""
         self._is_stopping = True
-        self._shared.to_send()
+        self._shared.wake_relay()
         await wait_for_claim(self._claiming, timeout_s)
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=timeout_s)
@@ -156,7 +156,7 @@ class EventRelay:
         if faults:
             await self._mark_failed(faults)
         if any(work.claim.key is not None for work in works):
-            shared.to_send()  # the next one of the same key has become the first
+            shared.wake_relay()  # the next one of the same key has become the first
 
     async def _send(self, envelopes: list[Envelope], timeout_s: float) -> Sequence[Exception | None]:
         try:

@@ -60,7 +60,7 @@ def load_claimed(db: Connection, sql: SqlDialect, side: int, claims: Sequence[Cl
     by_id = {one.message_id: one for one in claims}
     where, values = sql.among('"Id"', list(by_id))
     columns = '"Id", "Name", "Content", "Added", "Retries", "Rounds"'
-    if not sql.writes_steps:
+    if not sql.writes_progress_states:
         rows = sql.rows(db, f"SELECT {columns} FROM {table} WHERE {where}", *values)
     elif sql.kind == "mysql":
         # Locked as they are read: what is read cannot change before it is marked.

@@ -97,13 +97,13 @@ def reschedule(
     error: str,
     *,
     counts: bool = True,
-    keeps_place: bool = True,
+    keeps_order: bool = True,
 ) -> None:
     """T5: back to Scheduled. Without `counts` the attempt is not one; without its place later ones may overtake."""
     base = sql.now if again.base == "now" else f'(SELECT "Added" FROM {message_table(sql, side)} WHERE "Id" = ?)'
     base_values: tuple[Any, ...] = () if again.base == "now" else (claim.message_id,)
     due = sql.plus(base)
-    key = "" if keeps_place else ', "OrderKey" = NULL'
+    key = "" if keeps_order else ', "OrderKey" = NULL'
     done = sql.change(
         db,
         f'UPDATE {sql.names.queue} SET "LockedBy" = NULL, "NextAt" = {due}{key}'
@@ -171,7 +171,7 @@ def release_claims(db: Connection, sql: SqlDialect, side: int, claims: Sequence[
         *values,
         *owners,
     )
-    if sql.writes_steps:
+    if sql.writes_progress_states:
         where, values = sql.among('"Id"', numbers)
         sql.change(
             db,

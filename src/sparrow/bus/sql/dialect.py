@@ -68,7 +68,7 @@ class SqlDialect:
     skips_locked: bool = True
     """Whether a claim may step over rows that another worker is just claiming; MySQL 5.7 cannot."""
     succeeded_word: str = EventStatus.SUCCESSED.value
-    writes_steps: bool = True
+    writes_progress_states: bool = True
     """Whether Enqueued and Processing are written to the wide tables."""
     is_strict: bool = False
     """Three tables and no more: repeats are known by Received itself, as long as the row lives."""

@@ -1,6 +1,6 @@
 """A broker inside this process: for tests, and for an application whose parts talk only to each other.
 
-1. Events live as long as the broker object. A group that comes late gets what is kept: the last `kept_max` of a name.
+1. Events live as long as the broker object. A group that comes late gets what is kept: the last `retained_max` of a name.
 2. What a member took and did not acknowledge comes again, in its old place, when the member gives it back or leaves.
 3. Buses in several threads, each with a loop of its own, may share a broker.
 4. It can be made to fail: `down`, `withhold_acknowledgements`, `refusal`.
@@ -47,13 +47,13 @@ class _Group:
 
 
 class MemoryBroker:
-    def __init__(self, *, kept_max: int = RETAINED_EVENTS_MAX) -> None:
-        """`kept_max`: events of a name that are kept for groups to come, and entries of `sent`."""
+    def __init__(self, *, retained_max: int = RETAINED_EVENTS_MAX) -> None:
+        """`retained_max`: events of a name that are kept for groups to come, and entries of `sent`."""
         self.sent: list[Envelope] = []
         """What was acknowledged, in order."""
         self.refusal: Callable[[Envelope], Exception | None] | None = None
         """Asked before an envelope is taken: why it is not, if it is not."""
-        self._kept_max = kept_max
+        self._kept_max = retained_max
         self._lock = threading.RLock()
         self._numbers = count()
         self._kept: dict[str, deque[_Kept]] = {}
@@ -174,7 +174,7 @@ class MemoryBroker:
     def is_idle(self) -> bool:
         """Whether nothing is on its way to those who listen just now."""
         with self._lock:
-            return not any(listening.is_owed for listening in self._listenings)
+            return not any(listening.has_pending for listening in self._listenings)
 
     # -- waking who waits ---------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class MemoryConsumer:
         broker.enter(self)
 
     @property
-    def is_owed(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether something waits for it, or is in its hand."""
         if self._in_hand:
             return True

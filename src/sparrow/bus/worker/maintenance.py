@@ -41,7 +41,7 @@ class BusMaintenance:
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
-    async def reenqueue(self) -> int:
+    async def start_retry_rounds(self) -> int:
         """A new round for everything that has failed, on both sides."""
         shared, settings, total = self._shared, self._shared.settings, 0
         for side in maintenance.MESSAGE_SIDES:
@@ -62,8 +62,8 @@ class BusMaintenance:
                     break
         if total:
             shared.probe.count("bus_retries_total", total, place="round")
-            shared.to_send()
-            shared.to_execute()
+            shared.wake_relay()
+            shared.wake_executors()
         return total
 
     async def clean(self) -> int:
@@ -119,7 +119,7 @@ class BusMaintenance:
         for executor in list(self._executors.values()):
             await executor.heartbeat()
 
-    async def lease_number(self) -> None:
+    async def lease_worker_number(self) -> None:
         """A number of our own for new ids, as long as we live."""
         shared = self._shared
         if shared.sql.is_strict:
@@ -139,7 +139,7 @@ class BusMaintenance:
             )
         )
 
-    async def return_number(self) -> None:
+    async def release_worker_number(self) -> None:
         shared = self._shared
         worker = shared.ids.worker
         if worker < LEASED_WORKER_NUMBERS and not shared.sql.is_strict:
@@ -156,17 +156,17 @@ class BusMaintenance:
             await asyncio.sleep(interval_s)
             await self.heartbeat()
 
-    async def run_number(self) -> None:
+    async def run_worker_number_renewal(self) -> None:
         while True:
             await asyncio.sleep(_WORKER_TTL_S / 4)
-            await self.lease_number()
+            await self.lease_worker_number()
 
-    async def run_rounds(self) -> None:
+    async def run_retry_rounds(self) -> None:
         interval_s = self._shared.settings.reenqueue_interval_s
         if interval_s is not None:
-            await self._every(interval_s, "retry", self.reenqueue)
+            await self._every(interval_s, "retry", self.start_retry_rounds)
 
-    async def run_cleaning(self) -> None:
+    async def run_cleanup(self) -> None:
         settings = self._shared.settings
 
         async def clean_and_mend() -> None:

@@ -31,16 +31,16 @@ class BusWorker:
     async def start(self) -> None:
         shared, settings = self._shared, self._shared.settings
         self._loop = asyncio.get_running_loop()
-        await self.upkeep.lease_number()
+        await self.upkeep.lease_worker_number()
         if settings.relays:
             self._supervise("bus relay", self.relay.run)
         if settings.executes:
             await self._arrange()
             shared.registry.on_change.append(self._changed)
         self._supervise("bus heartbeat", self.upkeep.run_heartbeats)
-        self._supervise("bus number", self.upkeep.run_number)
-        self._supervise("bus rounds", self.upkeep.run_rounds)
-        self._supervise("bus cleaning", self.upkeep.run_cleaning)
+        self._supervise("bus number", self.upkeep.run_worker_number_renewal)
+        self._supervise("bus rounds", self.upkeep.run_retry_rounds)
+        self._supervise("bus cleaning", self.upkeep.run_cleanup)
 
     async def stop(self) -> None:
         """Fetch and claim nothing more, wait for what runs, hand back the rest."""
@@ -56,20 +56,20 @@ class BusWorker:
         await asyncio.gather(*(task.stop() for task in self._tasks.values()))
         self._tasks.clear()
         try:
-            await self.upkeep.return_number()
+            await self.upkeep.release_worker_number()
         except Exception as error:  # the database may be what is going down
             log.warning("the number of this process was not returned", extra={"error": str(error)})
 
     async def listening(self, group: str) -> None:
         """Until a group that was added a moment ago is heard by the broker."""
         await self._arrange()
-        await asyncio.gather(*(receiver.is_listening.wait() for receiver in self.receivers[group]))
+        await asyncio.gather(*(receiver.has_joined.wait() for receiver in self.receivers[group]))
 
     @property
     def is_joining(self) -> bool:
         """Whether a group is not heard by the broker yet, and nothing is known to be in its way."""
         return any(
-            not receiver.is_listening.is_set() and self._tasks[f"bus receiver {group} {number}"].problem is None
+            not receiver.has_joined.is_set() and self._tasks[f"bus receiver {group} {number}"].problem is None
             for group, receivers in self.receivers.items()
             for number, receiver in enumerate(receivers)
         )

@@ -102,7 +102,7 @@ def _command(method: str, done: str, sentence: str, *, has_side: bool, forces: b
                 more["force"] = given["force"]
             where, dry_run = where_of(*(given[name] for name in _FILTERS)), given["dry_run"]
             if given["ids"]:
-                if not where.says_nothing:
+                if not where.matches_everything:
                     raise Refused("say which messages by their numbers or by a filter, not by both")
                 return await act(*given["ids"], dry_run=dry_run, **more)
             more |= {"where": where, "limit": given["limit"]}

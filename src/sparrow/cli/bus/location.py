@@ -100,13 +100,13 @@ def _on_database(url: str, schema: str, table_prefix: str) -> EventBus:
 
         from sparrow.bus import EventBus
 
-    would_do = "mysql://…, postgresql://… or sqlite:///file"
+    suggestion = "mysql://…, postgresql://… or sqlite:///file"
     try:
         known = make_url(url)
         made = EventBus(known, "memory://", schema=schema, table_prefix=table_prefix, strict_tables=True)
     except ArgumentError as error:
         # No more of it than this: there may be a password in the rest.
-        raise SettingsError("database", url.partition(":")[0], "the command line", would_do) from error
+        raise SettingsError("database", url.partition(":")[0], "the command line", suggestion) from error
     # Of a SQLite file that is not there one would be made.
     if made.database.kind == "sqlite" and not Path(known.database or "").is_file():
         raise SettingsError("database", str(made.database), "the command line", "a file that is there")

@@ -64,10 +64,10 @@ def outbox(
         lot=lot,
         client=parse_pairs("--option", option),
     )
-    relay.open_events()  # what cannot work is said before Spark starts
+    relay.count_unsent_events()  # what cannot work is said before Spark starts
     with show_progress("outbox") as told:
         spark = open_session("outbox", master, parse_pairs("--conf", conf))
-        done = job.run(spark, job.OutboxJob(tasks=tasks), relay, relay.open_events, told=told)
+        done = job.run(spark, job.OutboxJob(tasks=tasks), relay, relay.count_unsent_events, told=told)
     typer.echo(
         f"{done.sent:,} events sent, {done.rows_per_s:,.0f} a second; {done.left:,} are left: not due, in other hands, "
         "or behind one of their key that failed"

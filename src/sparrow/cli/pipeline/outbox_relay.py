@@ -42,7 +42,7 @@ class BulkRelay:
     def __call__(self, number: int) -> RelayCounts:
         return asyncio.run(self._send_all())
 
-    def open_events(self) -> int:
+    def count_unsent_events(self) -> int:
         """Published and not sent, whether due or not."""
         return asyncio.run(self._open_events())
 
@@ -60,7 +60,7 @@ class BulkRelay:
                 status_writes="compact",
             )
             bus.settings = bus.shared.settings = settings
-            bus.shared.use(replace(bus.shared.sql, writes_steps=False))
+            bus.shared.use(replace(bus.shared.sql, writes_progress_states=False))
             patience_ms = int(settings.send_timeout_s * 1_000 / 2)
             posting = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
             transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)

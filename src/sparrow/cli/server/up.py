@@ -122,8 +122,8 @@ def load_settings(
     except ValidationError as cause:
         first = cause.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        would_do = f"something else ({first['msg']})"
-        raise SettingsError(key, first["input"], "flags, SPARROW_* or sparrow.toml", would_do) from cause
+        suggestion = f"something else ({first['msg']})"
+        raise SettingsError(key, first["input"], "flags, SPARROW_* or sparrow.toml", suggestion) from cause
 
 
 async def _serve_all(settings: Settings, data: Path, stop: asyncio.Event) -> None:

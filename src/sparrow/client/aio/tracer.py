@@ -197,7 +197,7 @@ class Tracer:
             )
 
     def _host_of(self, topic: str, broker_name: str) -> str:
-        route = self._session.route_now(topic, for_sends=True)
+        route = self._session.cached_route(topic, for_sends=True)
         return route.masters.get(broker_name, "") if route is not None else ""
 
     def _note(self, note: TraceRecord) -> None:

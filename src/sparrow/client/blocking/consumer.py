@@ -57,7 +57,7 @@ class Consumer(BlockingClient[aio.Consumer]):
         mode: ConsumeMode = "cluster",
         start: StartPosition = "first",
         strategy: AllocationStrategy = averagely,
-        appetite: Prefetch | None = None,
+        prefetch: Prefetch | None = None,
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
         retries_max: int | None = None,
@@ -77,7 +77,7 @@ class Consumer(BlockingClient[aio.Consumer]):
             mode=mode,
             start=start,
             strategy=strategy,
-            appetite=appetite,
+            prefetch=prefetch,
             commit_interval_ms=commit_interval_ms,
             offsets_path=offsets_path,
             retries_max=retries_max,
@@ -204,10 +204,18 @@ class Consumer(BlockingClient[aio.Consumer]):
         return self._call(lambda: self._client.positions(topic))
 
     def pull(
-        self, queue: QueueRef, offset: int, *, count_max: int = 32, expression: str = SUBSCRIBE_ALL, hold_ms: int = 0
+        self,
+        queue: QueueRef,
+        offset: int,
+        *,
+        count_max: int = 32,
+        expression: str = SUBSCRIBE_ALL,
+        long_poll_ms: int = 0,
     ) -> PullResult:
         """One pull, by hand: no group, no progress."""
-        return self._run(self._client.pull(queue, offset, count_max=count_max, expression=expression, hold_ms=hold_ms))
+        return self._run(
+            self._client.pull(queue, offset, count_max=count_max, expression=expression, long_poll_ms=long_poll_ms)
+        )
 
     def resend(
         self,
@@ -257,7 +265,7 @@ class Consumer(BlockingClient[aio.Consumer]):
         """Straight into the line ahead: whoever asked may be gone by then, and the messages must not go with him."""
         self._ahead.settle()
         self._fetching = asyncio.current_task()
-        self._ahead.add(await self._client.take_away(count_max, timeout_s, in_lanes_max=in_lanes_max))
+        self._ahead.add(await self._client.fetch_items(count_max, timeout_s, in_lanes_max=in_lanes_max))
 
     async def _commit(self) -> None:
         self._ahead.settle()

@@ -66,16 +66,16 @@ class Producer(BlockingClient[aio.Producer]):
         batch_count_max: int = 1024,
         unsent_bytes_max: int = 64 * 1024 * 1024,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
-        template_queues: int = 4,
+        default_topic_queues: int = 4,
         compress_above_bytes: int | None = 4096,
         selector: QueueSelector | None = None,
-        transaction_listener: BlockingTransactionChecker | None = None,
+        transaction_checker: BlockingTransactionChecker | None = None,
         trace: bool = False,
         idempotent: bool = False,
         credentials: Credentials | None = None,
     ) -> None:
         """`timeout_ms` is for all attempts of a send together. With `linger_ms`, messages wait so long for each other
-        and share requests: for many threads, or with `send_soon`. `transaction_listener` tells a broker that asks what
+        and share requests: for many threads, or with `send_soon`. `transaction_checker` tells a broker that asks what
         became of a transaction; it is called in a thread of its own. `trace`: note every send in the trace topic."""
         client = aio.Producer(
             name_servers,
@@ -87,10 +87,10 @@ class Producer(BlockingClient[aio.Producer]):
             batch_count_max=batch_count_max,
             unsent_bytes_max=unsent_bytes_max,
             message_bytes_max=message_bytes_max,
-            template_queues=template_queues,
+            default_topic_queues=default_topic_queues,
             compress_above_bytes=compress_above_bytes,
             selector=selector,
-            transaction_listener=run_in_thread(transaction_listener) if transaction_listener is not None else None,
+            transaction_checker=run_in_thread(transaction_checker) if transaction_checker is not None else None,
             trace=trace,
             idempotent=idempotent,
             credentials=credentials,

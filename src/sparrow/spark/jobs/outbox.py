@@ -69,11 +69,11 @@ def run(
     spark: SparkSession,
     arguments: OutboxJob,
     relay: TaskRelay,
-    open_events: Callable[[], int],
+    count_unsent_events: Callable[[], int],
     *,
     told: ProgressCallback = lambda done: None,
 ) -> OutboxResult:
-    """Send what is due. `open_events` counts, in the driver, what is not sent yet."""
+    """Send what is due. `count_unsent_events` counts, in the driver, what is not sent yet."""
     tasks = arguments.tasks or max(1, spark.sparkContext.defaultParallelism)
 
     def relayed(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,12 +88,12 @@ def run(
                 )
 
     work = spark.range(0, tasks, 1, tasks).mapInArrow(relayed, _COUNTED)
-    with watch_job(spark, lambda done: None, what="outbox"), _counting(open_events, told):
+    with watch_job(spark, lambda done: None, what="outbox"), _counting(count_unsent_events, told):
         rows = work.collect()
     return OutboxResult(
         sum(row["sent"] for row in rows),
         sum(row["failed"] for row in rows),
-        open_events(),
+        count_unsent_events(),
         max(row["seconds"] for row in rows),
     )
 
@@ -102,9 +102,9 @@ _KINDS = (pa.int64(), pa.int64(), pa.float64())
 
 
 @contextmanager
-def _counting(open_events: Callable[[], int], told: ProgressCallback) -> Iterator[None]:
+def _counting(count_unsent_events: Callable[[], int], told: ProgressCallback) -> Iterator[None]:
     """Tells what is left, as the database sees it: tasks say nothing before their end."""
-    first, is_over = open_events(), threading.Event()
+    first, is_over = count_unsent_events(), threading.Event()
 
     def watch() -> None:
         left = first
@@ -112,7 +112,7 @@ def _counting(open_events: Callable[[], int], told: ProgressCallback) -> Iterato
             told(JobProgress(rows=max(0, first - left), behind=left))
             if is_over.wait(_LOOK_S):
                 return
-            left = open_events()
+            left = count_unsent_events()
 
     watcher = threading.Thread(target=watch, name="sparrow-outbox-watch", daemon=True)
     watcher.start()
@@ -153,7 +153,7 @@ class BulkAppender:
         from sparrow.spark.sink.partition_writer import WriteTask, write_partition
 
         layout = resolve_columns([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
-        task = WriteTask(WriteId(self._scope, next(self._numbers)), 0, may_make_topics=True)
+        task = WriteTask(WriteId(self._scope, next(self._numbers)), 0, can_create_topics=True)
         write_partition([messages], layout, self._options, task, CLIENT_POOL.to(self._options.client))
 
 

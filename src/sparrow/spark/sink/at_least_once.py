@@ -43,7 +43,7 @@ class AtLeastOnceWriter:
         self._work = work
         options = work.options
         self._sender = Sender(
-            work.link.session, group=options.group, retries=_RETRIES, template_queues=options.topic_queues
+            work.link.session, group=options.group, retries=_RETRIES, default_topic_queues=options.topic_queues
         )
         self._producer: Producer | None = None
         self._lanes = OrderedSends(options.max_in_flight_bytes)
@@ -63,7 +63,7 @@ class AtLeastOnceWriter:
     def _send(self, rows: MessageRows, route: TopicRoute) -> None:
         if not len(rows):
             return
-        order, shares = sort_by_queue(select_queues(rows, len(route.write_queues), may_be_any=True))
+        order, shares = sort_by_queue(select_queues(rows, len(route.write_queues), allows_any_queue=True))
         if len(shares) > 1:
             rows = rows.take(order)
         for place, share in shares:
@@ -90,12 +90,12 @@ class AtLeastOnceWriter:
             self._producer = Producer(
                 group=self._work.options.group,
                 timeout_ms=self._work.options.client.timeout_ms,
-                template_queues=self._work.options.topic_queues,
+                default_topic_queues=self._work.options.topic_queues,
                 compress_above_bytes=None,
                 session=self._work.link.session,
             )
             self._work.link.run(self._producer.open())
-        places = select_queues(rows, len(route.write_queues), may_be_any=True)
+        places = select_queues(rows, len(route.write_queues), allows_any_queue=True)
         for place, message in zip(places.tolist(), to_messages(rows, route.topic), strict=True):
             queue = None if place == ANY else route.write_queues[place]
             send = partial(self._producer.send, message, queue=queue)
@@ -103,7 +103,7 @@ class AtLeastOnceWriter:
             self._post(lane, len(message.body) + _ALONE_COST_BYTES, send)
 
     def _post(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
-        self._work.link.run(self._lanes.post(lane, size, lambda: self._work.brokers.patiently(send)))
+        self._work.link.run(self._lanes.post(lane, size, lambda: self._work.brokers.retry_while_unavailable(send)))
 
     def finish(self) -> tuple[StagedRows, ...]:
         self._work.link.run(self._lanes.finish())

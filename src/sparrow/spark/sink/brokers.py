@@ -39,16 +39,16 @@ class SinkBrokers:
     async def route(self, topic: str, *, may_be_new: bool) -> TopicRoute:
         """Where rows of the topic go. One that may be new gets the brokers it will have, if any makes topics."""
         validate_topic_name(topic)
-        return await self.patiently(lambda: self._route(topic, may_be_new=may_be_new))
+        return await self.retry_while_unavailable(lambda: self._route(topic, may_be_new=may_be_new))
 
-    async def known_route(self, topic: str) -> TopicRoute:
+    async def existing_route(self, topic: str) -> TopicRoute:
         """The same of a topic that must be there: it is waited for."""
         return await self.route(topic, may_be_new=False)
 
     async def _route(self, topic: str, *, may_be_new: bool, is_fresh: bool = False) -> TopicRoute:
         try:
             queues = self._topic_queues if may_be_new else 0
-            route = await self._session.route(topic, is_fresh=is_fresh, template_queues=queues)
+            route = await self._session.route(topic, is_fresh=is_fresh, default_topic_queues=queues)
         except UnknownTopic as cause:
             if may_be_new:
                 raise
@@ -82,9 +82,9 @@ class SinkBrokers:
                     ) from refusal
                 raise
 
-        return await self.patiently(once)
+        return await self.retry_while_unavailable(once)
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def retry_while_unavailable(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until there is an answer, or the time is up."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
@@ -99,10 +99,10 @@ class SinkBrokers:
             await asyncio.sleep(pause_s)
             pause_s, tries = min(2 * pause_s, _PAUSE_MAX_S), tries + 1
 
-    async def made_route(self, topic: str) -> TopicRoute:
+    async def ensure_route(self, topic: str) -> TopicRoute:
         """The route of a topic that is there: where topics are made by the first message, it is made now."""
         route = await self.route(topic, may_be_new=True)
-        if self._session.route_now(topic) is not None:
+        if self._session.cached_route(topic) is not None:
             return route
         brokers = {queue.broker_name for queue in route.write_queues}
         queues = len(route.write_queues) // len(brokers)
@@ -112,7 +112,7 @@ class SinkBrokers:
             raise Refused(
                 f"topic {topic!r} does not exist, and may not be made with this token: create it, or send it a message"
             ) from refusal
-        return await self.known_route(topic)
+        return await self.existing_route(topic)
 
     async def check_staging(self, topic: str) -> None:
         """`Refused` if a broker of the topic cannot write rows once."""

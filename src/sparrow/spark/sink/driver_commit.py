@@ -159,7 +159,7 @@ async def discard_stages(session: ClientSession, brokers: SinkBrokers, stages: I
     for broker, its in by_broker.items():
         names = [each.stage for each in its]
         try:
-            route = await brokers.known_route(its[0].topic)
+            route = await brokers.existing_route(its[0].topic)
             if broker in route.masters:
                 await staging.drop_stages(session, route.masters[broker], names)
         except SparrowError as error:

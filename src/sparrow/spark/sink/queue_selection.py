@@ -30,8 +30,8 @@ ANY = -1
 QueueIndexes = NDArray[np.int64]
 
 
-def select_queues(rows: MessageRows, queues: int, *, may_be_any: bool = False) -> QueueIndexes:
-    """Where each row goes, as a place among so many write queues; `may_be_any`: or `ANY`."""
+def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = False) -> QueueIndexes:
+    """Where each row goes, as a place among so many write queues; `allows_any_queue`: or `ANY`."""
     places = np.full(len(rows), ANY, np.int64)
     is_open = np.ones(len(rows), np.bool_)
     if rows.queue_id is not None:
@@ -45,13 +45,13 @@ def select_queues(rows: MessageRows, queues: int, *, may_be_any: bool = False) -
             )
         places[is_given] = given[is_given]
         is_open &= ~is_given
-    for texts in (rows.sharding_key, rows.keys, None if may_be_any else rows.msg_id):
+    for texts in (rows.sharding_key, rows.keys, None if allows_any_queue else rows.msg_id):
         if texts is not None and is_open.any():
             is_said = is_open & _has_text(texts)
             if is_said.any():
                 places[is_said] = _chosen(java_hashes(texts), queues)[is_said]
                 is_open &= ~is_said
-    if not may_be_any and is_open.any():
+    if not allows_any_queue and is_open.any():
         bodies = rows.body if is_open.all() else rows.body.filter(pa.array(is_open))
         places[is_open] = body_crcs(bodies).astype(np.int64) % queues
     return places

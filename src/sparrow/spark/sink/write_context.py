@@ -58,7 +58,7 @@ class WriteTask(NamedTuple):
 
     transaction: WriteId
     partition: int
-    may_make_topics: bool
+    can_create_topics: bool
     """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
 
 
@@ -68,7 +68,7 @@ def _finder(
     """How a task finds the route of a topic."""
     if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
         return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
-    return brokers.made_route if task.may_make_topics else brokers.known_route
+    return brokers.ensure_route if task.can_create_topics else brokers.existing_route
 
 
 class WriteContext(NamedTuple):

@@ -86,7 +86,7 @@ class _Sink:
 
     def _written(self, batches: Iterator[pa.RecordBatch], transaction: WriteId, partition: int) -> TaskCommit:
         link = CLIENT_POOL.to(self._options.client)
-        task = partition_writer.WriteTask(transaction, partition, may_make_topics=transaction.number == 0)
+        task = partition_writer.WriteTask(transaction, partition, can_create_topics=transaction.number == 0)
         return partition_writer.write_partition(batches, self._layout, self._options, task, link)
 
     def _of_stream(self, context: TaskContext) -> WriteId | None:

@@ -113,7 +113,7 @@ class BrokerMetadata:
         return self._link.run(self._admin.topics())
 
     def has(self, topic: str) -> bool:
-        return self._link.session.route_now(topic) is not None
+        return self._link.session.cached_route(topic) is not None
 
     def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
         return self._link.run(self._heads(list(topics), is_fresh, without_absent))

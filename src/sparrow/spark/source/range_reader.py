@@ -209,7 +209,7 @@ class _Pulls:
                 )
                 offset = answer.next_offset
                 continue
-            if answer.status is PullStatus.NOTHING_NEW:
+            if answer.status is PullStatus.NO_NEW_MESSAGE:
                 return
             if answer.next_offset <= offset:
                 raise Unavailable(f"{format_queue_name(wanted.queue)} does not move on from offset {offset}")
@@ -225,7 +225,7 @@ class _Pulls:
             subscription=self._subscription,
             count_max=min(_PULL_COUNT, self._wanted.end - offset),
             bytes_max=self._options.pull_bytes,
-            tells_subscription=True,
+            includes_subscription=True,
             with_sizes=True,
         )
 

@@ -1,6 +1,6 @@
 """The log store: one commit log, and the views that are read from it.
 
-`append_now` and `read_now` are plain functions: the broker's hot path. The awaiting methods are the store SPI, and add
+`append_nowait` and `read_nowait` are plain functions: the broker's hot path. The awaiting methods are the store SPI, and add
 what may take time: waiting for the disk, and cold reads in threads. Every change happens under one lock, held briefly;
 slow work (file creation, sync, index, deletion) is the flusher's and the keeper's, in threads of their own.
 """
@@ -93,8 +93,8 @@ class LogStore:
             self._folder.left(in_order=False)
             raise
         self._flusher.start()
-        self._keeper.start()
-        self._warmer.start()
+        self._maintenance_thread.start()
+        self._segment_thread.start()
 
     def _open(
         self,
@@ -123,7 +123,7 @@ class LogStore:
             timeout_s=self.settings.flush_timeout_ms / 1000,
             failed=self._failed,
         )
-        self._memory = StateStore(
+        self._state = StateStore(
             self.path,
             self._queues,
             self._writer,
@@ -131,52 +131,52 @@ class LogStore:
             now_ms,
             ledger_keep_days=self.settings.ledger_keep_days,
         )
-        self._groups = AtomicAppends(self._writer, self._memory, self._failed)
-        self._upkeep = LogMaintenance(
+        self._groups = AtomicAppends(self._writer, self._state, self._failed)
+        self._maintenance = LogMaintenance(
             self.path,
             self.settings,
             commit_log=self._log,
             queues=self._queues,
             index=self._index,
-            memory=self._memory,
+            memory=self._state,
             writer=self._writer,
             sync_log=self._flusher.sync,
             now_ms=now_ms,
             archived_to=archived_to,
             disk_ratio=disk_ratio,
         )
-        self._keeper = PeriodicTaskThread("keeper", self._upkeep.chores())
+        self._maintenance_thread = PeriodicTaskThread("keeper", self._maintenance.chores())
         # Its own thread: pages must be ready in time, and waiters told, whatever else there is to do.
-        self._warmer = PeriodicTaskThread(
+        self._segment_thread = PeriodicTaskThread(
             "warmer",
             [
                 PeriodicTask("prepare segments", 0.05, self._log.prepare),
                 PeriodicTask("expire", 0.05, self._flusher.expire),
             ],
         )
-        self._log.on_low = functools.partial(self._warmer.hurry, "prepare segments")
+        self._log.on_pages_low = functools.partial(self._segment_thread.hurry, "prepare segments")
         self._threads = ThreadPoolExecutor(_COLD_READERS, "sparrow-store")
         self._writer.newest_ms = found.newest_ms
         if found.is_as_left:
-            self._upkeep.is_as_left()
-        self._memory.recall()
+            self._maintenance.is_as_left()
+        self._state.recall()
         self._folder.entered()
-        self._upkeep.watch_disk()
-        self._upkeep.checkpoint()
+        self._maintenance.watch_disk()
+        self._maintenance.checkpoint()
 
     # -- the hot path: plain functions --------------------------------------------------------------------------------
 
-    def append_now(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
+    def append_nowait(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
         """Append a batch. It is written; `durable` tells when it is as safe as the policy promises."""
         return self._writer.append(self._appendable(queue), drafts)
 
-    append_soon = append_now
+    append_soon = append_nowait
 
     @property
     def message_bytes_max(self) -> int:
         return self.settings.message_bytes_max
 
-    def append_encoded_now(
+    def append_encoded_nowait(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> AppendResult:
         """Append records that `wire.columns.encode` laid out. `verify_crc=False` is for bytes of our own making."""
@@ -185,7 +185,7 @@ class LogStore:
             self._appendable(queue), memoryview(data).cast("B"), np.asarray(sizes, np.int64), verify_crc=verify_crc
         )
 
-    def read_now(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
+    def read_nowait(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
         """What `read` answers, if that needs no disk; else None."""
         if self._is_closed:
             raise Closed(f"the store {self.path}")
@@ -198,7 +198,7 @@ class LogStore:
     def _appendable(self, queue: Queue) -> ConsumeQueue:
         found = self._queues.get(queue)
         if found is None:
-            if queue.topic not in self._memory.state.topics:
+            if queue.topic not in self._state.state.topics:
                 raise UnknownTopic(queue.topic)
             if not 0 <= queue.id < 1 << 31:
                 raise Refused(f"{queue.id} is no queue id: they start at 0")
@@ -210,44 +210,44 @@ class LogStore:
 
     def _hurry_keys(self) -> None:
         """Runs wait for the key index in memory: call the keeper in time, and help when it cannot follow."""
-        held_bytes = self._writer.unfiled.held_bytes
+        held_bytes = self._writer.key_backlog.held_bytes
         if held_bytes > _UNFILED_BYTES:
             self._file_keys()
         elif held_bytes:
-            self._keeper.hurry("file keys")
+            self._maintenance_thread.hurry("file keys")
 
     def _file_keys(self) -> None:
-        with self._keeper.paused():
-            self._upkeep.file_keys()
+        with self._maintenance_thread.paused():
+            self._maintenance.catch_up_key_index()
 
     # -- the store SPI ------------------------------------------------------------------------------------------------
 
     async def append(self, queue: Queue, drafts: Sequence[Draft]) -> AppendResult:
-        appended = self.append_now(queue, drafts)
+        appended = self.append_nowait(queue, drafts)
         await self._safe(appended.end)
         return appended
 
     async def append_encoded(
         self, queue: Queue, data: bytes | memoryview, sizes: npt.ArrayLike, *, verify_crc: bool = True
     ) -> AppendResult:
-        if self._writer.unfiled.held_bytes > _UNFILED_BYTES:
+        if self._writer.key_backlog.held_bytes > _UNFILED_BYTES:
             await self._in_thread(self._file_keys)
-        appended = self.append_encoded_now(queue, data, sizes, verify_crc=verify_crc)
+        appended = self.append_encoded_nowait(queue, data, sizes, verify_crc=verify_crc)
         await self._safe(appended.end)
         return appended
 
-    async def append_group(
+    async def append_atomically(
         self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """While its records are copied, every other append waits."""
         checked_scope(scope)
         checked_number(number)
-        if self._memory.has_got_to(scope, number):
+        if self._state.ledger_covers(scope, number):
             end = None
         else:
             end = await self._in_thread(self._append_group, scope, number, portions, verify_crc=verify_crc)
         # Refused or not: what the answer tells must be as safe as if it were the first.
-        await self._safe(self._memory.state.ledger_said_at(scope) + 1 if end is None else end)
+        await self._safe(self._state.state.ledger_record_at(scope) + 1 if end is None else end)
         return end is not None
 
     def _append_group(
@@ -259,7 +259,7 @@ class LogStore:
         for queue, data, sizes in portions:
             if len(sizes) == 0 and len(data) == 0:
                 continue
-            run = self._writer.read_run(
+            run = self._writer.parse_run(
                 self._appendable(queue),
                 memoryview(data).cast("B"),
                 sizes,
@@ -274,10 +274,10 @@ class LogStore:
         return end
 
     async def ledger(self, scope: str) -> int | None:
-        noted = self._memory.state.ledger.get(scope)
+        noted = self._state.state.ledger.get(scope)
         if noted is None:
             return None
-        await self._safe(self._memory.state.ledger_said_at(scope) + 1)
+        await self._safe(self._state.state.ledger_record_at(scope) + 1)
         return noted.number
 
     async def _safe(self, end: int) -> None:
@@ -286,7 +286,7 @@ class LogStore:
             await future
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
-        result = self.read_now(queue, offset, **limits)
+        result = self.read_nowait(queue, offset, **limits)
         if result is None:
             cold = functools.partial(self._reader.read, self._queues.get(queue), offset, hot_only=False, **limits)
             result = await self._in_thread(cold)
@@ -294,9 +294,9 @@ class LogStore:
         return result
 
     async def bounds(self, queue: Queue) -> QueueBounds:
-        return self.bounds_now(queue)
+        return self.bounds_nowait(queue)
 
-    def bounds_now(self, queue: Queue) -> QueueBounds:
+    def bounds_nowait(self, queue: Queue) -> QueueBounds:
         found = self._queues.get(queue)
         return found.bounds if found is not None else _NOTHING
 
@@ -312,8 +312,8 @@ class LogStore:
         return await self._in_thread(self._find_by_key, topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     def _find_by_key(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        with self._keeper.paused():
-            self._upkeep.file_keys()
+        with self._maintenance_thread.paused():
+            self._maintenance.catch_up_key_index()
             return search.find_by_key(
                 self._index,
                 self._reader,
@@ -326,14 +326,14 @@ class LogStore:
             )
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        if physical_offset >= min(self.watermark(self.settings.visible_after), self._writer.unseen_from):
+        if physical_offset >= min(self.watermark(self.settings.visible_after), self._writer.hidden_from):
             return None
         return await self._in_thread(self._reader.record_at, physical_offset)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
     async def topics(self) -> Mapping[str, Topic]:
-        return dict(self._memory.state.topics)
+        return dict(self._state.state.topics)
 
     async def put_topic(self, topic: Topic) -> None:
         if validate_topic_name(topic.name) == STATE_QUEUE.topic:
@@ -341,24 +341,24 @@ class LogStore:
         await self._say([TopicUpdate(topic.name, topic)])
 
     async def delete_topic(self, name: str) -> None:
-        if name not in self._memory.state.topics:
+        if name not in self._state.state.topics:
             raise UnknownTopic(name)
         gone: list[StateUpdate] = [TopicUpdate(name, None)]
-        gone += [OffsetsUpdate(topic, group, None) for topic, group in self._memory.state.offsets if topic == name]
-        gone += [QueueEndsUpdate(topic, None) for topic in self._memory.state.ends if topic == name]
+        gone += [OffsetsUpdate(topic, group, None) for topic, group in self._state.state.offsets if topic == name]
+        gone += [QueueEndsUpdate(topic, None) for topic in self._state.state.ends if topic == name]
         await self._safe(await self._in_thread(self._drop_topic, name, gone))
 
     def _drop_topic(self, name: str, words: list[StateUpdate]) -> int:
         # No checkpoint in between: it would count queues in that the log says are gone.
-        with self._keeper.paused():
+        with self._maintenance_thread.paused():
             with self._writer.lock:
-                end = self._memory.say(words)
+                end = self._state.say(words)
                 self._queues.drop_topic(name)
-            self._upkeep.checkpoint()
+            self._maintenance.checkpoint()
         return end
 
     async def groups(self) -> Mapping[str, Group]:
-        return dict(self._memory.state.groups)
+        return dict(self._state.state.groups)
 
     async def put_group(self, group: Group) -> None:
         validate_group_name(group.name)
@@ -367,63 +367,63 @@ class LogStore:
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
         gone: list[StateUpdate] = [GroupUpdate(name, None)]
         if not keeps_offsets:
-            gone += [OffsetsUpdate(topic, group, None) for topic, group in self._memory.state.offsets if group == name]
+            gone += [OffsetsUpdate(topic, group, None) for topic, group in self._state.state.offsets if group == name]
         await self._say(gone)
 
     async def tokens(self) -> Mapping[str, Token]:
-        return dict(self._memory.state.tokens)
+        return dict(self._state.state.tokens)
 
-    def tokens_now(self) -> Mapping[str, Token]:
+    def tokens_nowait(self) -> Mapping[str, Token]:
         """The same, as it stands at any moment: a change is seen through it at once."""
-        return MappingProxyType(self._memory.state.tokens)
+        return MappingProxyType(self._state.state.tokens)
 
     async def put_token(self, token: Token) -> None:
         validate_token_name(token.name)
         await self._say([TokenUpdate(token)])
 
     async def _say(self, words: list[StateUpdate]) -> None:
-        await self._safe(self._memory.say(words))
+        await self._safe(self._state.say(words))
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        return self._memory.committed(group, queue)
+        return self._state.committed(group, queue)
 
     async def offsets(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:
         with self._writer.lock:  # a topic may be going away in another thread
             return {
                 of: {queue_id: QueueOffset(at) for queue_id, at in kept.items()}
-                for of, kept in self._memory.state.offsets.items()
+                for of, kept in self._state.state.offsets.items()
             }
 
     async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
-        return self._memory.commit(group, queue, offset)
+        return self._state.commit(group, queue, offset)
 
-    def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
-        return self._memory.committed(group, queue)
+    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
+        return self._state.committed(group, queue)
 
-    def passed_by(self, group: str) -> int | None:
+    def consumed_to(self, group: str) -> int | None:
         """The physical offset below which a group needs nothing of the topics it reads. None: it reads none yet."""
         written = self._log.written
         with self._writer.lock:
-            offsets = {topic: dict(at) for (topic, name), at in self._memory.state.offsets.items() if name == group}
+            offsets = {topic: dict(at) for (topic, name), at in self._state.state.offsets.items() if name == group}
         return consumed_to(written, self._queues, offsets) if offsets else None
 
-    def offsets_said_at(self, group: str, topic: str) -> int:
+    def offsets_record_at(self, group: str, topic: str) -> int:
         """Where the log's newest word on a group's offsets stands: it knows nothing of what came later."""
-        return self._memory.state.offsets_said_at(topic, group)
+        return self._state.state.offsets_record_at(topic, group)
 
-    def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        return self._memory.commit(group, queue, offset)
+    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+        return self._state.commit(group, queue, offset)
 
     async def mark(self, name: str) -> int | None:
-        return self._memory.state.marks.get(name)
+        return self._state.state.marks.get(name)
 
     async def put_mark(self, name: str, value: int) -> None:
-        self.put_mark_now(name, value)
+        self.put_mark_nowait(name, value)
 
-    def put_mark_now(self, name: str, value: int) -> None:
+    def put_mark_nowait(self, name: str, value: int) -> None:
         """In the log behind everything appended so far: if the mark survives a crash, so did that."""
-        self._memory.say([MarkUpdate(name, value)])
+        self._state.say([MarkUpdate(name, value)])
 
     # -- retention and replication ------------------------------------------------------------------------------------
 
@@ -432,8 +432,8 @@ class LogStore:
         return await self._in_thread(self._trim)
 
     def _trim(self) -> int:
-        with self._keeper.paused():
-            return self._upkeep.trim()
+        with self._maintenance_thread.paused():
+            return self._maintenance.trim()
 
     @property
     def first(self) -> int:
@@ -464,14 +464,14 @@ class LogStore:
         A group that would lose its end goes whole: the log then ends where it began.
         Whoever cuts must not cut off what retention has said again since: it is the only word on that state.
         """
-        with self._keeper.paused(), self._warmer.paused(), self._writer.lock:
+        with self._maintenance_thread.paused(), self._segment_thread.paused(), self._writer.lock:
             if not self._log.first <= end <= self._log.written:
                 raise Refused(f"the log reaches from {self._log.first} to {self._log.written}; it cannot end at {end}")
-            end = self._memory.before_open_group(end)
-            self._upkeep.write_queues_out()
+            end = self._state.truncation_point(end)
+            self._maintenance.flush_queues()
             (self.path / files.CHECKPOINT_FILE).unlink(missing_ok=True)
             (self.path / files.STATE_SNAPSHOT_FILE).unlink(missing_ok=True)
-            comes_back = self._memory.deletes_behind(end)
+            comes_back = self._state.deletes_topic_after(end)
             self._log.truncate(end)
             self._writer.cut(end)
             self._flusher.cut(end)
@@ -481,9 +481,9 @@ class LogStore:
                 for queue in self._queues:
                     queue.truncate(end)
                 self._index.truncate(end)
-            self._memory.recall()
-            self._upkeep.is_cut()
-            self._upkeep.checkpoint()
+            self._state.recall()
+            self._maintenance.after_truncate()
+            self._maintenance.checkpoint()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -494,15 +494,15 @@ class LogStore:
         return error
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.close_now)
+        await asyncio.to_thread(self.close_blocking)
 
-    def close_now(self) -> None:
+    def close_blocking(self) -> None:
         """Everything written is on disk when this returns, and the next start has nothing to repair."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._keeper.stop()
-        self._warmer.stop()
+        self._maintenance_thread.stop()
+        self._segment_thread.stop()
         self._threads.shutdown()
         in_order = not isinstance(self._writer.refusing, StoreFailed)
         try:
@@ -519,18 +519,18 @@ class LogStore:
 
     def _finish(self) -> None:
         with self._writer.lock:
-            with self._writer.even_if_full():
-                self._memory.say_offsets()
+            with self._writer.allowing_full_disk():
+                self._state.flush_offsets()
             self._writer.refusing = Closed(f"the store {self.path}")
         self._flusher.sync()
-        self._upkeep.checkpoint()
+        self._maintenance.checkpoint()
         self._index.close()
 
     def __enter__(self) -> LogStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close_now()
+        self.close_blocking()
 
     async def __aenter__(self) -> LogStore:
         return self

@@ -56,7 +56,7 @@ class LogMaintenance:
         disk_ratio: Callable[[Path], float],
     ) -> None:
         self._path, self._settings = path, settings
-        self._log, self._queues, self._index, self._memory, self._writer = commit_log, queues, index, memory, writer
+        self._log, self._queues, self._index, self._state, self._writer = commit_log, queues, index, memory, writer
         self._sync_log = sync_log
         self._now_ms, self._archived_to, self._disk_ratio = now_ms, archived_to, disk_ratio
         self._checkpointed = -1
@@ -70,7 +70,7 @@ class LogMaintenance:
         """Opening the store changed nothing: the checkpoint of its last stop still tells the truth."""
         self._checkpointed = self._log.written
 
-    def is_cut(self) -> None:
+    def after_truncate(self) -> None:
         """The log was cut: what was known of the disk no longer holds."""
         self._checkpointed = -1
         self.expire_dead_letters()
@@ -78,12 +78,12 @@ class LogMaintenance:
     def chores(self) -> list[PeriodicTask]:
         settings = self._settings
         return [
-            PeriodicTask("file keys", 0.2, self.file_keys),
-            PeriodicTask("say offsets", settings.offsets_interval_ms / 1000, self._memory.say_offsets),
-            PeriodicTask("write queues out", 0.2, self.write_queues_out),
+            PeriodicTask("file keys", 0.2, self.catch_up_key_index),
+            PeriodicTask("say offsets", settings.offsets_interval_ms / 1000, self._state.flush_offsets),
+            PeriodicTask("write queues out", 0.2, self.flush_queues),
             PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),
-            PeriodicTask("retention", 10.0, self.retain),
+            PeriodicTask("retention", 10.0, self.apply_retention),
             PeriodicTask("expire dead letters", 10.0, self.expire_dead_letters),
             PeriodicTask("watch the disk", 1.0, self.watch_disk),
         ]
@@ -106,7 +106,7 @@ class LogMaintenance:
 
     # -- the views ----------------------------------------------------------------------------------------------------
 
-    def write_queues_out(self) -> None:
+    def flush_queues(self) -> None:
         try:
             with self._writer.lock:
                 self._busy |= self._writer.touched
@@ -127,16 +127,16 @@ class LogMaintenance:
             raise
         self._queues_full = None
 
-    def file_keys(self) -> None:
+    def catch_up_key_index(self) -> None:
         """Let the key index catch up with the log."""
         with self._writer.lock:
-            portions = self._writer.unfiled.take()
+            portions = self._writer.key_backlog.take()
         for number, part in enumerate(portions):
             try:
                 self._file_portion(part)
             except OSError:
                 with self._writer.lock:
-                    self._writer.unfiled.put_back(portions[number:])
+                    self._writer.key_backlog.put_back(portions[number:])
                 raise
 
     def _file_portion(self, part: BacklogItem) -> None:
@@ -169,12 +169,12 @@ class LogMaintenance:
             end, newest_ms = self._log.written, self._writer.newest_ms
             ends, emptied = self._queues.ends(), self._queues.emptied()
         self._sync_log()
-        self.file_keys()
-        self.write_queues_out()
+        self.catch_up_key_index()
+        self.flush_queues()
         for queue in self._queues:
             queue.sync()
         mark = self._index.mark()
-        self._memory.snapshot()
+        self._state.snapshot()
         files.save(self._path / files.CHECKPOINT_FILE, Checkpoint(end, ends, mark, emptied))
         times = RocketMQCheckpoint(newest_ms, newest_ms, self._index.last_ms)
         files.save_rocketmq(self._path / files.ROCKETMQ_CHECKPOINT_FILE, times)
@@ -182,7 +182,7 @@ class LogMaintenance:
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
-    def retain(self) -> None:
+    def apply_retention(self) -> None:
         """Delete old segments if it is time to."""
         ratio = self._disk_ratio(self._path)
         if retention.is_due(self._settings, now_ms=self._now_ms(), disk_ratio=ratio, was_asked=False):
@@ -202,8 +202,8 @@ class LogMaintenance:
         if keep is None:
             return 0
         # State whose newest word goes with those segments is said again first, and must be safe before they go.
-        with self._writer.lock, self._writer.even_if_full():
-            self._memory.say_before(keep, self._emptied_by(keep))
+        with self._writer.lock, self._writer.allowing_full_disk():
+            self._state.rewrite_before(keep, self._emptied_by(keep))
         self._sync_log()
         self.checkpoint()
         with self._writer.lock:
@@ -222,7 +222,7 @@ class LogMaintenance:
         """Their queues begin behind those that are too old. Nothing is written down: the log and the clock say it all,
         and their bytes go with the segment they lie in, as everybody's do."""
         from_ms = retention.dead_letter_cutoff_ms(self._settings, now_ms=self._now_ms())
-        for queue in self._queues.of_dead_letters():
+        for queue in self._queues.dead_letter_queues():
             offset = search.offset_at(self._log, queue, from_ms, upper=False)
             with self._writer.lock:
                 queue.expired_to = offset

@@ -69,16 +69,16 @@ class SqlStore:
         owner: str,
         store_host: Host,
         on_growth: Callable[[Queue, QueueOffset], None],
-        waited_for: Callable[[], Collection[Queue]],
+        awaited_queues: Callable[[], Collection[Queue]],
         now_ms: Callable[[], int],
     ) -> None:
         self.database, self.settings = database, settings
-        self.catalogue = StoreCatalog(database, partition_rows=settings.partition_rows, now_ms=now_ms)
+        self.catalog = StoreCatalog(database, partition_rows=settings.partition_rows, now_ms=now_ms)
         self.leases = Leases(database, owner, settings.lease_ms)
-        self.resends = ResendRanges(database, self.catalogue, now_ms=now_ms)
+        self.resends = ResendRanges(database, self.catalog, now_ms=now_ms)
         self.epoch = 0
         """With which offsets are committed: of the lease of whoever leads, as far as is known here."""
-        self.committing = CommittedOffsets(database, self.catalogue, epoch=lambda: self.epoch, now_ms=now_ms)
+        self.committing = CommittedOffsets(database, self.catalog, epoch=lambda: self.epoch, now_ms=now_ms)
         self.on_refresh: Callable[[], None] = lambda: None
         """Told when topics and groups were read again."""
         self.on_restart: Callable[[], None] = lambda: None
@@ -92,7 +92,7 @@ class SqlStore:
         self._watch = LanePoller(
             database,
             self._views,
-            waited_for=waited_for,
+            awaited_queues=awaited_queues,
             on_growth=on_growth,
             on_refresh=self._refresh,
             on_restart=self._restarted,
@@ -108,12 +108,12 @@ class SqlStore:
         owner: str | None = None,
         store_host: Host = LOOPBACK_HOST,
         on_growth: Callable[[Queue, QueueOffset], None] = lambda queue, end: None,
-        waited_for: Callable[[], Collection[Queue]] = tuple,
+        awaited_queues: Callable[[], Collection[Queue]] = tuple,
         now_ms: Callable[[], int] = clock.now_ms,
     ) -> SqlStore:
         """Connect, and make the tables if they are not there.
 
-        `on_growth` is told when readers may see more of a queue. `waited_for` says which queues somebody waits for.
+        `on_growth` is told when readers may see more of a queue. `awaited_queues` says which queues somebody waits for.
         """
         settings = settings or SqlSettings()
         database = await open_database(url, connections_max=settings.connections_max)
@@ -123,11 +123,11 @@ class SqlStore:
             owner=owner or secrets.token_hex(8),
             store_host=store_host,
             on_growth=on_growth,
-            waited_for=waited_for,
+            awaited_queues=awaited_queues,
             now_ms=now_ms,
         )
         try:
-            await _patiently(store.catalogue.prepare)
+            await _patiently(store.catalog.prepare)
             await store.tokens()
             store._see_lanes()
             await store._watch.look(list(store._views.values()))
@@ -155,7 +155,7 @@ class SqlStore:
     def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
-        entries = [row_of_draft(self.checked(draft), draft.token or self.catalogue.anonymous) for draft in drafts]
+        entries = [row_of_draft(self.checked(draft), draft.token or self.catalog.anonymous) for draft in drafts]
         # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
         ticket = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         placed = self._writer(view.lane).append(entries, ticket)
@@ -177,7 +177,7 @@ class SqlStore:
         placed.add_done_callback(done)
         return appended
 
-    async def append_with(
+    async def append_in_transaction(
         self, queue: Queue, entries: Sequence[NewRow], change: Callable[[SqlSession], Awaitable[bool]]
     ) -> AppendResult | None:
         """Append in one transaction with another change; None, and nothing done, if that finds nothing to change."""
@@ -192,7 +192,7 @@ class SqlStore:
             except _NothingToChange:
                 return None
             except MissingPartition:
-                await self.catalogue.make_room(view.lane, len(entries))
+                await self.catalog.make_room(view.lane, len(entries))
             except LockConflict:
                 tries += 1
                 if tries > _TRIES_MAX:
@@ -202,7 +202,7 @@ class SqlStore:
                 self._stored(view.lane, placed, entries)
                 return self._appended(placed, len(entries), queue.topic)
 
-    async def append_group(
+    async def append_atomically(
         self, scope: str, number: int, portions: Sequence[QueueRecords], *, verify_crc: bool = True
     ) -> bool:
         """Until it is done, nobody else appends to its lanes."""
@@ -229,7 +229,7 @@ class SqlStore:
         while True:
             try:
                 done = await atomic_append.append_atomically(
-                    self.database, scope, number, of_lanes, token=self.catalogue.anonymous, now_ms=self._now_ms()
+                    self.database, scope, number, of_lanes, token=self.catalog.anonymous, now_ms=self._now_ms()
                 )
                 break
             except (LockConflict, MissingPartition, StoreDatabaseUnreachable) as cause:
@@ -260,12 +260,14 @@ class SqlStore:
         for portion in portions:
             counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
         for lane, count in counts.items():
-            await self.catalogue.make_room(lane, count)
+            await self.catalog.make_room(lane, count)
 
     async def ledger(self, scope: str) -> int | None:
         return await atomic_append.ledger_position(self.database, scope)
 
-    async def insist(self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]) -> None:
+    async def retry_until_done(
+        self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
         deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
         is_tried = False
@@ -287,9 +289,9 @@ class SqlStore:
         return await self.append_soon(queue, drafts)
 
     def _appended(self, placed: AssignedIds, count: int, topic: str) -> AppendResult:
-        if placed.lane not in self.catalogue.by_number:  # deleted while the answer was on its way
+        if placed.lane not in self.catalog.by_number:  # deleted while the answer was on its way
             raise UnknownTopic(topic)
-        lane, queue = self.catalogue.by_number[placed.lane]
+        lane, queue = self.catalog.by_number[placed.lane]
         first = lane.place(placed.base_id)
         places = [PhysicalOffset(place) for place in range(first, first + count)]
         end = PhysicalOffset(first + count)
@@ -322,7 +324,7 @@ class SqlStore:
             found = self._writers[lane.number] = LaneWriter(
                 lane,
                 self.database,
-                self.catalogue,
+                self.catalog,
                 writer_id=self._writer_id,
                 wait_s=self.settings.wait_ms / 1000,
                 now_ms=self._now_ms,
@@ -332,18 +334,18 @@ class SqlStore:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read_now(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
+    def read_nowait(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult | None:
         """What `read` answers, if that needs no database; else None."""
-        lane = self.catalogue.lanes.get(queue)
+        lane = self.catalog.lanes.get(queue)
         if lane is None:
             return AtEnd(_NOTHING) if offset == 0 else Moved(QueueOffset(0), _NOTHING)
         return self._view_of(lane, queue).read(offset, **limits)
 
     async def read(self, queue: Queue, offset: int, **limits: Unpack[ReadLimits]) -> ReadResult:
-        found = self.read_now(queue, offset, **limits)
+        found = self.read_nowait(queue, offset, **limits)
         if found is not None and not isinstance(found, AtEnd):
             return found
-        view = self._view(queue) if queue in self.catalogue.lanes else None
+        view = self._view(queue) if queue in self.catalog.lanes else None
         if view is None:
             assert found is not None, "of an unknown queue there is nothing to ask"
             return found
@@ -356,13 +358,13 @@ class SqlStore:
             return Moved(view.bounds.first, view.bounds)
         return await view.read_rows(self.database, offset, **limits)
 
-    def bounds_now(self, queue: Queue) -> QueueBounds:
+    def bounds_nowait(self, queue: Queue) -> QueueBounds:
         """As far as is known here: what others append is seen within a second."""
-        lane = self.catalogue.lanes.get(queue)
+        lane = self.catalog.lanes.get(queue)
         return self._view_of(lane, queue).bounds if lane is not None else _NOTHING
 
     async def bounds(self, queue: Queue) -> QueueBounds:
-        lane = self.catalogue.lanes.get(queue)
+        lane = self.catalog.lanes.get(queue)
         if lane is None:
             return _NOTHING
         view = self._view_of(lane, queue)
@@ -370,7 +372,7 @@ class SqlStore:
         return view.bounds
 
     async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
-        lane = self.catalogue.lanes.get(queue)
+        lane = self.catalog.lanes.get(queue)
         if lane is None:
             return QueueOffset(0)
         return await search.offset_at(self.database, lane, await self.bounds(queue), time_ms, upper=upper)
@@ -398,40 +400,40 @@ class SqlStore:
 
     async def topics(self) -> Mapping[str, Topic]:
         await self._refresh()
-        return dict(self.catalogue.topics)
+        return dict(self.catalog.topics)
 
     async def put_topic(self, topic: Topic) -> None:
         """Create it, or change what is configured. Here it has three priorities, whatever was asked."""
-        await self.catalogue.put_topic(topic)
+        await self.catalog.put_topic(topic)
         self._see_lanes()
 
     async def delete_topic(self, name: str) -> None:
-        if name not in self.catalogue.topics:
+        if name not in self.catalog.topics:
             raise UnknownTopic(name)
-        gone = [lane.number for queue, lane in self.catalogue.lanes.items() if queue[0] == name]
+        gone = [lane.number for queue, lane in self.catalog.lanes.items() if queue[0] == name]
         for number in gone:
             if (writer := self._writers.pop(number, None)) is not None:
                 await writer.close()
         self.committing.forget_topic(name)
-        await self.catalogue.delete_topic(name)
+        await self.catalog.delete_topic(name)
         self._see_lanes()
 
     async def groups(self) -> Mapping[str, Group]:
-        return dict(self.catalogue.groups)
+        return dict(self.catalog.groups)
 
     async def put_group(self, group: Group) -> None:
         validate_group_name(group.name)
-        await self.catalogue.put_group(group)
+        await self.catalog.put_group(group)
 
     async def delete_group(self, name: str, *, keeps_offsets: bool = False) -> None:
-        await self.catalogue.delete_group(name)
+        await self.catalog.delete_group(name)
         if not keeps_offsets:
             await self.committing.forget_group(name)
 
     async def committed(self, group: str, queue: Queue) -> QueueOffset | None:
         return await self.committing.committed(group, queue)
 
-    def committed_now(self, group: str, queue: Queue) -> QueueOffset | None:
+    def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
         """As far as is known here."""
         return self.committing.known(group, queue)
 
@@ -444,7 +446,7 @@ class SqlStore:
             await self.committing.committed(group, queue)
         return self.committing.commit(group, queue, offset)
 
-    def commit_now(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
+    def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
         return self.committing.commit(group, queue, offset)
 
     async def mark(self, name: str) -> int | None:
@@ -460,7 +462,7 @@ class SqlStore:
         self._tokens.update(found)
         return found
 
-    def tokens_now(self) -> Mapping[str, Token]:
+    def tokens_nowait(self) -> Mapping[str, Token]:
         """Always as new as what was last read: others see a token within a second."""
         return self._tokens
 
@@ -470,7 +472,7 @@ class SqlStore:
 
     async def trim(self) -> int:
         """Delete what is older than it need be; how many messages went."""
-        trimmed = await retention.trim(self.database, self.catalogue, self.settings, self._now_ms())
+        trimmed = await retention.trim(self.database, self.catalog, self.settings, self._now_ms())
         return trimmed.messages
 
     # -- what is known here -------------------------------------------------------------------------------------------
@@ -478,10 +480,10 @@ class SqlStore:
     def _view(self, queue: Queue) -> LaneView:
         if self._is_closed:
             raise Closed(f"the store {self.database.where}")
-        if queue not in self.catalogue.lanes and queue.topic in self.catalogue.topics:
-            count = self.catalogue.topics[queue.topic].read_queues
+        if queue not in self.catalog.lanes and queue.topic in self.catalog.topics:
+            count = self.catalog.topics[queue.topic].read_queues
             raise Refused(f"topic {queue.topic!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
-        return self._view_of(self.catalogue.lane(queue), queue)
+        return self._view_of(self.catalog.lane(queue), queue)
 
     def _view_of(self, lane: Lane, queue: Queue) -> LaneView:
         """Of a lane that is known: it may have become so a moment ago."""
@@ -491,13 +493,13 @@ class SqlStore:
         return view
 
     async def _refresh(self) -> None:
-        await self.catalogue.refresh()
+        await self.catalog.refresh()
         self._see_lanes()
         await self.tokens()
         self.on_refresh()
 
     def _see_lanes(self) -> None:
-        lanes = self.catalogue.by_number
+        lanes = self.catalog.by_number
         for number in self._views.keys() - lanes.keys():
             del self._views[number]
             self._writers.pop(number, None)

@@ -45,7 +45,7 @@ class NewRow(msgspec.Struct, frozen=True, gc=False):
     token: int
     ref_key: bytes | None
     properties: bytes
-    more_keys: tuple[bytes, ...] = ()
+    extra_keys: tuple[bytes, ...] = ()
     """Keys beside the first."""
 
 
@@ -202,7 +202,7 @@ class RowRecordEncoder:
         message_id, body, source_ip, _, _, store_ms, properties = row
         return self.made(message_id, body, source_ip, store_ms, properties)
 
-    def of_entry(self, message_id: int, entry: NewRow, store_ms: int) -> tuple[bytes, int]:
+    def encode_new(self, message_id: int, entry: NewRow, store_ms: int) -> tuple[bytes, int]:
         """The same of a message that was just inserted."""
         return self.made(message_id, entry.body, entry.source_ip, store_ms, entry.properties)
 

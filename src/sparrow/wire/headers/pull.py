@@ -20,7 +20,7 @@ class PullMessage(Header, frozen=True):
     messages_max: JavaInt = msgspec.field(name="maxMsgNums")
     sys_flag: JavaInt
     commit_offset: JavaLong
-    hold_ms: JavaLong = msgspec.field(name="suspendTimeoutMillis")
+    long_poll_ms: JavaLong = msgspec.field(name="suspendTimeoutMillis")
     sub_version: JavaLong
     """When the client subscribed, in ms; Go sends 0."""
     subscription: str | None = None
@@ -42,7 +42,7 @@ class PullMessage(Header, frozen=True):
         return bool(self.sys_flag & COMMIT_OFFSET)
 
     @property
-    def may_be_held(self) -> bool:
+    def may_suspend(self) -> bool:
         return bool(self.sys_flag & SUSPEND)
 
     @property

@@ -16,7 +16,7 @@ class SendMessage(Header, frozen=True):
     group: str = msgspec.field(name="producerGroup")
     topic: str
     template_topic: str = msgspec.field(name="defaultTopic")
-    template_queues: JavaInt = msgspec.field(name="defaultTopicQueueNums")
+    default_topic_queues: JavaInt = msgspec.field(name="defaultTopicQueueNums")
     queue_id: JavaInt
     sys_flag: JavaInt
     born_ms: JavaLong = msgspec.field(name="bornTimestamp")
@@ -84,7 +84,7 @@ class PushReply(Header, frozen=True):
     group: str = msgspec.field(name="producerGroup")
     topic: str
     template_topic: str = msgspec.field(name="defaultTopic")
-    template_queues: JavaInt = msgspec.field(name="defaultTopicQueueNums")
+    default_topic_queues: JavaInt = msgspec.field(name="defaultTopicQueueNums")
     queue_id: JavaInt
     sys_flag: JavaInt
     born_ms: JavaLong = msgspec.field(name="bornTimestamp")

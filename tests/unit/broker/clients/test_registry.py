@@ -91,7 +91,7 @@ def test_a_client_on_a_new_connection_replaces_the_old_one(members):
     assert members.client("g", "a").channel == "c2"
     assert members.left("c1").groups == ()
     assert ids(members) == ["a"]
-    assert members.producer_client("a").channel == "c2"
+    assert members.find_producer("a").channel == "c2"
 
 
 def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(members):
@@ -99,7 +99,7 @@ def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(memb
     beat(members, "c2", "a", producer_data_set=[ProducerData("p")])
     members.left("c1")
     assert members.producers("q") == []
-    assert members.producer_client("a").channel == "c2"
+    assert members.find_producer("a").channel == "c2"
 
 
 # -- subscriptions ----------------------------------------------------------------------------------------------------
@@ -107,26 +107,26 @@ def test_an_old_connection_that_ends_late_does_not_take_the_new_one_with_it(memb
 
 def test_a_pull_finds_the_filter_of_its_group(members):
     beat(members, "c1", "a", consumer("g", sub("T", "x || y")))
-    assert members.filter_of("g", "T").tags_codes == {java_hash("x"), java_hash("y")}
-    assert members.filter_of("g", "U") is None
-    assert members.filter_of("h", "T") is None
+    assert members.subscription_filter("g", "T").tags_codes == {java_hash("x"), java_hash("y")}
+    assert members.subscription_filter("g", "U") is None
+    assert members.subscription_filter("h", "T") is None
 
 
 def test_only_a_newer_subscription_replaces_one(members):
     beat(members, "c1", "a", consumer("g", sub("T", "new", version=5)))
     for version in (4, 5):
         beat(members, "c2", "b", consumer("g", sub("T", "other", version=version)))
-        assert members.filter_of("g", "T").data.sub_string == "new"
+        assert members.subscription_filter("g", "T").data.sub_string == "new"
     changed = beat(members, "c2", "b", consumer("g", sub("T", "newest", version=6)))
-    assert members.filter_of("g", "T").data.sub_string == "newest"
+    assert members.subscription_filter("g", "T").data.sub_string == "newest"
     assert changed.groups == ()  # the same topics: there is nothing to share anew
 
 
 def test_topics_that_a_heartbeat_leaves_out_are_gone(members):
     beat(members, "c1", "a", consumer("g", sub("T"), sub("U")))
     assert beat(members, "c1", "a", consumer("g", sub("U"))).groups == ("g",)
-    assert members.filter_of("g", "T") is None
-    assert members.filter_of("g", "U") is not None
+    assert members.subscription_filter("g", "T") is None
+    assert members.subscription_filter("g", "U") is not None
 
 
 def test_a_new_topic_changes_the_group(members):
@@ -139,8 +139,8 @@ def test_a_subscription_that_cannot_be_takes_nothing_else_with_it(members):
     changed = beat(members, "c1", "a", consumer("g", sub("S", "a >", kind="SQL92"), sub("T")), consumer("h"))
     (refusal,) = changed.refused
     assert "a >" in str(refusal)
-    assert members.filter_of("g", "S") is None
-    assert members.filter_of("g", "T") is not None
+    assert members.subscription_filter("g", "S") is None
+    assert members.subscription_filter("g", "T") is not None
     assert members.is_known("h")
 
 
@@ -148,7 +148,7 @@ def test_subscriptions_go_with_the_last_member(members):
     beat(members, "c1", "a", consumer("g", sub("T", version=9)))
     members.left("c1")
     beat(members, "c1", "a", consumer("g", sub("T", "older", version=1)))
-    assert members.filter_of("g", "T").data.sub_string == "older"
+    assert members.subscription_filter("g", "T").data.sub_string == "older"
 
 
 def test_the_newest_heartbeat_says_how_the_group_consumes(members):
@@ -165,7 +165,7 @@ def test_a_heartbeat_without_subscriptions_keeps_those_there_are(members):
     beat(members, "c1", "a", consumer(), heartbeat_fingerprint=7)
     changed = beat(members, "c1", "a", ConsumerData("g"), heartbeat_fingerprint=7, without_sub=True, now_ms=5)
     assert (changed.groups, changed.needs_subscriptions) == ((), False)
-    assert members.filter_of("g", "T") is not None
+    assert members.subscription_filter("g", "T") is not None
     assert members.client("g", "a").seen_ms == 5
 
 
@@ -208,7 +208,7 @@ def test_a_group_that_a_client_no_longer_names_expires_alone(members):
     assert ids(members, "g") == ["a"]
     assert ids(members, "h") == ["b"]
     assert members.producers("p") == []
-    assert members.producer_client("a") is None
+    assert members.find_producer("a") is None
 
 
 def test_nobody_is_told_of_a_group_whose_members_expire_together(members):
@@ -227,11 +227,11 @@ def test_producers_are_found_by_group_and_by_id(members):
     beat(members, "c2", "b", producer_data_set=[ProducerData("p")])
     assert [member.client_id for member in members.producers("p")] == ["a", "b"]
     assert {name: len(found) for name, found in members.producer_groups().items()} == {"p": 2, "q": 1}
-    assert members.producer_client("a").channel == "c1"
+    assert members.find_producer("a").channel == "c1"
     members.unregister("c1", "a", producer_group="p")
-    assert members.producer_client("a").channel == "c1"
+    assert members.find_producer("a").channel == "c1"
     members.unregister("c1", "a", producer_group="q")
-    assert members.producer_client("a") is None
+    assert members.find_producer("a") is None
     assert members.producers("q") == []
 
 

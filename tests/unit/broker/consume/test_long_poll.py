@@ -56,13 +56,13 @@ class Pull:
 
     def resume(self, held, is_over):
         assert held is self.held
-        self.seen.append("over" if is_over else "grew")
+        self.seen.append("over" if is_over else "notify_growth")
         return is_over or self.matches
 
 
-def parked(hold, *pulls, hold_ms=15_000):
+def parked(hold, *pulls, long_poll_ms=15_000):
     for pull in pulls:
-        hold.park(pull.held, hold_ms)
+        hold.park(pull.held, long_poll_ms)
     return pulls
 
 
@@ -73,27 +73,27 @@ def test_a_pull_wakes_when_its_queue_grows(loop, hold):
     (pull,) = parked(hold, Pull())
     turn(loop)
     assert pull.seen == []
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     assert pull.seen == []  # not in the middle of somebody's append
     turn(loop)
-    assert pull.seen == ["grew"]
+    assert pull.seen == ["notify_growth"]
     assert hold.count == 0
 
 
 def test_other_queues_do_not_wake_it(loop, hold):
     here, there, elsewhere = parked(hold, Pull(Q0), Pull(Q1), Pull(Queue("U", 0)))
-    hold.grew(Q1, 1)
+    hold.notify_growth(Q1, 1)
     turn(loop)
-    assert (here.seen, there.seen, elsewhere.seen) == ([], ["grew"], [])
+    assert (here.seen, there.seen, elsewhere.seen) == ([], ["notify_growth"], [])
     assert hold.count == 2
 
 
 def test_many_messages_of_one_turn_wake_it_once(loop, hold):
     (pull,) = parked(hold, Pull(matches=False))
     for end in range(1000):
-        hold.grew(Q0, end)
+        hold.notify_growth(Q0, end)
     turn(loop)
-    assert pull.seen == ["grew"]
+    assert pull.seen == ["notify_growth"]
 
 
 def test_all_pulls_of_a_queue_wake_in_the_order_they_came(loop, hold):
@@ -102,20 +102,20 @@ def test_all_pulls_of_a_queue_wake_in_the_order_they_came(loop, hold):
     for number, pull in enumerate(pulls):
         pull.held.resume = lambda held, is_over, number=number: bool(order.append(number)) or True
     parked(hold, *pulls)
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     turn(loop)
     assert order == list(range(10))
 
 
 def test_a_pull_that_nothing_matched_goes_on_waiting_until_its_deadline(loop, hold):
-    (pull,) = parked(hold, Pull(matches=False), hold_ms=5_000)
+    (pull,) = parked(hold, Pull(matches=False), long_poll_ms=5_000)
     for _ in range(3):
-        hold.grew(Q0, 1)
+        hold.notify_growth(Q0, 1)
         turn(loop)
-    assert pull.seen == ["grew"] * 3
+    assert pull.seen == ["notify_growth"] * 3
     assert hold.count == 1
     jump(loop, 5.2)
-    assert pull.seen == ["grew"] * 3 + ["over"]
+    assert pull.seen == ["notify_growth"] * 3 + ["over"]
     assert hold.count == 0
 
 
@@ -123,7 +123,7 @@ def test_growth_may_be_told_by_another_thread(loop, hold):
     (pull,) = parked(hold, Pull())
     looked_from = []
     pull.held.resume = lambda held, is_over: bool(looked_from.append(threading.get_ident())) or True
-    thread = threading.Thread(target=hold.grew, args=(Q0, 1))
+    thread = threading.Thread(target=hold.notify_growth, args=(Q0, 1))
     thread.start()
     thread.join()
     assert looked_from == []
@@ -136,7 +136,7 @@ async def test_another_thread_wakes_a_loop_that_sleeps():
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     hold = LongPollTable(loop, pulls_max=10)
     hold.park(ParkedRequest(Q0, 0, lambda held, is_over: bool(woken.set()) or True), 15_000)
-    threading.Timer(0.02, hold.grew, (Q0, 1)).start()
+    threading.Timer(0.02, hold.notify_growth, (Q0, 1)).start()
     asked_at = loop.time()
     async with asyncio.timeout(10):
         await woken.wait()
@@ -144,7 +144,7 @@ async def test_another_thread_wakes_a_loop_that_sleeps():
 
 
 def test_growth_of_a_queue_nobody_waits_for_costs_nothing(loop, hold):
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     assert not hold._grown
     (pull,) = parked(hold, Pull())
     turn(loop)
@@ -161,22 +161,22 @@ def test_a_pull_parked_while_others_are_woken_is_not_lost(loop, hold):
         return real(held, is_over)
 
     first.held.resume = resume
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     turn(loop)
     assert hold.count == 1
-    hold.grew(Q0, 2)
+    hold.notify_growth(Q0, 2)
     turn(loop)
-    assert late.seen == ["grew"]
+    assert late.seen == ["notify_growth"]
     assert hold.count == 0
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hold_ms", [1, 99, 100, 101, 15_000, 60_000])
-def test_a_pull_is_over_at_its_deadline_within_a_slot_and_never_before(loop, hold, hold_ms):
-    (pull,) = parked(hold, Pull(), hold_ms=hold_ms)
-    jump(loop, hold_ms / 1000 - 0.0005)
+@pytest.mark.parametrize("long_poll_ms", [1, 99, 100, 101, 15_000, 60_000])
+def test_a_pull_is_over_at_its_deadline_within_a_slot_and_never_before(loop, hold, long_poll_ms):
+    (pull,) = parked(hold, Pull(), long_poll_ms=long_poll_ms)
+    jump(loop, long_poll_ms / 1000 - 0.0005)
     assert pull.seen == []
     jump(loop, 0.1 + 0.001)
     assert pull.seen == ["over"]
@@ -204,25 +204,25 @@ def test_a_loop_that_slept_too_long_catches_up(loop, hold):
 
 
 def test_one_timer_stands_for_all_deadlines(loop, hold):
-    parked(hold, *(Pull(Queue("T", number)) for number in range(50)), hold_ms=15_000)
-    parked(hold, *(Pull(Queue("U", number)) for number in range(50)), hold_ms=10_000)
+    parked(hold, *(Pull(Queue("T", number)) for number in range(50)), long_poll_ms=15_000)
+    parked(hold, *(Pull(Queue("U", number)) for number in range(50)), long_poll_ms=10_000)
     assert sum(not timer.cancelled() for timer in loop._scheduled) == 1
 
 
 def test_a_woken_pull_is_not_over_again_later(loop, hold):
     (pull,) = parked(hold, Pull())
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     turn(loop)
     jump(loop, 60)
-    assert pull.seen == ["grew"]
+    assert pull.seen == ["notify_growth"]
     assert hold.count == 0
 
 
 def test_growth_and_deadline_in_one_turn_answer_once(loop, hold):
-    (pull,) = parked(hold, Pull(), hold_ms=100)
-    hold.grew(Q0, 1)
+    (pull,) = parked(hold, Pull(), long_poll_ms=100)
+    hold.notify_growth(Q0, 1)
     jump(loop, 1)
-    assert pull.seen in (["grew"], ["over"])
+    assert pull.seen in (["notify_growth"], ["over"])
     assert hold.count == 0
 
 
@@ -233,12 +233,12 @@ def test_a_closed_connection_is_dropped_when_next_looked_at(loop, hold):
     """`broker/consume/pull` says True for a channel that is gone: nobody is there to go on waiting."""
     gone, stays = Pull(), Pull(matches=False)
     parked(hold, gone, stays)
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     turn(loop)
     assert hold.count == 1
-    hold.grew(Q0, 2)
+    hold.notify_growth(Q0, 2)
     turn(loop)
-    assert (gone.seen, stays.seen) == (["grew"], ["grew", "grew"])
+    assert (gone.seen, stays.seen) == (["notify_growth"], ["notify_growth", "notify_growth"])
 
 
 def test_past_its_bound_the_hold_is_busy_and_forgets_who_it_refused(loop):
@@ -247,7 +247,7 @@ def test_past_its_bound_the_hold_is_busy_and_forgets_who_it_refused(loop):
     refused = Pull()
     with pytest.raises(Busy):
         hold.park(refused.held, 1_000)
-    hold.grew(Q0, 1)
+    hold.notify_growth(Q0, 1)
     turn(loop)
     assert refused.seen == []
     parked(hold, Pull())  # there is room again
@@ -267,7 +267,7 @@ def test_releasing_answers_everybody_and_stops_the_clock(loop, hold):
 def test_the_hold_works_on_after_a_release(loop, hold):
     parked(hold, Pull())
     hold.release_all()
-    (pull,) = parked(hold, Pull(), hold_ms=15_000)
+    (pull,) = parked(hold, Pull(), long_poll_ms=15_000)
     jump(loop, 15.2)
     assert pull.seen == ["over"]
 
@@ -276,9 +276,9 @@ def test_a_hundred_thousand_pulls_leave_nothing_behind(loop):
     hold = LongPollTable(loop, pulls_max=1_000)
     for round_ in range(1_000):
         queues = [Queue("T", number) for number in range(100)]
-        parked(hold, *(Pull(queue) for queue in queues), hold_ms=15_000)
+        parked(hold, *(Pull(queue) for queue in queues), long_poll_ms=15_000)
         for queue in queues:
-            hold.grew(queue, round_)
+            hold.notify_growth(queue, round_)
         loop.now += 0.01
         turn(loop, times=2)
     # 10 s went by, in slots of 100 ms.

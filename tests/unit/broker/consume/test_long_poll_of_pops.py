@@ -37,21 +37,21 @@ async def turn():
 async def test_any_of_the_queues_wakes_it(hold, queue):
     pop = Pop()
     hold.park(pop.held, 10_000)
-    assert hold.waiting_for(queue) == [pop.held]
-    hold.grew(queue, 1)
+    assert hold.parked_on(queue) == [pop.held]
+    hold.notify_growth(queue, 1)
     await turn()
     assert pop.looks == [False]
-    assert (hold.count, [hold.waiting_for(each) for each in QUEUES]) == (0, [[], [], [], []])
+    assert (hold.count, [hold.parked_on(each) for each in QUEUES]) == (0, [[], [], [], []])
 
 
 async def test_it_is_answered_once_though_all_queues_grow(hold):
     pop = Pop()
     hold.park(pop.held, 10_000)
     for queue in QUEUES:
-        hold.grew(queue, 1)
+        hold.notify_growth(queue, 1)
     await turn()
     for queue in QUEUES:
-        hold.grew(queue, 2)
+        hold.notify_growth(queue, 2)
     await turn()
     assert pop.looks == [False]
 
@@ -60,7 +60,7 @@ async def test_it_goes_on_waiting_for_all_of_them_when_it_found_nothing(hold):
     pop = Pop(is_answered=False)
     hold.park(pop.held, 10_000)
     for times, queue in enumerate(QUEUES, 1):
-        hold.grew(queue, 1)
+        hold.notify_growth(queue, 1)
         await turn()
         assert len(pop.looks) == times
     assert hold.count == 1
@@ -72,6 +72,6 @@ async def test_it_counts_once_and_leaves_with_its_connection(hold):
     hold.park(other.held, 10_000)
     assert hold.count == 2
     hold.drop("channel")
-    assert [hold.waiting_for(queue) for queue in QUEUES] == [[other.held]] * 4
+    assert [hold.parked_on(queue) for queue in QUEUES] == [[other.held]] * 4
     hold.release_all()
     assert (pop.looks, other.looks, hold.count) == ([], [True], 0)

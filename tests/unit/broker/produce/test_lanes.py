@@ -141,7 +141,7 @@ def test_without_starving_the_order_is_strict_and_nothing_is_kept():
 def test_a_lane_that_starves_has_its_tenths_kept_in_every_batch():
     chosen = plan_batch(accrue_deficits({}, [MIDDLE, LOW], places=10), places=10)
     assert chosen == LanePlan(STRICT, {MIDDLE: 2, LOW: 1})
-    assert [chosen.kept_behind(lane) for lane in (None, HIGH, MIDDLE, LOW)] == [3, 3, 1, 0]
+    assert [chosen.reserved_after(lane) for lane in (None, HIGH, MIDDLE, LOW)] == [3, 3, 1, 0]
 
 
 def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
@@ -167,7 +167,7 @@ def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[
     """As a basket is."""
     taken = dict.fromkeys(Priority, 0)
     for lane in chosen.order:
-        free = places - sum(taken.values()) - chosen.kept_behind(lane)
+        free = places - sum(taken.values()) - chosen.reserved_after(lane)
         taken[lane] = max(0, min(free, waiting[lane]))
     return taken
 

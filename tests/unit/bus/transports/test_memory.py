@@ -65,7 +65,7 @@ async def test_every_group_gets_every_event_and_the_members_of_one_share_them(tr
 
 
 async def test_a_group_that_comes_late_gets_what_is_kept():
-    transport = MemoryTransport(MemoryBroker(kept_max=2))
+    transport = MemoryTransport(MemoryBroker(retained_max=2))
     await send(transport, 1, 2, 3)
     assert numbers(await (await transport.listen("late", ["#"], prefetch=10)).receive(10)) == [2, 3]
 

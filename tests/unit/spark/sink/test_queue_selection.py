@@ -57,7 +57,7 @@ def test_rows_without_a_key_are_spread_by_their_body_and_find_their_queue_again(
 
 def test_only_rows_without_a_queue_and_a_key_may_go_anywhere():
     some = rows(3, keys=["k", None, None], queue_id=[None, 2, None], msg_id=["a", "b", "c"])
-    places = select_queues(some, 6, may_be_any=True).tolist()
+    places = select_queues(some, 6, allows_any_queue=True).tolist()
     assert places[1:] == [2, ANY]
     assert places[0] >= 0
 

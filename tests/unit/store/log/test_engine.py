@@ -55,11 +55,11 @@ async def test_readers_see_at_once_what_is_written_and_are_told_in_order(tmp_pat
     grown: list[tuple[Queue, int]] = []
     async with await opened(tmp_path, on_growth=lambda *news: grown.append(news)) as store:
         grown.clear()
-        store.append_now(A, [draft("0")])
-        store.append_now(B, [draft("0"), draft("1")])
-        store.append_now(A, [draft("1")])
+        store.append_nowait(A, [draft("0")])
+        store.append_nowait(B, [draft("0"), draft("1")])
+        store.append_nowait(A, [draft("1")])
         assert grown == [(A, 1), (B, 2), (A, 2)]
-        assert store.bounds_now(A) == QueueBounds(0, 2)
+        assert store.bounds_nowait(A) == QueueBounds(0, 2)
 
 
 async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
@@ -67,14 +67,14 @@ async def test_readers_wait_for_the_disk_if_they_are_to(tmp_path):
     settings = small(visible_after="durable", flush_interval_ms=HOUR_MS)
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
         grown.clear()
-        appended = store.append_now(A, [draft("0"), draft("1")])
-        assert store.read_now(A, 0) == AtEnd(QueueBounds(0, 0))
+        appended = store.append_nowait(A, [draft("0"), draft("1")])
+        assert store.read_nowait(A, 0) == AtEnd(QueueBounds(0, 0))
         assert grown == []
         assert store.watermark("durable") < appended.end == store.watermark("written")
         store._flusher.sync()
         assert store.watermark("durable") == appended.end
         assert grown[-1:] == [(A, 2)]
-        assert bodies(store.read_now(A, 0)) == [b"0", b"1"]
+        assert bodies(store.read_nowait(A, 0)) == [b"0", b"1"]
 
 
 async def test_readers_wait_for_the_replicas_if_they_are_to(tmp_path):
@@ -83,25 +83,25 @@ async def test_readers_wait_for_the_replicas_if_they_are_to(tmp_path):
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
         store.replicated_to(store.written)
         grown.clear()
-        first = store.append_now(A, [draft("0")])
-        second = store.append_now(A, [draft("1", keys="k")])
+        first = store.append_nowait(A, [draft("0")])
+        second = store.append_nowait(A, [draft("1", keys="k")])
         await eventually(lambda: store.watermark("durable") == store.written)
-        assert store.bounds_now(A) == QueueBounds(0, 0)
+        assert store.bounds_nowait(A) == QueueBounds(0, 0)
         store.replicated_to(first.end - 1)
-        assert (store.bounds_now(A), grown) == (QueueBounds(0, 0), [])
+        assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 0), [])
         store.replicated_to(first.end)
-        assert (store.bounds_now(A), grown) == (QueueBounds(0, 1), [(A, 1)])
+        assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 1), [(A, 1)])
         assert bodies(await store.read(A, 0)) == [b"0"]
         assert await store.read(A, 1) == AtEnd(QueueBounds(0, 1))
         store.replicated_to(second.end + 1000)
         assert store.watermark("replicated") == store.written
-        assert (store.bounds_now(A), grown) == (QueueBounds(0, 2), [(A, 1), (A, 2)])
+        assert (store.bounds_nowait(A), grown) == (QueueBounds(0, 2), [(A, 1), (A, 2)])
 
 
 async def test_keys_find_nothing_that_readers_may_not_see_yet(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         store.replicated_to(store.written)
-        appended = store.append_now(A, [draft("0", keys="k")])
+        appended = store.append_nowait(A, [draft("0", keys="k")])
         assert await store.find_by_key("A", "k") == []
         store.replicated_to(appended.end)
         assert len(await store.find_by_key("A", "k")) == 1
@@ -109,25 +109,25 @@ async def test_keys_find_nothing_that_readers_may_not_see_yet(tmp_path):
 
 async def test_a_watermark_never_goes_back(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
-        end = store.append_now(A, [draft("0")]).end
+        end = store.append_nowait(A, [draft("0")]).end
         store.replicated_to(end)
         store.replicated_to(10)
         assert store.watermark("replicated") == end
-        assert store.bounds_now(A) == QueueBounds(0, 1)
+        assert store.bounds_nowait(A) == QueueBounds(0, 1)
 
 
 async def test_what_waited_when_the_store_was_closed_is_seen_after_opening(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
-        store.append_now(A, [draft("0")])
+        store.append_nowait(A, [draft("0")])
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
-        assert store.bounds_now(A) == QueueBounds(0, 1)
+        assert store.bounds_nowait(A) == QueueBounds(0, 1)
 
 
 async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
     grown: list[tuple[Queue, int]] = []
     settings = small(visible_after="replicated")
     async with await opened(tmp_path, settings, on_growth=lambda *news: grown.append(news)) as store:
-        store.append_now(A, [draft("0"), draft("1")])
+        store.append_nowait(A, [draft("0"), draft("1")])
         await store.delete_topic("A")
         grown.clear()
         store.replicated_to(store.written)
@@ -139,15 +139,15 @@ async def test_deleting_a_topic_forgets_what_its_readers_waited_for(tmp_path):
 
 async def test_every_view_follows_a_cut(tmp_path):
     async with await opened(tmp_path) as store:
-        appended = [store.append_now(A, [draft(f"{n}" + "x" * 300, keys="k")]) for n in range(30)]
+        appended = [store.append_nowait(A, [draft(f"{n}" + "x" * 300, keys="k")]) for n in range(30)]
         await store.put_topic(Topic(name="C"))
         await store.put_group(Group(name="g"))
-        store.append_now(B, [draft("b", keys="k")])
+        store.append_nowait(B, [draft("b", keys="k")])
         end = appended[11].end
         await asyncio.to_thread(store.truncate, end)
         for _ in range(2):
-            assert store.bounds_now(A) == QueueBounds(0, 12)
-            assert store.bounds_now(B) == QueueBounds(0, 0)
+            assert store.bounds_nowait(A) == QueueBounds(0, 12)
+            assert store.bounds_nowait(B) == QueueBounds(0, 0)
             assert [body[:2].rstrip(b"x") for body in await read_all(store, A)] == [b"%d" % n for n in range(12)]
             assert [record.decode(d).queue_offset for d in await store.find_by_key("A", "k")] == list(range(12))
             assert await store.find_by_key("B", "k") == []
@@ -156,7 +156,7 @@ async def test_every_view_follows_a_cut(tmp_path):
             assert await store.record_at(appended[12].physical_offsets[0]) is None
             await store.close()
             store = await opened(tmp_path)
-        assert store.append_now(A, [draft("next", keys="k")]).offset == 12
+        assert store.append_nowait(A, [draft("next", keys="k")]).offset == 12
         assert len(await store.find_by_key("A", "k")) == 13
         await store.close()
 
@@ -164,10 +164,10 @@ async def test_every_view_follows_a_cut(tmp_path):
 async def test_a_cut_takes_what_readers_were_still_waiting_for(tmp_path):
     async with await opened(tmp_path, small(visible_after="replicated")) as store:
         store.replicated_to(store.written)
-        first = store.append_now(A, [draft("0")])
-        store.append_now(A, [draft("1")])
+        first = store.append_nowait(A, [draft("0")])
+        store.append_nowait(A, [draft("1")])
         await asyncio.to_thread(store.truncate, first.end)
-        store.append_now(A, [draft("other 1")])
+        store.append_nowait(A, [draft("other 1")])
         store.replicated_to(store.written)
         assert await read_all(store, A) == [b"0", b"other 1"]
 
@@ -176,23 +176,23 @@ async def test_a_topic_whose_making_is_cut_off_is_gone(tmp_path):
     async with await opened(tmp_path) as store:
         end = store.written
         await store.put_topic(Topic(name="C"))
-        store.append_now(Queue("C", 0), [draft("x")])
+        store.append_nowait(Queue("C", 0), [draft("x")])
         await asyncio.to_thread(store.truncate, end)
         assert set(await store.topics()) == {"A", "B"}
         with pytest.raises(UnknownTopic):
-            store.append_now(Queue("C", 0), [draft("x")])
+            store.append_nowait(Queue("C", 0), [draft("x")])
     async with await opened(tmp_path) as store:
         assert set(await store.topics()) == {"A", "B"}
 
 
 async def test_cutting_off_a_topics_deletion_brings_its_messages_back(tmp_path):
     async with await opened(tmp_path) as store:
-        end = store.append_now(A, [draft("0"), draft("1", keys="k")]).end
+        end = store.append_nowait(A, [draft("0"), draft("1", keys="k")]).end
         await store.delete_topic("A")
         await asyncio.to_thread(store.truncate, end)
         assert set(await store.topics()) == {"A", "B"}
         assert await read_all(store, A) == [b"0", b"1"]
-        assert store.append_now(A, [draft("2")]).offset == 2
+        assert store.append_nowait(A, [draft("2")]).offset == 2
 
 
 async def test_the_log_can_only_be_cut_where_it_is(tmp_path):
@@ -213,14 +213,14 @@ async def test_state_outlives_the_segments_it_was_said_in(tmp_path):
         await store.commit("g", A, 5)
         for n in range(40):
             now.now_ms += HOUR_MS // 10
-            store.append_now(A, [draft(f"{n}" + "x" * 400, keys="k")])
+            store.append_nowait(A, [draft(f"{n}" + "x" * 400, keys="k")])
             await store.trim()
-        first, end = store.bounds_now(A)
+        first, end = store.bounds_nowait(A)
         assert store.first > 0
         assert 0 < first < end == 40
         kept = await read_all(store, A)
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        assert store.bounds_now(A) == QueueBounds(first, end)
+        assert store.bounds_nowait(A) == QueueBounds(first, end)
         assert await read_all(store, A) == kept
         assert [body[:2] for body in kept] == [b"%d" % n for n in range(first, end)]
         assert set(await store.topics()) == {"A", "B"}
@@ -235,10 +235,10 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
     now = Clock()
     async with await opened(tmp_path, small(retention_hours=1), now_ms=now) as store:
         await store.commit("g", A, 1)
-        store._memory.say_offsets()
+        store._state.flush_offsets()
         for _ in range(8):
             now.now_ms += HOUR_MS
-            store.append_now(A, [draft(bytes(1500))])
+            store.append_nowait(A, [draft(bytes(1500))])
 
         class Gap:
             """A lock that, each time it is let go of, lets somebody else in first."""
@@ -257,15 +257,15 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
                     self.others.pop()()
 
         gap = Gap(store._writer.lock)
-        said = store._memory.state.say_before
+        said = store._state.state.rewrite_before
 
-        def say_before(place):
+        def rewrite_before(place):
             words = said(place)
             gap.others.append(lambda: asyncio.run(store.commit("g", A, 7)))
             return words
 
-        with store._keeper.paused(), store._writer.lock:
-            store._memory.state.say_before = say_before
+        with store._maintenance_thread.paused(), store._writer.lock:
+            store._state.state.rewrite_before = rewrite_before
             store._writer.lock = gap
         trimming = threading.Thread(target=store._trim)
         trimming.start()
@@ -277,7 +277,7 @@ async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path)
     now = Clock()
     settings = small(retention_hours=1)
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        places = [store.append_now(A, [draft(bytes(2000))]).physical_offsets[0] for _ in range(8)]
+        places = [store.append_nowait(A, [draft(bytes(2000))]).physical_offsets[0] for _ in range(8)]
     head = next(at for at in places if at and at % 4096 == 0)
     damage(tmp_path, head, 4096, b"\0\0\0\0\0\0\0\0")
     now.now_ms += 3 * HOUR_MS
@@ -288,12 +288,12 @@ async def test_damage_at_the_head_of_a_segment_does_not_stop_retention(tmp_path)
 async def empty_a(path, settings, now) -> None:
     """Five messages in A, then so many in B that retention takes them."""
     async with await opened(path, settings, now_ms=now) as store:
-        store.append_now(A, [draft(f"{n}") for n in range(5)])
+        store.append_nowait(A, [draft(f"{n}") for n in range(5)])
         for _ in range(6):
             now.now_ms += HOUR_MS
-            store.append_now(B, [draft(bytes(2000))])
+            store.append_nowait(B, [draft(bytes(2000))])
         await store.trim()
-        assert store.bounds_now(A) == QueueBounds(5, 5)
+        assert store.bounds_nowait(A) == QueueBounds(5, 5)
 
 
 async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_are_lost(tmp_path):
@@ -302,10 +302,10 @@ async def test_a_queue_that_lost_all_its_messages_keeps_its_place_even_if_views_
     settings = small(retention_hours=1)
     await empty_a(tmp_path, settings, now)
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        assert store.bounds_now(A) == QueueBounds(5, 5)
+        assert store.bounds_nowait(A) == QueueBounds(5, 5)
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        assert store.append_now(A, [draft("next")]).offset == 5
+        assert store.append_nowait(A, [draft("next")]).offset == 5
 
 
 async def test_a_queue_without_messages_and_files_does_not_make_every_start_read_the_whole_log(tmp_path, caplog):
@@ -314,17 +314,17 @@ async def test_a_queue_without_messages_and_files_does_not_make_every_start_read
     await empty_a(tmp_path, settings, now)
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        store.append_now(B, [draft("more")])
+        store.append_nowait(B, [draft("more")])
     assert "queues and index are built again from the log" in caplog.messages
     caplog.clear()
     for _ in range(2):
         async with await opened(tmp_path, settings, now_ms=now) as store:
-            assert store.bounds_now(A) == QueueBounds(5, 5)
-            store.append_now(B, [draft("more")])
+            assert store.bounds_nowait(A) == QueueBounds(5, 5)
+            store.append_nowait(B, [draft("more")])
     assert "queues and index are built again from the log" not in caplog.messages
     shutil.rmtree(tmp_path / "consumequeue" / "B")
     async with await opened(tmp_path, settings, now_ms=now) as store:
-        assert store.append_now(A, [draft("next")]).offset == 5
+        assert store.append_nowait(A, [draft("next")]).offset == 5
     assert "queues and index are built again from the log" in caplog.messages
 
 
@@ -339,7 +339,7 @@ async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
     await store.put_topic(Topic(name=DEAD.topic, read_queues=1, write_queues=1))
     for n in range(10):
         for queue in (DEAD, A):
-            store.append_now(queue, [draft(f"{n}", keys="k")])
+            store.append_nowait(queue, [draft(f"{n}", keys="k")])
         now.now_ms += HOUR_MS
     return store
 
@@ -347,23 +347,23 @@ async def with_dead_letters(path, now: Clock, **settings: object) -> LogStore:
 async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
-        assert store.bounds_now(DEAD) == QueueBounds(0, 10)
+        assert store.bounds_nowait(DEAD) == QueueBounds(0, 10)
         await store.trim()
-        assert store.bounds_now(DEAD) == QueueBounds(8, 10)  # the other of three hours is that old this very moment
+        assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)  # the other of three hours is that old this very moment
         assert await read_all(store, DEAD) == [b"8", b"9"]
         assert await store.read(DEAD, 0) == Moved(8, QueueBounds(8, 10))
         found = await store.find_by_key(DEAD.topic, "k")
         assert [record.decode(data).queue_offset for data in found] == [8, 9]
         assert await store.offset_at(DEAD, 0) == 8
-        assert store.bounds_now(A) == QueueBounds(0, 10)
+        assert store.bounds_nowait(A) == QueueBounds(0, 10)
         assert store.first == 0
 
 
 async def test_dead_letters_expire_without_being_asked_to(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
-        store._keeper.hurry("expire dead letters")
-        await eventually(lambda: store.bounds_now(DEAD) == QueueBounds(8, 10))
+        store._maintenance_thread.hurry("expire dead letters")
+        await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
 
 async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
@@ -375,18 +375,18 @@ async def test_expired_dead_letters_do_not_come_back_with_a_restart(tmp_path):
     shutil.rmtree(tmp_path / "without views" / "consumequeue")
     for path in (tmp_path / "store", crashed, tmp_path / "without views"):
         async with await opened(path, small(dead_letter_hours=3), now_ms=now) as store:
-            assert store.bounds_now(DEAD) == QueueBounds(8, 10)
-            assert store.append_now(DEAD, [draft("next")]).offset == 10
+            assert store.bounds_nowait(DEAD) == QueueBounds(8, 10)
+            assert store.append_nowait(DEAD, [draft("next")]).offset == 10
 
 
 async def test_a_queue_of_which_all_dead_letters_expired_goes_on_where_it_was(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=0) as store:
         await store.trim()
-        assert store.bounds_now(DEAD) == QueueBounds(10, 10)
+        assert store.bounds_nowait(DEAD) == QueueBounds(10, 10)
         assert await store.read(DEAD, 10) == AtEnd(QueueBounds(10, 10))
     async with await opened(tmp_path, small(dead_letter_hours=1), now_ms=now) as store:
-        assert store.append_now(DEAD, [draft("next")]).offset == 10
+        assert store.append_nowait(DEAD, [draft("next")]).offset == 10
         now.now_ms += HOUR_MS - 1
         await store.trim()
         assert await read_all(store, DEAD) == [b"next"]
@@ -398,8 +398,8 @@ async def test_a_log_cut_among_expired_dead_letters_leaves_no_gap(tmp_path):
         await store.trim()
         fifth = store._queues.get(DEAD).physical_offset_at(5)
         await asyncio.to_thread(store.truncate, fifth)
-        assert store.bounds_now(DEAD) == QueueBounds(5, 5)
-        assert store.append_now(DEAD, [draft("5 again")]).offset == 5
+        assert store.bounds_nowait(DEAD) == QueueBounds(5, 5)
+        assert store.append_nowait(DEAD, [draft("5 again")]).offset == 5
         assert await read_all(store, DEAD) == [b"5 again"]
 
 
@@ -407,10 +407,10 @@ async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_lon
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=100, retention_hours=1) as store:
         for _ in range(6):
-            store.append_now(B, [draft(bytes(2000))])
+            store.append_nowait(B, [draft(bytes(2000))])
             now.now_ms += HOUR_MS
         assert await store.trim() > 0
-        assert store.bounds_now(DEAD) == QueueBounds(10, 10)
+        assert store.bounds_nowait(DEAD) == QueueBounds(10, 10)
 
 
 # -- stops of every kind ----------------------------------------------------------------------------------------------
@@ -419,20 +419,20 @@ async def test_the_logs_own_retention_takes_dead_letters_that_are_to_be_kept_lon
 async def test_store_times_do_not_go_back_over_a_restart_with_a_clock_that_did(tmp_path):
     now = Clock()
     async with await opened(tmp_path, now_ms=now) as store:
-        before = store.append_now(A, [draft("0")]).store_ms
+        before = store.append_nowait(A, [draft("0")]).store_ms
     now.now_ms -= HOUR_MS
     async with await opened(tmp_path, now_ms=now) as store:
-        assert store.append_now(A, [draft("1")]).store_ms >= before
+        assert store.append_nowait(A, [draft("1")]).store_ms >= before
 
 
 async def test_everything_written_survives_a_kill(tmp_path):
     store = await opened(tmp_path / "store")
     for n in range(50):
-        store.append_now(A, [draft(f"{n}" + "x" * 200, keys="k")])
+        store.append_nowait(A, [draft(f"{n}" + "x" * 200, keys="k")])
         if n == 25:
-            store._upkeep.checkpoint()
+            store._maintenance.checkpoint()
     await store.commit("g", A, 30)
-    store._memory.say_offsets()
+    store._state.flush_offsets()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     async with await opened(copy) as store:
@@ -444,10 +444,10 @@ async def test_everything_written_survives_a_kill(tmp_path):
 
 async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
     async with await opened(tmp_path) as store:
-        store.append_now(A, [draft(f"{n}") for n in range(20)])
+        store.append_nowait(A, [draft(f"{n}") for n in range(20)])
         with pytest.raises(SparrowError):
-            store.append_now(Queue("A", 7), [])  # a queue that was asked for and never had a message
-        store.append_now(Queue("B", 3), [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
+            store.append_nowait(Queue("A", 7), [])  # a queue that was asked for and never had a message
+        store.append_nowait(Queue("B", 3), [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
         end = store.written
     caplog.clear()
     async with await opened(tmp_path) as store:
@@ -460,13 +460,13 @@ async def test_after_a_clean_stop_nothing_is_read_again(tmp_path, caplog):
 async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
     store = await opened(tmp_path / "store")
     await store.put_topic(Topic(name="Gone"))
-    store.append_now(Queue("Gone", 0), [draft("x", keys="k")])
+    store.append_nowait(Queue("Gone", 0), [draft("x", keys="k")])
     await store.delete_topic("Gone")
     for n in range(30):
-        store.append_now(A, [draft(f"{n}" + "x" * 200, keys="k")])
+        store.append_nowait(A, [draft(f"{n}" + "x" * 200, keys="k")])
     await store.commit("g", A, 3)
-    store._memory.say_offsets()
-    store._upkeep.checkpoint()
+    store._state.flush_offsets()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     path = store.path if was_clean else copy
@@ -479,32 +479,32 @@ async def test_what_is_not_the_log_can_be_lost(tmp_path, lost, was_clean):
         assert len(await store.find_by_key("A", "k", limit=100)) == 30
         assert set(await store.topics()) == {"A", "B"}
         assert await store.committed("g", A) == 3
-        assert store.bounds_now(Queue("Gone", 0)) == QueueBounds(0, 0)
+        assert store.bounds_nowait(Queue("Gone", 0)) == QueueBounds(0, 0)
 
 
 async def test_a_torn_tail_is_cut_and_what_comes_next_takes_its_place(tmp_path):
     store = await opened(tmp_path / "store")
-    places = [store.append_now(A, [draft(f"{n}")]).physical_offsets[0] for n in range(3)]
+    places = [store.append_nowait(A, [draft(f"{n}")]).physical_offsets[0] for n in range(3)]
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     overwrite(segment_path(copy, 0), places[2] + 50, bytes(1000))
     async with await opened(copy) as store:
         assert await read_all(store, A) == [b"0", b"1"]
-        assert store.append_now(A, [draft("new 2")]).offset == 2
+        assert store.append_nowait(A, [draft("new 2")]).offset == 2
     async with await opened(copy) as store:
         assert await read_all(store, A) == [b"0", b"1", b"new 2"]
 
 
 async def test_a_damaged_record_leaves_a_hole_and_the_others_keep_their_offsets(tmp_path):
     store = await opened(tmp_path / "store")
-    places = [store.append_now(A, [draft(f"{n} body")]).physical_offsets[0] for n in range(10)]
+    places = [store.append_nowait(A, [draft(f"{n} body")]).physical_offsets[0] for n in range(10)]
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     damage(copy, places[4] + 90, 4096)
     async with await opened(copy) as store:
         (hole,) = store.damage
         assert (hole.start, hole.end) == (places[4], places[5])
-        assert store.bounds_now(A) == QueueBounds(0, 10)
+        assert store.bounds_nowait(A) == QueueBounds(0, 10)
         found = await store.read(A, 0)
         assert [message.queue_offset for message in messages(found)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert found.next_offset == 10
@@ -515,7 +515,7 @@ async def test_a_snapshot_of_words_that_were_lost_is_not_believed_later(tmp_path
     store = await opened(tmp_path / "store")
     end = store.written
     await store.put_topic(Topic(name="Lost"))
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     await store.close()
     (copy / "sparrow.checkpoint").unlink()
@@ -537,14 +537,14 @@ async def test_a_message_sent_while_its_topic_is_deleted_is_refused_or_kept_out(
         refused = 0
         while not deleting.done():
             try:
-                store.append_now(A, [draft("late")])
+                store.append_nowait(A, [draft("late")])
             except UnknownTopic:
                 refused += 1
             await asyncio.sleep(0)
         await deleting
         with pytest.raises(UnknownTopic):
-            store.append_now(A, [draft("too late")])
-        assert store.bounds_now(A) == QueueBounds(0, 0)
+            store.append_nowait(A, [draft("too late")])
+        assert store.bounds_nowait(A) == QueueBounds(0, 0)
     shutil.rmtree(tmp_path / "consumequeue")
     async with await opened(tmp_path) as store:
         assert store.damage == []
@@ -555,7 +555,7 @@ async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
     store = await opened(tmp_path)
     try:
         with pytest.raises(Refused):
-            store.append_now(STATE_QUEUE, [draft("not a word")])
+            store.append_nowait(STATE_QUEUE, [draft("not a word")])
         with pytest.raises((Refused, IllegalName)):
             await store.put_topic(Topic(name=STATE_QUEUE.topic))
     finally:
@@ -566,9 +566,9 @@ async def test_nobody_but_the_store_writes_into_its_state(tmp_path):
 
 async def test_half_messages_are_in_the_log_but_in_no_queue(tmp_path):
     store = await opened(tmp_path / "store")
-    half = store.append_now(A, [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
-    store.append_now(A, [draft("rolled back", sys_flag=record.TRANSACTION_ROLLED_BACK)])
-    store.append_now(A, [draft("committed", sys_flag=record.TRANSACTION_COMMITTED)])
+    half = store.append_nowait(A, [draft("half", sys_flag=record.TRANSACTION_PREPARED)])
+    store.append_nowait(A, [draft("rolled back", sys_flag=record.TRANSACTION_ROLLED_BACK)])
+    store.append_nowait(A, [draft("committed", sys_flag=record.TRANSACTION_COMMITTED)])
     copy = crashed_copy(store, tmp_path / "copy")
     for found in (store, await opened(copy)):
         assert await read_all(found, A) == [b"committed"]
@@ -581,8 +581,8 @@ async def test_a_refused_run_of_records_leaves_nothing_in_the_log(tmp_path):
     store = await opened(tmp_path / "store", store_host=Host(bytes(range(16)), 1))
     encoded = columns.encode(pa.array([bytes(50)] * 3, pa.binary()), topic="A")
     with pytest.raises(Refused):
-        store.append_encoded_now(A, encoded.data, encoded.sizes)
-    assert store.bounds_now(A) == QueueBounds(0, 0)
+        store.append_encoded_nowait(A, encoded.data, encoded.sizes)
+    assert store.bounds_nowait(A) == QueueBounds(0, 0)
     end = store.written
     assert segment_path(store.path, 0).read_bytes()[end:] == bytes(4096 - end)
     await store.close()
@@ -602,8 +602,8 @@ async def test_a_run_of_records_is_appended_whole_or_not_at_all(tmp_path):
         ):
             end = store.written
             with pytest.raises(Refused):
-                store.append_encoded_now(queue, data, sizes)
+                store.append_encoded_nowait(queue, data, sizes)
             assert store.written == end
-        appended = store.append_encoded_now(A, encoded.data, encoded.sizes)
+        appended = store.append_encoded_nowait(A, encoded.data, encoded.sizes)
         assert (appended.offset, len(appended.physical_offsets)) == (0, 3)
         assert await read_all(store, A) == [bytes(50)] * 3

@@ -73,7 +73,7 @@ async def append_until_full(store: LogStore) -> int:
     """How many messages went in before the store said it was full."""
     for n in range(10_000):
         try:
-            store.append_now(Q, [draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
+            store.append_nowait(Q, [draft(b"%06d" % n + bytes(500), keys=f"k{n}")])
         except StoreFull:
             return n
     raise AssertionError("a disk of 256 KiB is never full")
@@ -99,7 +99,7 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
 
             def is_taken() -> bool:
                 try:
-                    return store.append_now(Q, [draft(b"again" + bytes(2000))]).offset == count
+                    return store.append_nowait(Q, [draft(b"again" + bytes(2000))]).offset == count
                 except StoreFull:
                     return False
 
@@ -108,7 +108,7 @@ async def test_a_full_filesystem_refuses_appends_serves_reads_and_recovers(tmp_p
         finally:
             await store.close()
         with LogStore(tmp_path / "store", settings) as store:
-            assert store.bounds_now(Q).end == count + 1
+            assert store.bounds_nowait(Q).end == count + 1
             assert len(await store.find_by_key("T", f"k{count - 1}")) == 1
 
 
@@ -127,7 +127,7 @@ async def test_a_store_closed_on_a_full_disk_lets_go_of_its_folder_and_loses_not
             pytest.fail("closing is to do what it can")
         disk.make_room()
         with LogStore(tmp_path / "store", settings) as store:
-            assert store.bounds_now(Q).end == count
+            assert store.bounds_nowait(Q).end == count
 
 
 class Gauge:
@@ -149,18 +149,18 @@ async def test_writes_are_refused_above_one_ratio_and_taken_again_below_another(
         await store.put_topic(Topic(name="T"))
         for ratio, is_taken in [(0.90, True), (0.91, False), (0.88, False), (0.85, True), (0.88, True), (0.95, False)]:
             gauge.ratio = ratio
-            store._upkeep.watch_disk()
+            store._maintenance.watch_disk()
             if is_taken:
-                store.append_now(Q, [draft("x")])
+                store.append_nowait(Q, [draft("x")])
             else:
                 with pytest.raises(StoreFull):
-                    store.append_now(Q, [draft("x")])
+                    store.append_nowait(Q, [draft("x")])
                 assert bodies(await store.read(Q, 0))
         await store.commit("g", Q, 2)
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
         assert await store.committed("g", Q) == 2, "what groups said still goes into the log at the end"
         with pytest.raises(StoreFull):
-            store.append_now(Q, [draft("x")])
+            store.append_nowait(Q, [draft("x")])
 
 
 async def test_the_keeper_watches_the_disk_by_itself(tmp_path):
@@ -171,7 +171,7 @@ async def test_the_keeper_watches_the_disk_by_itself(tmp_path):
 
         def is_refused() -> bool:
             try:
-                store.append_now(Q, [draft("x")])
+                store.append_nowait(Q, [draft("x")])
             except StoreFull:
                 return True
             return False
@@ -187,10 +187,10 @@ async def test_a_store_too_full_for_writes_may_still_delete_old_segments(tmp_pat
     with LogStore(tmp_path, small(**RATIOS), disk_ratio=gauge) as store:
         await store.put_topic(Topic(name="T"))
         for _ in range(5):
-            store.append_now(Q, [draft(bytes(2000))])
+            store.append_nowait(Q, [draft(bytes(2000))])
         gauge.ratio = 0.95
-        store._upkeep.watch_disk()
+        store._maintenance.watch_disk()
         assert await store.trim() == 4096
         assert set(await store.topics()) == {"T"}
         with pytest.raises(StoreFull):
-            store.append_now(Q, [draft("x")])
+            store.append_nowait(Q, [draft("x")])

@@ -29,25 +29,25 @@ async def place(store: LogStore, queue: Queue, offset: int) -> int:
 
 async def test_a_group_that_reads_nothing_yet_has_passed_nothing(store: LogStore) -> None:
     await store.append(A, [Draft(body=b"1")])
-    assert store.passed_by("archive") is None
+    assert store.consumed_to("archive") is None
 
 
 async def test_the_oldest_message_before_it_counts_whichever_queue_it_is_in(store: LogStore) -> None:
     for queue in (A, B, OTHER, A, B):
         await store.append(queue, [Draft(body=b"x")])
     await store.commit("archive", A, 1)
-    assert store.passed_by("archive") == await place(store, B, 0), "it has not come to the topic's other queue"
+    assert store.consumed_to("archive") == await place(store, B, 0), "it has not come to the topic's other queue"
     await store.commit("archive", B, 1)
-    assert store.passed_by("archive") == await place(store, A, 1)
+    assert store.consumed_to("archive") == await place(store, A, 1)
     await store.commit("archive", A, 2)
-    assert store.passed_by("archive") == await place(store, B, 1)
+    assert store.consumed_to("archive") == await place(store, B, 1)
 
 
 async def test_topics_it_does_not_read_hold_nothing_back(store: LogStore) -> None:
     await store.append(A, [Draft(body=b"1")])
     await store.commit("archive", A, 1)
     await store.append(OTHER, [Draft(body=b"x")])
-    assert store.passed_by("archive") == store.written
+    assert store.consumed_to("archive") == store.written
 
 
 async def test_a_message_that_readers_do_not_see_yet_is_not_passed(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ async def test_a_message_that_readers_do_not_see_yet_is_not_passed(tmp_path: Pat
     async with LogStore(tmp_path, settings) as store:
         await store.put_topic(Topic(name="orders"))
         await store.append(A, [Draft(body=b"1")])
-        start = store.passed_by("archive")
+        start = store.consumed_to("archive")
         assert start is None
         store.replicated_to(store.written)
         await store.commit("archive", A, 1)
         end = store.written
         await store.append(A, [Draft(body=b"2")])
-        assert store.passed_by("archive") == end
+        assert store.consumed_to("archive") == end

@@ -20,13 +20,13 @@ async def written(tmp_path):
     """Ten messages in a closed store: where they lie."""
     with LogStore(tmp_path, SMALL) as store:
         await store.put_topic(Topic(name="T"))
-        return [store.append_now(Q, [draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
+        return [store.append_nowait(Q, [draft(f"{n} body", keys=f"k{n}")]).physical_offsets[0] for n in range(10)]
 
 
 async def test_a_damaged_record_is_not_served_but_the_others_are(tmp_path, written):
     damage(tmp_path, written[3] + BODY_AT, 4096, b"X")
     with LogStore(tmp_path, SMALL) as store:
-        assert store.read_now(Q, 0) is None, "old data is not for the event loop"
+        assert store.read_nowait(Q, 0) is None, "old data is not for the event loop"
         found = await store.read(Q, 0)
         assert bodies(found) == [b"%d body" % n for n in range(10) if n != 3]
         assert (found.next_offset, found.bounds) == (10, QueueBounds(0, 10))
@@ -57,18 +57,18 @@ async def test_what_this_process_wrote_is_read_at_once_and_what_is_far_behind_is
     with LogStore(tmp_path, small(hot_bytes=1000)) as store:
         await store.put_topic(Topic(name="T"))
         for n in range(20):
-            store.append_now(Q, [draft(f"{n}", tags="t" * 50)])
-        assert bodies(store.read_now(Q, 19)) == [b"19"]
-        assert store.read_now(Q, 0) is None
+            store.append_nowait(Q, [draft(f"{n}", tags="t" * 50)])
+        assert bodies(store.read_nowait(Q, 19)) == [b"19"]
+        assert store.read_nowait(Q, 0) is None
         assert bodies(await store.read(Q, 0, count_max=2)) == [b"0", b"1"]
-        assert store.read_now(Q, 20) == AtEnd(QueueBounds(0, 20))
+        assert store.read_nowait(Q, 20) == AtEnd(QueueBounds(0, 20))
 
 
 async def test_a_closed_store_does_not_make_up_bytes(tmp_path):
     store = LogStore(tmp_path, SMALL)
     await store.put_topic(Topic(name="T"))
-    store.append_now(Q, [draft("real")])
-    store.close_now()
+    store.append_nowait(Q, [draft("real")])
+    store.close_blocking()
     try:
         found = await store.read(Q, 0)
     except Exception:

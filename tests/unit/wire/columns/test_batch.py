@@ -179,8 +179,8 @@ def test_a_store_takes_the_records_as_they_are(tmp_path: Path) -> None:
     with LogStore(tmp_path / "store", small()) as store:
         asyncio.run(store.put_topic(Topic(name="t")))
         encoded = records_of(sent.data, extra_properties=CLUSTER)
-        appended = store.append_encoded_now(queue, encoded.data, encoded.sizes)
-        found = store.read_now(queue, 0)
+        appended = store.append_encoded_nowait(queue, encoded.data, encoded.sizes)
+        found = store.read_nowait(queue, 0)
         assert isinstance(found, Slice)
         read = record.decode_all(found.tobytes())
         assert [message.body for message in read] == [b"one", b"two", b"three"]

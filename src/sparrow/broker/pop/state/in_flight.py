@@ -121,7 +121,7 @@ class InFlightTable:
         lot.withdrawn = self.settle(lot, lot.mask)
         return lot.withdrawn
 
-    def bring_back(self, lot: InFlightBatch, mask: int) -> None:
+    def restore(self, lot: InFlightBatch, mask: int) -> None:
         """It could not all be stored: these are in flight as before."""
         assert mask & ~lot.withdrawn == 0, "only what was withdrawn comes back"
         lot.withdrawn = 0

@@ -47,14 +47,14 @@ _HEARD_AT_ONCE = 65_536
 class LogPopState:
     """Everything in flight at a broker, and its words in the log."""
 
-    fetches_max = 1
+    cold_reads_max = 1
     """A disk is slow: what it holds comes in pops of its own."""
 
     def __init__(self, store: LogStore, topics: TopicCatalog, *, cluster: str, now_ms: Callable[[], int]) -> None:
         self._store, self._topics, self._now_ms = store, topics, now_ms
         self._queue = Queue(REVIVE_TOPIC_PREFIX + cluster, 0)
         self.in_flight, self.in_order = InFlightTable(), FifoTable()
-        self.sooner = asyncio.Event()
+        self.earlier_due = asyncio.Event()
         """Something may be due before anything was before."""
         self._settled: dict[InFlightBatch, int] = {}
         self._run: dict[tuple[str, Queue], FifoBatch] = {}
@@ -71,7 +71,7 @@ class LogPopState:
             for message in record.decode_all(found.tobytes(), verify_crc=False):
                 word = decode_entry(message.body)
                 self._hear(message.queue_offset, word)
-                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets_said_at(
+                if isinstance(word, BatchPopped) and message.physical_offset > self._store.offsets_record_at(
                     word.group, word.topic
                 ):
                     key = word.group, Queue(word.topic, word.queue_id)
@@ -83,9 +83,9 @@ class LogPopState:
     def _go_on_behind(self, reached: dict[tuple[str, Queue], int]) -> None:
         """A killed broker had not said the last second's offsets: what was handed out since is not handed out again."""
         for (group, queue), end in reached.items():
-            committed = self._store.committed_now(group, queue)
+            committed = self._store.committed_nowait(group, queue)
             if queue.topic in self._topics and (committed is None or committed < end):
-                self._store.commit_now(group, queue, end)
+                self._store.commit_nowait(group, queue, end)
 
     def _hear(self, number: int, word: JournalEntry | None) -> None:
         match word:
@@ -126,10 +126,10 @@ class LogPopState:
         return None
 
     def position(self, group: str, queue: Queue) -> int | None:
-        return self._store.committed_now(group, queue)
+        return self._store.committed_nowait(group, queue)
 
     def go_on(self, group: str, queue: Queue, offset: int) -> None:
-        self._store.commit_now(group, queue, offset)
+        self._store.commit_nowait(group, queue, offset)
 
     # -- in any order -------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class LogPopState:
         next_ms = self.in_flight.next_due_ms()
         self.in_flight.add(lot)
         if next_ms is None or lot.due_ms < next_ms:
-            self.sooner.set()
+            self.earlier_due.set()
 
     def settle(self, lot: InFlightBatch, mask: int) -> int:
         """These need nothing more; which of them still did. Written at the end of this turn."""
@@ -164,7 +164,7 @@ class LogPopState:
     def stored(self, lot: InFlightBatch, mask: int) -> None:
         """The copies are in the log before this word on the originals."""
         left = lot.withdrawn & ~mask
-        self.in_flight.bring_back(lot, left)
+        self.in_flight.restore(lot, left)
         if mask:
             self._write_settled(lot, mask)
 
@@ -182,14 +182,14 @@ class LogPopState:
     def ran(self, run: FifoBatch) -> None:
         """A queue read in order has changed. Written at the end of this turn."""
         self._run[run.group, run.queue] = run
-        run.number = self._store.bounds_now(self._queue).end  # not written yet, but not before this
+        run.number = self._store.bounds_nowait(self._queue).end  # not written yet, but not before this
         self._write_soon()
-        self.sooner.set()
+        self.earlier_due.set()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, words: Sequence[JournalEntry]) -> int:
-        return self._store.append_now(self._queue, [encode_entry(word) for word in words]).offset
+        return self._store.append_nowait(self._queue, [encode_entry(word) for word in words]).offset
 
     def _write_soon(self) -> None:
         if not self._is_writing_soon:
@@ -217,20 +217,20 @@ class LogPopState:
 
     def mark(self, name: str, value: int) -> None:
         """Something to be known after a restart, too."""
-        self._store.put_mark_now(name, value)
+        self._store.put_mark_nowait(name, value)
 
     def save(self) -> None:
         """Say how far back the next start must read; what would make that far is written anew."""
         self.flush()
         self._roll()
-        numbers = (self.in_flight.oldest(), self.in_order.oldest(), int(self._store.bounds_now(self._queue).end))
+        numbers = (self.in_flight.oldest(), self.in_order.oldest(), int(self._store.bounds_nowait(self._queue).end))
         oldest = min(number for number in numbers if number is not None)
         if oldest != self._saved:
-            self._store.put_mark_now(JOURNAL_START_MARK, oldest)
+            self._store.put_mark_nowait(JOURNAL_START_MARK, oldest)
             self._saved = oldest
 
     def _roll(self) -> None:
-        before = self._store.bounds_now(self._queue).end - ROLL_AFTER_RECORDS
+        before = self._store.bounds_nowait(self._queue).end - ROLL_AFTER_RECORDS
         old = self.in_flight.before(before)
         for at in range(0, len(old), _WORDS_A_BATCH):
             some = old[at : at + _WORDS_A_BATCH]

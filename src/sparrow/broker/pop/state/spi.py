@@ -18,7 +18,7 @@ from sparrow.model.queue import Queue
 class PopState(Protocol):
     """The state of all pops of a broker."""
 
-    fetches_max: int
+    cold_reads_max: int
     """How many queues that are not at hand are read for one pop. With more than one, no lane is passed over for the one
     below it."""
 
@@ -27,7 +27,7 @@ class PopState(Protocol):
     @property
     def in_order(self) -> FifoTable: ...
     @property
-    def sooner(self) -> asyncio.Event:
+    def earlier_due(self) -> asyncio.Event:
         """Something may be due before anything was before."""
         ...
 

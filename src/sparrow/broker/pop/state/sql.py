@@ -43,13 +43,13 @@ class NotLeader(Unavailable):
 class SqlPopState:
     """Everything in flight, while this broker leads."""
 
-    fetches_max = LANE_COUNT + 1
+    cold_reads_max = LANE_COUNT + 1
     """What other brokers have stored is often not at hand: the lanes of a part, and retries."""
 
     def __init__(self, store: SqlStore, hold: LongPollTable, *, now_ms: Callable[[], int]) -> None:
         self._store, self._hold, self._now_ms = store, hold, now_ms
         self.in_flight, self.in_order = InFlightTable(), FifoTable()
-        self.sooner = asyncio.Event()
+        self.earlier_due = asyncio.Event()
         self._leads = self._knows_topics = False
         self._term = 0
         """Counts how often everything was forgotten: what was asked before that is of no use."""
@@ -80,7 +80,7 @@ class SqlPopState:
         self._places.clear()
         self._loading.clear()
         self._term += 1
-        self.sooner.set()
+        self.earlier_due.set()
         for queue in self._hold.queues():
             self._hold.wake(queue)
 
@@ -107,13 +107,15 @@ class SqlPopState:
         """Whether the database has to be asked how far the group is."""
         place = self._places.get((group, queue))
         if place is None:
-            return queue in self._store.catalogue.lanes
+            return queue in self._store.catalog.lanes
         return not self._is_certain(place, group, queue)
 
     def _is_certain(self, place: AckFloor, group: str, queue: Queue) -> bool:
         """Nobody else has committed since, and the topic is still the same."""
-        lane = self._store.catalogue.lanes.get(queue)
-        return lane is not None and lane.number == place.lane and self._store.committed_now(group, queue) == place.seen
+        lane = self._store.catalog.lanes.get(queue)
+        return (
+            lane is not None and lane.number == place.lane and self._store.committed_nowait(group, queue) == place.seen
+        )
 
     async def _loaded(self, group: str, queues: Iterable[Queue]) -> None:
         """`queues` may look at what topics there are: that is asked first."""
@@ -164,7 +166,7 @@ class SqlPopState:
                 self._take_over(group, queue, stored)
 
     def _take_over(self, group: str, queue: Queue, stored: int | None) -> None:
-        lane = self._store.catalogue.lanes.get(queue)
+        lane = self._store.catalog.lanes.get(queue)
         if lane is None:
             self._places.pop((group, queue), None)
             return
@@ -172,7 +174,7 @@ class SqlPopState:
         if place is None or place.lane != lane.number or place.said != stored:
             # New here, or sent elsewhere: what the group had in flight before holds up nothing any more.
             place = self._places[group, queue] = AckFloor(lane.number, stored)
-        place.seen = self._store.committed_now(group, queue)
+        place.seen = self._store.committed_nowait(group, queue)
         self._say(group, queue, place)
 
     def position(self, group: str, queue: Queue) -> int | None:
@@ -192,11 +194,11 @@ class SqlPopState:
         if floor is None or floor == place.said:
             return
         if not self._is_certain(place, group, queue):
-            if queue in self._store.catalogue.lanes:
+            if queue in self._store.catalog.lanes:
                 self._load([(group, queue)])
             return
         was_far_ahead = _is_ahead(place.position, place.said)
-        self._store.commit_now(group, queue, floor)
+        self._store.commit_nowait(group, queue, floor)
         place.said = place.seen = floor
         if was_far_ahead:
             self._hold.wake(queue)
@@ -220,7 +222,7 @@ class SqlPopState:
         if place is not None:
             place.hold(lot)
         if next_ms is None or lot.due_ms < next_ms:
-            self.sooner.set()
+            self.earlier_due.set()
 
     def settle(self, lot: InFlightBatch, mask: int) -> int:
         settled = self.in_flight.settle(lot, mask)
@@ -243,12 +245,12 @@ class SqlPopState:
         return self.in_flight.withdraw(lot)
 
     def stored(self, lot: InFlightBatch, mask: int) -> None:
-        self.in_flight.bring_back(lot, lot.withdrawn & ~mask)
+        self.in_flight.restore(lot, lot.withdrawn & ~mask)
         self._settled(lot)
 
     def ran(self, run: FifoBatch) -> None:
         """Its offset says it all; what it waits for may be over sooner."""
-        self.sooner.set()
+        self.earlier_due.set()
 
     def mark(self, name: str, value: int) -> None:
         """A moment later: nobody waits for it."""

@@ -75,11 +75,11 @@ class KafkaGroupConsumer(ConsumerRebalanceListener):  # type: ignore[misc]  # th
         address: str,
         build: HeaderBuilder | None,
         prefetch: int,
-        silence_s: float,
+        liveness_interval_s: float,
         timeout_s: float,
     ) -> None:
         self._consumer, self._address, self._build = consumer, address, build
-        self._prefetch, self._silence_s, self._timeout_s = prefetch, silence_s, timeout_s
+        self._prefetch, self._silence_s, self._timeout_s = prefetch, liveness_interval_s, timeout_s
         self._tracks: dict[TopicPartition, OffsetTracker] = {}
         self._committing = asyncio.Lock()
         self._is_closed = False

@@ -49,20 +49,20 @@ class KafkaTransport:
         header_builder: HeaderBuilder | None = None,
         request_timeout_s: float = 10,
         session_timeout_s: float = 10,
-        new_topics_every_s: float = 30,
-        silence_s: float = 5,
+        metadata_max_age_s: float = 30,
+        liveness_interval_s: float = 5,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
         """`servers` is `kafka://host:port`, or `host:port`; several are separated by commas.
 
-        A member that hears nothing for `silence_s` asks whether the server is still there. `client_options` go to every
+        A member that hears nothing for `liveness_interval_s` asks whether the server is still there. `client_options` go to every
         client of the library, such as its security_protocol, ssl_context and sasl_*.
         """
         self.address = servers.removeprefix("kafka://").rstrip("/")
         self._allow_auto_create, self._partitions, self._replicas = allow_auto_create, partitions, replicas
         self._build = header_builder
         self._timeout_s, self._session_timeout_s = request_timeout_s, session_timeout_s
-        self._new_topics_every_s, self._silence_s = new_topics_every_s, silence_s
+        self._new_topics_every_s, self._silence_s = metadata_max_age_s, liveness_interval_s
         self._options = {
             **(client_options or {}),
             "bootstrap_servers": self.address.split(","),
@@ -119,7 +119,7 @@ class KafkaTransport:
             address=self.address,
             build=self._build,
             prefetch=prefetch,
-            silence_s=self._silence_s,
+            liveness_interval_s=self._silence_s,
             timeout_s=self._timeout_s,
         )
         try:

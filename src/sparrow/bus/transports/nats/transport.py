@@ -50,13 +50,13 @@ class NatsTransport:
         header_builder: HeaderBuilder | None = None,
         stream_storage: str = "file",
         stream_name: Callable[[str], str] = subjects.first_word,
-        look_every_s: float = 30.0,
+        rescan_interval_s: float = 30.0,
         timeout_s: float = 5.0,
     ) -> None:
         """`url` may be several, with commas. `stream_storage` ("file" or "memory") is for streams that do not exist
-        yet. `look_every_s`: so often a listening looks for new streams and for subjects that others have removed."""
+        yet. `rescan_interval_s`: so often a listening looks for new streams and for subjects that others have removed."""
         self._url, self._build, self._stream_name = url, header_builder, stream_name
-        self._storage, self._look_every_s, self._timeout_s = stream_storage, look_every_s, timeout_s
+        self._storage, self._look_every_s, self._timeout_s = stream_storage, rescan_interval_s, timeout_s
         self._sender: NatsConnection | None = None
         self._opening = asyncio.Lock()
 
@@ -91,7 +91,7 @@ class NatsTransport:
             admin=JetStreamAdmin(connection.client, storage=self._storage, timeout_s=self._timeout_s),
             stream_name=self._stream_name,
             header_builder=self._build,
-            look_every_s=self._look_every_s,
+            rescan_interval_s=self._look_every_s,
         )
         try:
             await listening.join()
@@ -123,7 +123,7 @@ class NatsStreamConsumer:
         admin: JetStreamAdmin,
         stream_name: Callable[[str], str],
         header_builder: HeaderBuilder | None,
-        look_every_s: float,
+        rescan_interval_s: float,
     ) -> None:
         self._connection, self._group, self._admin = connection, group, admin
         self._everywhere = [each for each in wanted if each.subject is None]
@@ -131,7 +131,7 @@ class NatsStreamConsumer:
         for each in wanted:
             if each.subject is not None:
                 self._streams.setdefault(stream_name(each.subject), []).append(each)
-        self._build, self._look_every_s = header_builder, look_every_s
+        self._build, self._look_every_s = header_builder, rescan_interval_s
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._ready: deque[tuple[float, Msg]] = deque()
         self._held: dict[str, Msg] = {}

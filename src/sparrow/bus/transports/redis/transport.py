@@ -45,14 +45,14 @@ class RedisTransport:
         header_builder: HeaderBuilder | None = None,
         trim: TrimPolicy | None = TRIM_TO_SLOWEST_GROUP,
         idle_claim_s: float = 60.0,
-        claim_every_s: float = 5.0,
-        scan_every_s: float = 30.0,
+        claim_interval_s: float = 5.0,
+        scan_interval_s: float = 30.0,
         timeout_s: float = 5.0,
     ) -> None:
         """`idle_claim_s`: what a member has held for so long without acknowledging it is taken by another one.
         `trim` None: streams grow for ever, as CAP's do."""
         self._url, self._build, self._trim = url, header_builder, trim
-        self._idle_claim_s, self._claim_every_s, self._scan_every_s = idle_claim_s, claim_every_s, scan_every_s
+        self._idle_claim_s, self._claim_every_s, self._scan_every_s = idle_claim_s, claim_interval_s, scan_interval_s
         self._timeout_s = timeout_s
         self._sender: Redis | None = None
         self._opening = asyncio.Lock()
@@ -92,8 +92,8 @@ class RedisTransport:
             header_builder=self._build,
             trim=self._trim,
             idle_claim_s=self._idle_claim_s,
-            claim_every_s=self._claim_every_s,
-            scan_every_s=self._scan_every_s,
+            claim_interval_s=self._claim_every_s,
+            scan_interval_s=self._scan_every_s,
         )
         try:
             with self._told():
@@ -161,15 +161,15 @@ class RedisStreamConsumer:
         header_builder: HeaderBuilder | None,
         trim: TrimPolicy | None,
         idle_claim_s: float,
-        claim_every_s: float,
-        scan_every_s: float,
+        claim_interval_s: float,
+        scan_interval_s: float,
     ) -> None:
         self._client, self._group, self._prefetch, self._told = client, group, max(1, prefetch), told
         self._patterns = [name for name in names if is_pattern(name)]
         self._streams = [name for name in dict.fromkeys(names) if not is_pattern(name)]
         self._build, self._trim = header_builder, trim
         self._idle_ms = int(idle_claim_s * 1_000)
-        self._claim_every_s, self._scan_every_s = claim_every_s, scan_every_s
+        self._claim_every_s, self._scan_every_s = claim_interval_s, scan_interval_s
         self._member = groups.new_member_name()
         self._since: dict[str, str] = {}
         self._cursors: dict[str, str] = {}

@@ -68,7 +68,7 @@ class SparrowGroupConsumer:
             await self._consumer.subscribe(topic)
             self._subscribed.add(topic)
         if self._subscribed and not self._joined.is_set():
-            await self._consumer.take_away(0, 0)  # takes nothing: it joins the group
+            await self._consumer.fetch_items(0, 0)  # takes nothing: it joins the group
             self._joined.set()
 
     async def _scan(self) -> None:
@@ -110,7 +110,7 @@ class SparrowGroupConsumer:
     async def _taken(self, count_max: int) -> list[FetchedMessage]:
         """None: look again, something was given back or it is over."""
         is_ready = self._taking is None and self._joined.is_set()
-        if is_ready and (items := await self._consumer.take_away(count_max, 0)):
+        if is_ready and (items := await self._consumer.fetch_items(count_max, 0)):
             return items
         if self._is_closed:
             return []
@@ -127,7 +127,7 @@ class SparrowGroupConsumer:
 
     async def _next(self, count_max: int) -> list[FetchedMessage]:
         await self._joined.wait()
-        return await self._consumer.take_away(count_max, None)
+        return await self._consumer.fetch_items(count_max, None)
 
     async def acknowledge(self, deliveries: Sequence[BrokerDelivery]) -> None:
         mark_consumed([delivery.ticket for delivery in deliveries])
@@ -171,7 +171,7 @@ async def check_any_broker(admin: Admin) -> None:
 
 
 async def _user_topics(admin: Admin) -> list[str]:
-    answer = await admin.session.ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    answer = await admin.session.invoke_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     system = _SYSTEM.union(bodies.read(bodies.TopicList, answer.body).topic_list)
     return [
         topic

@@ -84,7 +84,7 @@ class SparrowTransport:
             self._name_servers,
             group="sparrow_bus",
             timeout_ms=self._timeout_ms,
-            template_queues=self._topic_queues,
+            default_topic_queues=self._topic_queues,
             credentials=self._credentials,
         )
         await producer.open()
@@ -143,7 +143,7 @@ class SparrowTransport:
     ) -> None:
         """Queues side by side, of each queue one batch after the other."""
         try:
-            queues = (await producer.session.route(topic, template_queues=self._topic_queues)).write_queues
+            queues = (await producer.session.route(topic, default_topic_queues=self._topic_queues)).write_queues
             if not queues:
                 raise Unavailable(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         except SparrowError as error:
@@ -163,7 +163,7 @@ class SparrowTransport:
             group_of(group),
             self._name_servers,
             start="first",
-            appetite=Prefetch(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
+            prefetch=Prefetch(count_max=max(2, prefetch), pull_count_max=max(32, prefetch), pull_bytes_max=1 << 20),
             commit_interval_ms=self._commit_interval_ms,
             timeout_ms=self._timeout_ms,
             credentials=self._credentials,

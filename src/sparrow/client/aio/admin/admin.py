@@ -142,7 +142,7 @@ class Admin:
     # -- clusters and topics ------------------------------------------------------------------------------------------
 
     async def clusters(self) -> dict[str, Cluster]:
-        answer = await self.session.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self.session.invoke_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         table = bodies.read(ClusterTable, answer.body)
         return {
             name: Cluster(
@@ -154,7 +154,7 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """Every topic any broker has, the brokers' own among them."""
-        answer = await self.session.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = await self.session.invoke_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(bodies.read(bodies.TopicList, answer.body).topic_list)
 
     async def route(self, topic: str) -> TopicRoute:
@@ -292,7 +292,7 @@ class Admin:
         return [found[client_id] for client_id in sorted(found)]
 
     async def _members_on(self, address: str, group: str) -> list[GroupMember]:
-        answer = await self.session.ask_any(
+        answer = await self.session.invoke_unchecked(
             address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GetConsumerConnections(group)
         )
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
@@ -344,7 +344,7 @@ class Admin:
     async def _reset_on(
         self, broker_name: str, address: str, route: TopicRoute, wish: ResetOffset
     ) -> dict[QueueRef, int]:
-        answer = await self.session.ask_any(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
+        answer = await self.session.invoke_unchecked(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, wish)
         if answer.code == ResponseCode.SUCCESS:
             return bodies.read(bodies.OffsetTable, answer.body).offset_table
         # A group that has never committed is an error to brokers, though all it lacks is what we are about to write.
@@ -360,7 +360,7 @@ class Admin:
         offset = await self._offset_at(address, queue, wish.time_ms)
         if not wish.is_forced:
             ask = QueryOffset(wish.group, queue.topic, queue.queue_id, False, queue.broker_name)
-            answer = await self.session.ask_any(address, RequestCode.QUERY_CONSUMER_OFFSET, ask)
+            answer = await self.session.invoke_unchecked(address, RequestCode.QUERY_CONSUMER_OFFSET, ask)
             if answer.code == ResponseCode.SUCCESS:
                 offset = min(offset, headers.read(OffsetResponse, answer.ext).offset)
         commit = CommitOffset(wish.group, queue.topic, queue.queue_id, offset, queue.broker_name)

@@ -44,9 +44,9 @@ async def read_dead_letters(session: ClientSession, group: str) -> AsyncIterator
                 group=REDRIVE_GROUP,
                 subscription=subscription,
                 count_max=_PULL_COUNT,
-                tells_subscription=True,
+                includes_subscription=True,
             )
-            if answer.status is PullStatus.NOTHING_NEW or (
+            if answer.status is PullStatus.NO_NEW_MESSAGE or (
                 answer.status is PullStatus.MOVED and answer.next_offset <= offset
             ):
                 break

@@ -50,7 +50,7 @@ async def view_by_offset_id(
     address = str(Address(str(ip_address(host.ip)), host.port))
     if only is not None and address not in only:
         raise Refused(f"{offset_id!r} leads to {address}, which is no broker we know")
-    answer = await session.ask_any(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(physical_offset))
+    answer = await session.invoke_unchecked(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(physical_offset))
     if answer.code != ResponseCode.SUCCESS:
         raise Refused(f"{address} has no message {offset_id!r}: {answer.remark or error_for_response(answer.code)}")
     return record.decode(answer.body)
@@ -59,7 +59,9 @@ async def view_by_offset_id(
 async def _ask_all(session: ClientSession, route: TopicRoute, header: QueryMessage) -> list[StoredMessage]:
     """What one member of every broker finds, by the time it was stored."""
     addresses = [address for name in route.addresses if (address := route.address_of(name)) is not None]
-    answers = await asyncio.gather(*(session.ask_any(each, RequestCode.QUERY_MESSAGE, header) for each in addresses))
+    answers = await asyncio.gather(
+        *(session.invoke_unchecked(each, RequestCode.QUERY_MESSAGE, header) for each in addresses)
+    )
     found: list[StoredMessage] = []
     for answer in answers:
         if answer.code == ResponseCode.SUCCESS:

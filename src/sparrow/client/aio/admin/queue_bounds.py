@@ -56,14 +56,14 @@ async def fetch_queue_bounds(
 
 
 async def _route(session: ClientSession, topic: str) -> TopicRoute:
-    return session.route_now(topic) or await session.route(topic)
+    return session.cached_route(topic) or await session.route(topic)
 
 
 async def _of_broker(
     session: ClientSession, broker: str, address: str, routes: list[TopicRoute], timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
     body = bodies.write([route.topic for route in routes])
-    answer = await session.ask_any(address, RequestCode.QUERY_HEADS, None, body, timeout_ms=timeout_ms)
+    answer = await session.invoke_unchecked(address, RequestCode.QUERY_QUEUE_BOUNDS, None, body, timeout_ms=timeout_ms)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         answers = await asyncio.gather(*(_by_stats(session, broker, address, each, timeout_ms) for each in routes))
         return {queue: head for each in answers for queue, head in each.items()}

@@ -48,14 +48,14 @@ class SessionConsumer(Protocol):
         """What heartbeats say of it."""
         ...
 
-    def members_changed(self) -> None: ...
+    def on_members_changed(self) -> None: ...
     async def rewind(self, offsets: dict[QueueRef, int]) -> None: ...
     def positions(self, topic: str | None = None) -> dict[QueueRef, int]: ...
     def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
         """Of each queue: how far it is dealt with, and how many messages are in hand."""
         ...
 
-    async def handle_now(self, message: StoredMessage) -> None: ...
+    async def handle_directly(self, message: StoredMessage) -> None: ...
 
 
 class TransactionCheckResponder(Protocol):
@@ -73,7 +73,7 @@ class ClientSession:
         *,
         instance: str | None = None,
         timeout_ms: int = 3_000,
-        tend_interval_ms: int = 30_000,
+        maintenance_interval_ms: int = 30_000,
         credentials: Credentials | None = None,
     ) -> None:
         """`credentials` sign every request, to brokers and to name servers."""
@@ -98,7 +98,7 @@ class ClientSession:
         """By producer group: who answers for its half messages."""
         self.replies: dict[str, asyncio.Future[StoredMessage]] = {}
         """By correlation id: who waits for a reply."""
-        self._tend_interval_s = tend_interval_ms / 1000
+        self._tend_interval_s = maintenance_interval_ms / 1000
         self._current = randrange(len(self._name_servers))
         self._channels: dict[str, Channel] = {}
         self._dialing: dict[str, asyncio.Task[Channel]] = {}
@@ -142,14 +142,14 @@ class ClientSession:
         """The header as it must go out on a channel: signed, if we were given credentials."""
         return header if self._credentials is None else sign(header, body, self._credentials)
 
-    def channel_now(self, address: str) -> Channel | None:
+    def cached_channel(self, address: str) -> Channel | None:
         """The open channel to an address, if there is one."""
         channel = self._channels.get(address)
         return channel if channel is not None and channel.is_open else None
 
     async def channel(self, address: str) -> Channel:
         """A channel to that address; those who ask at the same time share one attempt."""
-        found = self.channel_now(address)
+        found = self.cached_channel(address)
         if found is not None:
             return found
         if not self.is_open:
@@ -186,12 +186,12 @@ class ClientSession:
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
         """The answer of success, or the error it stands for."""
-        answer = await self.ask_any(address, code, header, body, timeout_ms=timeout_ms)
+        answer = await self.invoke_unchecked(address, code, header, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_response(answer.code, answer.remark)
         return answer
 
-    async def ask_any(
+    async def invoke_unchecked(
         self,
         address: str,
         code: int,
@@ -201,10 +201,10 @@ class ClientSession:
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
         """The answer, whatever its code."""
-        channel = self.channel_now(address) or await self.channel(address)
+        channel = self.cached_channel(address) or await self.channel(address)
         return await channel.request(code, self.signed(header, body), body, timeout_ms=timeout_ms or self.timeout_ms)
 
-    async def ask_name_server(
+    async def invoke_name_server(
         self, code: int, header: Header | None = None, body: bytes = b"", *, timeout_ms: int | None = None
     ) -> RemotingCommand:
         """The answer of the first name server that gives one; the next question starts with that one."""
@@ -212,7 +212,9 @@ class ClientSession:
         for turn in range(len(self._name_servers)):
             index = (self._current + turn) % len(self._name_servers)
             try:
-                answer = await self.ask_any(str(self._name_servers[index]), code, header, body, timeout_ms=timeout_ms)
+                answer = await self.invoke_unchecked(
+                    str(self._name_servers[index]), code, header, body, timeout_ms=timeout_ms
+                )
             except Unavailable as error:
                 failure = error
                 continue
@@ -229,19 +231,19 @@ class ClientSession:
 
     # -- routes -------------------------------------------------------------------------------------------------------
 
-    def route_now(self, topic: str, *, for_sends: bool = False) -> TopicRoute | None:
+    def cached_route(self, topic: str, *, for_sends: bool = False) -> TopicRoute | None:
         """What is known of a topic without asking; `for_sends`, also of one that sends are just making."""
         return (self._inherited.get(topic) if for_sends else None) or self._routes.get(topic)
 
-    async def route(self, topic: str, *, is_fresh: bool = False, template_queues: int = 0) -> TopicRoute:
-        """Where a topic lives. With `template_queues`, one that does not exist yet is given its future brokers."""
-        known = self.route_now(topic, for_sends=template_queues > 0)
+    async def route(self, topic: str, *, is_fresh: bool = False, default_topic_queues: int = 0) -> TopicRoute:
+        """Where a topic lives. With `default_topic_queues`, one that does not exist yet is given its future brokers."""
+        known = self.cached_route(topic, for_sends=default_topic_queues > 0)
         if known is not None and not is_fresh:
             return known
-        question = (topic, template_queues)
+        question = (topic, default_topic_queues)
         asking = self._asking.get(question)
         if asking is None:
-            asking = self._asking[question] = asyncio.create_task(self._ask_route(topic, template_queues))
+            asking = self._asking[question] = asyncio.create_task(self._ask_route(topic, default_topic_queues))
             asking.add_done_callback(lambda _: self._asking.pop(question, None))
         try:
             return await asyncio.shield(asking)
@@ -250,18 +252,18 @@ class ClientSession:
                 return known
             raise
 
-    async def _ask_route(self, topic: str, template_queues: int) -> TopicRoute:
+    async def _ask_route(self, topic: str, default_topic_queues: int) -> TopicRoute:
         try:
             route = TopicRoute.of(topic, await self._route_data(topic))
         except UnknownTopic:
             # What was known stays: a name server that has just started knows no topic until the brokers have
             # registered. Whether a topic is gone, its brokers say.
-            if not template_queues:
+            if not default_topic_queues:
                 raise
             if (known := self._routes.get(topic)) is not None:
                 return known
             try:
-                route = TopicRoute.inherited(topic, await self._route_data(AUTO_CREATE_TOPIC), template_queues)
+                route = TopicRoute.inherited(topic, await self._route_data(AUTO_CREATE_TOPIC), default_topic_queues)
             except UnknownTopic as cause:
                 raise UnknownTopic(topic) from cause
             # Kept for a while, for those who send: else only the broker of the first message would get the topic.
@@ -277,7 +279,7 @@ class ClientSession:
 
     async def _route_data(self, topic: str) -> RouteData:
         header = GetRoute(topic, standard_json_only=True)
-        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        answer = await self.invoke_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         return bodies.read(RouteData, answer.body)
 
     def broker_addresses(self, *, masters_only: bool) -> set[str]:

@@ -27,13 +27,13 @@ class AssignedQueues:
         session: ClientSession,
         group: str,
         *,
-        appetite: Prefetch,
+        prefetch: Prefetch,
         offsets: OffsetStore,
         commits_with_pulls: bool,
-        tells_subscription: bool,
+        includes_subscription: bool,
     ) -> None:
-        self._session, self._group, self._appetite, self._offsets = session, group, appetite, offsets
-        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, tells_subscription
+        self._session, self._group, self._appetite, self._offsets = session, group, prefetch, offsets
+        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, includes_subscription
         self._by_queue: dict[QueueRef, QueueFetcher] = {}
         self._delivery: MessageDelivery
         self._sharing: Rebalancer
@@ -60,11 +60,15 @@ class AssignedQueues:
     # -- which are read -----------------------------------------------------------------------------------------------
 
     def lane_of(self, queue: QueueRef) -> Priority | None:
-        route = self._session.route_now(queue.topic)
+        route = self._session.cached_route(queue.topic)
         return route.lane_of(queue) if route is not None else None
 
     def begin(
-        self, queue: QueueRef, start: int, subscription: Subscription, first_look: FirstPullBarrier | None = None
+        self,
+        queue: QueueRef,
+        start: int,
+        subscription: Subscription,
+        first_pull_barrier: FirstPullBarrier | None = None,
     ) -> QueueFetcher:
         feed = self._by_queue[queue] = QueueFetcher(
             self._session,
@@ -72,26 +76,26 @@ class AssignedQueues:
             group=self._group,
             subscription=subscription,
             start=start,
-            appetite=self._appetite,
+            prefetch=self._appetite,
             arrived=self._delivery.arrived,
             commits_with_pulls=self._commits_with_pulls,
-            tells_subscription=self._tells_subscription,
+            includes_subscription=self._tells_subscription,
             lane=self.lane_of(queue),
-            first_look=first_look,
+            first_pull_barrier=first_pull_barrier,
         )
         return feed
 
     async def leave(self, feed: QueueFetcher) -> bool:
         """Leave a queue to others. False: not before what is in hand of it is done; no more is begun."""
         feed.stop()
-        if not await self._delivery.let_go(feed):
+        if not await self._delivery.release_queue(feed):
             return False
-        committable = feed.window.committable
+        committable_offset = feed.window.committable_offset
         feed.drop()
         del self._by_queue[feed.queue]
-        if committable is not None:
+        if committable_offset is not None:
             try:
-                await self._offsets.save({feed.queue: committable}, is_last=True)
+                await self._offsets.save({feed.queue: committable_offset}, is_last=True)
             except SparrowError as error:
                 log.info("offset not committed", extra={"queue": str(feed.queue), "why": str(error)})
         await self._sharing.unlock([feed.queue])
@@ -103,7 +107,7 @@ class AssignedQueues:
         Where that cannot be committed, the queue is not read until it is begun again, from where the group is.
         """
         feed.stop()
-        await self._delivery.let_go(feed)
+        await self._delivery.release_queue(feed)
         feed.drop()
         del self._by_queue[feed.queue]
         await self._offsets.save({feed.queue: offset}, is_last=True)
@@ -113,7 +117,7 @@ class AssignedQueues:
         wanted = self._by_queue if queues is None else [queue for queue in queues if queue in self._by_queue]
         for queue in wanted:
             self._by_queue[queue].is_paused = is_paused
-            self._by_queue[queue].stir()
+            self._by_queue[queue].wake_up()
 
     async def renew_locks(self) -> None:
         """What the brokers no longer hold for us is not read until they do."""
@@ -121,7 +125,7 @@ class AssignedQueues:
         held = await self._sharing.locked(feeds)
         for queue, feed in feeds.items():
             feed.is_locked = queue in held
-            feed.stir()
+            feed.wake_up()
 
     # -- how far they are ---------------------------------------------------------------------------------------------
 
@@ -129,23 +133,26 @@ class AssignedQueues:
         """Only `is_last` waits for the brokers' word, and says all again."""
         fresh = {}
         for queue, feed in self._by_queue.items():
-            committable = feed.window.committable
-            if committable is not None and (is_last or committable != feed.committed):
-                fresh[queue] = feed.committed = committable
+            committable_offset = feed.window.committable_offset
+            if committable_offset is not None and (is_last or committable_offset != feed.committed):
+                fresh[queue] = feed.committed = committable_offset
         if fresh:
             await self._offsets.save(fresh, is_last=is_last)
 
     def positions(self, topic: str | None = None) -> dict[QueueRef, int]:
         """How far each queue is dealt with."""
         return {
-            queue: committable
+            queue: committable_offset
             for queue, feed in self._by_queue.items()
-            if (topic is None or queue.topic == topic) and (committable := feed.window.committable) is not None
+            if (topic is None or queue.topic == topic)
+            and (committable_offset := feed.window.committable_offset) is not None
         }
 
     def in_hand(self) -> dict[QueueRef, tuple[int, int]]:
         """Of each queue: how far it is dealt with, and how many messages are in hand."""
-        return {queue: (feed.window.committable or 0, feed.window.count) for queue, feed in self._by_queue.items()}
+        return {
+            queue: (feed.window.committable_offset or 0, feed.window.count) for queue, feed in self._by_queue.items()
+        }
 
     async def close(self) -> None:
         """Commit what is done, and read no more."""

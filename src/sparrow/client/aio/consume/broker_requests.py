@@ -22,10 +22,10 @@ from sparrow.wire.headers import ConsumeMessageDirectly, GetConsumerRunningInfo,
 from sparrow.wire.headers import GetConsumerStatus as AskStatus
 
 
-async def members_changed(request: NotifyConsumersChanged, session: ClientSession, _call: RequestContext) -> None:
+async def on_members_changed(request: NotifyConsumersChanged, session: ClientSession, _call: RequestContext) -> None:
     member = session.consumers.get(request.group)
     if member is not None:
-        member.members_changed()
+        member.on_members_changed()
 
 
 async def reset_offsets(request: ResetOffset, session: ClientSession, call: RequestContext) -> None:
@@ -90,7 +90,7 @@ async def consume_directly(
     restore_original_topic(message)
     begun = time.monotonic()
     try:
-        await member.handle_now(message)
+        await member.handle_directly(message)
         result, remark = "CR_SUCCESS", None
     except asyncio.CancelledError:
         raise
@@ -110,7 +110,7 @@ def _member(session: ClientSession, group: str) -> SessionConsumer:
 
 
 HANDLERS: dict[int, ClientRequestHandler] = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: members_changed,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: on_members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset_offsets,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: report_offsets,
     RequestCode.GET_CONSUMER_RUNNING_INFO: report_running_info,

@@ -87,7 +87,7 @@ class Consumer:
         mode: ConsumeMode = "cluster",
         start: StartPosition = "first",
         strategy: AllocationStrategy = averagely,
-        appetite: Prefetch | None = None,
+        prefetch: Prefetch | None = None,
         commit_interval_ms: int = 5_000,
         offsets_path: Path | str | None = None,
         retries_max: int | None = None,
@@ -140,10 +140,10 @@ class Consumer:
         self._feeds = AssignedQueues(
             self.session,
             self._asks_as,
-            appetite=appetite or Prefetch(),
+            prefetch=prefetch or Prefetch(),
             offsets=self._offsets,
             commits_with_pulls=self.mode == "cluster",
-            tells_subscription=group is None,
+            includes_subscription=group is None,
         )
         self._assigned: set[QueueRef] | None = None
         self._delivery: MessageDelivery | None = None
@@ -266,7 +266,7 @@ class Consumer:
         return TopicLanes(self._has_lanes, starvation_ms=self._starvation_ms)
 
     def _has_lanes(self, topic: str) -> bool:
-        route = self.session.route_now(topic)
+        route = self.session.cached_route(topic)
         return route is not None and bool(route.in_lanes)
 
     async def _traced(self, handler: MessageHandler) -> MessageHandler:
@@ -287,11 +287,11 @@ class Consumer:
         delivery.finish()
         return await delivery.take(count_max, timeout_ms / 1000)
 
-    async def take_away(
+    async def fetch_items(
         self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
     ) -> list[FetchedMessage]:
         """For the blocking client: messages with their feeds, which the caller tells when they are done."""
-        return await (await self._on_request()).take_away(count_max, timeout_s, in_lanes_max=in_lanes_max)
+        return await (await self._on_request()).fetch_items(count_max, timeout_s, in_lanes_max=in_lanes_max)
 
     async def __anext__(self) -> StoredMessage:
         """The next message. The one before counts as dealt with."""
@@ -349,7 +349,13 @@ class Consumer:
         self._feeds.set_paused(queues, False)
 
     async def pull(
-        self, queue: QueueRef, offset: int, *, count_max: int = 32, expression: str = SUBSCRIBE_ALL, hold_ms: int = 0
+        self,
+        queue: QueueRef,
+        offset: int,
+        *,
+        count_max: int = 32,
+        expression: str = SUBSCRIBE_ALL,
+        long_poll_ms: int = 0,
     ) -> PullResult:
         """One pull, by hand: no group, no progress."""
         subscription = Subscription.of(queue.topic, expression, version_ms=clock.now_ms())
@@ -360,8 +366,8 @@ class Consumer:
             group=self._asks_as,
             subscription=subscription,
             count_max=count_max,
-            hold_ms=hold_ms,
-            tells_subscription=True,
+            long_poll_ms=long_poll_ms,
+            includes_subscription=True,
         )
 
     async def resend(
@@ -467,7 +473,7 @@ class Consumer:
         if topic in self._subscriptions:
             self._share_again.set()
 
-    def members_changed(self) -> None:
+    def on_members_changed(self) -> None:
         """A broker says that somebody came or went."""
         self._share_again.set()
 
@@ -505,13 +511,13 @@ class Consumer:
                         is_complete &= await self._feeds.leave(feed)
                 fresh = [queue for queue in wanted if queue not in self._feeds]
                 held = await self._sharer.locked(fresh)
-                first_look = FirstPullBarrier(sum(self._feeds.lane_of(queue) is not None for queue in held))
-                begun = await asyncio.gather(*(self._begin(queue, subscription, first_look) for queue in held))
+                first_pull_barrier = FirstPullBarrier(sum(self._feeds.lane_of(queue) is not None for queue in held))
+                begun = await asyncio.gather(*(self._begin(queue, subscription, first_pull_barrier) for queue in held))
                 await self._sharer.unlock([queue for queue in held if queue not in self._feeds])
                 is_complete &= len(held) == len(fresh) and all(begun)
         return is_complete
 
-    async def _begin(self, queue: QueueRef, subscription: Subscription, first_look: FirstPullBarrier) -> bool:
+    async def _begin(self, queue: QueueRef, subscription: Subscription, first_pull_barrier: FirstPullBarrier) -> bool:
         """False: not now. That keeps no other queue from being read."""
         is_lane = self._feeds.lane_of(queue) is not None
         start: int | None = None
@@ -521,9 +527,9 @@ class Consumer:
             log.info("queue not begun", extra={"queue": str(queue), "why": str(error)})
         if start is None or self._subscriptions.get(queue.topic) is not subscription:  # it changed while we asked
             if is_lane:
-                first_look.looked()
+                first_pull_barrier.looked()
             return False
-        self._feeds.begin(queue, start, subscription, first_look if is_lane else None)
+        self._feeds.begin(queue, start, subscription, first_pull_barrier if is_lane else None)
         return True
 
     async def _wanted(self, subscription: Subscription) -> list[QueueRef] | None:
@@ -584,11 +590,11 @@ class Consumer:
     def is_orderly(self) -> bool:
         return self._is_orderly
 
-    async def handle_now(self, message: StoredMessage) -> None:
+    async def handle_directly(self, message: StoredMessage) -> None:
         """Handle a message that an operator sent, beside the usual ones."""
         if self._delivery is None:
             raise Refused("this consumer has not started")
-        await self._delivery.handle_now(message)
+        await self._delivery.handle_directly(message)
 
     async def _leave(self, grace_s: float) -> None:
         for task in self._tasks:

@@ -40,11 +40,11 @@ RELEASE_WAIT_S = 1.0
 
 class MessageDelivery(Protocol):
     def arrived(self, feed: QueueFetcher, messages: list[StoredMessage]) -> None: ...
-    async def let_go(self, feed: QueueFetcher) -> bool:
+    async def release_queue(self, feed: QueueFetcher) -> bool:
         """Begin nothing more of a queue. False: something of it is in hand that nobody else may begin meanwhile."""
         ...
 
-    async def handle_now(self, message: StoredMessage) -> None:
+    async def handle_directly(self, message: StoredMessage) -> None:
         """Out of turn, and only once."""
         ...
 
@@ -107,11 +107,11 @@ class ConcurrentDelivery:
             for _ in range(0, count, self._size):
                 self._line.put_nowait(lanes)
 
-    async def let_go(self, feed: QueueFetcher) -> bool:
+    async def release_queue(self, feed: QueueFetcher) -> bool:
         """What is in line of it is passed over when its turn comes."""
         return True
 
-    async def handle_now(self, message: StoredMessage) -> None:
+    async def handle_directly(self, message: StoredMessage) -> None:
         await self._handler(message if self._batch is None else [message])
 
     async def _work(self) -> None:
@@ -164,14 +164,14 @@ class OrderlyDelivery:
         if feed not in self._runners and not self._is_stopping:
             self._runners[feed] = asyncio.create_task(self._run(feed), name=f"consume {feed.queue}")
 
-    async def let_go(self, feed: QueueFetcher) -> bool:
+    async def release_queue(self, feed: QueueFetcher) -> bool:
         self._lines.pop(feed, None)
         runner = self._runners.get(feed)
         if runner is not None:
             await asyncio.wait([runner], timeout=RELEASE_WAIT_S)
         return runner is None or runner.done()
 
-    async def handle_now(self, message: StoredMessage) -> None:
+    async def handle_directly(self, message: StoredMessage) -> None:
         await self._handler(message if self._batch is None else [message])
 
     async def _run(self, feed: QueueFetcher) -> None:

@@ -37,7 +37,7 @@ class BrokerOffsetStore:
 
     async def load(self, queue: QueueRef) -> int | None:
         header = QueryOffset(self._group, queue.topic, queue.queue_id, zero_if_unknown=False)
-        answer = await self._session.ask_any(self._address(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
+        answer = await self._session.invoke_unchecked(self._address(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != ResponseCode.SUCCESS:
@@ -67,7 +67,7 @@ class BrokerOffsetStore:
             channel.tell(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
 
     def _address(self, queue: QueueRef) -> str:
-        route = self._session.route_now(queue.topic)
+        route = self._session.cached_route(queue.topic)
         address = route.address_of(queue.broker_name) if route is not None else None
         if address is None:
             raise Unavailable(f"no route leads to broker {queue.broker_name!r}")

@@ -35,21 +35,21 @@ class PolledDelivery:
             self._line.extend(repeat(lanes, count))
         self._there_are_some.set()
 
-    async def let_go(self, feed: QueueFetcher) -> bool:
+    async def release_queue(self, feed: QueueFetcher) -> bool:
         self._line = deque(turn for turn in self._line if isinstance(turn, PriorityLanes) or turn[0] is not feed)
         self._lanes.forget(feed)
         return True
 
-    async def handle_now(self, message: StoredMessage) -> None:
+    async def handle_directly(self, message: StoredMessage) -> None:
         raise Refused("this consumer has no handler that a message could be given to")
 
     async def take(self, count_max: int, timeout_s: float | None) -> list[StoredMessage]:
         """Some messages, or none when the time is up. They are in hand until `finish`."""
-        taken = await self.take_away(count_max, timeout_s)
+        taken = await self.fetch_items(count_max, timeout_s)
         self._taken += taken
         return [message for _, message in taken]
 
-    async def take_away(
+    async def fetch_items(
         self, count_max: int, timeout_s: float | None, *, in_lanes_max: int | None = None
     ) -> list[FetchedMessage]:
         """The same; it is up to the caller to tell the feeds when they are done. `in_lanes_max`: no more than that

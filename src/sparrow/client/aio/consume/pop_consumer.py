@@ -143,7 +143,7 @@ class PopConsumer:
                 return receipts
 
     async def _pop(self, address: str, broker_name: str, header: PopMessage) -> list[PopReceipt]:
-        answer = await self.session.ask_any(
+        answer = await self.session.invoke_unchecked(
             address, RequestCode.POP_MESSAGE, header, timeout_ms=header.poll_ms + _LATE_MS
         )
         if answer.code in _NOTHING:
@@ -188,7 +188,7 @@ class PopConsumer:
         return PopReceipt(receipt.message, receipt.broker_name, " ".join(fields))
 
     def _address(self, receipt: PopReceipt) -> str:
-        route = self.session.route_now(receipt.message.topic)
+        route = self.session.cached_route(receipt.message.topic)
         address = route.masters.get(receipt.broker_name) if route is not None else None
         if address is None:
             raise Unavailable(f"no route leads to broker {receipt.broker_name!r}")

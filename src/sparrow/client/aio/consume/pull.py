@@ -22,8 +22,8 @@ PULL_TIMEOUT_MARGIN_MS = 15_000
 
 class PullStatus(Enum):
     FOUND = ResponseCode.SUCCESS
-    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
-    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
+    NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
     MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
@@ -51,25 +51,25 @@ async def pull(
     subscription: Subscription,
     count_max: int,
     bytes_max: int | None = None,
-    hold_ms: int = 0,
+    long_poll_ms: int = 0,
     commit_offset: int | None = None,
-    tells_subscription: bool = False,
+    includes_subscription: bool = False,
     broker_id: int = 0,
     with_sizes: bool = False,
 ) -> PullResult:
-    """Records of one queue from an offset on. `hold_ms`: how long the broker may wait for some.
+    """Records of one queue from an offset on. `long_poll_ms`: how long the broker may wait for some.
 
-    `tells_subscription`: the broker need not have heard of it by a heartbeat. `with_sizes`: ask for the size of each
+    `includes_subscription`: the broker need not have heard of it by a heartbeat. `with_sizes`: ask for the size of each
     record, which spares a reader of columns the walk.
     """
-    route = session.route_now(queue.topic) or await session.route(queue.topic)
+    route = session.cached_route(queue.topic) or await session.route(queue.topic)
     address = route.address_of(queue.broker_name, broker_id)
     if address is None:
         raise Unavailable(f"no route leads to broker {queue.broker_name!r}")
-    flags = SUSPEND if hold_ms else 0
+    flags = SUSPEND if long_poll_ms else 0
     if commit_offset is not None:
         flags |= COMMIT_OFFSET
-    if tells_subscription:
+    if includes_subscription:
         flags |= HAS_SUBSCRIPTION
     header = PullMessage(
         group=group,
@@ -79,16 +79,16 @@ async def pull(
         messages_max=count_max,
         sys_flag=flags,
         commit_offset=commit_offset or 0,
-        hold_ms=hold_ms,
+        long_poll_ms=long_poll_ms,
         sub_version=subscription.version_ms,
-        subscription=subscription.expression if tells_subscription else None,
+        subscription=subscription.expression if includes_subscription else None,
         expression_type=subscription.expression_type,
         bytes_max=bytes_max,
         broker_name=queue.broker_name,
         with_sizes=True if with_sizes else None,
     )
-    answer = await session.ask_any(
-        address, RequestCode.PULL_MESSAGE, header, timeout_ms=hold_ms + PULL_TIMEOUT_MARGIN_MS
+    answer = await session.invoke_unchecked(
+        address, RequestCode.PULL_MESSAGE, header, timeout_ms=long_poll_ms + PULL_TIMEOUT_MARGIN_MS
     )
     status = _STATUSES.get(answer.code)
     if status is None:

@@ -37,7 +37,7 @@ class Prefetch(msgspec.Struct, frozen=True, kw_only=True):
     """Between the first and the last message in hand: so many may come again after a crash."""
     pull_count_max: int = 32
     pull_bytes_max: int = 256 << 10
-    hold_ms: int = 15_000
+    long_poll_ms: int = 15_000
 
 
 MessagesCallback = Callable[["QueueFetcher", list[StoredMessage]], None]
@@ -75,14 +75,14 @@ class QueueFetcher:
         group: str,
         subscription: Subscription,
         start: int,
-        appetite: Prefetch,
+        prefetch: Prefetch,
         arrived: MessagesCallback,
         commits_with_pulls: bool,
-        tells_subscription: bool = False,
+        includes_subscription: bool = False,
         lane: Priority | None = None,
-        first_look: FirstPullBarrier | None = None,
+        first_pull_barrier: FirstPullBarrier | None = None,
     ) -> None:
-        """`tells_subscription`: with each pull, for the brokers hear of it in no other way."""
+        """`includes_subscription`: with each pull, for the brokers hear of it in no other way."""
         self.queue, self.subscription = queue, subscription
         self.lane = lane
         """The priority of what comes from here; None in a topic without lanes."""
@@ -96,12 +96,12 @@ class QueueFetcher:
         """Whether the broker holds the queue for us; always, unless messages must come in order."""
         self.committed: int | None = None
         self._session, self._group = session, group
-        self._appetite, self._arrived = appetite, arrived
+        self._appetite, self._arrived = prefetch, arrived
         # At most half of what may be in hand, so that one half is on its way while the other is being handled.
-        self._pull_count = min(appetite.pull_count_max, max(1, appetite.count_max // 2))
-        self._pull_bytes = min(appetite.pull_bytes_max, max(1, appetite.bytes_max // 2))
-        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, tells_subscription
-        self._first_look = first_look
+        self._pull_count = min(prefetch.pull_count_max, max(1, prefetch.count_max // 2))
+        self._pull_bytes = min(prefetch.pull_bytes_max, max(1, prefetch.bytes_max // 2))
+        self._commits_with_pulls, self._tells_subscription = commits_with_pulls, includes_subscription
+        self._first_look = first_pull_barrier
         self._room = asyncio.Event()
         self._broker_id = 0
         self._task = asyncio.create_task(self._run(), name=f"feed {queue.topic}/{queue.broker_name}/{queue.queue_id}")
@@ -114,7 +114,7 @@ class QueueFetcher:
             self.window.done(offsets)
             self._room.set()
 
-    def stir(self) -> None:
+    def wake_up(self) -> None:
         """Something changed that the feed may be waiting for: a lock, a pause."""
         self._room.set()
 
@@ -158,27 +158,27 @@ class QueueFetcher:
 
     async def _has_room(self) -> None:
         """Room for a whole pull: to fetch them one by one as they are done would cost a request a message."""
-        appetite = self._appetite
+        prefetch = self._appetite
         while not self._may_read or self.window.is_full(
-            count_max=appetite.count_max - self._pull_count + 1,
-            bytes_max=appetite.bytes_max - self._pull_bytes + 1,
-            span_max=appetite.span_max,
+            count_max=prefetch.count_max - self._pull_count + 1,
+            bytes_max=prefetch.bytes_max - self._pull_bytes + 1,
+            span_max=prefetch.span_max,
         ):
             self._room.clear()
             await self._room.wait()
 
-    async def _looked(self, first_look: FirstPullBarrier) -> PullResult:
+    async def _looked(self, first_pull_barrier: FirstPullBarrier) -> PullResult:
         """The first pull. An empty lane says so at once: others wait for its word."""
         self._first_look = None
         try:
             answer = await self._pull(is_held=False)
         finally:
-            first_look.looked()
-        await first_look.all()
+            first_pull_barrier.looked()
+        await first_pull_barrier.all()
         return answer
 
     async def _pull(self, *, is_held: bool = True) -> PullResult:
-        offset, committable = self.window.next_offset, self.window.committable
+        offset, committable_offset = self.window.next_offset, self.window.committable_offset
         assert offset is not None, "a feed starts somewhere"
         return await pull(
             self._session,
@@ -188,9 +188,9 @@ class QueueFetcher:
             subscription=self.subscription,
             count_max=self._pull_count,
             bytes_max=self._pull_bytes,
-            hold_ms=self._appetite.hold_ms if is_held else 0,
-            commit_offset=committable if self._commits_with_pulls and committable else None,
-            tells_subscription=self._tells_subscription,
+            long_poll_ms=self._appetite.long_poll_ms if is_held else 0,
+            commit_offset=committable_offset if self._commits_with_pulls and committable_offset else None,
+            includes_subscription=self._tells_subscription,
             broker_id=self._broker_id,
         )
 

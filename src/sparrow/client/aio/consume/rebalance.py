@@ -72,7 +72,7 @@ class Rebalancer:
         return self._strategy(self._group, self._session.client_id, sorted(route.read_queues), members)
 
     async def _members(self, topic: str) -> list[str] | None:
-        route = self._session.route_now(topic)
+        route = self._session.cached_route(topic)
         addresses = [a for name in route.addresses if (a := route.address_of(name))] if route is not None else []
         for address in sample(addresses, len(addresses)):
             try:
@@ -173,7 +173,7 @@ async def _ask_offset(session: ClientSession, queue: QueueRef, code: RequestCode
 
 
 def _address_of(session: ClientSession, queue: QueueRef) -> str:
-    route = session.route_now(queue.topic)
+    route = session.cached_route(queue.topic)
     address = route.address_of(queue.broker_name) if route is not None else None
     if address is None:
         raise Unavailable(f"no route leads to broker {queue.broker_name!r}")

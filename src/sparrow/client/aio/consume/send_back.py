@@ -78,7 +78,7 @@ class SendBackToBroker:
 
     async def bury(self, feed: QueueFetcher, message: StoredMessage, failure: Exception) -> bool:
         """Where messages come in order, how often it was tried is known only here: the broker's record says 0."""
-        return await self._giving_back.send_again(feed.queue, message, DELAY_LEVEL_DEAD_LETTER)
+        return await self._giving_back.send_to_retry_topic(feed.queue, message, DELAY_LEVEL_DEAD_LETTER)
 
 
 class RetrySender:
@@ -108,9 +108,9 @@ class RetrySender:
             return _not_now(queue, error)
         except SparrowError as error:
             log.info("message not taken back", extra={"queue": str(queue), "why": str(error)})
-            return await self.send_again(queue, message, level)
+            return await self.send_to_retry_topic(queue, message, level)
 
-    async def send_again(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
+    async def send_to_retry_topic(self, queue: QueueRef, message: StoredMessage, level: int) -> bool:
         """To the retry topic on the queue's broker. Worn out, or sent `DELAY_LEVEL_DEAD_LETTER`, it is buried there."""
         retries_max = self._retries_max if self._retries_max is not None else DEFAULT_RETRIES_MAX
         times = message.reconsume_times + 1
@@ -133,7 +133,7 @@ class RetrySender:
             return _not_now(queue, error)
 
     def _address(self, queue: QueueRef) -> str:
-        route = self._session.route_now(queue.topic)
+        route = self._session.cached_route(queue.topic)
         address = route.address_of(queue.broker_name) if route is not None else None
         if address is None:
             raise Unavailable(f"no route leads to broker {queue.broker_name!r}")

@@ -77,13 +77,13 @@ async def _read_queue(
             subscription=subscription,
             count_max=min(PULL_COUNT_MAX, end - offset),
             bytes_max=PULL_BYTES_MAX,
-            tells_subscription=True,
+            includes_subscription=True,
         )
         if answer.status is PullStatus.MOVED:
             if answer.next_offset <= offset:
                 break
             raise DataLost(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}", offset, answer.next_offset)
-        if answer.status is PullStatus.NOTHING_NEW:
+        if answer.status is PullStatus.NO_NEW_MESSAGE:
             break
         if answer.status is PullStatus.FOUND:
             batch = codec.decode(answer.records, columns=_needed(names, subscription))
@@ -108,7 +108,7 @@ def _exactly(batch: pa.RecordBatch, names: Sequence[str], subscription: Subscrip
 
 
 async def _offset_of(session: ClientSession, queue: QueueRef, place: StartPosition | int) -> int:
-    route = session.route_now(queue.topic)
+    route = session.cached_route(queue.topic)
     address = route.address_of(queue.broker_name) if route is not None else None
     if address is None:
         raise Unavailable(f"no route leads to broker {queue.broker_name!r}")

@@ -73,7 +73,7 @@ class Accumulator:
         """Only then messages of different priorities travel apart: in one queue they would lose their order."""
         if queue is None:
             return True
-        route = self._sender.route_now(queue.topic)
+        route = self._sender.cached_route(queue.topic)
         return route is not None and queue.broker_name in route.in_lanes
 
     def _add_alone(

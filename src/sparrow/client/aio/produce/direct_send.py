@@ -24,7 +24,7 @@ async def send_once(
     timeout_ms: int | None = None,
 ) -> SendOutcome:
     """Stored when this returns; otherwise it raises why not."""
-    route = session.route_now(queue.topic) or await session.route(queue.topic)
+    route = session.cached_route(queue.topic) or await session.route(queue.topic)
     address = route.masters.get(queue.broker_name)
     if address is None:
         raise Unavailable(f"broker {queue.broker_name!r} of topic {queue.topic!r} has no master just now")
@@ -42,7 +42,7 @@ async def send_once(
         reconsume_times_max=reconsume_times_max,
         broker_name=queue.broker_name,
     )
-    answer = await session.ask_any(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
+    answer = await session.invoke_unchecked(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
     status = SEND_STATUS_BY_RESPONSE.get(answer.code)
     if status is None:
         raise error_for_response(answer.code, answer.remark)

@@ -16,7 +16,7 @@ class MemoryBudget:
         self.taken = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def take_now(self, size: int) -> bool:
+    def try_acquire(self, size: int) -> bool:
         """Whether there was room; nobody who waits is overtaken."""
         if self._waiting or (self.taken + size > self.bytes_max and self.taken):
             return False
@@ -24,7 +24,7 @@ class MemoryBudget:
         return True
 
     async def take(self, size: int) -> None:
-        if self.take_now(size):
+        if self.try_acquire(size):
             return
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((size, future))

@@ -69,17 +69,17 @@ class Producer:
         batch_count_max: int = 1024,
         unsent_bytes_max: int = 64 * 1024 * 1024,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
-        template_queues: int = 4,
+        default_topic_queues: int = 4,
         compress_above_bytes: int | None = 4096,
         selector: QueueSelector | None = None,
-        transaction_listener: TransactionChecker | None = None,
+        transaction_checker: TransactionChecker | None = None,
         trace: bool = False,
         idempotent: bool = False,
         credentials: Credentials | None = None,
         session: ClientSession | None = None,
     ) -> None:
-        """`timeout_ms` is for all attempts of a send together. `template_queues`: how many a topic gets that the first
-        message creates. `transaction_listener` tells a broker that asks what became of a transaction; brokers ask any
+        """`timeout_ms` is for all attempts of a send together. `default_topic_queues`: how many a topic gets that the first
+        message creates. `transaction_checker` tells a broker that asks what became of a transaction; brokers ask any
         producer of the group, so give it one of its own. `trace`: note every send in the trace topic. `idempotent`: a
         send that is tried again is stored once; so it is tried again on the same queue only, one message a request.
         `credentials` sign every request, for brokers that want to know who asks. `session`: share another client's
@@ -93,7 +93,7 @@ class Producer:
         self._selector = selector or (by_sharding_key() if idempotent else None)
         self._by_sharding_key = by_sharding_key()
         self._is_idempotent = idempotent
-        self._sender = Sender(self.session, group=group, retries=retries, template_queues=template_queues)
+        self._sender = Sender(self.session, group=group, retries=retries, default_topic_queues=default_topic_queues)
         self._packing = MessageEncoder(
             self.session.unique_ids,
             compress_above_bytes=compress_above_bytes,
@@ -109,7 +109,7 @@ class Producer:
         self._cost_bytes = _ALONE_COST_BYTES if linger_ms is None else _GATHERED_COST_BYTES
         self._accumulator: Accumulator | None = None
         self._choosing: QueueAssigner | None = None
-        self._transactions = ProducerTransactions(self.session, self.group, transaction_listener)
+        self._transactions = ProducerTransactions(self.session, self.group, transaction_checker)
         self._traces = trace
         self._tracer: Tracer | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -158,7 +158,7 @@ class Producer:
         addresses = [
             address
             for address in self.session.broker_addresses(masters_only=True)
-            if self.session.channel_now(address) is not None
+            if self.session.cached_channel(address) is not None
         ]
         await asyncio.gather(
             *(self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header) for address in addresses),
@@ -203,7 +203,7 @@ class Producer:
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         cost = len(message.body) + self._cost_bytes
-        if not self._allowance.take_now(cost):
+        if not self._allowance.try_acquire(cost):
             await self._allowance.take(cost)
         if self._accumulator is not None:
             return await self._gather(self._accumulator, message, cost, queue, selector, timeout_ms)
@@ -234,7 +234,7 @@ class Producer:
                 message, deliver_at=deliver_at, deliver_after_ms=deliver_after_ms, delay_level=delay_level
             )
         cost = len(message.body) + self._cost_bytes
-        if not self._allowance.take_now(cost):
+        if not self._allowance.try_acquire(cost):
             raise Busy(f"{self._allowance.taken} bytes of messages are unsent; {self._allowance.bytes_max} are allowed")
         if self._accumulator is not None:
             return self._gather(self._accumulator, message, cost, queue, selector, timeout_ms)

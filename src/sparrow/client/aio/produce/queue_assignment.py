@@ -35,7 +35,7 @@ class QueueAssigner:
         """Now if the route is known, else once it is: in the order in which they came."""
         future: SendFuture = asyncio.get_running_loop().create_future()
         topic = message.topic
-        route = self._sender.route_now(topic)
+        route = self._sender.cached_route(topic)
         waiting = self._unrouted.get(topic)
         if waiting is not None:
             waiting.append((message, selector, cost, timeout_ms, future))

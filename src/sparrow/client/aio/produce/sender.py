@@ -92,28 +92,28 @@ class SendOutcome(NamedTuple):
 
 
 class Sender:
-    def __init__(self, session: ClientSession, *, group: str, retries: int, template_queues: int) -> None:
+    def __init__(self, session: ClientSession, *, group: str, retries: int, default_topic_queues: int) -> None:
         self.avoidance = LatencyFaultTolerance()
         self._session, self._group = session, group
         self._attempts = 1 + retries
-        self._template_queues = template_queues
+        self._template_queues = default_topic_queues
         self._turns: dict[str, count[int]] = {}
 
     # -- where to -----------------------------------------------------------------------------------------------------
 
-    def route_now(self, topic: str) -> TopicRoute | None:
+    def cached_route(self, topic: str) -> TopicRoute | None:
         """What is known without asking, if it has a queue to send to."""
-        found = self._session.route_now(topic, for_sends=True)
+        found = self._session.cached_route(topic, for_sends=True)
         return found if found is not None and found.write_queues else None
 
     async def route(self, topic: str, *, is_fresh: bool = False) -> TopicRoute:
         """Where messages of the topic go; there is at least one queue."""
-        found = None if is_fresh else self.route_now(topic)
+        found = None if is_fresh else self.cached_route(topic)
         if found is None:
             validate_topic_name(topic)
             # One that is known and leads to no master will not do: another broker may have taken over by now.
-            is_fresh |= self._session.route_now(topic, for_sends=True) is not None
-            found = await self._session.route(topic, is_fresh=is_fresh, template_queues=self._template_queues)
+            is_fresh |= self._session.cached_route(topic, for_sends=True) is not None
+            found = await self._session.route(topic, is_fresh=is_fresh, default_topic_queues=self._template_queues)
         if not found.write_queues:
             raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         return found
@@ -131,7 +131,7 @@ class Sender:
         address = route.masters.get(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} of topic {route.topic!r} has no master just now")
-        channel = self._session.channel_now(address)
+        channel = self._session.cached_channel(address)
         if channel is None or channel.is_blocked:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -154,7 +154,7 @@ class Sender:
         tried: list[str] = []
         while len(tried) < self._attempts and (failure is None or loop.time() < deadline):
             try:
-                route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
+                route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
             except NoMaster:  # while one of several takes over from another
                 if loop.time() + NO_MASTER_BACKOFF_MS / 1000 >= deadline:
                     raise
@@ -212,7 +212,7 @@ class Sender:
         _check_queue(topic, queue)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        route = self.route_now(topic) or await self._route_by(topic, deadline, timeout_ms)
+        route = self.cached_route(topic) or await self._route_by(topic, deadline, timeout_ms)
         target = queue or self._choose(topic, route.write_queues, int(loop.time() * 1000), None)
         channel = await self._channel(route, target, deadline)
         header = self._session.signed(self._header(target, parcel), parcel.body)

@@ -102,11 +102,11 @@ class ProducerTransactions:
             broker_name=sent.broker_name,
         )
         try:
-            route = self._session.route_now(sent.topic, for_sends=True) or await self._session.route(sent.topic)
+            route = self._session.cached_route(sent.topic, for_sends=True) or await self._session.route(sent.topic)
             address = route.masters.get(sent.broker_name)
             if address is None:
                 raise Unavailable(f"broker {sent.broker_name!r} has no master just now")
-            answer = await self._session.ask_any(address, RequestCode.END_TRANSACTION, header)
+            answer = await self._session.invoke_unchecked(address, RequestCode.END_TRANSACTION, header)
             if answer.code == ResponseCode.SUCCESS:
                 return
             error = error_for_response(answer.code, answer.remark)

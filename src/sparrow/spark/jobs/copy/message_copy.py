@@ -181,7 +181,7 @@ async def _routes(
         queues = 1 if one_queue else max(own) + 1
         brokers = SinkBrokers(link.session, patience_ms=_PATIENCE_MS, topic_queues=queues)
         await brokers.check_staging(topic)
-        routes[topic] = await brokers.made_route(topic)
+        routes[topic] = await brokers.ensure_route(topic)
     return routes
 
 

@@ -29,29 +29,29 @@ class AtomicAppends:
 
     def __init__(self, writer: LogWriter, memory: StateStore, failed: Callable[[Exception], SparrowError]) -> None:
         """`failed` is told what went wrong amid a group, and makes sure that nothing is appended behind it."""
-        self._writer, self._memory, self._failed = writer, memory, failed
+        self._writer, self._state, self._failed = writer, memory, failed
 
     def append(self, scope: str, number: int, runs: Sequence[EncodedRun]) -> int | None:
         """The offset behind the group; None, and nothing appended, if the scope has got there before."""
         writer = self._writer
         writer.log.warm(sum(len(run.data) for run in runs))
         with writer.lock:
-            if self._memory.has_got_to(scope, number):
+            if self._state.ledger_covers(scope, number):
                 return None
             for run in runs:
                 writer.check_may_append(run.queue)
             begun = AtomicAppendBegin(scope, number)
-            end_room = self._memory.room_for(LedgerUpdate(scope, number, _FARTHEST, _FARTHEST))
+            end_room = self._state.encoded_bytes(LedgerUpdate(scope, number, _FARTHEST, _FARTHEST))
             if not runs:
-                return self._memory.say([LedgerUpdate(scope, number, writer.store_ms())])
+                return self._state.say([LedgerUpdate(scope, number, writer.store_ms())])
             segment_room = writer.log.segment_bytes - BLANK_RECORD_BYTES
-            room, segments = _taken(self._memory.room_for(begun), writer.log.room(), segment_room)
+            room, segments = _taken(self._state.encoded_bytes(begun), writer.log.room(), segment_room)
             pieces, more_segments, room = plan_pieces(runs, room, segment_room)
             _, last_segments = _taken(end_room, room, segment_room)
             writer.log.reserve(segments + more_segments + last_segments)
             try:
                 with writer.unseen():
-                    begun_at = self._memory.say_one(begun)
+                    begun_at = self._state.append_one(begun)
                     offsets = {run.queue: int(run.queue.end) for run in runs}
                     # Each queue is extended once: a hundred times, it would be moved about in memory as often.
                     entries: dict[ConsumeQueue, list[memoryview]] = {queue: [] for queue in offsets}
@@ -62,7 +62,7 @@ class AtomicAppends:
                         entries[queue].append(laid)
                     for queue, of_queue in entries.items():
                         queue.extend(b"".join(of_queue))
-                    self._memory.say_one(LedgerUpdate(scope, number, store_ms, begun_at))
+                    self._state.append_one(LedgerUpdate(scope, number, store_ms, begun_at))
             except Exception as cause:
                 raise self._failed(cause) from cause
             end = int(writer.log.written)

@@ -57,12 +57,12 @@ class LogWriter:
         """Everything below is held by enough replicas."""
         self.refusing: SparrowError | None = None
         """Why nothing may be appended just now."""
-        self.unfiled = KeyBacklog()
+        self.key_backlog = KeyBacklog()
         self.touched: set[ConsumeQueue] = set()
         """Queues with entries that are not in their files yet."""
         self.cuts = 0
         """How often the log was cut: what was on its way to disk before may not count after."""
-        self.unseen_from = _NEVER
+        self.hidden_from = _NEVER
         """From here on the log holds what nobody may see yet, however safe it is: a group that is not all there."""
         self.newest_ms = 0
         """The store time given out last."""
@@ -114,7 +114,7 @@ class LogWriter:
                     offset = QueueOffset(offset + 1)
                 at = PhysicalOffset(at + size)
             self.log.write(segment, b"".join(encoded))
-            self.unfiled.add_places(places)
+            self.key_backlog.add_offsets(places)
             if entries:
                 queue.extend(b"".join(entries))
                 self.grown(queue, at)
@@ -144,7 +144,7 @@ class LogWriter:
                 store_host=host,
             )
             self.log.write(segment, data)
-            self.unfiled.add_place(at)
+            self.key_backlog.add_offset(at)
             if queue.delay_ms is not None:
                 code = store_ms + queue.delay_ms
             queue.extend(_pack_entry(at, size, code))
@@ -179,7 +179,7 @@ class LogWriter:
         """
         if len(data) + BLANK_RECORD_BYTES > self.log.segment_bytes:
             raise TooLarge("the run of records", len(data), self.log.segment_bytes - BLANK_RECORD_BYTES)
-        run = self.read_run(queue, data, sizes, verify_crc=verify_crc)
+        run = self.parse_run(queue, data, sizes, verify_crc=verify_crc)
         with self.lock:
             self.check_may_append(queue)
             first = queue.end
@@ -189,7 +189,7 @@ class LogWriter:
             self.grown(queue, end)
         return AppendResult(queue.queue, first, array("q", places.tobytes()), end, store_ms)  # type: ignore[arg-type]
 
-    def read_run(
+    def parse_run(
         self,
         queue: ConsumeQueue,
         data: memoryview,
@@ -237,22 +237,22 @@ class LogWriter:
         if queue.delay_ms is not None:
             entries["tags_code"] = store_ms + queue.delay_ms
         if keys is None:
-            self.unfiled.add_places(places.tolist())
+            self.key_backlog.add_offsets(places.tolist())
         else:
-            self.unfiled.add_run(keys, places, store_ms)
+            self.key_backlog.add_run(keys, places, store_ms)
         return places, entries.view(np.uint8).data, store_ms
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
         """Under the lock: what is appended meanwhile is not shown to those either who ask for it by its place."""
-        self.unseen_from = self.log.written
+        self.hidden_from = self.log.written
         yield
-        self.unseen_from = _NEVER  # after a failure it stays: what was begun is never to be seen
+        self.hidden_from = _NEVER  # after a failure it stays: what was begun is never to be seen
 
     # -- what both do -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def even_if_full(self) -> Iterator[None]:
+    def allowing_full_disk(self) -> Iterator[None]:
         """Under the lock: a full disk still takes the little that makes room, or that closes the store in order."""
         refusing = self.refusing
         if isinstance(refusing, StoreFull):
@@ -309,4 +309,4 @@ class LogWriter:
         self.durable = PhysicalOffset(min(self.durable, end))
         self.replicated = PhysicalOffset(min(self.replicated, end))
         self._held = deque(item for item in self._held if item[0] <= end)
-        self.unfiled.cut(end)
+        self.key_backlog.cut(end)

@@ -68,7 +68,7 @@ class CommitLog:
         self._is_synced = is_synced
         self._warm_to = 0
         self._unlocked_to = 0
-        self.on_low: Callable[[], None] = lambda: None
+        self.on_pages_low: Callable[[], None] = lambda: None
         """Told that the pages made ready are running out."""
         self._refuse_until = 0.0
 
@@ -125,7 +125,7 @@ class CommitLog:
         """Count bytes that were laid into the mapping directly."""
         self.written = PhysicalOffset(self.written + size)
         if self.written + self._warm_bytes // 2 > self._warm_to:
-            self.on_low()
+            self.on_pages_low()
 
     def _roll(self, active: Segment, free: int) -> None:
         following = self._take_next(active.end)

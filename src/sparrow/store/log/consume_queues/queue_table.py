@@ -62,7 +62,7 @@ class ConsumeQueueTable:
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         return [queue for queue in self if queue.queue.topic == topic]
 
-    def of_dead_letters(self) -> list[ConsumeQueue]:
+    def dead_letter_queues(self) -> list[ConsumeQueue]:
         return [queue for queue in self if queue.queue.topic.startswith(DLQ_PREFIX)]
 
     def drop_topic(self, topic: str) -> None:

@@ -35,7 +35,7 @@ class KeyBacklog:
         self.held_bytes = 0
         """What the runs among them keep in memory."""
 
-    def add_places(self, physical_offsets: Iterable[int]) -> None:
+    def add_offsets(self, physical_offsets: Iterable[int]) -> None:
         if not self._portions or isinstance(self._portions[-1], KeyedRun):
             self._portions.append(array("q"))
         places = self._portions[-1]
@@ -44,7 +44,7 @@ class KeyBacklog:
         places.extend(physical_offsets)
         self.count += len(places) - before
 
-    def add_place(self, physical_offset: int) -> None:
+    def add_offset(self, physical_offset: int) -> None:
         portions = self._portions
         if not portions or portions[-1].__class__ is KeyedRun:
             portions.append(array("q"))

@@ -207,7 +207,7 @@ class StoreDirectory:
         """The records of all queues that start at physical offsets in [start, end), which are what `SegmentRecords` counts in.
 
         Any two offsets will do: ranges that meet give every record once. Half messages and roll-backs, which are in no
-        queue, are left out. Records of topics deleted since are not: what lies before `first_place` of a queue is not
+        queue, are left out. Records of topics deleted since are not: what lies before `first_physical_offset` of a queue is not
         in it.
         """
         at = start
@@ -221,7 +221,7 @@ class StoreDirectory:
         if at == start < min(end, self._log.first):
             raise DataLost(f"the log of {self.path}", start, self._log.first)
 
-    def first_place(self, queue: Queue) -> int | None:
+    def first_physical_offset(self, queue: Queue) -> int | None:
         """The physical offset of the oldest record in the queue; None if it is empty."""
         found = self._filed.get(queue)
         bounds = found.bounds if found is not None else QueueBounds(QueueOffset(0), QueueOffset(0))

@@ -27,7 +27,7 @@ class IncompleteAppends:
             self._open = [begun for begun in self._open if begun != word.begun]
             self._whole.append((word.begun, physical_offset))
 
-    def end_of_log(self, end: int, damage: Sequence[DamagedRange], checkpoint: int) -> int:
+    def recovered_end(self, end: int, damage: Sequence[DamagedRange], checkpoint: int) -> int:
         """Where a log that was read up to `end` has to end.
 
         Behind the checkpoint nothing was known to be safe. A group there that has lost any part of itself, its end or a

@@ -249,7 +249,7 @@ def _replay_log(found: RecoveredStore, segments: list[Segment], start: int) -> N
     end, found.damage, deleted_at = _index_again(
         segments, start, found.queues, found.index, groups=groups, torn_from=found.torn_from
     )
-    whole_to = groups.end_of_log(end, found.damage, found.torn_from)
+    whole_to = groups.recovered_end(end, found.damage, found.torn_from)
     if whole_to < end:
         log.warning("a group of appends is not all there: the log is cut where it begins", extra={"at": whole_to})
         found.damage = [part for part in found.damage if part.start < whole_to]

@@ -95,7 +95,7 @@ class StateStore:
             log.warning("topics are known by their queues only", extra={"topics": sorted(counts)})
             self.say([TopicUpdate(name, Topic(name=name, read_queues=n, write_queues=n)) for name, n in counts.items()])
 
-    def deletes_behind(self, physical_offset: int) -> bool:
+    def deletes_topic_after(self, physical_offset: int) -> bool:
         """Whether a topic is deleted by a word behind the offset: cut there, and the topic is back."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is None:
@@ -107,7 +107,7 @@ class StateStore:
             for word in self._words_at(queue, offset)
         )
 
-    def before_open_group(self, physical_offset: int) -> int:
+    def truncation_point(self, physical_offset: int) -> int:
         """The offset, or where the group begins that a cut at the offset would leave without its end."""
         queue = self._queues.get(STATE_QUEUE)
         if queue is not None:
@@ -141,34 +141,34 @@ class StateStore:
                 self.state.hear(portion, appended.physical_offsets[0])
         return end
 
-    def say_one(self, word: StateUpdate) -> int:
+    def append_one(self, word: StateUpdate) -> int:
         """The same for a word that is to have a record of its own; where that stands."""
         with self._writer.lock:
             self.say([word])
             queue = self._queues.of(STATE_QUEUE)
             return queue.physical_offset_at(queue.end - 1) or 0
 
-    def room_for(self, word: StateUpdate) -> int:
+    def encoded_bytes(self, word: StateUpdate) -> int:
         """What a word takes in the log when it is said alone."""
         ((_, body),) = encode_updates([word])
         return self._writer.size_of(self._queues.of(STATE_QUEUE), Draft(body=body))
 
-    def has_got_to(self, scope: str, number: int) -> bool:
+    def ledger_covers(self, scope: str, number: int) -> bool:
         """Whether the ledger says that a scope is as far, or further."""
         noted = self.state.ledger.get(scope)
         return noted is not None and noted.number >= number
 
-    def say_offsets(self) -> None:
+    def flush_offsets(self) -> None:
         """Put the offsets that were committed since the last time into the log."""
         with self._writer.lock:
-            words = self.state.say_offsets()
+            words = self.state.flush_offsets()
             try:
                 self.say(words)
             except BaseException:
                 self.state.unsaid |= {(word.topic, word.group) for word in words if isinstance(word, OffsetsUpdate)}
                 raise
 
-    def say_before(self, physical_offset: int, emptied: list[ConsumeQueue]) -> None:
+    def rewrite_before(self, physical_offset: int, emptied: list[ConsumeQueue]) -> None:
         """That part of the log is about to go: say again what was last said in it, and where emptied queues go on."""
         ends: dict[str, dict[int, int]] = {}
         for queue in emptied:
@@ -176,8 +176,8 @@ class StateStore:
             ends.setdefault(topic, dict(self.state.ends.get(topic, {})))[queue_id] = queue.end
         with self._writer.lock:
             self.say([QueueEndsUpdate(topic, of_topic) for topic, of_topic in ends.items()])
-            self.state.forget_scopes(physical_offset, self._now_ms() - self._ledger_keep_ms)
-            words = self.state.say_before(physical_offset)
+            self.state.expire_scopes(physical_offset, self._now_ms() - self._ledger_keep_ms)
+            words = self.state.rewrite_before(physical_offset)
             # In records of their own: a Sparrow that knows no ledger passes over them, and over nothing else.
             self.say([word for word in words if not isinstance(word, LedgerUpdate)])
             self.say([word for word in words if isinstance(word, LedgerUpdate)])
@@ -199,7 +199,7 @@ class StateStore:
         return None if offset is None else QueueOffset(offset)
 
     def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Counts at once, and is said with the next `say_offsets`. Returns what stood there before."""
+        """Counts at once, and is said with the next `flush_offsets`. Returns what stood there before."""
         if queue.topic not in self.state.topics:
             raise UnknownTopic(queue.topic)
         if offset < 0:

@@ -219,27 +219,27 @@ class StateTables:
             case AtomicAppendBegin():
                 return False
 
-    def offsets_said_at(self, topic: str, group: str) -> int:
+    def offsets_record_at(self, topic: str, group: str) -> int:
         """Where the newest word on a group's offsets stands; -1 if there is none."""
         return self._said_at.get(("offsets", topic, group), -1)
 
-    def say_offsets(self) -> list[StateUpdate]:
+    def flush_offsets(self) -> list[StateUpdate]:
         """Words for the offsets that changed since the last call."""
         changed, self.unsaid = self.unsaid, set()
         return [self._offsets_word(subject) for subject in sorted(changed) if subject in self.offsets]
 
-    def say_before(self, physical_offset: int) -> list[StateUpdate]:
+    def rewrite_before(self, physical_offset: int) -> list[StateUpdate]:
         """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
         return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
 
-    def forget_scopes(self, physical_offset: int, older_than_ms: int) -> None:
+    def expire_scopes(self, physical_offset: int, older_than_ms: int) -> None:
         """Let go of what the ledger was last told so long ago, and below the offset: it is not said again."""
         for scope, said in list(self.ledger.items()):
             subject = ("ledger", scope, "")
             if said.ms < older_than_ms and self._said_at[subject] < physical_offset:
                 del self.ledger[scope], self._said_at[subject]
 
-    def ledger_said_at(self, scope: str) -> int:
+    def ledger_record_at(self, scope: str) -> int:
         """Where the newest word on a scope stands; -1 if there is none."""
         return self._said_at.get(("ledger", scope, ""), -1)
 

@@ -86,7 +86,7 @@ async def _insert_sqlite(
 
 async def _insert_keys(session: SqlSession, kind: Dialect, lane: Lane, base_id: int, entries: Sequence[NewRow]) -> None:
     """Keys beside the first of a message."""
-    keys = [(key, base_id + at) for at, entry in enumerate(entries) for key in entry.more_keys]
+    keys = [(key, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys]
     into = f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES'
     literal = "'\\x{}'::bytea" if kind == "postgresql" else "X'{}'"
     for at in range(0, len(keys), _ROWS):

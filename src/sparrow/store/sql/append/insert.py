@@ -43,7 +43,7 @@ async def insert_with_ids(session: SqlSession, lane: Lane, entries: Sequence[New
             **values,
         )
     for at, entry in enumerate(entries):
-        for key in entry.more_keys:
+        for key in entry.extra_keys:
             await session.change(
                 f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES (:key, :priority, :id)',
                 key=key,

@@ -60,14 +60,14 @@ class LaneWriter:
         self,
         lane: Lane,
         database: StoreDatabase,
-        catalogue: StoreCatalog,
+        catalog: StoreCatalog,
         *,
         writer_id: int,
         wait_s: float,
         now_ms: Callable[[], int],
         on_stored: Callable[[Lane, AssignedIds, Sequence[NewRow]], None],
     ) -> None:
-        self._lane, self._database, self._catalogue = lane, database, catalogue
+        self._lane, self._database, self._catalogue = lane, database, catalog
         self._writer_id, self._wait_s, self._now_ms, self._on_stored = writer_id, wait_s, now_ms, on_stored
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[_Job] = deque()
@@ -144,7 +144,7 @@ class LaneWriter:
             tickets, at = [BatchId(self._writer_id, self._sequence, 0, len(entries))], 0
             for job in jobs:
                 if job.ticket is not None:
-                    tickets.append(BatchId(*job.ticket, at, len(job.entries), is_anywhere=True))
+                    tickets.append(BatchId(*job.ticket, at, len(job.entries), is_for_all_lanes=True))
                 at += len(job.entries)
             placed = await self._tried(entries, tickets, max(job.deadline for job in jobs))
             if placed is None:
@@ -231,7 +231,7 @@ class LaneWriter:
     async def _without_repeats(self, jobs: list[_Job]) -> list[_Job]:
         """Answer those that were stored before with where that is; the others remain."""
         tickets = [
-            BatchId(*job.ticket, 0, len(job.entries), is_anywhere=True) for job in jobs if job.ticket is not None
+            BatchId(*job.ticket, 0, len(job.entries), is_for_all_lanes=True) for job in jobs if job.ticket is not None
         ]
         known = await self._known(tickets, max(job.deadline for job in jobs))
         remain = []

@@ -29,16 +29,16 @@ class BatchId(NamedTuple):
     first: int
     """Which of the entries it starts with."""
     size: int
-    is_anywhere: bool = False
+    is_for_all_lanes: bool = False
     """A producer's: it counts on every lane, since a repeat may be sent to another queue."""
 
     def lane(self, lane: Lane) -> int:
         """What `hermes_batch` files it under: 0 for every lane."""
-        return 0 if self.is_anywhere else lane.number
+        return 0 if self.is_for_all_lanes else lane.number
 
     def offset(self, lane: Lane) -> int:
         """What is added to the first id of the run: filed under every lane, it must say which one it is."""
-        return lane.place(self.first) if self.is_anywhere else self.first
+        return lane.place(self.first) if self.is_for_all_lanes else self.first
 
 
 class AssignedIds(NamedTuple):
@@ -175,8 +175,8 @@ def is_database_url(store: str) -> bool:
     return "://" in store
 
 
-def _unusable(url: str, would_do: str) -> SettingsError:
-    return SettingsError("store", re.sub(r":[^:@/]+@", ":***@", url), "the URL", would_do)
+def _unusable(url: str, suggestion: str) -> SettingsError:
+    return SettingsError("store", re.sub(r":[^:@/]+@", ":***@", url), "the URL", suggestion)
 
 
 _NAMED = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")

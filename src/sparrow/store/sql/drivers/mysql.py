@@ -244,7 +244,7 @@ def append_sql(lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId]
     keys = [
         f"(X'{key.hex()}','{lane.priority.word}',@b+{at})"
         for at, entry in enumerate(entries)
-        for key in entry.more_keys
+        for key in entry.extra_keys
     ]
     if keys:
         end += f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'

@@ -82,7 +82,7 @@ class PostgresDatabase:
     async def append(
         self, lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId], now_ms: int
     ) -> AssignedIds:
-        keys = [(key, at) for at, entry in enumerate(entries) for key in entry.more_keys]
+        keys = [(key, at) for at, entry in enumerate(entries) for key in entry.extra_keys]
         values = [
             [entry.body for entry in entries],
             [entry.source_ip for entry in entries],

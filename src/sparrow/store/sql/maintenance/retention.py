@@ -61,19 +61,19 @@ class TrimReport(msgspec.Struct, frozen=True):
 
 async def trim(
     database: StoreDatabase,
-    catalogue: StoreCatalog,
+    catalog: StoreCatalog,
     settings: SqlSettings,
     now_ms: int,
     *,
     grace_s: float = READER_GRACE_S,
 ) -> TrimReport:
     """Delete what need not be kept any longer."""
-    lanes = list(catalogue.by_number.values())
+    lanes = list(catalog.by_number.values())
     made, moved = 0, dict.fromkeys((lane.number for lane, _ in lanes), 0)
     for lane, queue in lanes:
         with _others_go_on(lane):
             made += await _room_ahead(database, lane, settings)
-            moved[lane.number] = await _move_first(database, lane, catalogue.resend_lanes.get(queue), settings, now_ms)
+            moved[lane.number] = await _move_first(database, lane, catalog.resend_lanes.get(queue), settings, now_ms)
     if any(moved.values()):
         await asyncio.sleep(grace_s)
     dropped = keys = 0

@@ -40,13 +40,13 @@ class LanePoller:
         database: StoreDatabase,
         views: Mapping[int, LaneView],
         *,
-        waited_for: Callable[[], Collection[Queue]],
+        awaited_queues: Callable[[], Collection[Queue]],
         on_growth: Callable[[Queue, QueueOffset], None],
         on_refresh: Callable[[], Awaitable[None]],
         on_restart: Callable[[], Awaitable[None]],
     ) -> None:
         self._database, self._views = database, views
-        self._waited_for, self._on_growth = waited_for, on_growth
+        self._waited_for, self._on_growth = awaited_queues, on_growth
         self._on_refresh, self._on_restart = on_refresh, on_restart
         self._mark = f"seen:{uuid4().hex[:16]}"
         self._identity = ""
@@ -99,10 +99,10 @@ class LanePoller:
 
     async def _tell(self, grown: Collection[tuple[LaneView, int]]) -> None:
         """Wake those who wait for what has come behind these offsets."""
-        waited_for = self._waited_for()
+        awaited_queues = self._waited_for()
         for view, start in grown:
             end = view.bounds.end
-            if view.queue in waited_for and view.tail.end < end and end - start <= _AHEAD_ROWS:
+            if view.queue in awaited_queues and view.tail.end < end and end - start <= _AHEAD_ROWS:
                 with contextlib.suppress(
                     SparrowError, LockConflict
                 ):  # they are told all the same, and ask for themselves
@@ -120,8 +120,8 @@ class LanePoller:
                     await self._check_server()
                     await self._on_refresh()
                     await self.look(list(self._views.values()))
-                waited_for = self._waited_for()
-                has_news = await self.look([view for view in self._views.values() if view.queue in waited_for])
+                awaited_queues = self._waited_for()
+                has_news = await self.look([view for view in self._views.values() if view.queue in awaited_queues])
                 quiet = 0 if has_news else quiet + 1
                 is_lost = False
             except (SparrowError, LockConflict) as cause:

@@ -25,7 +25,7 @@ class LaneView:
         self.is_known = False
         """Whether the database was asked."""
         self.records = RowRecordEncoder(lane, queue.topic, queue.id, store_host)
-        self.tail = TailCache(self.records.of_entry)
+        self.tail = TailCache(self.records.encode_new)
         self._usual_bytes = 1
         """Of a record, as the last read found them."""
 

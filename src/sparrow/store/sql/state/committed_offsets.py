@@ -79,9 +79,9 @@ class CommittedOffsets:
     """The committed offsets of all groups."""
 
     def __init__(
-        self, database: StoreDatabase, catalogue: StoreCatalog, *, epoch: Callable[[], int], now_ms: Callable[[], int]
+        self, database: StoreDatabase, catalog: StoreCatalog, *, epoch: Callable[[], int], now_ms: Callable[[], int]
     ) -> None:
-        self._database, self._catalogue, self._epoch, self._now_ms = database, catalogue, epoch, now_ms
+        self._database, self._catalogue, self._epoch, self._now_ms = database, catalog, epoch, now_ms
         self._known: dict[tuple[str, Queue], QueueOffset] = {}
         self._unsaved: dict[tuple[str, Queue], _Unsaved] = {}
         self._saving: dict[tuple[str, Queue], _Unsaved] = {}
@@ -214,7 +214,7 @@ class CommittedOffsets:
     def _on_its_way(self, key: tuple[str, Queue]) -> _Unsaved | None:
         return self._unsaved.get(key) or self._saving.get(key)
 
-    async def commit_fenced(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
+    async def commit_with_epoch(self, group: str, lane: Lane, offset: int, epoch: int) -> None:
         """Move on, never back, and only with the newest epoch: `CommitFenced` otherwise."""
         greatest = "MAX" if self._database.kind == "sqlite" else "GREATEST"
         place = _place(lane, group)

@@ -34,8 +34,8 @@ class ResendRange(NamedTuple):
 class ResendRanges:
     """The resend tables of all topics."""
 
-    def __init__(self, database: StoreDatabase, catalogue: StoreCatalog, *, now_ms: Callable[[], int]) -> None:
-        self._database, self._catalogue, self._now_ms = database, catalogue, now_ms
+    def __init__(self, database: StoreDatabase, catalog: StoreCatalog, *, now_ms: Callable[[], int]) -> None:
+        self._database, self._catalogue, self._now_ms = database, catalog, now_ms
 
     async def ask(self, lane: Lane, group: str | None, start: int, end: int, *, token: int | None = None) -> int:
         """Record that a group (None: all of them) is to see messages again; how many rows that took."""
@@ -60,7 +60,7 @@ class ResendRanges:
                 )
         return len(chunks)
 
-    async def open_group(self, group: str, lane: Lane) -> None:
+    async def register_group(self, group: str, lane: Lane) -> None:
         """From now on the group hears of what is to be sent again."""
         resend_lane = self._lane(lane)
         ((next_id,),) = await self._database.rows(

@@ -42,10 +42,10 @@ def test_what_is_being_stored_elsewhere_holds_the_floor_though_its_handle_is_gon
     place.position = 2
     assert flying.withdraw(lot) == 0b11
     assert (len(flying), place.floor, lot.bit(0)) == (0, 0, 0)
-    flying.bring_back(lot, 0b10)
+    flying.restore(lot, 0b10)
     assert (len(flying), place.floor, lot.bit(1)) == (1, 1, 0b10)
     flying.withdraw(lot)
-    flying.bring_back(lot, 0)
+    flying.restore(lot, 0)
     assert (len(flying), place.floor) == (0, 2)
 
 
@@ -107,6 +107,6 @@ def test_the_floor_is_the_first_message_that_is_not_settled(steps):
             flying.withdraw(alive[pick % len(alive)])
         elif verb == "stored" and leaving:
             lot = leaving[pick % len(leaving)]
-            flying.bring_back(lot, lot.withdrawn & mask)
+            flying.restore(lot, lot.withdrawn & mask)
         unsettled = {lot.start + bit for lot in lots for bit in range(16) if (lot.mask | lot.withdrawn) >> bit & 1}
         assert place.floor == min(unsettled, default=position)

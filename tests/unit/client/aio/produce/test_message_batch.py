@@ -244,11 +244,11 @@ def test_a_batch_asks_for_no_waiting_if_its_messages_do() -> None:
 async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> None:
     allowance = MemoryBudget(100)
     await allowance.take(70)
-    assert not allowance.take_now(31)
+    assert not allowance.try_acquire(31)
     waiting = asyncio.ensure_future(allowance.take(31))
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert not allowance.take_now(1), "nobody who waits is overtaken"
+    assert not allowance.try_acquire(1), "nobody who waits is overtaken"
     allowance.give(70)
     await waiting
     assert allowance.taken == 31
@@ -256,10 +256,10 @@ async def test_who_wants_more_than_is_left_waits_until_it_is_given_back() -> Non
 
 async def test_something_larger_than_the_allowance_goes_when_nothing_else_does() -> None:
     allowance = MemoryBudget(100)
-    assert allowance.take_now(500)
-    assert not allowance.take_now(1)
+    assert allowance.try_acquire(500)
+    assert not allowance.try_acquire(1)
     allowance.give(500)
-    assert allowance.take_now(1)
+    assert allowance.try_acquire(1)
 
 
 async def test_a_cancelled_waiter_leaves_its_place_to_the_next() -> None:

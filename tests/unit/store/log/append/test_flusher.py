@@ -80,7 +80,7 @@ async def test_what_is_durable_already_is_not_waited_for(tmp_path):
 async def test_the_asynchronous_policy_waits_for_nothing_but_flushes_soon(tmp_path):
     with LogStore(tmp_path, small(flush_interval_ms=5)) as store:
         await store.put_topic(Topic(name="T"))
-        appended = store.append_now(Q, [draft("x")])
+        appended = store.append_nowait(Q, [draft("x")])
         assert store.durable(appended.end) is None
         await eventually(lambda: store.watermark("durable") >= appended.end)
 
@@ -120,13 +120,13 @@ async def test_a_sync_that_fails_under_the_keeper_stops_the_store_as_well(tmp_pa
     store = await asyncio.to_thread(LogStore, tmp_path, small(flush="async", flush_interval_ms=LATER_MS))
     try:
         await store.put_topic(Topic(name="T"))
-        store.append_now(Q, [draft("x")])
+        store.append_nowait(Q, [draft("x")])
         disk.failure = OSError(5, "Input/output error")
-        with store._keeper.paused(), pytest.raises((OSError, StoreFailed)):
-            store._upkeep.checkpoint()
+        with store._maintenance_thread.paused(), pytest.raises((OSError, StoreFailed)):
+            store._maintenance.checkpoint()
         disk.failure = None
         with pytest.raises(StoreFailed):
-            store.append_now(Q, [draft("y")])
+            store.append_nowait(Q, [draft("y")])
     finally:
         await store.close()
 

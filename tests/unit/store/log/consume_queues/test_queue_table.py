@@ -94,7 +94,7 @@ def test_ends_are_those_of_queues_that_ever_had_a_message(filled):
 def test_a_topic_of_dead_letters_is_known_by_how_its_name_begins(queues):
     for topic in ("%DLQ%g", "%RETRY%g", "DLQ", "a%DLQ%"):
         queues.of(Queue(topic, 0))
-    assert [queue.queue.topic for queue in queues.of_dead_letters()] == ["%DLQ%g"]
+    assert [queue.queue.topic for queue in queues.dead_letter_queues()] == ["%DLQ%g"]
 
 
 # -- on disk ----------------------------------------------------------------------------------------------------------

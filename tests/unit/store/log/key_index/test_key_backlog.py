@@ -22,9 +22,9 @@ def run_of(*keys: str) -> columns.RecordKeys:
     return columns.LogRecords(encoded.data, columns.starts_from_sizes(encoded.sizes)).keys()
 
 
-def add_run(unfiled: KeyBacklog, *places: int) -> columns.RecordKeys:
+def add_run(key_backlog: KeyBacklog, *places: int) -> columns.RecordKeys:
     keys = run_of(*(f"k{at}" for at in places))
-    unfiled.add_run(keys, np.array(places, np.int64), 7)
+    key_backlog.add_run(keys, np.array(places, np.int64), 7)
     return keys
 
 
@@ -35,28 +35,28 @@ def shape(portions) -> list[tuple[str, list[int]]]:
 
 
 @pytest.fixture
-def unfiled():
+def key_backlog():
     return KeyBacklog()
 
 
 @pytest.fixture
-def mixed(unfiled):
+def mixed(key_backlog):
     """Single records, a run of four, single records."""
-    unfiled.add_places([10, 20])
-    add_run(unfiled, 30, 40, 50, 60)
-    unfiled.add_places([70])
-    unfiled.add_places([80])
-    return unfiled
+    key_backlog.add_offsets([10, 20])
+    add_run(key_backlog, 30, 40, 50, 60)
+    key_backlog.add_offsets([70])
+    key_backlog.add_offsets([80])
+    return key_backlog
 
 
 def test_order_is_kept_and_single_records_are_joined(mixed):
     assert shape(mixed.take()) == [("places", [10, 20]), ("run", [30, 40, 50, 60]), ("places", [70, 80])]
 
 
-def test_runs_are_not_joined(unfiled):
-    add_run(unfiled, 10)
-    add_run(unfiled, 20)
-    assert shape(unfiled.take()) == [("run", [10]), ("run", [20])]
+def test_runs_are_not_joined(key_backlog):
+    add_run(key_backlog, 10)
+    add_run(key_backlog, 20)
+    assert shape(key_backlog.take()) == [("run", [10]), ("run", [20])]
 
 
 def test_every_record_is_counted(mixed):
@@ -68,17 +68,17 @@ def test_whoever_takes_takes_all(mixed):
     assert (mixed.take(), mixed.count, mixed.held_bytes) == ([], 0, 0)
 
 
-def test_only_runs_hold_bytes(unfiled):
-    unfiled.add_places(range(1000))
-    assert unfiled.held_bytes == 0
-    first = add_run(unfiled, 10, 20)
-    second = add_run(unfiled, 30)
-    assert unfiled.held_bytes == first.held_bytes + second.held_bytes > 0
+def test_only_runs_hold_bytes(key_backlog):
+    key_backlog.add_offsets(range(1000))
+    assert key_backlog.held_bytes == 0
+    first = add_run(key_backlog, 10, 20)
+    second = add_run(key_backlog, 30)
+    assert key_backlog.held_bytes == first.held_bytes + second.held_bytes > 0
 
 
 def test_what_is_put_back_goes_first(mixed):
     held, taken = mixed.held_bytes, mixed.take()
-    mixed.add_places([90])
+    mixed.add_offsets([90])
     later = add_run(mixed, 100)
     mixed.put_back(taken[1:])
     assert (mixed.count, mixed.held_bytes) == (8, held + later.held_bytes)
@@ -92,7 +92,7 @@ def test_what_is_put_back_goes_first(mixed):
 
 def test_after_putting_back_one_may_go_on(mixed):
     mixed.put_back(mixed.take())
-    mixed.add_places([90])
+    mixed.add_offsets([90])
     assert mixed.count == 9
     assert shape(mixed.take())[-1] == ("places", [70, 80, 90])
 
@@ -122,15 +122,15 @@ def test_a_run_before_the_cut_stays_a_run(mixed):
 
 def test_after_a_cut_one_may_go_on(mixed):
     mixed.cut(45)
-    mixed.add_places([45])
+    mixed.add_offsets([45])
     add_run(mixed, 55)
     assert mixed.count == 6
     assert [at for _, places in shape(mixed.take()) for at in places] == [10, 20, 30, 40, 45, 55]
 
 
-def test_places_are_kept_as_numbers_of_eight_bytes(unfiled):
-    unfiled.add_places(iter([1, 1 << 62]))
-    (places,) = unfiled.take()
+def test_places_are_kept_as_numbers_of_eight_bytes(key_backlog):
+    key_backlog.add_offsets(iter([1, 1 << 62]))
+    (places,) = key_backlog.take()
     assert places == array("q", [1, 1 << 62])
 
 
@@ -158,19 +158,19 @@ async def test_keys_of_a_run_are_right_though_the_callers_buffer_is_overwritten(
         **{name: pa.array(values) for name, values in extra.items()},
     )
     buffer = bytearray(encoded.data)
-    with store._keeper.paused():
-        store.append_encoded_now(Q, buffer, encoded.sizes)
-        assert store._writer.unfiled.held_bytes > 0
+    with store._maintenance_thread.paused():
+        store.append_encoded_nowait(Q, buffer, encoded.sizes)
+        assert store._writer.key_backlog.held_bytes > 0
         buffer[:] = b"\xff" * len(buffer)
     for n in range(3):
         assert await found(store, f"k{n}") == await found(store, f"u{n}") == [b"%d" % n]
     assert await found(store, "shared") == [b"1", b"2"]
-    assert (store._writer.unfiled.count, store._writer.unfiled.held_bytes) == (0, 0)
+    assert (store._writer.key_backlog.count, store._writer.key_backlog.held_bytes) == (0, 0)
 
 
 async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_last(store):
     buffer = bytearray()
-    with store._keeper.paused():
+    with store._maintenance_thread.paused():
         for n in range(5):
             body, keys = pa.array([b"%d" % n] * 2, pa.binary()), pa.array([f"k{n}", f"l{n}"])
             encoded = columns.encode(body, topic="T", keys=keys)
@@ -183,11 +183,11 @@ async def test_the_next_run_in_the_same_buffer_does_not_change_the_keys_of_the_l
 
 
 async def test_keys_of_runs_and_of_single_records_are_found_in_log_order(store):
-    with store._keeper.paused():
-        store.append_now(Q, [draft("0", keys="k")])
+    with store._maintenance_thread.paused():
+        store.append_nowait(Q, [draft("0", keys="k")])
         encoded = columns.encode(pa.array([b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k", "k"]))
-        store.append_encoded_now(Q, encoded.data, encoded.sizes)
-        store.append_now(Q, [draft("3", keys="k")])
+        store.append_encoded_nowait(Q, encoded.data, encoded.sizes)
+        store.append_nowait(Q, [draft("3", keys="k")])
     assert await found(store, "k") == [b"0", b"1", b"2", b"3"]
 
 
@@ -195,9 +195,9 @@ async def test_of_a_run_cut_in_the_middle_the_keys_that_stay_are_found(store):
     encoded = columns.encode(
         pa.array([b"0", b"1", b"2"], pa.binary()), topic="T", keys=pa.array(["k"] * 3), msg_ids=pa.array(list("abc"))
     )
-    with store._keeper.paused():
-        places = store.append_encoded_now(Q, encoded.data, encoded.sizes).physical_offsets
-        assert store._writer.unfiled.held_bytes > 0, "the cut is to meet the run unfiled"
+    with store._maintenance_thread.paused():
+        places = store.append_encoded_nowait(Q, encoded.data, encoded.sizes).physical_offsets
+        assert store._writer.key_backlog.held_bytes > 0, "the cut is to meet the run unfiled"
         store.truncate(places[2])
     assert await found(store, "k") == [b"0", b"1"]
     assert await found(store, "c") == []

@@ -37,7 +37,7 @@ async def store(tmp_path: Path) -> Iterator[LogStore]:
 def fill(store: LogStore, count: int, *, queues: int = 1, body_bytes: int = 100) -> None:
     for number in range(count):
         body = str(number).ljust(body_bytes)
-        store.append_now(Queue("orders", number % queues), [draft(body, tags=f"t{number % 3}")])
+        store.append_nowait(Queue("orders", number % queues), [draft(body, tags=f"t{number % 3}")])
 
 
 def records(parts: Iterator[SegmentRecords]) -> list[bytes]:
@@ -78,7 +78,7 @@ def test_an_empty_store_has_nothing_to_read(tmp_path: Path) -> None:
     assert directory.bounds("orders") == {}
     assert directory.physical_bounds() == (0, 0)
     assert directory.mean_bytes(QUEUE) == directory.offset_at(QUEUE, 0) == 0
-    assert directory.first_place(QUEUE) is None
+    assert directory.first_physical_offset(QUEUE) is None
     with pytest.raises(Refused, match="no such queue"):
         directory.read(QUEUE, 0, 1, rows_max=1)
 
@@ -114,7 +114,7 @@ async def test_parts_hold_at_most_so_many_rows_of_one_segment(store: LogStore) -
 
 async def test_entries_behind_the_files_come_from_the_log(store: LogStore, tmp_path: Path) -> None:
     fill(store, 20)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     fill(store, 20)
     copy = crashed_copy(store, tmp_path / "copy")
     for path in (copy / "consumequeue/orders/0").iterdir():
@@ -139,7 +139,7 @@ async def test_entries_in_memory_have_the_tags_code_of_those_in_files(store: Log
 
 async def test_a_torn_tail_is_the_end(store: LogStore, tmp_path: Path) -> None:
     fill(store, 10)
-    (last,) = store.append_now(QUEUE, [draft("torn")]).physical_offsets
+    (last,) = store.append_nowait(QUEUE, [draft("torn")]).physical_offsets
     copy = crashed_copy(store, tmp_path / "copy")
     damage(copy, last, SETTINGS.segment_bytes, bytes(8))
     directory = StoreDirectory(copy)
@@ -186,7 +186,7 @@ async def test_a_writer_that_overtakes_the_look_leaves_no_hole(store: LogStore) 
 async def test_a_checkpoint_between_two_looks_changes_nothing(store: LogStore) -> None:
     fill(store, 10)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     fill(store, 30)
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 40)}
     assert offsets(StoreDirectory(store.path).read(QUEUE, 0, 40, rows_max=100)) == list(range(40))
@@ -196,12 +196,12 @@ async def test_a_topic_whose_deletion_the_log_tells_is_gone_whatever_its_files_s
     store: LogStore, tmp_path: Path
 ) -> None:
     fill(store, 10)
-    store._upkeep.checkpoint()
-    store._memory.say([TopicUpdate("orders", None)])
+    store._maintenance.checkpoint()
+    store._state.say([TopicUpdate("orders", None)])
     copy = crashed_copy(store, tmp_path / "copy")
     assert "orders" not in StoreDirectory(copy).topics()
     assert StoreDirectory(copy).bounds("orders") == {}
-    store._memory.say([TopicUpdate("orders", Topic(name="orders"))])
+    store._state.say([TopicUpdate("orders", Topic(name="orders"))])
 
 
 async def test_a_topic_made_again_begins_again(store: LogStore) -> None:
@@ -209,11 +209,11 @@ async def test_a_topic_made_again_begins_again(store: LogStore) -> None:
     assert StoreDirectory(store.path).bounds("orders") == {0: (0, 10)}
     await store.delete_topic("orders")
     await store.put_topic(Topic(name="orders"))
-    appended = store.append_now(QUEUE, [draft("new"), draft("newer")])
+    appended = store.append_nowait(QUEUE, [draft("new"), draft("newer")])
     directory = StoreDirectory(store.path)
     assert directory.bounds("orders") == {0: (0, 2)}
     assert bodies(directory.read(QUEUE, 0, 2, rows_max=9)) == ["new", "newer"]
-    assert directory.first_place(QUEUE) == appended.physical_offsets[0]
+    assert directory.first_physical_offset(QUEUE) == appended.physical_offsets[0]
 
 
 async def test_ranges_of_the_log_that_meet_give_every_record_once(store: LogStore) -> None:
@@ -229,8 +229,8 @@ async def test_ranges_of_the_log_that_meet_give_every_record_once(store: LogStor
 
 
 async def test_hidden_records_are_in_no_scan(store: LogStore) -> None:
-    store.append_now(QUEUE, [draft("shown"), draft("half", sys_flag=4), draft("rolled back", sys_flag=12)])
-    store.append_now(QUEUE, [draft("shown too")])
+    store.append_nowait(QUEUE, [draft("shown"), draft("half", sys_flag=4), draft("rolled back", sys_flag=12)])
+    store.append_nowait(QUEUE, [draft("shown too")])
     directory = StoreDirectory(store.path)
     found = bodies(directory.scan(*directory.physical_bounds(), rows_max=100))
     assert found[1:] == ["shown", "shown too"]  # behind the word on the topic
@@ -239,7 +239,7 @@ async def test_hidden_records_are_in_no_scan(store: LogStore) -> None:
 
 async def test_a_damaged_record_is_left_out(store: LogStore, tmp_path: Path) -> None:
     fill(store, 30)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     place = record.decode(records(StoreDirectory(copy).read(QUEUE, 7, 8, rows_max=1))[0]).physical_offset
     damage(copy, place, SETTINGS.segment_bytes, bytes(40))
@@ -251,7 +251,7 @@ async def test_a_damaged_record_is_left_out(store: LogStore, tmp_path: Path) -> 
 @pytest.mark.parametrize("place", [-5, 0, 300, 4000, 1 << 40])
 async def test_a_damaged_entry_costs_its_own_record(store: LogStore, tmp_path: Path, place: int) -> None:
     fill(store, 60)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     overwrite(copy / "consumequeue/orders/0" / f"{24 * 20:020d}", 3 * 20, ENTRY.pack(place, 200, 0))
     assert offsets(StoreDirectory(copy).read(QUEUE, 20, 60, rows_max=100)) == [*range(20, 27), *range(28, 60)]
@@ -259,7 +259,7 @@ async def test_a_damaged_entry_costs_its_own_record(store: LogStore, tmp_path: P
 
 async def test_a_segment_that_lost_its_end_is_read_as_far_as_it_goes(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     in_first = len(records(StoreDirectory(copy).scan(0, 2000, rows_max=100))) - 2
     os.truncate(segment_path(copy, 0), 2000)
@@ -271,7 +271,7 @@ async def test_a_segment_that_lost_its_end_is_read_as_far_as_it_goes(store: LogS
 
 async def test_a_segment_missing_amid_others_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 80)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     segment_path(copy, 4096).unlink()
     with pytest.raises(DataLost) as caught:
@@ -292,7 +292,7 @@ async def test_asking_for_more_than_there_is_is_refused(store: LogStore) -> None
 
 async def test_a_segment_that_vanishes_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 60)}
@@ -313,7 +313,7 @@ async def test_a_segment_that_vanishes_while_reading_is_data_lost(store: LogStor
 
 async def test_a_queue_file_that_vanishes_while_reading_is_data_lost(store: LogStore, tmp_path: Path) -> None:
     fill(store, 60)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     directory = StoreDirectory(copy)
     assert directory.bounds("orders") == {0: (0, 60)}
@@ -324,7 +324,7 @@ async def test_a_queue_file_that_vanishes_while_reading_is_data_lost(store: LogS
 
 async def test_fillers_are_passed_over(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     overwrite(copy / "consumequeue/orders/0" / f"{0:020d}", 3 * 20, ENTRY.pack(500, FILLER_SIZE, 0))
     assert offsets(StoreDirectory(copy).read(QUEUE, 0, 16, rows_max=100)) == [0, 1, 2, *range(4, 16)]
@@ -332,7 +332,7 @@ async def test_fillers_are_passed_over(store: LogStore, tmp_path: Path) -> None:
 
 async def test_filter_bitmaps_cannot_be_read_by_tag(store: LogStore, tmp_path: Path) -> None:
     fill(store, 16)
-    store._upkeep.checkpoint()
+    store._maintenance.checkpoint()
     copy = crashed_copy(store, tmp_path / "copy")
     overwrite(
         copy / "consumequeue/orders/0" / f"{0:020d}", 3 * 20 + 12, (-(1 << 63) + 100).to_bytes(8, "big", signed=True)
@@ -358,7 +358,7 @@ async def test_only_so_many_mappings_are_kept(store: LogStore) -> None:
 
 
 async def test_another_file_under_the_same_name_is_mapped_anew(store: LogStore, tmp_path: Path) -> None:
-    place = store.append_now(QUEUE, [draft("first", flag=1)]).physical_offsets[0]
+    place = store.append_nowait(QUEUE, [draft("first", flag=1)]).physical_offsets[0]
     copy = crashed_copy(store, tmp_path / "copy")
 
     def flags() -> list[int]:

@@ -236,7 +236,7 @@ def emptied(tmp_path):
         while parts.log.written < SMALL.segment_bytes:
             parts.append(Queue("B", 0), bytes(1500))
         keep = SMALL.segment_bytes
-        parts.memory.say_before(keep, [parts.queues.get(A0), parts.queues.get(A1)])
+        parts.memory.rewrite_before(keep, [parts.queues.get(A0), parts.queues.get(A1)])
         for segment in parts.log.drop_before(keep):
             segment.delete()
     shutil.rmtree(tmp_path / "consumequeue", ignore_errors=True)
@@ -263,7 +263,7 @@ def test_what_was_said_only_in_the_part_that_went_was_said_again(emptied):
 def test_emptied_queues_are_remembered_beside_those_emptied_before(emptied):
     with opened(emptied) as parts:
         parts.append(A0, "next")
-        parts.memory.say_before(0, [parts.queues.get(A0)])
+        parts.memory.rewrite_before(0, [parts.queues.get(A0)])
         assert parts.state.ends == {"A": {0: 6, 1: 1}}
 
 
@@ -282,13 +282,13 @@ def test_an_emptied_queue_of_a_deleted_topic_starts_anew(emptied):
 
 def test_only_a_deletion_behind_the_place_counts(tmp_path):
     with opened(tmp_path) as parts:
-        assert not parts.memory.deletes_behind(0)
+        assert not parts.memory.deletes_topic_after(0)
         parts.say_topic("A")
         at = parts.say(TopicUpdate("A", None))
         parts.say(TopicUpdate("B", TOPICS["B"]), GroupUpdate("g", None), OffsetsUpdate("A", "g", None))
-        assert parts.memory.deletes_behind(0)
-        assert parts.memory.deletes_behind(at)
-        assert not parts.memory.deletes_behind(at + 1)
+        assert parts.memory.deletes_topic_after(0)
+        assert parts.memory.deletes_topic_after(at)
+        assert not parts.memory.deletes_topic_after(at + 1)
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------
@@ -310,10 +310,10 @@ def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
             parts.memory.commit("g", A0, n)
             parts.memory.commit("g", A1, n)
         said = parts.queues.get(STATE_QUEUE).end
-        parts.memory.say_offsets()
+        parts.memory.flush_offsets()
         assert parts.queues.get(STATE_QUEUE).end == said + 1
         parts.memory.commit("g", A0, 9)
-        parts.memory.say_offsets()
+        parts.memory.flush_offsets()
         assert parts.queues.get(STATE_QUEUE).end == said + 1
     with opened(tmp_path) as parts:
         assert parts.state.offsets == {("A", "g"): {0: 9, 1: 9}}
@@ -325,9 +325,9 @@ def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
         parts.memory.commit("g", A0, 5)
         parts.writer.refusing = StoreFull(tmp_path, "for a test")
         with pytest.raises(StoreFull):
-            parts.memory.say_offsets()
+            parts.memory.flush_offsets()
         parts.writer.refusing = None
-        parts.memory.say_offsets()
+        parts.memory.flush_offsets()
     with opened(tmp_path) as parts:
         assert parts.memory.committed("g", A0) == 5
 

@@ -22,7 +22,7 @@ def test_the_newest_word_on_a_token_counts():
     state.hear([TokenUpdate(P), TokenUpdate(C)], 100)
     state.hear([TokenUpdate(GONE)], 200)
     assert state.tokens == {P.name: P, C.name: GONE}
-    assert state.say_before(150) == [TokenUpdate(P)]
+    assert state.rewrite_before(150) == [TokenUpdate(P)]
 
 
 def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
@@ -32,7 +32,7 @@ def test_a_token_comes_back_from_its_record_and_from_a_snapshot():
     state.hear([TokenUpdate(P), TokenUpdate(GONE)], 100)
     again.restore(state.snapshot(7, 400))
     assert again.tokens == state.tokens
-    assert again.say_before(1000) == state.say_before(1000)
+    assert again.rewrite_before(1000) == state.rewrite_before(1000)
     again.forget()
     assert again.tokens == {}
 
@@ -52,7 +52,7 @@ async def test_tokens_are_kept_as_they_were_put(tmp_path):
 
 async def test_a_change_is_seen_at_once_by_who_looks_without_waiting(tmp_path):
     async with LogStore(tmp_path, small()) as store:
-        looking = store.tokens_now()
+        looking = store.tokens_nowait()
         await store.put_token(C)
         assert looking == {C.name: C}
         await store.put_token(GONE)

@@ -45,7 +45,7 @@ def test_a_thing_that_is_gone_is_gone(state):
         [TopicUpdate("A", None), OffsetsUpdate("A", "g", None), GroupUpdate("g", None), GroupUpdate("h", None)], 300
     )
     assert (state.topics, state.groups, state.offsets) == ({"B": B}, {}, {})
-    assert state.say_before(1000) == [TopicUpdate("B", B)]
+    assert state.rewrite_before(1000) == [TopicUpdate("B", B)]
 
 
 def test_words_come_back_from_their_record():
@@ -69,22 +69,22 @@ def test_a_record_that_says_nothing_we_know_is_damage_at_its_place(body):
 
 
 def test_only_what_was_last_said_before_a_place_is_said_again(state):
-    assert state.say_before(100) == []
-    assert state.say_before(101) == [TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))]
-    assert len(state.say_before(201)) == 4
+    assert state.rewrite_before(100) == []
+    assert state.rewrite_before(101) == [TopicUpdate("A", A), GroupUpdate("g", Group(name="g"))]
+    assert len(state.rewrite_before(201)) == 4
     state.hear([TopicUpdate("A", A)], 300)
-    assert state.say_before(101) == [GroupUpdate("g", Group(name="g"))]
+    assert state.rewrite_before(101) == [GroupUpdate("g", Group(name="g"))]
 
 
 def test_offsets_are_said_once_for_many_commits(state):
     state.offsets["A", "g"][0] = 9
     state.unsaid |= {("A", "g"), ("A", "forgotten")}
-    assert state.say_offsets() == [OffsetsUpdate("A", "g", {0: 9, 1: 6})]
-    assert state.say_offsets() == []
+    assert state.flush_offsets() == [OffsetsUpdate("A", "g", {0: 9, 1: 6})]
+    assert state.flush_offsets() == []
 
 
 def test_a_word_does_not_change_with_the_state(state):
-    (word,) = [word for word in state.say_before(1000) if isinstance(word, OffsetsUpdate)]
+    (word,) = [word for word in state.rewrite_before(1000) if isinstance(word, OffsetsUpdate)]
     state.offsets["A", "g"][0] = 99
     assert word.offsets == {0: 5, 1: 6}
 
@@ -95,14 +95,14 @@ def test_a_snapshot_gives_the_same_state_and_the_same_places(state):
     again.restore(state.snapshot(7, 400))
     assert (again.topics, again.groups, again.offsets) == (state.topics, state.groups, state.offsets)
     for place in (100, 101, 201, 301):
-        assert again.say_before(place) == state.say_before(place)
+        assert again.rewrite_before(place) == state.rewrite_before(place)
 
 
 def test_a_mark_is_the_newest_word_on_it(state):
     state.hear([MarkUpdate("timers", 5), MarkUpdate("others", 1)], 300)
     state.hear([MarkUpdate("timers", 3)], 400)  # backwards is allowed: a clock may have been set
     assert state.marks == {"timers": 3, "others": 1}
-    assert state.say_before(400) == [
+    assert state.rewrite_before(400) == [
         TopicUpdate("A", A),
         GroupUpdate("g", Group(name="g")),
         TopicUpdate("B", B),
@@ -118,7 +118,7 @@ def test_a_mark_comes_back_from_its_record_and_from_a_snapshot(state):
     again = StateTables()
     again.restore(state.snapshot(next_offset=9, log_end=400))
     assert again.marks == {"timers": 1 << 40}
-    assert again.say_before(1000) == state.say_before(1000)
+    assert again.rewrite_before(1000) == state.rewrite_before(1000)
     again.forget()
     assert again.marks == {}
 
@@ -137,24 +137,24 @@ def test_the_ledger_keeps_the_newest_word_on_a_scope_and_forgets_where_its_group
     state.hear([LedgerUpdate("s", 1, 50, 300)], 400)
     state.hear([LedgerUpdate("s", 2, 60, 450)], 500)
     assert state.ledger == {"s": LedgerUpdate("s", 2, 60)}
-    assert (state.ledger_said_at("s"), state.ledger_said_at("t")) == (500, -1)
-    assert LedgerUpdate("s", 2, 60) in state.say_before(501)
-    assert LedgerUpdate("s", 2, 60) not in state.say_before(500)
+    assert (state.ledger_record_at("s"), state.ledger_record_at("t")) == (500, -1)
+    assert LedgerUpdate("s", 2, 60) in state.rewrite_before(501)
+    assert LedgerUpdate("s", 2, 60) not in state.rewrite_before(500)
 
 
 def test_a_snapshot_holds_the_ledger(state):
     state.hear([LedgerUpdate("s", 2, 60, 450)], 500)
     again = StateTables()
     again.restore(state.snapshot(3, 600))
-    assert (again.ledger, again.ledger_said_at("s")) == ({"s": LedgerUpdate("s", 2, 60)}, 500)
+    assert (again.ledger, again.ledger_record_at("s")) == ({"s": LedgerUpdate("s", 2, 60)}, 500)
     again.forget()
     assert again.ledger == {}
-    assert again.say_before(1000) == []
+    assert again.rewrite_before(1000) == []
 
 
 def test_scopes_are_forgotten_that_are_old_and_would_have_to_be_said_again(state):
     for at, scope, ms in ((300, "old", 10), (400, "young", 99), (900, "old, but far", 10)):
         state.hear([LedgerUpdate(scope, 1, ms)], at)
-    state.forget_scopes(500, older_than_ms=50)
+    state.expire_scopes(500, older_than_ms=50)
     assert state.ledger.keys() == {"young", "old, but far"}
-    assert LedgerUpdate("old", 1, 10) not in state.say_before(1000)
+    assert LedgerUpdate("old", 1, 10) not in state.rewrite_before(1000)
