@@ -161,7 +161,8 @@ def pull_header(
     commit: int | None = None,
     **others: object,
 ) -> PullMessage:
-    """`tags=None` leaves the subscription to the group's heartbeat; `long_poll_ms` asks to be held; `commit` commits too."""
+    """`tags=None` leaves the subscription to the group's heartbeat; `long_poll_ms` asks to be held; `commit` commits
+    too."""
     flag = (
         (SUSPEND if long_poll_ms else 0)
         | (HAS_SUBSCRIPTION if tags is not None else 0)

@@ -19,8 +19,8 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 EVERYTHING = "*"
 GROUND = "ground"
 
-# Only these may load NumPy or Arrow when imported: wire/columns.py, a package or siblings of that name, and portions.
-COLUMNAR = re.compile(r"sparrow\.wire\.(columns?(_\w+)?|portions)(\.|$)")
+# Only these may load NumPy or Arrow when imported: wire/columns and wire/queue_batches.
+COLUMNAR = re.compile(r"sparrow\.wire\.(columns|queue_batches)(\.|$)")
 HEAVY = ("numpy", "pyarrow")
 
 

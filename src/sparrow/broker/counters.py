@@ -3,7 +3,8 @@
 1. Totals never go back while the broker runs, whatever is forgotten.
 2. Of a topic or group we keep what was added in each stretch of time. An idle one costs a comparison a tick, and after
    a day without a message nothing at all: it is dropped.
-3. Time comes in as an argument. `tick` wants to be called every `SAMPLE_INTERVAL_MS`; oftener does no harm, and what was counted
+3. Time comes in as an argument. `tick` wants to be called every `SAMPLE_INTERVAL_MS`; oftener does no harm, and what
+was counted
    since the last call counts for the moment of the next.
 """
 

@@ -13,14 +13,14 @@ from sparrow import __version__
 from sparrow.model.errors import SparrowError
 
 COMMAND_MODULES = {
-    "up": "up",
-    "broker": "up",
-    "name-server": "up",
-    "demo": "demo",
+    "up": "server.up",
+    "broker": "server.up",
+    "name-server": "server.up",
+    "demo": "demo.commands",
     "resend": "resend",
-    "bus": "bus",
-    "pipeline": "pipeline",
-    "store": "store",
+    "bus": "bus.commands",
+    "pipeline": "pipeline.commands",
+    "store": "store.commands",
     "token": "token",
 }
 """The module of each, with an `app` of verbs of its own or a function of its name."""

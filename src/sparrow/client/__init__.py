@@ -13,16 +13,16 @@ from sparrow.model.token import Credentials
 
 __all__ = [
     "Admin",
-    "Prefetch",
-    "DeadLetter",
     "Consumer",
     "Credentials",
-    "RetryLater",
+    "DeadLetter",
     "Message",
-    "TransactionState",
     "PopConsumer",
+    "Prefetch",
     "Priority",
     "Producer",
+    "RetryLater",
     "SendResult",
     "SendStatus",
+    "TransactionState",
 ]

@@ -6,17 +6,17 @@ from sparrow.model.send_result import SendResult, SendStatus, TransactionState
 from sparrow.model.topic import Group, Topic
 
 __all__ = [
-    "QueueBounds",
     "Draft",
     "Group",
     "Host",
     "Message",
-    "TransactionState",
     "PhysicalOffset",
     "Queue",
+    "QueueBounds",
     "QueueOffset",
     "SendResult",
     "SendStatus",
     "StoredMessage",
     "Topic",
+    "TransactionState",
 ]

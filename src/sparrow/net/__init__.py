@@ -5,4 +5,4 @@ from sparrow.net.channel import Channel, connect
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestDispatcher
 from sparrow.net.listener import Listener
 
-__all__ = ["Address", "HandlerResponse", "RequestContext", "Channel", "Listener", "RequestDispatcher", "connect"]
+__all__ = ["Address", "Channel", "HandlerResponse", "Listener", "RequestContext", "RequestDispatcher", "connect"]

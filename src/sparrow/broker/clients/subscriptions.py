@@ -41,7 +41,8 @@ class UnsupportedFilterType(RemoteRefused):
     def __init__(self, topic: str, expression_type: str) -> None:
         super().__init__(
             ResponseCode.SYSTEM_ERROR,
-            f"the broker cannot filter topic {topic!r} by {expression_type}: use {EXPRESSION_TAG} or {EXPRESSION_SQL92}",
+            f"the broker cannot filter topic {topic!r} by {expression_type}: use {EXPRESSION_TAG} or "
+            f"{EXPRESSION_SQL92}",
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
@@ -256,11 +256,15 @@ class PullHandler:
 
 
 def _said(
-    command: RemotingCommand, code: int, next_offset: int, first: int, end: int, body: object = b""
+    command: RemotingCommand,
+    code: int,
+    next_offset: int,
+    first: int,
+    end: int,
+    body: bytes | Sequence[bytes | memoryview] = b"",
 ) -> bytes | None:
-    return encode_response(
-        command, HandlerResponse(PullMessageResponse(0, next_offset, first, end), body, code, _REMARKS[code])
-    )  # type: ignore[arg-type]
+    header = PullMessageResponse(0, next_offset, first, end)
+    return encode_response(command, HandlerResponse(header, body, code, _REMARKS[code]))
 
 
 def _found(request: PullMessage, command: RemotingCommand, found: Slice) -> bytes | None:

@@ -1,6 +1,7 @@
 """SQL92 selectors: which messages a consumer wants, said about their properties.
 
-`compile_selector` reads an expression once; the `Selector` then answers for one property string or for a whole column of them,
+`compile_selector` reads an expression once; the `Selector` then answers for one property string or for a whole column
+of them,
 and both answers agree with RocketMQ's.
 """
 

@@ -1,7 +1,8 @@
 """A selector over one message, straight from its property string: each node of the tree becomes a function.
 
 A condition is True, False or None (null, unknown). Where RocketMQ's evaluation ends in an exception (a property that is
-no number beside a number, a boolean on the left of a text) the function raises `NotComparable`, and the message does not
+no number beside a number, a boolean on the left of a text) the function raises `NotComparable`, and the message does
+not
 match whatever else the selector says: `a > 3 OR b = 'x'` is no match when `a` is "abc". AND and OR look from left to
 right and stop as soon as they know, so the same the other way round is a match.
 

@@ -31,9 +31,9 @@ from sparrow.bus.errors import NotSerializable, Undecodable
 __all__ = [
     "DecodePayload",
     "FieldNaming",
-    "payload_decoder",
-    "encode_payload",
     "annotation_contains",
+    "encode_payload",
+    "payload_decoder",
     "payload_type_name",
 ]
 

@@ -30,11 +30,11 @@ from sparrow.bus.names import broker_event_name, broker_group_name, is_pattern, 
 from sparrow.model.errors import IllegalName
 
 __all__ = [
+    "EventSubscription",
     "GroupSubscriptions",
+    "Router",
     "SubscriptionOptions",
     "SubscriptionRegistry",
-    "Router",
-    "EventSubscription",
     "subscribe",
 ]
 

@@ -43,7 +43,8 @@ def subscribe(topic: str, **options: Unpack[SubscriptionOptions]) -> Callable[[F
 
 
 class Router:
-    """Made by `SubscriptionRegistry.router`. A topic that starts with a dot goes after the prefix; another one stands alone."""
+    """Made by `SubscriptionRegistry.router`. A topic that starts with a dot goes after the prefix; another one stands
+    alone."""
 
     def __init__(self, registry: SubscriptionRegistry, prefix: str, defaults: SubscriptionOptions) -> None:
         self._registry, self._prefix, self._defaults = registry, prefix.rstrip("."), defaults

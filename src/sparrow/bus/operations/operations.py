@@ -47,7 +47,7 @@ from sparrow.bus.sql import statistics
 from sparrow.bus.telemetry.probe import Side
 from sparrow.model.errors import Refused
 
-__all__ = ["Operations", "AsyncOperations"]
+__all__ = ["AsyncOperations", "Operations"]
 
 T = TypeVar("T")
 NO_FILTER = Where()

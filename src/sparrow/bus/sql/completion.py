@@ -1,6 +1,7 @@
 """How a claimed message ends: Successed, back to Scheduled, or Failed. Each change asks whether the claim still holds.
 
-`mark_succeeded` in the transaction of a handler is the fence: when the lease has passed to another worker it raises, the
+`mark_succeeded` in the transaction of a handler is the fence: when the lease has passed to another worker it raises,
+the
 transaction is rolled back, and so a message has its effect once, however often it was handled.
 """
 
@@ -118,7 +119,8 @@ def reschedule(
         raise LeaseLost(claim.message_id)
     sql.change(
         db,
-        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ? WHERE "Id" = ?',
+        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ?'
+        ' WHERE "Id" = ?',
         EventStatus.SCHEDULED.value,
         int(counts),
         error[:ERROR_CHARS_MAX],
@@ -143,7 +145,8 @@ def mark_failed(
     expires = sql.plus('"Added"')
     sql.change(
         db,
-        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ?, "Parked" = ?,'
+        f'UPDATE {message_table(sql, side)} SET "StatusName" = ?, "Retries" = "Retries" + ?, "LastError" = ?,'
+        ' "Parked" = ?,'
         f' "Content" = COALESCE(?, "Content"), "ExpiresAt" = {expires} WHERE "Id" = ?',
         EventStatus.FAILED.value,
         int(counts),

@@ -1,6 +1,7 @@
 """How three databases say the same thing.
 
-A statement is written once: `?` for values, `"Name"` for identifiers. `SqlDialect.text` turns it into what a driver reads.
+A statement is written once: `?` for values, `"Name"` for identifiers. `SqlDialect.text` turns it into what a driver
+reads.
 All times are the database's own, in UTC: the clocks of the hosts that share it need not agree.
 """
 

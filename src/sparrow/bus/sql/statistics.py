@@ -92,7 +92,8 @@ def failures(db: Connection, sql: SqlDialect, side: Side) -> list[FailureSummary
     rows = sql.rows(
         db,
         f'SELECT {error}, m."Name", {group}, COUNT(*), SUM(m."Parked"), MIN(m."Added"), MAX(m."Added"), MAX(m."Id")'
-        f" FROM {message_table(sql, message_type(side))} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED_CONDITION}"
+        f" FROM {message_table(sql, message_type(side))} m WHERE m.\"StatusName\" = 'Failed'"
+        f" AND {NOT_SUCCEEDED_CONDITION}"
         f" GROUP BY {grouping} ORDER BY COUNT(*) DESC LIMIT {ERROR_KINDS_MAX}",
     )
     alike: dict[str, list[Any]] = {}
@@ -137,7 +138,8 @@ def _by_status(db: Connection, sql: SqlDialect, side: Side) -> tuple[dict[str, i
             found[EventStatus.PROCESSING.value] += how_many
     parked = sql.rows(
         db,
-        f'SELECT COUNT(*) FROM {table} m WHERE m."StatusName" = \'Failed\' AND {NOT_SUCCEEDED_CONDITION} AND m."Parked" = 1',
+        f"SELECT COUNT(*) FROM {table} m WHERE m.\"StatusName\" = 'Failed' AND {NOT_SUCCEEDED_CONDITION}"
+        ' AND m."Parked" = 1',
     )
     return found, int(parked[0][0])
 

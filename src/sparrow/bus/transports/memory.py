@@ -1,6 +1,7 @@
 """A broker inside this process: for tests, and for an application whose parts talk only to each other.
 
-1. Events live as long as the broker object. A group that comes late gets what is kept: the last `retained_max` of a name.
+1. Events live as long as the broker object. A group that comes late gets what is kept: the last `retained_max` of a
+name.
 2. What a member took and did not acknowledge comes again, in its old place, when the member gives it back or leaves.
 3. Buses in several threads, each with a loop of its own, may share a broker.
 4. It can be made to fail: `down`, `withhold_acknowledgements`, `refusal`.

@@ -1,6 +1,7 @@
 """The Spark half of `sparrow demo`, a program of its own: orders in, revenue by city and window out, exactly once.
 
-1. Its standard output is a `SparkStatus` a line, for whoever started it. What Spark, Java and Python have to say besides goes
+1. Its standard output is a `SparkStatus` a line, for whoever started it. What Spark, Java and Python have to say
+besides goes
    to the error output.
 2. SIGTERM stops the query in order, and Java is gone before this process is.
 3. The end of its standard input means that its starter is gone, however it went: then it stops as well, and within

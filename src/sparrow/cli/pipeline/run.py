@@ -30,7 +30,7 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spa
 
 def run(file: PipelineFile, master: Master = None, conf: Conf = None) -> None:
     """Run a declared pipeline, here or on a cluster."""
-    from sparrow.spark.pipelines.runner import run_pipeline as run_pipeline
+    from sparrow.spark.pipelines.runner import run_pipeline
 
     pipeline = load(file)
     with show_progress(pipeline.name) as told:
@@ -40,7 +40,7 @@ def run(file: PipelineFile, master: Master = None, conf: Conf = None) -> None:
 
 def validate(file: PipelineFile) -> None:
     """Check a pipeline: its file, its SQL, its columns. Nothing is read or written, and no broker need run."""
-    from sparrow.spark.pipelines.runner import validate_pipeline as validate_pipeline
+    from sparrow.spark.pipelines.runner import validate_pipeline
 
     pipeline = load(file)
     frames = validate_pipeline(_session(pipeline, "local[1]", None), pipeline)
@@ -52,7 +52,7 @@ def validate(file: PipelineFile) -> None:
 
 def explain(file: PipelineFile) -> None:
     """Show what a pipeline is made of, and Spark's plan for each sink."""
-    from sparrow.spark.pipelines.runner import validate_pipeline as validate_pipeline
+    from sparrow.spark.pipelines.runner import validate_pipeline
 
     pipeline = load(file)
     Console().print(_overview(pipeline))

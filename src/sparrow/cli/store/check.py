@@ -15,8 +15,7 @@ from sparrow import clock
 from sparrow.cli.store.location import find_database, find_log_directory
 from sparrow.store.log import LogStore
 from sparrow.store.sql.drivers.database import StoreDatabase, is_database_url, open_database
-from sparrow.store.sql.maintenance.check import check_store
-from sparrow.store.sql.maintenance.check import skip_ids as skip_ids
+from sparrow.store.sql.maintenance.check import check_store, skip_ids
 from sparrow.store.sql.maintenance.lane_check import CheckFinding
 
 Url = Annotated[str, typer.Argument(help="The URL of a database: mysql://, postgresql:// or sqlite:///path.")]

@@ -6,4 +6,4 @@ from sparrow.client.aio.consume.consumer import Consumer
 from sparrow.client.aio.consume.pop_consumer import PopConsumer, PopReceipt
 from sparrow.client.aio.produce.producer import Producer
 
-__all__ = ["Admin", "Consumer", "PopConsumer", "Producer", "PopReceipt", "ClientSession"]
+__all__ = ["Admin", "ClientSession", "Consumer", "PopConsumer", "PopReceipt", "Producer"]

@@ -1,4 +1,5 @@
-"""What an operator asks for, for programs without an event loop. `sparrow.client.aio.admin.admin` says what is promised."""
+"""What an operator asks for, for programs without an event loop. `sparrow.client.aio.admin.admin` says what is
+promised."""
 
 from __future__ import annotations
 

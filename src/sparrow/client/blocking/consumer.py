@@ -1,4 +1,5 @@
-"""Consumes messages, for programs without an event loop. `sparrow.client.aio.consume.consumer` says what is promised."""
+"""Consumes messages, for programs without an event loop. `sparrow.client.aio.consume.consumer` says what is
+promised."""
 
 from __future__ import annotations
 

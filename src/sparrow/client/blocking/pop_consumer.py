@@ -1,4 +1,5 @@
-"""Taking messages for a time, without an event loop. `sparrow.client.aio.consume.pop_consumer` says what is promised."""
+"""Taking messages for a time, without an event loop. `sparrow.client.aio.consume.pop_consumer` says what is
+promised."""
 
 from __future__ import annotations
 

@@ -227,7 +227,8 @@ class Producer(BlockingClient[aio.Producer]):
     def send_in_transaction(
         self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
-        """The same with a function, called here. It returns an `TransactionState`, or nothing, which commits; raising rolls
+        """The same with a function, called here. It returns an `TransactionState`, or nothing, which commits; raising
+        rolls
         back. `TransactionState.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
         sent = self.begin_transaction(message, queue=queue)
         try:

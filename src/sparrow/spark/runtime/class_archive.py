@@ -2,7 +2,8 @@
 
 Half the time of a start goes into loading and checking some twelve thousand classes. The archive (Java calls it
 application class data sharing) saves that. Making it costs a start, some ten seconds more, and 150 MB of disk, so it
-is made in a process of its own: when asked (`build_class_archive`), or in the background (`build_in_background`). A session only ever uses it.
+is made in a process of its own: when asked (`build_class_archive`), or in the background (`build_in_background`). A
+session only ever uses it.
 
 1. An archive never makes a start fail: Java silently ignores one that is missing, damaged, or of other classes.
 2. An archive has its final name only when it is whole. One process makes it at a time; others wait, or go without.
@@ -125,7 +126,10 @@ def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
             _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET_OPTIONS], environ, draft)
             draft.replace(archive.with_name(BASE))
         draft = Path(folder, archive.name)
-        training = "import sys; from sparrow.spark.runtime.class_archive_training import run_training_jobs; run_training_jobs(sys.argv[1:])"
+        training = (
+            "import sys; from sparrow.spark.runtime.class_archive_training import run_training_jobs; "
+            "run_training_jobs(sys.argv[1:])"
+        )
         _run([sys.executable, "-c", training, *options_to_build(java, archive, draft)], environ, draft)
         draft.chmod(0o644)
         draft.replace(archive)

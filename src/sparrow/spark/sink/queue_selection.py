@@ -1,7 +1,8 @@
 """Which queue each row goes to: a function of the row and of the topic's queues, so that a replay finds the same ones.
 
 1. A row's `queue_id` counts the topic's write queues in the order of its route, over all brokers.
-2. Else its sharding key, or its keys, choose: by Java's hash, as `client/queue_selection` does, so that rows keep their order
+2. Else its sharding key, or its keys, choose: by Java's hash, as `client/queue_selection` does, so that rows keep
+their order
    with whatever other producers send under the same key.
 3. Else its id does, or its body. Only where a replay need not find the same queue may any queue do.
 

@@ -1,6 +1,7 @@
 """The log store: one commit log, and the views that are read from it.
 
-`append_nowait` and `read_nowait` are plain functions: the broker's hot path. The awaiting methods are the store SPI, and add
+`append_nowait` and `read_nowait` are plain functions: the broker's hot path. The awaiting methods are the store SPI,
+and add
 what may take time: waiting for the disk, and cold reads in threads. Every change happens under one lock, held briefly;
 slow work (file creation, sync, index, deletion) is the flusher's and the keeper's, in threads of their own.
 """

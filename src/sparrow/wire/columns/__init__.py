@@ -1,7 +1,9 @@
 """Many records at once: bytes <-> Arrow, without a Python loop over messages. The rules are those of `record`.
 
-Bytes are read as columns (`decode`) and written from them (`encode`, then `stamp_offsets`); the rest is what a store asks of a
-run of records: are they sound (`find_valid`), and what are they filed under (`tags_codes`, `index_keys`). The few loops left
+Bytes are read as columns (`decode`) and written from them (`encode`, then `stamp_offsets`); the rest is what a store
+asks of a
+run of records: are they sound (`find_valid`), and what are they filed under (`tags_codes`, `index_keys`). The few
+loops left
 are over record sizes (`find_starts`, each tells the next), over calls of a C checksum, and over compressed bodies.
 """
 
@@ -53,17 +55,17 @@ __all__ = [
     "EncodedRecords",
     "LogRecords",
     "RecordKeys",
-    "find_valid",
     "decode",
     "encode",
-    "join_slices",
     "find_starts",
+    "find_valid",
     "index_keys",
     "java_hashes",
-    "unaligned_view",
+    "join_slices",
     "stamp_offsets",
     "starts_from_sizes",
     "tags_codes",
+    "unaligned_view",
 ]
 
 DEFAULT_COLUMNS = (

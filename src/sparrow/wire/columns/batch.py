@@ -1,6 +1,7 @@
 """The body of a batch (request 320) and columns: many members at once, without a Python loop over messages.
 
-A producer makes batches of columns (`encode_batches`); a broker makes a batch the records of its log (`batch_to_records`) and
+A producer makes batches of columns (`encode_batches`); a broker makes a batch the records of its log
+(`batch_to_records`) and
 answers with their ids (`joined_offset_ids`). Layout and rules are those of `batch`.
 """
 

@@ -1,6 +1,7 @@
 """Many property strings at once: every name and value, by one scan for the two separators.
 
-The rules are those of `properties.decode`, to the letter. (`find_property` looks for a single name instead, where it can.)
+The rules are those of `properties.decode`, to the letter. (`find_property` looks for a single name instead, where it
+can.)
 Two shapes are told apart:
 
 - *regular*: every string has the same names in the same order, as one producer's messages have. Then a property is

@@ -55,7 +55,8 @@ class KafkaTransport:
     ) -> None:
         """`servers` is `kafka://host:port`, or `host:port`; several are separated by commas.
 
-        A member that hears nothing for `liveness_interval_s` asks whether the server is still there. `client_options` go to every
+        A member that hears nothing for `liveness_interval_s` asks whether the server is still there. `client_options`
+        go to every
         client of the library, such as its security_protocol, ssl_context and sasl_*.
         """
         self.address = servers.removeprefix("kafka://").rstrip("/")

@@ -54,7 +54,8 @@ class NatsTransport:
         timeout_s: float = 5.0,
     ) -> None:
         """`url` may be several, with commas. `stream_storage` ("file" or "memory") is for streams that do not exist
-        yet. `rescan_interval_s`: so often a listening looks for new streams and for subjects that others have removed."""
+        yet. `rescan_interval_s`: so often a listening looks for new streams and for subjects that others have
+        removed."""
         self._url, self._build, self._stream_name = url, header_builder, stream_name
         self._storage, self._look_every_s, self._timeout_s = stream_storage, rescan_interval_s, timeout_s
         self._sender: NatsConnection | None = None

@@ -78,7 +78,8 @@ class Producer:
         credentials: Credentials | None = None,
         session: ClientSession | None = None,
     ) -> None:
-        """`timeout_ms` is for all attempts of a send together. `default_topic_queues`: how many a topic gets that the first
+        """`timeout_ms` is for all attempts of a send together. `default_topic_queues`: how many a topic gets that the
+        first
         message creates. `transaction_checker` tells a broker that asks what became of a transaction; brokers ask any
         producer of the group, so give it one of its own. `trace`: note every send in the trace topic. `idempotent`: a
         send that is tried again is stored once; so it is tried again on the same queue only, one message a request.
@@ -356,7 +357,8 @@ class Producer:
     async def send_in_transaction(
         self, message: Message, work: Callable[[Message], Any], *, queue: QueueRef | None = None
     ) -> SendResult:
-        """The same with a function, plain or async. It returns an `TransactionState`, or nothing, which commits; raising rolls
+        """The same with a function, plain or async. It returns an `TransactionState`, or nothing, which commits;
+        raising rolls
         back. `TransactionState.UNKNOWN` leaves it to the transaction listener, which the broker asks later."""
         sent = await self.begin_transaction(message, queue=queue)
         try:

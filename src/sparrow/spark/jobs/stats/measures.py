@@ -5,7 +5,8 @@
     lag        topic group                 what the group has still to read, and for how long it has been there
 
 1. A minute is one of store time. Clients' clocks differ, and one that is ahead would make a stream drop the others.
-2. A minute may be measured again, as a stream goes on or a job is run again: the row `measured` last counts (`latest_measures`).
+2. A minute may be measured again, as a stream goes on or a job is run again: the row `measured` last counts
+(`latest_measures`).
 3. Percentiles are right to a thousandth of the rows; hot keys are estimates, right for keys that are really hot.
 """
 

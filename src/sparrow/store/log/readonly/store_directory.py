@@ -204,10 +204,12 @@ class StoreDirectory:
     # -- the records of all queues, as they lie -----------------------------------------------------------------------
 
     def scan(self, start: int, end: int, *, rows_max: int) -> Iterator[SegmentRecords]:
-        """The records of all queues that start at physical offsets in [start, end), which are what `SegmentRecords` counts in.
+        """The records of all queues that start at physical offsets in [start, end), which are what `SegmentRecords`
+        counts in.
 
         Any two offsets will do: ranges that meet give every record once. Half messages and roll-backs, which are in no
-        queue, are left out. Records of topics deleted since are not: what lies before `first_physical_offset` of a queue is not
+        queue, are left out. Records of topics deleted since are not: what lies before `first_physical_offset` of a
+        queue is not
         in it.
         """
         at = start

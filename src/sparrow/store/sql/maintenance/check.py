@@ -3,7 +3,8 @@
 1. Nothing is changed. A live database may be checked: whatever is appended or trimmed meanwhile is no finding.
 2. Big tables are looked at by ranges of ids, none of which takes long.
 
-`skip_ids` is what an operator does about ids that are lost for good: it registers the hole, so that no id is given twice.
+`skip_ids` is what an operator does about ids that are lost for good: it registers the hole, so that no id is given
+twice.
 """
 
 from __future__ import annotations

@@ -246,7 +246,8 @@ async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> in
     after, gone = b"", 0
     while True:
         found = await database.rows(
-            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1 OFFSET {ROWS_PER_DELETE - 1}',
+            f'SELECT ref_key FROM "{name}" WHERE ref_key > :after ORDER BY ref_key LIMIT 1'
+            f" OFFSET {ROWS_PER_DELETE - 1}",
             after=after,
         )
         if not found:

@@ -290,5 +290,6 @@ def _group_in(options: str) -> Group:
 
 def _too_new(where: str, version: int) -> StorageError:
     return StorageError(
-        f"the database {where} has tables of version {version}, this Sparrow knows {ddl.SCHEMA_VERSION}: use a newer one"
+        f"the database {where} has tables of version {version}, this Sparrow knows {ddl.SCHEMA_VERSION}: use a newer "
+        "one"
     )
