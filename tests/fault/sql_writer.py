@@ -106,7 +106,7 @@ async def repeat(store: SqlStore, rng: random.Random) -> None:
 
 
 async def roll_back(store: SqlStore, rng: random.Random) -> None:
-    entries = [row_of_draft(draft, store.catalog.anonymous) for draft in drafts_of(rng.getrandbits(48), 5)]
+    entries = [row_of_draft(draft, store.catalog.anonymous_token) for draft in drafts_of(rng.getrandbits(48), 5)]
     try:
         async with store.database.transaction() as session:
             await insert_with_ids(session, store.catalog.lane(LANE), entries, 1)

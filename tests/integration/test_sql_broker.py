@@ -61,7 +61,7 @@ async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
 
 async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
     """What is in the database."""
-    return [tuple(row) for row in await store_of(stand.platform.broker).database.rows(sql)]
+    return [tuple(row) for row in await store_of(stand.platform.broker).database.fetch(sql)]
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:

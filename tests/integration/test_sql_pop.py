@@ -558,7 +558,7 @@ def poppers(running: Crew) -> list[SqlPopper]:
 async def take_the_lease_away(running: Crew, of: int) -> None:
     """As if the leader had been silent for longer than its lease, and the other had asked first."""
     heir = running.brokers[1 - of]
-    await store_of(heir).database.change("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
+    await store_of(heir).database.execute("UPDATE hermes_lease SET expires_at = 0 WHERE name = 'leader'")
     await leading_of(heir)._renew()
     await leading_of(running.brokers[of])._renew()
 

@@ -90,7 +90,13 @@ async def open_sql_broker(
         broker.number = number
         await topics.set_leader_term(store.epoch)
 
-    work = (delay.lead, transactions.lead, resending.lead, partial(pops.lead, reviving.run), SqlRetention(store).lead)
+    work = (
+        delay.run_as_leader,
+        transactions.run_as_leader,
+        resending.run_as_leader,
+        partial(pops.run_as_leader, reviving.run),
+        SqlRetention(store).run_as_leader,
+    )
     leading = Leadership(store, work=work, on_change=numbered)
     broker.parts, broker.leave = (leading,), leading.leave
     changes: set[asyncio.Task[None]] = set()

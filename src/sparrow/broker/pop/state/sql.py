@@ -60,7 +60,7 @@ class SqlPopState:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Serve pops, and do this work, until cancelled."""
         self.forget()
         self._leads = True

@@ -45,7 +45,7 @@ class Lane(NamedTuple):
     def table(self) -> str:
         return table_name("msg" if self.kind == "m" else "resend", self.topic, self.part, self.priority)
 
-    def place(self, message_id: int) -> PhysicalOffset:
+    def physical_offset(self, message_id: int) -> PhysicalOffset:
         """What stands for a physical offset here: the lane and the id in one number."""
         return physical_offset_of(self.number, message_id)
 
