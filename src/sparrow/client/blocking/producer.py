@@ -158,7 +158,7 @@ class Producer(BlockingClient[aio.Producer]):
             if self._is_passing_on:
                 return future
             self._is_passing_on = True
-        loop.tell(self._pass_on_soon)
+        loop.call_soon(self._pass_on_soon)
         return future
 
     def send_batch(

@@ -81,7 +81,7 @@ async def _by_stats(
     session: ClientSession, broker: str, address: str, route: TopicRoute, timeout_ms: int | None
 ) -> dict[QueueRef, SizedQueueBounds]:
     """From a broker that is not Sparrow's."""
-    answer = await session.ask(
+    answer = await session.invoke(
         address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(route.topic), timeout_ms=timeout_ms
     )
     readable = {queue for queue in route.read_queues if queue.broker_name == broker}

@@ -176,7 +176,7 @@ class ClientSession:
     def _serve(self, command: RemotingCommand, channel: Channel) -> None:
         self._serving(command, channel)
 
-    async def ask(
+    async def invoke(
         self,
         address: str,
         code: int,
@@ -331,7 +331,7 @@ class ClientSession:
 
     async def _beat(self, address: str, body: bytes) -> None:
         try:
-            await self.ask(address, RequestCode.HEART_BEAT, Heartbeat(), body)
+            await self.invoke(address, RequestCode.HEART_BEAT, Heartbeat(), body)
         except SparrowError as error:
             log.info("heartbeat not delivered", extra={"broker": address, "why": str(error)})
 

@@ -267,7 +267,7 @@ class Consumer:
 
     def _has_lanes(self, topic: str) -> bool:
         route = self.session.cached_route(topic)
-        return route is not None and bool(route.in_lanes)
+        return route is not None and bool(route.lane_brokers)
 
     async def _traced(self, handler: MessageHandler) -> MessageHandler:
         if not self._traces or self.group is None:
@@ -327,7 +327,7 @@ class Consumer:
         """The queues this consumer reads just now."""
         return self._feeds.queues()
 
-    async def shared(self) -> None:
+    async def wait_for_assignment(self) -> None:
         """Returns once the queues have been shared out for the first time."""
         await self._shared.wait()
 
@@ -620,6 +620,6 @@ class Consumer:
         header = UnregisterClient(self.session.client_id, consumer_group=group)
         for address in self.session.broker_addresses(masters_only=False):
             try:
-                await self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header)
+                await self.session.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except SparrowError as error:
                 log.info("not unregistered", extra={"broker": address, "why": str(error)})

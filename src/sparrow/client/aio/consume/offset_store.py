@@ -61,10 +61,10 @@ class BrokerOffsetStore:
         header = CommitOffset(self._group, queue.topic, queue.queue_id, offset, queue.broker_name)
         address = self._address(queue)
         if is_last:
-            await self._session.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            await self._session.invoke(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         else:
             channel = await self._session.channel(address)
-            channel.tell(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
+            channel.send_one_way(RequestCode.UPDATE_CONSUMER_OFFSET, self._session.signed(header))
 
     def _address(self, queue: QueueRef) -> str:
         route = self._session.cached_route(queue.topic)

@@ -24,7 +24,7 @@ class PullStatus(Enum):
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
     NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
-    MOVED = ResponseCode.PULL_OFFSET_MOVED
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
 _STATUSES = {int(status.value): status for status in PullStatus}

@@ -196,7 +196,7 @@ class QueueFetcher:
 
     def _take(self, answer: PullResult) -> None:
         self._broker_id = answer.suggested_broker_id
-        if answer.status is PullStatus.MOVED:
+        if answer.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "offset moved",
                 extra={"queue": str(self.queue), "from": self.window.next_offset, "to": answer.next_offset},

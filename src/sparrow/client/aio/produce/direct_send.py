@@ -15,7 +15,7 @@ from sparrow.wire.headers import SendMessageV2
 async def send_once(
     session: ClientSession,
     queue: QueueRef,
-    parcel: SendPayload,
+    payload: SendPayload,
     *,
     group: str,
     code: RequestCode = RequestCode.SEND_MESSAGE_V2,
@@ -34,15 +34,15 @@ async def send_once(
         AUTO_CREATE_TOPIC,
         1,
         queue.queue_id,
-        parcel.sys_flag,
+        payload.sys_flag,
         clock.now_ms(),
-        parcel.flag,
-        parcel.properties,
+        payload.flag,
+        payload.properties,
         reconsume_times,
         reconsume_times_max=reconsume_times_max,
         broker_name=queue.broker_name,
     )
-    answer = await session.invoke_unchecked(address, code, header, bytes(parcel.body), timeout_ms=timeout_ms)
+    answer = await session.invoke_unchecked(address, code, header, bytes(payload.body), timeout_ms=timeout_ms)
     status = SEND_STATUS_BY_RESPONSE.get(answer.code)
     if status is None:
         raise error_for_response(answer.code, answer.remark)

@@ -24,10 +24,10 @@ class QueueAssigner:
         self,
         sender: Sender,
         accumulator: Accumulator,
-        allowance: MemoryBudget,
+        budget: MemoryBudget,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        self._sender, self._accumulator, self._allowance, self._spawn = sender, accumulator, allowance, spawn
+        self._sender, self._accumulator, self._budget, self._spawn = sender, accumulator, budget, spawn
         self._unrouted: dict[str, list[_Waiting]] = {}
         """Messages whose queue cannot be chosen before the route is known."""
 
@@ -51,7 +51,7 @@ class QueueAssigner:
             queues = (await self._sender.route(topic)).write_queues
         except SparrowError as error:
             for _, _, cost, _, future in self._unrouted.pop(topic):
-                self._allowance.give(cost)
+                self._budget.release(cost)
                 if not future.done():
                     future.set_exception(error)
             return
@@ -63,6 +63,6 @@ class QueueAssigner:
         try:
             self._accumulator.add(message, selector(queues, message), cost, timeout_ms, future)
         except Exception as error:  # a selector is the caller's, and so is whatever it raises
-            self._allowance.give(cost)
+            self._budget.release(cost)
             if not future.done():
                 future.set_exception(error)
