@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 LatencyBands = Sequence[tuple[int, int]]
 """Pairs of a latency and the rest it earns, both in ms, rising."""

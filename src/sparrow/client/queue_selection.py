@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from sparrow.model.message import Message
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.hashes import java_hash
 
 QueueSelector = Callable[[Sequence[QueueRef], Message], QueueRef]

@@ -15,8 +15,9 @@ import msgspec
 
 from sparrow.model.errors import ProtocolError
 from sparrow.model.priority import LANES_SYS_FLAG, Priority, priority_of_queue
+from sparrow.model.queue import QueueRef
 from sparrow.model.topic import PERM_READ, PERM_WRITE
-from sparrow.wire.bodies import QueueData, QueueRef, RouteData
+from sparrow.wire.bodies import QueueData, RouteData
 
 MASTER_BROKER_ID = 0
 """The number of the member that takes writes."""

@@ -23,8 +23,8 @@ from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import QueueRef
 
 if TYPE_CHECKING:
     import pyarrow as pa

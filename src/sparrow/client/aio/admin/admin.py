@@ -28,12 +28,12 @@ from sparrow.client.topic_route import MASTER_BROKER_ID, TopicRoute
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
-from sparrow.model.queue import QueueBounds, QueueOffset
+from sparrow.model.queue import QueueBounds, QueueOffset, QueueRef
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import PERM_READ, PERM_WRITE, Group, validate_group_name, validate_topic_name
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ClusterTable, ConsumeDirectlyResult, QueueRef
+from sparrow.wire.bodies import ClusterTable, ConsumeDirectlyResult
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import (

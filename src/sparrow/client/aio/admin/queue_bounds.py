@@ -10,8 +10,8 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import TopicRequest

@@ -17,12 +17,13 @@ from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel, connect
 from sparrow.net.dispatcher import HandlerResult, RequestContext, RequestDispatcher
 from sparrow.wire import bodies
-from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, QueueRef, RouteData
+from sparrow.wire.bodies import ConsumerData, HeartbeatData, ProducerData, RouteData
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand

@@ -44,9 +44,10 @@ from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL, Subscript
 from sparrow.model.errors import Closed, GroupRequired, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name, validate_topic_name
-from sparrow.wire.bodies import ConsumerData, QueueRef
+from sparrow.wire.bodies import ConsumerData
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import UnregisterClient
 

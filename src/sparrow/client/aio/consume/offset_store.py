@@ -12,8 +12,8 @@ from typing import Protocol
 
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.model.errors import SparrowError, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import CommitOffset, OffsetResponse, QueryOffset

@@ -9,8 +9,8 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.headers import PullMessage, PullMessageResponse

@@ -16,8 +16,8 @@ from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.queue import QueueRef
 from sparrow.wire import record
-from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from sparrow.client.aio.consume.offset_store import OffsetStore
 from sparrow.client.allocation import AllocationStrategy
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
+from sparrow.model.queue import QueueRef
 from sparrow.wire import bodies, headers
-from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues, QueueRef
+from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import EmptyHeader, ListConsumers, OffsetResponse, QueueRequest, SearchOffset
 

@@ -24,7 +24,7 @@ from sparrow.client.retry import (
 )
 from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import SendMessageBack
 

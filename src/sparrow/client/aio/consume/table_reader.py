@@ -14,9 +14,9 @@ from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.consume.rebalance import StartPosition
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import DataLost, Unavailable
+from sparrow.model.queue import QueueRef
 from sparrow.wire import columns as codec
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import OffsetResponse, QueueRequest, SearchOffset
 

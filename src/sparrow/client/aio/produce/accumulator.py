@@ -17,7 +17,7 @@ from sparrow.client.aio.produce.sender import Sender
 from sparrow.model.errors import Closed, Refused
 from sparrow.model.message import Message
 from sparrow.model.priority import PROPERTY_PRIORITY
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 
 class Accumulator:

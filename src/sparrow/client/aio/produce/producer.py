@@ -37,11 +37,11 @@ from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, QueueSelector,
 from sparrow.client.request_reply import make_reply
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
 from sparrow.model.message import Message, StoredMessage
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import headers
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import RecallMessage, RecallMessageResponse, UnregisterClient
 from sparrow.wire.record import TRANSACTION_PREPARED

@@ -13,7 +13,7 @@ from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Message
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 
 _Waiting = tuple[Message, QueueSelector, int, int | None, SendFuture]
 """A message, who chooses its queue, what it is charged, its time-out, and who waits for it."""

@@ -28,10 +28,10 @@ from sparrow.model.errors import (
     Unavailable,
     UnknownTopic,
 )
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendStatus
 from sparrow.model.topic import validate_topic_name
 from sparrow.net.channel import Channel
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import error_for_response
 from sparrow.wire.frame import RemotingCommand

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparrow.client.aio.produce.memory_budget import MemoryBudget
 from sparrow.client.aio.produce.sender import Sender, SendPayload
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.columns.batch import EncodedBatch, encode_batches
 
 BATCH_BYTES_MAX = 1024 * 1024
