@@ -353,7 +353,7 @@ async def test_a_pop_that_its_sender_has_given_up_takes_nothing(popper):
 
 async def test_a_pop_that_wants_no_answer_takes_nothing(popper):
     await popper.fill(each=1, queues=1)
-    popper.channel.tell(RequestCode.POP_MESSAGE, popper.pop_header())
+    popper.channel.send_one_way(RequestCode.POP_MESSAGE, popper.pop_header())
     assert len(await popper.pop()) == 1
 
 

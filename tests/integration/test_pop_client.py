@@ -52,7 +52,7 @@ async def test_a_message_may_be_kept_for_longer(platform):
     await filled(platform, 1)
     async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
         (receipt,) = await consumer.receive("orders")
-        kept = await consumer.postpone(receipt, 60_000)
+        kept = await consumer.change_invisible_time(receipt, 60_000)
         with pytest.raises(SparrowError):
             await consumer.ack(receipt)
         assert await consumer.receive("orders", wait_ms=1_500) == []

@@ -353,7 +353,7 @@ async def test_a_broker_that_is_not_there_is_tried_once_and_then_left_alone(plat
             results = [await producer.send(Message.of("orders", b"x")) for _ in range(20)]
             assert {result.broker_name for result in results} == {"sparrow"}
             now_ms = int(asyncio.get_running_loop().time() * 1000)
-            assert not producer._sender.avoidance.is_usable("dead", now_ms)
+            assert not producer._sender.latency_faults.is_usable("dead", now_ms)
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])

@@ -82,8 +82,8 @@ class SqlPopper(Popper):
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     async def in_lane(self, priority: Priority, count: int) -> None:
-        said = named(PRIORITY=priority.word).encode()
-        await send_batch(self.channel, "t", [(b"%s-%d" % (priority.word.encode(), n), said) for n in range(count)])
+        said = named(PRIORITY=priority.label).encode()
+        await send_batch(self.channel, "t", [(b"%s-%d" % (priority.label.encode(), n), said) for n in range(count)])
 
 
 @asynccontextmanager
@@ -524,7 +524,7 @@ async def test_what_a_consumer_does_not_acknowledge_comes_again_to_another(datab
             assert (again.message.body, again.message.reconsume_times) == (b"x", 1)
             with pytest.raises(SparrowError):
                 await first.ack(taken)
-            kept = await second.postpone(again, 60_000)
+            kept = await second.change_invisible_time(again, 60_000)
             with pytest.raises(SparrowError):
                 await second.ack(again)
             await second.ack(kept)

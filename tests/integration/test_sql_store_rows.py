@@ -40,7 +40,7 @@ SEED_COLUMNS = ["id", "body", "source_ip", "token", "ref_key", "timestamp", "pro
 RESEND_COLUMNS = ["id", "group_id", "start", "end", "priority", "timestamp", "token", "attempt"]
 OFFSET_COLUMNS = ["id", "group_id", "offset", "priority", "epoch", "updated_at"]
 EIGHT = {
-    *(f"{what}_{priority.word}_{TOPIC}" for what in ("msg", "resend") for priority in Priority),
+    *(f"{what}_{priority.label}_{TOPIC}" for what in ("msg", "resend") for priority in Priority),
     f"offset_{TOPIC}",
     f"resend_offset_{TOPIC}",
 }

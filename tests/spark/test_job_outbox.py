@@ -58,7 +58,7 @@ def events(platform: RunningPlatform, topic: str) -> list[tuple[int, StoredMessa
     with Consumer("readers", platform.name_servers) as consumer:
         table = consumer.read_table(topic, columns=["msg_id"]).to_pylist()
     with Admin(platform.name_servers) as admin:
-        messages = [admin.message(row["msg_id"], topic=topic) for row in table]
+        messages = [admin.find_by_id(row["msg_id"], topic=topic) for row in table]
     return [(int(to_delivery(message).headers["cap-msg-id"] or 0), message) for message in messages]
 
 

@@ -11,7 +11,7 @@ from itertools import count
 
 from sparrow.model.message import Message
 from sparrow.model.protocol import PROPERTY_SHARDING_KEY
-from sparrow.wire.bodies import QueueRef
+from sparrow.model.queue import QueueRef
 from sparrow.wire.hashes import java_hash
 
 QueueSelector = Callable[[Sequence[QueueRef], Message], QueueRef]

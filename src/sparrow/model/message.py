@@ -62,7 +62,7 @@ class Message(msgspec.Struct, kw_only=True):
         if priority is not None:
             properties[PROPERTY_PRIORITY] = (
                 priority if isinstance(priority, Priority) else parse_priority(priority)
-            ).word
+            ).label
         return Message(topic=topic, body=body.encode() if isinstance(body, str) else body, properties=properties)
 
     @property

@@ -81,7 +81,7 @@ def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     words = {property_value(member.properties, _NAME) for member in batch.decode(body)}
     priorities = {otherwise if word is None else parse_priority(word) for word in words}
     if len(priorities) > 1:
-        found = ", ".join(priority.word for priority in sorted(priorities))
+        found = ", ".join(priority.label for priority in sorted(priorities))
         raise IllegalMessage(f"its messages have priorities {found}: a batch goes to one lane, make one for each")
     priority = priorities.pop() if priorities else otherwise
     return Queue(queue.topic, read_queue_id(write_queue_id(queue.id), priority))

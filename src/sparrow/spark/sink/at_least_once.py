@@ -59,7 +59,7 @@ class AtLeastOnceWriter:
     def add(self, rows: MessageRows) -> None:
         for topic, its in split_by_topic(rows, self._work.topic):
             route = self._work.routes[topic]
-            is_alone = find_unbatchable(its, in_lanes=bool(route.in_lanes))
+            is_alone = find_unbatchable(its, in_lanes=bool(route.lane_brokers))
             if is_alone.any():
                 self._send_alone(its.take(np.flatnonzero(is_alone)), route)
                 its = its.take(np.flatnonzero(~is_alone))
@@ -83,13 +83,13 @@ class AtLeastOnceWriter:
                 properties=part.all_properties(),
                 bytes_max=BATCH_BYTES_MAX,
             ):
-                parcel = SendPayload(batch.data, is_batch=True)
+                payload = SendPayload(batch.data, is_batch=True)
                 lane = next(self._anywhere) if queue is None else queue
-                self._post(lane, len(batch.data), partial(self._deliver, route.topic, parcel, queue))
+                self._post(lane, len(batch.data), partial(self._deliver, route.topic, payload, queue))
 
-    async def _deliver(self, topic: str, parcel: SendPayload, queue: QueueRef | None) -> object:
+    async def _deliver(self, topic: str, payload: SendPayload, queue: QueueRef | None) -> object:
         timeout_ms = self._work.options.client.timeout_ms
-        return await self._sender.deliver(topic, parcel, queue=queue, timeout_ms=timeout_ms)
+        return await self._sender.send(topic, payload, queue=queue, timeout_ms=timeout_ms)
 
     def _send_alone(self, rows: MessageRows, route: TopicRoute) -> None:
         if self._producer is None:

@@ -152,7 +152,7 @@ class BrokerMetadata:
         """Brokers make a group, and its retry topic, when a consumer joins it. A query never does, and `mqadmin` shows
         no progress of a group without that topic."""
         if group not in await self._admin.groups():
-            await self._admin.put_group(Group(name=group))
+            await self._admin.create_group(Group(name=group))
         if not await self._is_there(f"{RETRY_TOPIC_PREFIX}{group}", is_fresh=False):
             await self._admin.create_topic(f"{RETRY_TOPIC_PREFIX}{group}", queues=1)
 

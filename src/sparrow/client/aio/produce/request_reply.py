@@ -14,9 +14,9 @@ from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import RequestTimeout
 from sparrow.model.message import Message, StoredMessage
 from sparrow.model.protocol import PROPERTY_CORRELATION_ID
+from sparrow.model.queue import QueueRef
 from sparrow.net.address import Address
 from sparrow.net.dispatcher import RequestContext
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import PushReply
 

@@ -91,6 +91,6 @@ async def _insert_keys(session: SqlSession, kind: Dialect, lane: Lane, base_id: 
     literal = "'\\x{}'::bytea" if kind == "postgresql" else "X'{}'"
     for at in range(0, len(keys), _ROWS):
         rows = ",".join(
-            f"({literal.format(key.hex())},'{lane.priority.word}',{number})" for key, number in keys[at : at + _ROWS]
+            f"({literal.format(key.hex())},'{lane.priority.label}',{number})" for key, number in keys[at : at + _ROWS]
         )
         await session.execute(f"{into} {rows}")

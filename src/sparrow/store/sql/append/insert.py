@@ -47,7 +47,7 @@ async def insert_with_ids(session: SqlSession, lane: Lane, entries: Sequence[New
             await session.execute(
                 f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES (:key, :priority, :id)',
                 key=key,
-                priority=lane.priority.word,
+                priority=lane.priority.label,
                 id=base_id + at,
             )
     return AssignedIds(base_id, store_ms, lane.number)

@@ -242,7 +242,7 @@ def append_sql(lane: Lane, entries: Sequence[NewRow], tickets: Sequence[BatchId]
     start += f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
     end = ";"
     keys = [
-        f"(X'{key.hex()}','{lane.priority.word}',@b+{at})"
+        f"(X'{key.hex()}','{lane.priority.label}',@b+{at})"
         for at, entry in enumerate(entries)
         for key in entry.extra_keys
     ]

@@ -167,7 +167,7 @@ async def _execute(connection: Any, sql: str, values: dict[str, ColumnValue]) ->
 def _append_text(lane: Lane, *, has_keys: bool) -> str:
     also_keys = (
         f', k AS (INSERT INTO "{table_name("key", lane.topic, lane.part)}"'
-        f" SELECT u.key, '{lane.priority.word}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
+        f" SELECT u.key, '{lane.priority.label}', l.b + u.at FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at))"
         if has_keys
         else ""
     )

@@ -112,7 +112,7 @@ class SqliteDatabase:
                 ],
             )
             keys = [
-                (key, lane.priority.word, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys
+                (key, lane.priority.label, base_id + at) for at, entry in enumerate(entries) for key in entry.extra_keys
             ]
             if keys:
                 connection.executemany(

@@ -145,10 +145,10 @@ async def _offsets(database: StoreDatabase, lane: Lane, prefix: str) -> list[Che
         f'SELECT o.group_id, o."offset", l.next_id FROM "{name}" o JOIN hermes_lane l ON l.lane = :lane'
         ' WHERE o.priority = :priority AND o."offset" >= l.next_id ORDER BY o.group_id',
         lane=lane.number,
-        priority=lane.priority.word,
+        priority=lane.priority.label,
     )
     return [
-        CheckFinding(name, f"group {group} has read {lane.priority.word} up to {offset:,}, there are {next_id - 1:,}")
+        CheckFinding(name, f"group {group} has read {lane.priority.label} up to {offset:,}, there are {next_id - 1:,}")
         for group, offset, next_id in rows
     ]
 
@@ -160,7 +160,7 @@ async def _ranges(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
         ' WHERE r."end" >= l.next_id OR r."start" < 1 OR r.priority <> :priority ORDER BY r.id',
         topic=lane.topic,
         part=lane.part,
-        priority=lane.priority.word,
+        priority=lane.priority.label,
     )
     told = [
         CheckFinding(lane.table, f"row {number:,} resends {start:,} to {end:,} of {word}, there are {next_id - 1:,}")
@@ -188,7 +188,7 @@ async def _keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
             " WHERE k.priority = :priority AND k.id >= l.first_id AND m.id IS NULL AND k.ref_key > :after"
             + (" AND k.ref_key <= :upto" if until is not None else ""),
             lane=lane.number,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
             after=after,
             **({"upto": until} if until is not None else {}),
         )
@@ -196,7 +196,7 @@ async def _keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]:
         examples += [
             CheckFinding(
                 name,
-                f"key {bytes(key).decode(errors='replace')!r} points at {lane.priority.word} {number:,},"
+                f"key {bytes(key).decode(errors='replace')!r} points at {lane.priority.label} {number:,},"
                 " which is not there",
             )
             for key, number in rows[: FINDINGS_SHOWN_MAX - len(examples)]

@@ -153,7 +153,7 @@ async def _wanted_from(
     ((offset,),) = await database.fetch(
         f'SELECT MIN("offset") FROM "{table_name("offset", lane.topic, lane.part)}"'
         " WHERE priority = :priority AND updated_at >= :since",
-        priority=lane.priority.word,
+        priority=lane.priority.label,
         since=silent_since,
     )
     wanted = next_id if offset is None else min(next_id, int(offset) + 1)
@@ -164,7 +164,7 @@ async def _wanted_from(
         f'SELECT MIN(r."start") FROM "{resends.table}" r JOIN "{table_name("resend_offset", lane.topic, lane.part)}" o'
         ' ON r.id > o."offset" AND (r.group_id IS NULL OR r.group_id = o.group_id)'
         ' WHERE o.priority = :priority AND (o.updated_at >= :since OR r."timestamp" >= :since)',
-        priority=lane.priority.word,
+        priority=lane.priority.label,
         since=silent_since,
     )
     return wanted if start is None else min(wanted, int(start))
@@ -242,7 +242,7 @@ async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> in
     """In the order of the keys, which is the only one the table has."""
     name = table_name("key", lane.topic, lane.part)
     own = "priority = :priority AND id < :first"
-    values = {"priority": lane.priority.word, "first": first_id}
+    values = {"priority": lane.priority.label, "first": first_id}
     after, gone = b"", 0
     while True:
         found = await database.fetch(
@@ -269,7 +269,7 @@ async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> in
 async def _delete_one_key(database: StoreDatabase, name: str, key: bytes, lane: Lane, first_id: int) -> int:
     """A key may be that of every message there is."""
     own = f'"{name}" WHERE ref_key = :key AND priority = :priority AND id < :first'
-    values = {"key": key, "priority": lane.priority.word}
+    values = {"key": key, "priority": lane.priority.label}
     gone = 0
     while True:
         found = await database.fetch(

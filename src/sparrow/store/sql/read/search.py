@@ -42,7 +42,7 @@ async def by_key(
             (
                 f'FROM "{table_name("key", lane.topic, lane.part)}" k JOIN "{lane.table}" m ON m.id = k.id'
                 " WHERE k.ref_key = :key AND k.priority = :priority",
-                {"priority": lane.priority.word},
+                {"priority": lane.priority.label},
             ),
         )
         for way, more in ways:

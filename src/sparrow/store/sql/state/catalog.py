@@ -157,7 +157,7 @@ class StoreCatalog:
                 for kind, priorities in _lanes_of(topic):
                     for priority in priorities:
                         await insert_if_absent(
-                            database, "hermes_lane", topic=spelled, part=part, kind=kind, priority=priority.word
+                            database, "hermes_lane", topic=spelled, part=part, kind=kind, priority=priority.label
                         )
         await database.execute(
             "UPDATE hermes_topic SET state = 'active', parts = :parts, options = :options WHERE topic = :topic",

@@ -278,4 +278,4 @@ class CommittedOffsets:
 
 
 def _place(lane: Lane, group: str) -> _Place:
-    return _Place(table_name("offset", lane.topic, lane.part), group, lane.priority.word)
+    return _Place(table_name("offset", lane.topic, lane.part), group, lane.priority.label)

@@ -54,7 +54,7 @@ class ResendRanges:
                     group_id=group,
                     first=first,
                     last=last,
-                    priority=lane.priority.word,
+                    priority=lane.priority.label,
                     now=self._now_ms(),
                     token=token,
                 )
@@ -71,7 +71,7 @@ class ResendRanges:
             table_name("resend_offset", lane.topic, lane.part),
             group_id=group,
             offset=next_id - 1,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
             updated_at=self._now_ms(),
         )
 
@@ -99,7 +99,7 @@ class ResendRanges:
             f'SELECT "offset" FROM "{table_name("resend_offset", lane.topic, lane.part)}"'
             " WHERE group_id = :group_id AND priority = :priority",
             group_id=group,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
         )
         return found[0][0] if found else None
 
@@ -112,7 +112,7 @@ class ResendRanges:
                 row=row,
                 now=self._now_ms(),
                 group_id=group,
-                priority=lane.priority.word,
+                priority=lane.priority.label,
             )
             > 0
         )
@@ -126,7 +126,7 @@ class ResendRanges:
         """Groups that were opened on a lane."""
         found = await self._database.fetch(
             f'SELECT group_id FROM "{table_name("resend_offset", lane.topic, lane.part)}" WHERE priority = :priority',
-            priority=lane.priority.word,
+            priority=lane.priority.label,
         )
         return [group for (group,) in found]
 
