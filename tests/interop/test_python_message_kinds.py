@@ -135,7 +135,7 @@ async def test_a_message_comes_again_is_buried_and_sent_again(stage: Stage) -> N
     async with Admin(stage.name_servers) as admin, stage.consumer() as consumer:
         await consumer.subscribe(stage.topic)
         await consumer.start(handle, workers=1)
-        await consumer.shared()
+        await consumer.context()
         (sent,) = await stage.put(["stubborn"])
         await eventually(lambda: len(inbox.messages) == 2, within_s=PATIENCE_S + 30)
         letters: list[StoredMessage] = []
