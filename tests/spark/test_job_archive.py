@@ -34,7 +34,7 @@ QUEUES, ROWS = 3, 200
 @pytest.fixture
 def platform() -> Iterator[RunningPlatform]:
     """Its segments expire at once, as far as they are archived."""
-    with run_platform(log=TINY_LOG | {"retention_waits_for": archive.GROUP}) as started:
+    with run_platform(log=TINY_LOG | {"retention_waits_for": archive.ARCHIVE_GROUP}) as started:
         make_topic(started, "orders", QUEUES)
         for number in range(ROWS):
             for queue_id in range(QUEUES):

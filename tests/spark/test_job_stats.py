@@ -18,8 +18,8 @@ from sparrow.cli.main import app
 from sparrow.client.retry import RetryLater
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Message, StoredMessage
-from sparrow.spark.jobs.stats.job import TOPIC, StatsJob, run
-from sparrow.spark.jobs.stats.measures import KEYS, latest_measures
+from sparrow.spark.jobs.stats.job import STATS_TOPIC, StatsJob, run
+from sparrow.spark.jobs.stats.measures import KEY_COLUMNS, latest_measures
 from sparrow.spark.jobs.time_span import JobTimeSpan
 from sparrow.testing import RunningPlatform
 
@@ -52,7 +52,7 @@ def handle(platform: RunningPlatform, topic: str, group: str, count: int) -> Non
         wait_until(lambda: len(seen) >= count, within_s=30)
 
 
-def told(platform: RunningPlatform, topic: str = TOPIC) -> list[Row]:
+def told(platform: RunningPlatform, topic: str = STATS_TOPIC) -> list[Row]:
     """What the topic of statistics says."""
     with client.Admin(platform.name_servers) as admin:
         if topic not in admin.topics():
@@ -68,7 +68,7 @@ def newest(rows: list[Row], kind: str) -> list[Row]:
     """Each measure once, as it was measured last: what whoever reads the topic does."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["measured_ms"]):
-        found[tuple(row.get(f"{name}_ms", row.get(name)) for name in KEYS[kind])] = row
+        found[tuple(row.get(f"{name}_ms", row.get(name)) for name in KEY_COLUMNS[kind])] = row
     return list(found.values())
 
 
@@ -122,7 +122,7 @@ def test_a_span_is_measured_into_parquet_and_a_topic(
     assert (lag["topic"], lag["group"], lag["lag"]) == ("T", "readers", 10)
     assert 0 <= lag["behind_ms"] <= lag["measured_ms"] - before
 
-    kept = {kind: spark.read.parquet(str(folder / kind)) for kind in KEYS}
+    kept = {kind: spark.read.parquet(str(folder / kind)) for kind in KEY_COLUMNS}
     assert {kind: table.count() for kind, table in kept.items()} == measured.rows == Counter(r["kind"] for r in rows)
     assert total(list(measured.recent), topic="T") == 110
 

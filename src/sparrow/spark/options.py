@@ -148,7 +148,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     timeout_ms: int = 30_000
 
 
-CLIENT: tuple[Option, ...] = (
+CLIENT_OPTIONS: tuple[Option, ...] = (
     Option(
         "sparrow.accessKey", "access_key", parse_text, None, "The name of the token that signs the requests.", "none"
     ),
@@ -165,10 +165,10 @@ def select_client_options(given: Mapping[str, str]) -> dict[str, str]:
 def parse_client_options(name_servers: str, given: Mapping[str, str]) -> ClientOptions:
     """From what the user said under `sparrow.`."""
     ours = select_client_options(given)
-    said = parse_options(CLIENT, ours)
-    unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT}
+    said = parse_options(CLIENT_OPTIONS, ours)
+    unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT_OPTIONS}
     if unknown:
-        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT]))
+        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT_OPTIONS]))
     credentials = None
     if said["access_key"] or said["secret_key"]:
         credentials = Credentials(said["access_key"] or "", said["secret_key"] or "")

@@ -26,7 +26,7 @@ from sparrow.model.errors import SparrowError
 from sparrow.spark.pipelines import Pipeline, Sink, Source, Step
 from sparrow.spark.runtime.progress import JobProgress
 
-ORDERS_TOPIC, REVENUE_TOPIC, GROUP = "demo_orders", "demo_revenue", "demo_spark"
+ORDERS_TOPIC, REVENUE_TOPIC, SPARK_GROUP = "demo_orders", "demo_revenue", "demo_spark"
 SHUTDOWN_TIMEOUT_S = 10.0
 """Without a broker Spark might go on trying for a minute."""
 _JAVA_LEAVES_S = 5.0
@@ -64,7 +64,7 @@ def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
                 json="cents bigint",
                 watermark={"store_timestamp": "10 seconds"},
                 # A demo that comes back after days goes on with what retention has left.
-                options={"startingOffsets": "earliest", "groupId": GROUP, "failOnDataLoss": False},
+                options={"startingOffsets": "earliest", "groupId": SPARK_GROUP, "failOnDataLoss": False},
             )
         ],
         steps=[

@@ -38,7 +38,9 @@ def archive(
     every: Annotated[
         str | None, typer.Option(help="Go on, and write what came in each 30s, 1m, ...; else what is there now.")
     ] = None,
-    group: Annotated[str, typer.Option(help="The consumer group that shows how far the archive is.")] = job.GROUP,
+    group: Annotated[
+        str, typer.Option(help="The consumer group that shows how far the archive is.")
+    ] = job.ARCHIVE_GROUP,
     starting: Annotated[
         str, typer.Option(help="Where the first run starts: earliest, latest, or offsets as JSON.")
     ] = "earliest",

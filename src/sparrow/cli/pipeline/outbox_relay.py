@@ -156,7 +156,7 @@ def _columns(messages: Sequence[Message]) -> Any:
 
     from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
     from sparrow.model.message import PROPERTY_KEYS
-    from sparrow.spark.jobs.outbox import PROPERTIES
+    from sparrow.spark.jobs.outbox import PROPERTIES_TYPE
 
     said = [message.properties for message in messages]
     rest = [[pair for pair in each.items() if pair[0] not in (PROPERTY_KEYS, PROPERTY_SHARDING_KEY)] for each in said]
@@ -166,7 +166,7 @@ def _columns(messages: Sequence[Message]) -> Any:
             pa.array([message.body for message in messages], pa.binary()),
             pa.array([each.get(PROPERTY_KEYS) for each in said], pa.string()),
             pa.array([each.get(PROPERTY_SHARDING_KEY) for each in said], pa.string()),
-            pa.array(rest, PROPERTIES),
+            pa.array(rest, PROPERTIES_TYPE),
         ],
         names=["topic", "body", "keys", "sharding_key", "properties"],
     )

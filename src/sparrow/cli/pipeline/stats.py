@@ -24,13 +24,13 @@ from sparrow.model.errors import Refused
 if TYPE_CHECKING:
     from sparrow.spark.jobs.stats.job import StatsResult
 
-TOPIC = "sparrow_stats"
+STATS_TOPIC = "sparrow_stats"
 EXAMPLES = f"""
 Examples:
 
 [bold]sparrow pipeline stats orders --since -1h --parquet ./stats[/bold]
 
-[bold]sparrow pipeline stats orders payments --follow[/bold]   (a live topic {TOPIC}, for the console)
+[bold]sparrow pipeline stats orders payments --follow[/bold]   (a live topic {STATS_TOPIC}, for the console)
 
 [bold]sparrow pipeline stats orders --catch-up --parquet ./stats --no-topic[/bold]   (from cron)
 """
@@ -52,7 +52,7 @@ def stats(
     ] = False,
     every: Annotated[int, typer.Option(help="With --follow: seconds between batches.", min=1)] = 10,
     parquet: Annotated[str | None, typer.Option(help="A folder of tables to add to.")] = None,
-    to: Annotated[str, typer.Option(help="The topic of the measures.")] = TOPIC,
+    to: Annotated[str, typer.Option(help="The topic of the measures.")] = STATS_TOPIC,
     no_topic: Annotated[bool, typer.Option("--no-topic", help="No topic: only Parquet.")] = False,
     no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out what clients traced.")] = False,
     hot_keys: Annotated[int, typer.Option(help="So many keys of each topic and minute.", min=1, max=100)] = 10,

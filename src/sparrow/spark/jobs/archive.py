@@ -25,7 +25,7 @@ from sparrow.spark.source.schema import COLUMN_TYPES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-GROUP = "sparrow_archive"
+ARCHIVE_GROUP = "sparrow_archive"
 INTERVAL_MIN_MS = 1_000
 ARCHIVED_COLUMNS = (
     "body",
@@ -48,7 +48,7 @@ ARCHIVED_COLUMNS = (
 ARCHIVED_SCHEMA = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ARCHIVED_COLUMNS)
 PARTITION_COLUMNS = ("topic", "date", "hour")
 """Columns that are names of folders, not in the files."""
-SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
+ARCHIVE_SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
 """Of an archive. Whoever reads one should say it, or Spark takes a topic named 2024 for a number."""
 
 
@@ -61,7 +61,7 @@ class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     """Instead of topics: those whose whole names match."""
-    group: str = GROUP
+    group: str = ARCHIVE_GROUP
     starting: str = "earliest"
     """Of the first run: `earliest`, `latest`, or offsets as the source takes them."""
     checkpoint: str | None = None
@@ -146,7 +146,7 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """An archive as a table."""
     if not path_exists(spark, path):
         raise Refused(f"there is no archive at {path}")
-    return spark.read.schema(SCHEMA).parquet(path)
+    return spark.read.schema(ARCHIVE_SCHEMA).parquet(path)
 
 
 def _check_checkpoint(spark: SparkSession, archive: ArchiveJob) -> None:

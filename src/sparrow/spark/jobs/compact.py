@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POSITION_COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "store_timestamp")
-TABLE = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
-COPY = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
-KEY = ("topic", "keys")
+TABLE_COLUMNS = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
+TOPIC_COLUMNS = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
+KEY_COLUMNS = ("topic", "keys")
 CURRENT_FILE, PLAN_FILE = "_current", "_planned"
 _VERSIONS_KEPT = 2
 
@@ -120,15 +120,15 @@ def latest_by_key(messages: DataFrame) -> DataFrame:
     """One row for each key of each topic: the newest."""
     from pyspark.sql import functions as F
 
-    columns = [name for name in messages.columns if name not in KEY]
+    columns = [name for name in messages.columns if name not in KEY_COLUMNS]
     in_queue = (
         messages.where(F.length("keys") > 0)
-        .groupBy(*KEY, "broker", "queue_id")
+        .groupBy(*KEY_COLUMNS, "broker", "queue_id")
         .agg(F.max_by(F.struct(*columns), "queue_offset").alias("row"))
     )
     order = F.struct("row.store_timestamp", "row.queue_offset", "row.broker", "row.queue_id")
-    newest = in_queue.groupBy(*KEY).agg(F.max_by("row", order).alias("row"))
-    return newest.select(*KEY, "row.*").select(*messages.columns)
+    newest = in_queue.groupBy(*KEY_COLUMNS).agg(F.max_by("row", order).alias("row"))
+    return newest.select(*KEY_COLUMNS, "row.*").select(*messages.columns)
 
 
 def drop_empty_bodies(rows: DataFrame) -> DataFrame:
@@ -176,7 +176,7 @@ def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOf
     is_copy = compact.to_topic is not None
     return (
         spark.read.format("sparrow")
-        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (COPY if is_copy else TABLE)))
+        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (TOPIC_COLUMNS if is_copy else TABLE_COLUMNS)))
         .options(
             nameserver=compact.name_servers,
             assign=msgspec.json.encode(assign).decode(),

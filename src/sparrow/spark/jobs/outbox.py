@@ -157,5 +157,5 @@ class BulkAppender:
         write_partition([messages], layout, self._options, task, CLIENT_POOL.to(self._options.client))
 
 
-PROPERTIES = pa.map_(pa.string(), pa.string())
-_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES: "map<string,string>"}
+PROPERTIES_TYPE = pa.map_(pa.string(), pa.string())
+_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES_TYPE: "map<string,string>"}

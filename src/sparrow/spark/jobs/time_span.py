@@ -11,7 +11,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.options import parse_client_options, parse_options
 from sparrow.spark.source.metadata import BrokerMetadata
-from sparrow.spark.source.options import SOURCE
+from sparrow.spark.source.options import SOURCE_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,7 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
 def _ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    said = parse_options(SOURCE, {option: text})
+    said = parse_options(SOURCE_OPTIONS, {option: text})
     found: int | None = said["starting_ms"] if option == "startingTimestamp" else said["ending_ms"]
     return found
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
-PYTHON = "spark.pyspark.python"
+PYTHON_KEY = "spark.pyspark.python"
 # As a file of its own: a directory on the class path, where Spark's settings usually lie, would cost the class archive.
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 
@@ -92,7 +92,7 @@ def spark_session(
         "spark.master": master,
         JAVA_OPTIONS_KEY: f"{join_java_options(java_options)} {options.get(JAVA_OPTIONS_KEY, '')}".strip(),
     }
-    with spark_environment(java, cache, python=options.get(PYTHON)):
+    with spark_environment(java, cache, python=options.get(PYTHON_KEY)):
         session = _get_or_create(app_name, {**default_conf(master), **options, **fixed})
     if keep_classes and not archive.is_file():
         build_in_background()

@@ -25,7 +25,7 @@ from sparrow.model.priority import PROPERTY_PRIORITY
 from sparrow.spark.sink.commit_messages import StagedRows
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.ordered_sends import OrderedSends
-from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue, split_by_topic
+from sparrow.spark.sink.queue_selection import ANY_QUEUE, select_queues, sort_by_queue, split_by_topic
 from sparrow.spark.sink.record_encoder import DELAY_PROPERTIES, UNSET_VALUES, split_rows
 from sparrow.spark.sink.write_context import WriteContext
 from sparrow.wire.bodies import QueueRef
@@ -68,7 +68,7 @@ class AtLeastOnceWriter:
             rows = rows.take(order)
         for place, share in shares:
             part = rows.slice(share.start, share.stop - share.start)
-            queue = None if place == ANY else route.write_queues[place]
+            queue = None if place == ANY_QUEUE else route.write_queues[place]
             for batch in encode_batches(
                 part.body,
                 keys=part.keys,
@@ -97,7 +97,7 @@ class AtLeastOnceWriter:
             self._work.link.run(self._producer.open())
         places = select_queues(rows, len(route.write_queues), allows_any_queue=True)
         for place, message in zip(places.tolist(), to_messages(rows, route.topic), strict=True):
-            queue = None if place == ANY else route.write_queues[place]
+            queue = None if place == ANY_QUEUE else route.write_queues[place]
             send = partial(self._producer.send, message, queue=queue)
             lane = ("alone", next(self._alone) if queue is None else queue)
             self._post(lane, len(message.body) + _ALONE_COST_BYTES, send)

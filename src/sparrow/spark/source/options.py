@@ -76,7 +76,7 @@ def _pattern(value: str) -> str:
 
 _times = json_parser(OffsetsByQueue, '{"orders": {"broker-a": {"0": 1767225600000}}}')
 
-SOURCE: tuple[Option, ...] = (
+SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         "nameserver",
         "name_servers",
@@ -261,7 +261,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """What the user said, checked as a whole."""
-        said: dict[str, Any] = parse_options(SOURCE, given)
+        said: dict[str, Any] = parse_options(SOURCE_OPTIONS, given)
         chosen = [name for name in ("subscribe", "pattern", "assign") if said[name] is not None]
         if len(chosen) != 1:
             raise Refused("say exactly one of the options 'subscribe', 'subscribePattern' and 'assign'")

@@ -4,7 +4,7 @@ import pytest
 
 from sparrow import clock
 from sparrow.model.errors import Refused
-from sparrow.spark.source.options import SOURCE, SourceOptions
+from sparrow.spark.source.options import SOURCE_OPTIONS, SourceOptions
 
 LEAST = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 
@@ -64,6 +64,6 @@ def test_sizes_and_durations_have_units() -> None:
 
 def test_every_option_says_what_it_is_for_and_has_a_field() -> None:
     fields = set(SourceOptions.__struct_fields__)
-    for option in SOURCE:
+    for option in SOURCE_OPTIONS:
         assert option.doc.endswith((".", "..."))
         assert option.field in fields

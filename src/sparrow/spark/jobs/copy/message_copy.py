@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 COPY_SINK_NAME = "copies"
 COPIED_COLUMNS = ("properties_raw", "flag", "sys_flag", "born_timestamp", "reconsume_times")
 """What is written as it was read, besides the body."""
-COLUMNS = ("body", *COPIED_COLUMNS, "keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
+READ_COLUMNS = (
+    "body",
+    *COPIED_COLUMNS,
+    "keys",
+    "msg_id",
+    "topic",
+    "broker",
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+)
 """What is read to write a copy, and to choose which."""
 COUNT_COLUMNS = ("keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
 """What is read only to count them."""

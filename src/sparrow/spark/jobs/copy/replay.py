@@ -22,8 +22,8 @@ from sparrow.model.errors import Refused, UnknownGroup
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.jobs.archive import read_archive
 from sparrow.spark.jobs.copy.message_copy import (
-    COLUMNS,
     COUNT_COLUMNS,
+    READ_COLUMNS,
     CopyResult,
     CopyTarget,
     check_any_selected,
@@ -87,7 +87,7 @@ def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, told: 
     check_any_selected(counts, replay.archive or ", ".join(replay.selection.topics))
     if replay.to_group is not None:
         _check_group(replay, replay.to_group)
-    messages = read_selected(spark, replay, COLUMNS)
+    messages = read_selected(spark, replay, READ_COLUMNS)
     raw = replay_properties(replay.key, to_group=replay.to_group is not None)
     return copy_messages(
         spark, messages, counts, replay.target, told=told, raw=raw, one_queue=replay.to_group is not None

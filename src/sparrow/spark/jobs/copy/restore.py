@@ -12,7 +12,7 @@ import msgspec
 
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import read_archive
-from sparrow.spark.jobs.copy.message_copy import COLUMNS, CopyResult, CopyTarget, copy_messages, count_by_queue
+from sparrow.spark.jobs.copy.message_copy import READ_COLUMNS, CopyResult, CopyTarget, copy_messages, count_by_queue
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
 from sparrow.spark.runtime.filesystem import derive_job_key
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
@@ -60,4 +60,4 @@ def run(spark: SparkSession, restore: RestoreJob, *, dry_run: bool = False, told
 
 
 def read_selected(spark: SparkSession, restore: RestoreJob) -> DataFrame:
-    return select_messages(read_archive(spark, restore.path), restore.selection).select(*COLUMNS)
+    return select_messages(read_archive(spark, restore.path), restore.selection).select(*READ_COLUMNS)

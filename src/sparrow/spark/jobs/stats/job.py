@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TOPIC = "sparrow_stats"
+STATS_TOPIC = "sparrow_stats"
 WATERMARK_DELAY = "10 minutes"
 """How long a stream waits for a queue whose messages come late."""
 INTERVAL_MIN_S = 1
@@ -60,7 +60,7 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
     """Of streams, only its beginning, and only at their first start."""
     traces: bool = True
     parquet: str | None = None
-    topic: str | None = TOPIC
+    topic: str | None = STATS_TOPIC
     hot_keys: int = 10
     checkpoint: str | None = None
     """Where streams keep their progress; None: a span."""
