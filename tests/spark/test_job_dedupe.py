@@ -54,7 +54,7 @@ def test_repeats_are_dropped_across_batches_and_runs_and_the_rest_keeps_its_orde
         by="properties['order']",
         in_order=True,
         large_state=True,
-        rows_a_batch=20,
+        batch_rows_max=20,
     )
     done = run(spark, arguments)
     assert (done.read, done.dropped) == (47, 10)

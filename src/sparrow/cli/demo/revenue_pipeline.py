@@ -40,7 +40,7 @@ class SparkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: Literal["starting", "running", "failed"]
     rows: int = 0
     """Orders read in this run."""
-    behind: int | None = None
+    lag: int | None = None
     """Orders that are there and not yet read."""
     why: str = ""
     """One line: what failed, and what to do."""
@@ -115,7 +115,7 @@ def _run(pipeline: Pipeline, say: StatusCallback) -> None:
     spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SPARK_CONF, quick_start=True)
     gateway = spark.sparkContext._gateway
     try:
-        run_pipeline(spark, pipeline, told=lambda done: say(_word(done)))
+        run_pipeline(spark, pipeline, on_progress=lambda done: say(_word(done)))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         spark.stop()
@@ -127,7 +127,7 @@ def _run(pipeline: Pipeline, say: StatusCallback) -> None:
 
 
 def _word(done: JobProgress) -> SparkStatus:
-    return SparkStatus(state="running", rows=done.rows, behind=done.behind)
+    return SparkStatus(state="running", rows=done.rows, lag=done.lag)
 
 
 def one_line_error(failure: Exception) -> str:

@@ -62,8 +62,8 @@ class BulkRelay:
             bus.settings = bus.shared.settings = settings
             bus.shared.use(replace(bus.shared.sql, writes_progress_states=False))
             patience_ms = int(settings.send_timeout_s * 1_000 / 2)
-            posting = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
-            transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)
+            appender = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
             bus.shared.transport = transport
             relay = EventRelay(bus.shared)
             try:
@@ -119,13 +119,13 @@ class BulkTransport:
     each event what became of it.
     """
 
-    def __init__(self, name_servers: str, posting: BulkAppender, *, form: str, version: str) -> None:
+    def __init__(self, name_servers: str, appender: BulkAppender, *, form: str, version: str) -> None:
         with bus_extra_required():
             from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
         self._form, self._version = form, version
         self._one_by_one = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
-        self._posting = posting
+        self._appender = appender
 
     def check_name(self, name: str) -> None:
         self._one_by_one.check_name(name)
@@ -138,7 +138,7 @@ class BulkTransport:
 
         try:
             messages = [to_message(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
-            await asyncio.to_thread(lambda: self._posting.post(_columns(messages)))
+            await asyncio.to_thread(lambda: self._appender.append(_columns(messages)))
         except Refused:
             await self._one_by_one.open()
             return await self._one_by_one.send(envelopes)

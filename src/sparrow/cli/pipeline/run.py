@@ -33,8 +33,8 @@ def run(file: PipelineFile, master: Master = None, conf: Conf = None) -> None:
     from sparrow.spark.pipelines.runner import run_pipeline
 
     pipeline = load(file)
-    with show_progress(pipeline.name) as told:
-        done = run_pipeline(_session(pipeline, master, conf), pipeline, told=told)
+    with show_progress(pipeline.name) as on_progress:
+        done = run_pipeline(_session(pipeline, master, conf), pipeline, on_progress=on_progress)
     typer.echo(f"{pipeline.name}: {done.rows:,} rows read, {done.sinks} sink(s) written")
 
 

@@ -82,18 +82,18 @@ def stats(
         name_servers=name_server,
         topics=tuple(topic),
         groups=tuple(group or ()),
-        span=JobTimeSpan.of(since, until),
+        span=JobTimeSpan.parse(since, until),
         traces=not no_traces,
         parquet=parquet,
         topic=output,
         hot_keys=hot_keys,
         checkpoint=place,
-        every_s=every if follow else None,
+        interval_s=every if follow else None,
         options=parse_pairs("--option", option),
     )
-    with show_progress("stats") as told:
+    with show_progress("stats") as on_progress:
         spark = open_session("stats", master, parse_pairs("--conf", conf))
-        measured = job.run(spark, arguments, told=told)
+        measured = job.run(spark, arguments, on_progress=on_progress)
     if measured.recent:
         Console().print(minutes_table(measured))
     typer.echo(", ".join(f"{count:,} rows of {kind}" for kind, count in measured.rows.items()) or "nothing to measure")

@@ -88,7 +88,7 @@ class CompactResult(msgspec.Struct, frozen=True):
     version: int
 
 
-def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> CompactResult:
+def run(spark: SparkSession, compact: CompactJob, *, on_progress: ProgressCallback) -> CompactResult:
     """Bring the table, or the topic, up to what the topics hold now."""
     current = _said(spark, join_path(compact.path, CURRENT_FILE)) or TableVersion(0, {})
     ranges, planned = _plan(spark, compact, current)
@@ -97,7 +97,7 @@ def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> 
         there = _known(spark, compact, current)
         return CompactResult(0, there.count() if there is not None else 0, current.number)
     news = read_new_messages(spark, compact, ranges)
-    with watch_job(spark, told, what="compact"):
+    with watch_job(spark, on_progress, what="compact"):
         if compact.to_topic is None:
             keys = _write_table(spark, compact, news, current, planned)
         else:
@@ -145,9 +145,9 @@ RangesOfQueues = dict[QueueRef, tuple[int, int]]
 def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tuple[RangesOfQueues, TableVersion]:
     """What the next version is made of. A plan that was made before and not carried out is kept to."""
     which = {"subscribe": ",".join(compact.topics)} if compact.topics else {"subscribePattern": str(compact.pattern)}
-    options = SourceOptions.of({**which, "nameserver": compact.name_servers, **compact.options})
-    heads = fetch_extents(options, open_metadata(options), is_fresh=True)
-    ends = {format_queue_name(queue): head.end for queue, head in heads.items()}
+    options = SourceOptions.parse({**which, "nameserver": compact.name_servers, **compact.options})
+    extents = fetch_extents(options, open_metadata(options), is_fresh=True)
+    ends = {format_queue_name(queue): extent.end for queue, extent in extents.items()}
     planned = _said(spark, join_path(compact.path, PLAN_FILE))
     if planned is None or planned.number != current.number + 1:
         planned = TableVersion(current.number + 1, current.next | ends)
@@ -155,10 +155,10 @@ def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tu
     else:
         is_new = False
     ranges = {}
-    for queue, head in heads.items():
+    for queue, extent in extents.items():
         name = format_queue_name(queue)
         if name in planned.next:
-            ranges[queue] = (current.next.get(name, head.first), planned.next[name])
+            ranges[queue] = (current.next.get(name, extent.first), planned.next[name])
     if is_new and any(start < end for start, end in ranges.values()):
         replace_text(spark, join_path(compact.path, PLAN_FILE), msgspec.json.encode(planned).decode())
     return ranges, planned

@@ -44,16 +44,16 @@ class ForwardJob(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     group: str | None = None
     """Shows how far the job is."""
-    starting: str = "earliest"
+    starting_offsets: str = "earliest"
     """Of the first run: `earliest`, `latest`, `group:NAME`, or JSON."""
     where: str | None = None
     """SQL over the source's columns; what does not fit stays behind."""
     tags: str | None = None
     by: str | None = None
     """SQL for the key that keeps its order, in place of the sharding key or else the keys."""
-    every_s: float | None = None
+    interval_s: float | None = None
     """Go on for ever, and look so often; None: up to what is there now."""
-    rows_a_batch: int = 1_000_000
+    batch_rows_max: int = 1_000_000
     target_queues: int = 16
     """On each broker, of a target that is not there yet."""
     options: dict[str, str] = {}
@@ -66,7 +66,9 @@ class ForwardResult(msgspec.Struct, frozen=True):
     """None: too many batches to know."""
 
 
-def run(spark: SparkSession, arguments: ForwardJob, *, told: ProgressCallback = lambda done: None) -> ForwardResult:
+def run(
+    spark: SparkSession, arguments: ForwardJob, *, on_progress: ProgressCallback = lambda done: None
+) -> ForwardResult:
     """Forward what there is; with `every_s`, whatever comes."""
     check_topics(arguments.sources, arguments.target)
     with translate_spark_errors():
@@ -75,8 +77,8 @@ def run(spark: SparkSession, arguments: ForwardJob, *, told: ProgressCallback = 
             (*FORWARDED_COLUMNS, *columns_in_sql(arguments.where, arguments.by)),
             nameserver=arguments.name_servers,
             subscribe=",".join(arguments.sources),
-            startingOffsets=arguments.starting,
-            maxOffsetsPerTrigger=str(arguments.rows_a_batch),
+            startingOffsets=arguments.starting_offsets,
+            maxOffsetsPerTrigger=str(arguments.batch_rows_max),
             # One task a queue, whatever its length: two would be written side by side.
             maxRecordsPerPartition="0",
             targetRowsPerTask="0",
@@ -89,10 +91,10 @@ def run(spark: SparkSession, arguments: ForwardJob, *, told: ProgressCallback = 
             to_forwarded_rows(read, where=arguments.where, by=arguments.by),
             name=f"forward-{arguments.target}",
             checkpoint=arguments.checkpoint,
-            every_s=arguments.every_s,
+            interval_s=arguments.interval_s,
             options=topic_sink_options(arguments),
         )
-    done = follow_query(query, told)
+    done = follow_query(query, on_progress)
     return ForwardResult(done.rows, rows_written(query, done))
 
 
@@ -172,7 +174,7 @@ def write_stream(
     *,
     name: str,
     checkpoint: str,
-    every_s: float | None,
+    interval_s: float | None,
     options: Mapping[str, str],
     arranged: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
@@ -180,13 +182,13 @@ def write_stream(
 
     `arranged`: what is done with each micro-batch before it is written; a stream cannot be sorted, its batches can.
     """
-    if every_s is not None and every_s < INTERVAL_MIN_S:
-        raise Refused(f"a stream that looks every {every_s} s would do little else: say {INTERVAL_MIN_S} s or more")
+    if interval_s is not None and interval_s < INTERVAL_MIN_S:
+        raise Refused(f"a stream that looks every {interval_s} s would do little else: say {INTERVAL_MIN_S} s or more")
     writer = rows.writeStream.queryName(name).option("checkpointLocation", checkpoint)
-    if every_s is None:
+    if interval_s is None:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=f"{every_s} seconds")
+        writer = writer.trigger(processingTime=f"{interval_s} seconds")
     if arranged is None:
         return writer.format("sparrow").options(**options).start()
 

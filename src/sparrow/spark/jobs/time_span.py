@@ -28,7 +28,7 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
             raise Refused(f"the time ends at {self.until_ms} ms, before it begins at {self.since_ms} ms")
 
     @classmethod
-    def of(cls, since: str | None, until: str | None) -> JobTimeSpan:
+    def parse(cls, since: str | None, until: str | None) -> JobTimeSpan:
         """Milliseconds since 1970, ISO time, or relative: `-10m`."""
         return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
 
@@ -66,4 +66,4 @@ def read_time_span(
 
 def open_broker_metadata(name_servers: str, options: Mapping[str, str]) -> BrokerMetadata:
     """What the driver asks brokers itself."""
-    return BrokerMetadata(CLIENT_POOL.to(parse_client_options(name_servers, options)))
+    return BrokerMetadata(CLIENT_POOL.get(parse_client_options(name_servers, options)))

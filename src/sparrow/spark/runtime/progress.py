@@ -32,7 +32,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int = 0
     """Read so far, in this run."""
-    behind: int | None = None
+    lag: int | None = None
     """Messages that are there and not yet read, where the source tells."""
     tasks: int = 0
     """Of Spark's tasks, those that are finished."""
@@ -50,7 +50,7 @@ class JobFailed(SparrowError):
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
+def follow_query(query: StreamingQuery, on_progress: ProgressCallback) -> JobProgress:
     """Wait until a query ends, and tell of each of its batches. Interrupted, the query is stopped first."""
     heard, done = "", JobProgress()
 
@@ -59,7 +59,7 @@ def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
         for progress in query.recentProgress:  # the last hundred; one is of the time at which its batch began
             if progress.timestamp > heard:
                 heard, done = progress.timestamp, _after(done, progress)
-                told(done)
+                on_progress(done)
 
     try:
         with translate_spark_errors(), interrupt_requested() as is_asked:
@@ -75,15 +75,13 @@ def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
 
 
 def _after(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
-    return JobProgress(rows=done.rows + progress.numInputRows, behind=query_lag(progress))
+    return JobProgress(rows=done.rows + progress.numInputRows, lag=query_lag(progress))
 
 
 def query_lag(progress: StreamingQueryProgress) -> int | None:
     """What the topics of a query hold behind the end of its last batch; None: no topic told."""
     counts = [
-        behind
-        for source in progress.sources
-        if (behind := lag_between(source.endOffset, source.latestOffset)) is not None
+        lag for source in progress.sources if (lag := lag_between(source.endOffset, source.latestOffset)) is not None
     ]
     return sum(counts) if counts else None
 
@@ -110,7 +108,7 @@ def _places(said: str | None) -> Mapping[str, int] | None:
 
 
 @contextmanager
-def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
+def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
     """Tell of the tasks of whatever runs inside, and stop it when it is interrupted."""
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
@@ -122,7 +120,7 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
             for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
                 if stage is not None:
                     tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
-        told(JobProgress(tasks=tasks, tasks_total=total))
+        on_progress(JobProgress(tasks=tasks, tasks_total=total))
 
     def watch(is_asked: Callable[[], bool]) -> None:
         while not is_over.wait(POLL_INTERVAL_S):

@@ -101,7 +101,7 @@ class MessageRows(msgspec.Struct, frozen=True):
         first, taken = (self.first + at, None) if self.taken is None else (self.first, self.taken[at : at + count])
         return self._each(lambda column: column.slice(at, count), first, taken)
 
-    def number_of(self, at: int) -> int:
+    def row_number(self, at: int) -> int:
         """Which row of its partition one is."""
         return self.first + int(at if self.taken is None else self.taken[at])
 

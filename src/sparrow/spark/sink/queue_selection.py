@@ -41,7 +41,7 @@ def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = Fa
         if (is_wrong := is_given & ((given < 0) | (given >= queues))).any():
             at = int(is_wrong.argmax())
             raise Refused(
-                f"row {rows.number_of(at)} of its partition wants queue {given[at]}; "
+                f"row {rows.row_number(at)} of its partition wants queue {given[at]}; "
                 f"its topic has {queues} to write to, 0 to {queues - 1}"
             )
         places[is_given] = given[is_given]

@@ -97,7 +97,7 @@ class Projection(NamedTuple):
     kafka: bool
     schema: pa.Schema
 
-    def batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
+    def to_batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
         """The columns that Spark expects, of records of one queue."""
         arrays = [self._column(name, decoded, queue) for name in self.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -122,11 +122,11 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda done: None) -> AuditReport:
+def run(spark: SparkSession, audit: AuditJob, *, on_progress: ProgressCallback = lambda done: None) -> AuditReport:
     from pyspark.sql import functions as F
 
     notes = _checked(audit)
-    with watch_job(spark, told, what="audit"):
+    with watch_job(spark, on_progress, what="audit"):
         messages = sides.with_match_id(_read(spark, audit, audit.topics, sides.stored_schema(audit.match)), audit.match)
         traces = explode_records(_read(spark, audit, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, **_EVERY_TAG))
         rows = judge_ids(
@@ -142,7 +142,7 @@ def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda
                 hours.write.mode("overwrite").parquet(join_path(audit.parquet, "hours"))
                 findings.write.mode("overwrite").parquet(join_path(audit.parquet, "findings"))
             few = sample_ids(findings, audit.ids_max)
-            told_hours = _millis(hours).orderBy("topic", "group", "hour").collect()
+            hour_rows = _millis(hours).orderBy("topic", "group", "hour").collect()
             ids = {
                 (row.topic, row.group, row.hour, row.finding): tuple(row.ids)
                 for row in _millis(few).collect()  # at most `ids_max` for each line of the report
@@ -154,7 +154,7 @@ def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda
         finally:
             rows.unpersist()
     return AuditReport(
-        hours=tuple(_hour(row, ids) for row in told_hours),
+        hours=tuple(_hour(row, ids) for row in hour_rows),
         without_id=(left_out.without_id or 0) // max(1, len(audit.groups)),  # each group has a row
         elsewhere=left_out.elsewhere,
         notes=tuple(notes),
@@ -208,8 +208,8 @@ def _checked(audit: AuditJob) -> list[str]:
             f"there are no traces to tell what was {' and '.join(traced)}: open clients with trace=True, or give "
             f"tables of ids; --sent none leaves out what was sent"
         )
-    heads = places.heads(audit.topics, is_fresh=True, without_absent=False)
-    eaten = sorted({queue.topic for queue, head in heads.items() if head.first > 0})
+    extents = places.extents(audit.topics, is_fresh=True, without_absent=False)
+    eaten = sorted({queue.topic for queue, extent in extents.items() if extent.first > 0})
     if eaten and audit.span.since_ms is None:
         return [f"retention has taken the oldest messages of {', '.join(eaten)}: say since when, or they seem missing"]
     return []

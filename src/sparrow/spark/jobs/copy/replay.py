@@ -78,9 +78,9 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
         return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
 
 
-def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, told: ProgressCallback) -> CopyResult:
+def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, on_progress: ProgressCallback) -> CopyResult:
     """Replay it; `dry_run` only counts."""
-    with watch_job(spark, told, what="count"):
+    with watch_job(spark, on_progress, what="count"):
         counts = count_by_queue(read_selected(spark, replay, COUNT_COLUMNS))
     if dry_run:
         return CopyResult(counts, 0)
@@ -90,14 +90,14 @@ def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, told: 
     messages = read_selected(spark, replay, READ_COLUMNS)
     raw = replay_properties(replay.key, to_group=replay.to_group is not None)
     return copy_messages(
-        spark, messages, counts, replay.target, told=told, raw=raw, one_queue=replay.to_group is not None
+        spark, messages, counts, replay.target, on_progress=on_progress, raw=raw, one_queue=replay.to_group is not None
     )
 
 
 def _check_group(replay: ReplayJob, group: str) -> None:
     """A retry topic of a name with a mistake in it would be made, and nobody would read it."""
-    link = CLIENT_POOL.to(parse_client_options(replay.name_servers, select_client_options(replay.options)))
-    if group not in link.run(Admin(session=link.session).groups()):
+    client = CLIENT_POOL.get(parse_client_options(replay.name_servers, select_client_options(replay.options)))
+    if group not in client.run(Admin(session=client.session).groups()):
         raise UnknownGroup(group)
 
 

@@ -64,7 +64,7 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
     hot_keys: int = 10
     checkpoint: str | None = None
     """Where streams keep their progress; None: a span."""
-    every_s: int | None = None
+    interval_s: int | None = None
     """Streams that go on for ever; None: up to what is there now."""
     options: dict[str, str] = {}
     """Of the client, `sparrow.*`."""
@@ -74,9 +74,9 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused("say which topics to measure")
         if self.parquet is None and self.topic is None:
             raise Refused("say where the measures should go: a folder, a topic, or both")
-        if self.every_s is not None and self.checkpoint is None:
+        if self.interval_s is not None and self.checkpoint is None:
             raise Refused("a stream without a checkpoint would begin anew at every start: name one")
-        if self.every_s is not None and self.every_s < INTERVAL_MIN_S:
+        if self.interval_s is not None and self.interval_s < INTERVAL_MIN_S:
             raise Refused(f"say {INTERVAL_MIN_S} s or more: a stream that looks more often is busy with looking")
         if self.checkpoint is not None and self.span.until_ms is not None:
             raise Refused("a stream has no end: leave out until when, or the checkpoint")
@@ -89,16 +89,16 @@ class StatsResult(msgspec.Struct, frozen=True):
     """Of a span: its last minutes, by topic."""
 
 
-def run(spark: SparkSession, stats: StatsJob, *, told: ProgressCallback = lambda done: None) -> StatsResult:
+def run(spark: SparkSession, stats: StatsJob, *, on_progress: ProgressCallback = lambda done: None) -> StatsResult:
     out = StatsOutput(spark, stats)
     if stats.checkpoint is None:
-        with watch_job(spark, told, what="stats"):
+        with watch_job(spark, on_progress, what="stats"):
             recent = _measure_span(spark, stats, out)
         return StatsResult(out.written, recent)
     with translate_spark_errors():
         queries = _start(spark, stats, out)
-    follow_queries(queries, told)
-    if stats.every_s is None:
+    follow_queries(queries, on_progress)
+    if stats.interval_s is None:
         with translate_spark_errors():
             out.write(LAG_KIND, _lag(spark, stats))
     return StatsResult(out.written)
@@ -179,10 +179,10 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
 
         writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG_KIND else "append")
         writer = writer.option("checkpointLocation", join_path(stats.checkpoint or "", kind))
-        if stats.every_s is None:
+        if stats.interval_s is None:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{stats.every_s} seconds")
+            writer = writer.trigger(processingTime=f"{stats.interval_s} seconds")
         begun.append(writer.foreachBatch(shorten_batch_errors(write)).start())
 
     try:
@@ -196,7 +196,7 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
             calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces))
             found = measures.measure_calls(calls)
             start(TRACES_KIND, found, lambda batch: _of_topics(spark, stats, batch))
-        if stats.every_s is not None:
+        if stats.interval_s is not None:
             # Lag changes while nothing is sent: a stream of its own that always has something new, the time.
             ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
             start(LAG_KIND, ticks, lambda batch: _lag(spark, stats))
@@ -216,18 +216,18 @@ def _stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema:
             "startingOffsetsByTimestampStrategy": "latest",
         }
     else:
-        options["startingOffsets"] = "latest" if stats.every_s is not None else "earliest"
+        options["startingOffsets"] = "latest" if stats.interval_s is not None else "earliest"
     return spark.readStream.format("sparrow").schema(schema).options(**options, **stats.options).load()
 
 
-def follow_queries(queries: Sequence[StreamingQuery], told: ProgressCallback) -> None:
+def follow_queries(queries: Sequence[StreamingQuery], on_progress: ProgressCallback) -> None:
     """Wait until all have ended. When one fails, or we are interrupted, the others are stopped."""
     parts = [JobProgress() for _ in queries]
 
     def follow_one(place: int) -> None:
         def tell(done: JobProgress) -> None:
             parts[place] = done
-            told(JobProgress(rows=sum(part.rows for part in parts), behind=sum(part.behind or 0 for part in parts)))
+            on_progress(JobProgress(rows=sum(part.rows for part in parts), lag=sum(part.lag or 0 for part in parts)))
 
         follow_query(queries[place], tell)
 
