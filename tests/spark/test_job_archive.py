@@ -21,7 +21,8 @@ from sparrow.spark.jobs.archive import ArchiveJob
 from sparrow.spark.jobs.copy import restore
 from sparrow.spark.jobs.copy.restore import RestoreJob
 from sparrow.spark.jobs.copy.selection import MessageSelection
-from sparrow.spark.runtime.progress import JobFailed, JobProgress
+from sparrow.spark.runtime.progress import JobProgress
+from sparrow.spark.runtime.spark_errors import JobFailed
 from sparrow.testing.platform import RunningPlatform, run_platform
 from sparrow.wire.compression import Compression, compress
 from sparrow.wire.record import pack_host

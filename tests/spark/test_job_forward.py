@@ -14,7 +14,8 @@ from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
 from sparrow.model.errors import Refused, SparrowError
-from sparrow.spark.jobs.forward import ForwardJob, columns_in_sql, run
+from sparrow.spark.jobs.forward import ForwardJob, run
+from sparrow.spark.jobs.topic_streams import columns_in_sql
 from sparrow.testing.platform import RunningPlatform
 from sparrow.wire.properties import VALUE_SEPARATOR
 

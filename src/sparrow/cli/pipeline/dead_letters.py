@@ -61,7 +61,7 @@ def dead_letters(
 
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dead_letters as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     arguments = job.DeadLettersJob(
         name_servers=name_servers,

@@ -63,7 +63,7 @@ def dedupe(
     """Copy a topic without the messages that were sent twice, exactly once. Run it again and it goes on."""
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import dedupe as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     if (archive is None) == (not source):
         raise typer.BadParameter("say which topics to read, or --archive FOLDER")

@@ -60,7 +60,7 @@ def forward(
     """Forward messages to another topic, exactly once, in order for each key. Run it again and it goes on."""
     from sparrow.cli.pipeline.progress_bar import show_progress
     from sparrow.spark.jobs import forward as job
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
 
     place = str(checkpoint or default_checkpoint_path("forward", [name_servers, sorted(source), to, where, tags, by]))
     arguments = job.ForwardJob(

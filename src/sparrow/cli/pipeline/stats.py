@@ -65,9 +65,9 @@ def stats(
 ) -> None:
     """Measure topics and what clients do with them, into Parquet tables and a topic."""
     # Late: they load NumPy and Arrow, which no other verb should wait for.
+    from sparrow.spark.jobs.job_keys import default_checkpoint_path
     from sparrow.spark.jobs.stats import job
     from sparrow.spark.jobs.time_span import JobTimeSpan
-    from sparrow.spark.runtime.filesystem import default_checkpoint_path
 
     if follow and catch_up:
         raise Refused("--follow and --catch-up exclude each other: one goes on for ever, the other leaves")

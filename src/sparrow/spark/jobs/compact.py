@@ -20,16 +20,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.options import select_client_options
-from sparrow.spark.runtime.filesystem import (
-    derive_job_key,
-    join_path,
-    list_names,
-    path_exists,
-    read_text,
-    remove_path,
-    replace_text,
-)
+from sparrow.spark.runtime.filesystem import join_path, list_names, path_exists, read_text, remove_path, replace_text
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.metadata import fetch_extents, open_metadata
 from sparrow.spark.source.offset_resolution import format_queue_name

@@ -19,7 +19,7 @@ import msgspec
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.client.retry import DELIVERY_STATE_PROPERTIES, DLQ_TOPIC_PREFIX, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.forward import (
+from sparrow.spark.jobs.topic_streams import (
     columns_in_sql,
     extract_property,
     read_stream,
@@ -27,7 +27,8 @@ from sparrow.spark.jobs.forward import (
     topic_schema,
     write_stream,
 )
-from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import PARTITION_COLUMNS, read_archive
-from sparrow.spark.jobs.forward import (
+from sparrow.spark.jobs.topic_streams import (
     FORWARDED_COLUMNS,
     check_topics,
     columns_in_sql,
@@ -29,7 +29,8 @@ from sparrow.spark.jobs.forward import (
     topic_sink_options,
     write_stream,
 )
-from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -11,15 +11,8 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import sinks as pipelines_sinks
 from sparrow.spark.pipelines.definition import Pipeline
 from sparrow.spark.pipelines.frames import build_frames
-from sparrow.spark.runtime.progress import (
-    POLL_INTERVAL_S,
-    JobProgress,
-    ProgressCallback,
-    query_lag,
-    summarize_error,
-    translate_spark_errors,
-    watch_job,
-)
+from sparrow.spark.runtime.progress import POLL_INTERVAL_S, JobProgress, ProgressCallback, query_lag, watch_job
+from sparrow.spark.runtime.spark_errors import summarize_error, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,8 +31,8 @@ from sparrow.spark.jobs.copy.message_copy import (
     count_by_queue,
 )
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.options import parse_client_options, select_client_options
-from sparrow.spark.runtime.filesystem import derive_job_key
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.schema import COLUMN_TYPES
 

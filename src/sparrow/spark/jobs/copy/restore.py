@@ -14,7 +14,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import read_archive
 from sparrow.spark.jobs.copy.message_copy import READ_COLUMNS, CopyResult, CopyTarget, copy_messages, count_by_queue
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
-from sparrow.spark.runtime.filesystem import derive_job_key
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 
 if TYPE_CHECKING:

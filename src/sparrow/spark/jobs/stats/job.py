@@ -29,14 +29,8 @@ from sparrow.spark.jobs.stats.measures import LAG_KIND, MESSAGES_KIND, MINUTE_S,
 from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
 from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
 from sparrow.spark.runtime.filesystem import join_path
-from sparrow.spark.runtime.progress import (
-    JobProgress,
-    ProgressCallback,
-    follow_query,
-    shorten_batch_errors,
-    translate_spark_errors,
-    watch_job,
-)
+from sparrow.spark.runtime.progress import JobProgress, ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import shorten_batch_errors, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
