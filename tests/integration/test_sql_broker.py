@@ -34,6 +34,8 @@ from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.frame import RemotingCommand
 from sparrow.wire.headers import EndTransaction, OffsetResponse, QueueRequest, SendMessageBack
 
+pytestmark = pytest.mark.one_database
+
 ROOT = Path(__file__).parents[2]
 NOT_ON_SQL = ("pop", "log_store", "remoting_frames", "arrow_columns")
 # Of the event bus one is enough: the others differ in their framework, not in what they ask of a broker.

@@ -25,6 +25,8 @@ from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
 
+pytestmark = pytest.mark.one_database
+
 MIDDLE = 1
 """The queue of a topic of one part that messages without a priority go to."""
 COMMIT = 8

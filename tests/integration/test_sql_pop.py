@@ -41,6 +41,8 @@ from sparrow.wire.headers import (
     PopMessageResponse,
 )
 
+pytestmark = pytest.mark.one_database
+
 PARTS = 2
 MIDDLE = (Queue("t", 1), Queue("t", 4))
 """Where messages without a priority go, of each part."""

@@ -51,7 +51,7 @@ def _value(option: Option, text: str | None) -> Any:
     try:
         return option.parse(text.strip())
     except ValueError as cause:
-        raise Refused(f"the option {option.name!r} cannot be {parse_text!r}: {cause}") from cause
+        raise Refused(f"the option {option.name!r} cannot be {text!r}: {cause}") from cause
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+pytestmark = pytest.mark.one_database
+
 SETTINGS = """
 import json, os
 import pymysql

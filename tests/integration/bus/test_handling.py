@@ -26,6 +26,8 @@ from sparrow.bus.transports.spi import Envelope
 
 from .conftest import QUICK, MakeBus
 
+pytestmark = pytest.mark.one_database
+
 INSERT = "INSERT INTO effects VALUES (:what)"
 TWICE = Retry(max=2, backoff=fixed(0))
 GROUP = "cap.queue.shop.v1"

@@ -21,6 +21,8 @@ from sparrow.bus.sql.stored_events import select_events
 from sparrow.bus.telemetry.metrics import metrics
 from sparrow.model.errors import Refused
 
+pytestmark = pytest.mark.one_database
+
 NEVER_AGAIN = {"retry": Retry(max=1), "reenqueue_interval_s": None}
 PUBLISH, SUBSCRIBE = 0, 1
 

@@ -27,6 +27,8 @@ from sparrow.model.errors import IllegalMessage, IllegalName, Refused
 
 from .conftest import MakeBus
 
+pytestmark = pytest.mark.one_database
+
 HANDLES = ("session", "scoped_session", "connection", "async_session", "async_connection", "dbapi")
 
 

@@ -37,6 +37,8 @@ from sparrow.model.errors import ConnectionLost, Unavailable
 
 from .conftest import QUICK, MakeBus
 
+pytestmark = pytest.mark.one_database
+
 AT_ONCE = Retry(backoff=fixed(0))
 HEALTHY = ["Scheduled", "Enqueued", "Processing", "Successed"]
 
