@@ -71,16 +71,16 @@ def test_a_backlog_is_sent_and_marked_and_only_what_is_due(
     )
     (later,) = publish(database_url, [OutgoingEvent("order.created", {}, delay=timedelta(hours=1))])
     relaying = BulkRelay(name_servers=platform.name_servers, database=database_url, lot=40)
-    told: list[tuple[int, int | None]] = []
+    on_progress: list[tuple[int, int | None]] = []
     done = run(
         spark,
         OutboxJob(tasks=2),
         relaying,
         relaying.count_unsent_events,
-        told=lambda done: told.append((done.rows, done.behind)),
+        on_progress=lambda done: on_progress.append((done.rows, done.behind)),
     )
     assert (done.sent, done.failed, done.left) == (112, 0, 1)
-    assert told[0] == (0, 113)
+    assert on_progress[0] == (0, 113)
     assert sorted(number for number, _ in events(platform, "order|created")) == sorted(plain)
     paid = events(platform, "order|paid")
     for key in range(3):

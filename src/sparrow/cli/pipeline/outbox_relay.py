@@ -63,8 +63,8 @@ class BulkRelay:
             bus.settings = bus.context.settings = settings
             bus.context.use(replace(bus.context.sql, writes_progress_states=False))
             patience_ms = int(settings.send_timeout_s * 1_000 / 2)
-            posting = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
-            transport = BulkTransport(self.name_servers, posting, form=self.form, version=settings.version)
+            appender = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
+            transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
             bus.context.transport = transport
             relay = EventRelay(bus.context)
             try:
@@ -120,13 +120,13 @@ class BulkTransport:
     each event what became of it.
     """
 
-    def __init__(self, name_servers: str, posting: BulkAppender, *, form: str, version: str) -> None:
+    def __init__(self, name_servers: str, appender: BulkAppender, *, form: str, version: str) -> None:
         with bus_extra_required():
             from sparrow.bus.transports.sparrow.transport import SparrowTransport
 
         self._form, self._version = form, version
         self._one_by_one = SparrowTransport(name_servers, form=form, version=version)  # type: ignore[arg-type]
-        self._posting = posting
+        self._appender = appender
 
     def check_name(self, name: str) -> None:
         self._one_by_one.check_name(name)
@@ -139,7 +139,7 @@ class BulkTransport:
 
         try:
             messages = [to_message(each, self._form, version=self._version) for each in envelopes]  # type: ignore[arg-type]
-            await asyncio.to_thread(lambda: self._posting.post(_columns(messages)))
+            await asyncio.to_thread(lambda: self._appender.append(_columns(messages)))
         except Refused:
             await self._one_by_one.open()
             return await self._one_by_one.send(envelopes)
@@ -155,7 +155,7 @@ class BulkTransport:
 def _columns(messages: Sequence[Message]) -> Any:
     import pyarrow as pa
 
-    from sparrow.spark.jobs.outbox import PROPERTIES
+    from sparrow.spark.jobs.outbox import PROPERTIES_TYPE
 
     said = [message.properties for message in messages]
     rest = [[pair for pair in each.items() if pair[0] not in (PROPERTY_KEYS, PROPERTY_SHARDING_KEY)] for each in said]
@@ -165,7 +165,7 @@ def _columns(messages: Sequence[Message]) -> Any:
             pa.array([message.body for message in messages], pa.binary()),
             pa.array([each.get(PROPERTY_KEYS) for each in said], pa.string()),
             pa.array([each.get(PROPERTY_SHARDING_KEY) for each in said], pa.string()),
-            pa.array(rest, PROPERTIES),
+            pa.array(rest, PROPERTIES_TYPE),
         ],
         names=["topic", "body", "keys", "sharding_key", "properties"],
     )

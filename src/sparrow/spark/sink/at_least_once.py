@@ -31,7 +31,7 @@ from sparrow.model.protocol import (
 from sparrow.spark.sink.commit_messages import StagedRows
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.ordered_sends import OrderedSends
-from sparrow.spark.sink.queue_selection import ANY, select_queues, sort_by_queue, split_by_topic
+from sparrow.spark.sink.queue_selection import ANY_QUEUE, select_queues, sort_by_queue, split_by_topic
 from sparrow.spark.sink.record_encoder import DELAY_PROPERTIES, UNSET_VALUES, split_rows
 from sparrow.spark.sink.write_context import WriteContext
 from sparrow.wire.bodies import QueueRef
@@ -49,10 +49,10 @@ class AtLeastOnceWriter:
         self._work = work
         options = work.options
         self._sender = Sender(
-            work.link.session, group=options.group, retries=_RETRIES, default_topic_queues=options.topic_queues
+            work.client.session, group=options.group, retries=_RETRIES, default_topic_queues=options.topic_queues
         )
         self._producer: Producer | None = None
-        self._lanes = OrderedSends(options.max_in_flight_bytes)
+        self._sends = OrderedSends(options.max_in_flight_bytes)
         self._anywhere = cycle(range(_ANYWHERE_AT_ONCE))
         self._alone = cycle(range(_ALONE_AT_ONCE))
 
@@ -74,7 +74,7 @@ class AtLeastOnceWriter:
             rows = rows.take(order)
         for place, share in shares:
             part = rows.slice(share.start, share.stop - share.start)
-            queue = None if place == ANY else route.write_queues[place]
+            queue = None if place == ANY_QUEUE else route.write_queues[place]
             for batch in encode_batches(
                 part.body,
                 keys=part.keys,
@@ -85,7 +85,7 @@ class AtLeastOnceWriter:
             ):
                 payload = SendPayload(batch.data, is_batch=True)
                 lane = next(self._anywhere) if queue is None else queue
-                self._post(lane, len(batch.data), partial(self._deliver, route.topic, payload, queue))
+                self._submit(lane, len(batch.data), partial(self._deliver, route.topic, payload, queue))
 
     async def _deliver(self, topic: str, payload: SendPayload, queue: QueueRef | None) -> object:
         timeout_ms = self._work.options.client.timeout_ms
@@ -98,32 +98,32 @@ class AtLeastOnceWriter:
                 timeout_ms=self._work.options.client.timeout_ms,
                 default_topic_queues=self._work.options.topic_queues,
                 compress_above_bytes=None,
-                session=self._work.link.session,
+                session=self._work.client.session,
             )
-            self._work.link.run(self._producer.open())
+            self._work.client.run(self._producer.open())
         places = select_queues(rows, len(route.write_queues), allows_any_queue=True)
         for place, message in zip(places.tolist(), to_messages(rows, route.topic), strict=True):
-            queue = None if place == ANY else route.write_queues[place]
+            queue = None if place == ANY_QUEUE else route.write_queues[place]
             send = partial(self._producer.send, message, queue=queue)
             lane = ("alone", next(self._alone) if queue is None else queue)
-            self._post(lane, len(message.body) + _ALONE_COST_BYTES, send)
+            self._submit(lane, len(message.body) + _ALONE_COST_BYTES, send)
 
-    def _post(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
-        self._work.link.run(self._lanes.post(lane, size, lambda: self._work.brokers.retry_while_unavailable(send)))
+    def _submit(self, lane: Any, size: int, send: Callable[[], Any]) -> None:
+        self._work.client.run(self._sends.submit(lane, size, lambda: self._work.brokers.retry_while_unavailable(send)))
 
     def finish(self) -> tuple[StagedRows, ...]:
-        self._work.link.run(self._lanes.finish())
+        self._work.client.run(self._sends.finish())
         self._close()
         return ()
 
     def abandon(self) -> None:
-        self._work.link.run(self._lanes.abandon())
+        self._work.client.run(self._sends.abandon())
         self._close()
 
     def _close(self) -> None:
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            self._work.link.run(producer.close())
+            self._work.client.run(producer.close())
 
 
 def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
@@ -140,7 +140,7 @@ def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
         if value not in UNSET_VALUES:
             if name == PROPERTY_TRANSACTION_PREPARED:
                 raise Refused(
-                    f"row {rows.number_of(row)} of its partition has the property {name}, so a broker would "
+                    f"row {rows.row_number(row)} of its partition has the property {name}, so a broker would "
                     f"wait for the end of its transaction: leave it out, or set delivery=exactlyOnce"
                 )
             found[row] = True

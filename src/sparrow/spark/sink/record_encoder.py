@@ -186,7 +186,7 @@ def refuse_delayed(rows: MessageRows, options: SinkOptions, now_ms: int) -> None
         is_past = name == PROPERTY_TIMER_DELIVER_MS and value.isdecimal() and int(value) <= now_ms
         if value not in UNSET_VALUES and not is_past:
             raise Refused(
-                f"row {rows.number_of(row)} of its partition has the property {name}, which keeps a message for later: "
+                f"row {rows.row_number(row)} of its partition has the property {name}, which keeps a message for later: "
                 f"delivery={options.delivery.value} cannot; leave it out, or set delivery=atLeastOnce"
             )
 
