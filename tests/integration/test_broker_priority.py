@@ -302,7 +302,7 @@ async def test_to_peek_is_to_see_the_highest_first(desk):
 @pytest.mark.parametrize("priority", Priority)
 async def test_a_pop_that_waits_is_woken_by_any_lane(desk, priority):
     waiting = asyncio.ensure_future(desk.pop(poll_ms=20_000))
-    await eventually(lambda: desk.client.broker.hold.count == 1)
+    await eventually(lambda: desk.client.broker.long_polls.count == 1)
     sent = await desk.send(priority, b"x", part=1)
     (message,) = await asyncio.wait_for(waiting, 10)
     assert message.queue_id == sent.queue_id == 3 + priority

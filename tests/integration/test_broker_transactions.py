@@ -293,7 +293,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(sta
         first, stranger = await stage.producer(), await stage.producer("q", "2")
         sent = await first.begin(b"paid")
         first.channel.close()
-        await eventually(lambda: not stage.broker.members.producers("p"))
+        await eventually(lambda: not stage.broker.clients.producers("p"))
         await stage.scan(6_000)
         second = await stage.producer(name="3")
         await stage.scan(30_000)

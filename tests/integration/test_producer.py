@@ -196,7 +196,7 @@ async def test_an_unknown_topic_that_nobody_may_create_is_unknown(tmp_path: Path
 
 
 async def test_a_producer_is_known_to_brokers_until_it_closes(platform: Platform) -> None:
-    members = platform.broker.broker.members
+    members = platform.broker.broker.clients
     async with Producer(platform.name_servers, group="payments") as producer:
         await producer.send(Message.of("orders", b"makes the topic"))
         await producer.send(Message.of("orders", b"finds it"))

@@ -448,7 +448,7 @@ async def test_a_waiting_pop_gets_what_is_resent(stand):
         await producer.send(Message.of("T", "m"))
         await consumer.ack(await consumer.receive("T"))
         waiting = asyncio.create_task(consumer.receive("T", wait_ms=15_000))
-        await eventually(lambda: stand.platform.broker.broker.hold.count > 0)
+        await eventually(lambda: stand.platform.broker.broker.long_polls.count > 0)
         await admin.resend("T", group="poppers", begin=0, end=0)
         (again,) = await waiting
         assert again.message.body == b"m"

@@ -180,7 +180,7 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
 async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
     for number in range(20):
         waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
+        await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
         begun = time.monotonic()
         await send(stand.channel, "t", str(number).encode())
         answer = await waiting
@@ -667,7 +667,7 @@ async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_o
         await send(stand.channel, "t", b"woken")
         assert (await waiting).code == ResponseCode.SUCCESS
         assert await everything(stand.channel) == [b"before", b"after", b"woken"]
-        await eventually(lambda: stand.platform.broker.broker.number == 0)
+        await eventually(lambda: stand.platform.broker.broker.broker_id == 0)
 
 
 async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothing(

@@ -63,7 +63,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
     level = request.delay_level or FIRST_RETRY_LEVEL + draft.reconsume_times
     draft.reconsume_times += 1
     draft.properties = set_properties(draft.properties, words)
-    broker.counters.sent_back(request.group, message.topic)
+    broker.counters.count_send_back(request.group, message.topic)
     if is_dead:
         appended = await append_dead_letter(broker, group, draft)
     else:

@@ -118,10 +118,10 @@ class SendHandler:
         if is_retry and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
         repeats = self._deduplicator if PROPERTY_PRODUCER_ID in words and not is_retry else None
-        if repeats is not None and (ticket := producer_sequence_of(draft.properties)) is not None:
-            if repeats.known(ticket) is None and repeats.must_search_index:
-                return self._send_once(request, command, channel, queue, draft, ticket)
-            return self._send_new(request, command, channel, queue, draft, ticket)
+        if repeats is not None and (send_key := producer_sequence_of(draft.properties)) is not None:
+            if repeats.find(send_key) is None and repeats.must_search_index:
+                return self._send_once(request, command, channel, queue, draft, send_key)
+            return self._send_new(request, command, channel, queue, draft, send_key)
         placing = self._place(request, queue, draft)
         if isinstance(placing, AppendResult):
             return self._answer(request, command, channel, queue, placing, draft.properties)
@@ -143,12 +143,14 @@ class SendHandler:
         channel: Channel,
         queue: Queue,
         draft: Draft,
-        ticket: ProducerSequence,
+        send_key: ProducerSequence,
     ) -> bytes | None:
         """Perhaps it was stored before the broker was started."""
         assert self._deduplicator is not None, "only a log must be looked through"
-        await self._deduplicator.look(request.topic, ticket, property_value(draft.properties, b"UNIQ_KEY") or "")
-        said = self._send_new(request, command, channel, queue, draft, ticket)
+        await self._deduplicator.search_index(
+            request.topic, send_key, property_value(draft.properties, b"UNIQ_KEY") or ""
+        )
+        said = self._send_new(request, command, channel, queue, draft, send_key)
         return said if isinstance(said, bytes) or said is None else await said
 
     def _send_new(
@@ -158,15 +160,15 @@ class SendHandler:
         channel: Channel,
         queue: Queue,
         draft: Draft,
-        ticket: ProducerSequence,
+        send_key: ProducerSequence,
     ) -> FrameResult:
         assert self._deduplicator is not None, "only a log must remember"
-        appended = self._deduplicator.known(ticket)
+        appended = self._deduplicator.find(send_key)
         if appended is None:
             placing = self._place(request, queue, draft)
             assert isinstance(placing, AppendResult), "a log places at once"
             appended = placing
-            self._deduplicator.remember(ticket, appended)
+            self._deduplicator.remember(send_key, appended)
         elif appended.queue.topic == queue.topic:
             queue = appended.queue  # the repeat may have chosen another
         return self._answer(request, command, channel, queue, appended, draft.properties)
@@ -200,7 +202,7 @@ class SendHandler:
         """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
         group = self._broker.groups[retry.group_of_retry_topic(topic.name)]
         return retry.has_exhausted_retries(request, group) or (
-            request.reconsume_times > 0 and self._broker.locks.holds_any(group.name, self._broker.now_ms())
+            request.reconsume_times > 0 and self._broker.queue_locks.holds_any(group.name, self._broker.now_ms())
         )
 
     def _due_ms(self, properties: bytes) -> int | None:
@@ -312,7 +314,7 @@ class SendHandler:
         properties: bytes | None = None,
     ) -> FrameResult:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
-        self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
+        self._counters.count_send(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.durable(appended.end)
         if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
             return self._sent(command, queue, appended, properties)

@@ -21,11 +21,11 @@ from sparrow.wire.message_ids import format_offset_id
 class TransactionCheckBack:
     """Asks the members of a producer group in turn: any of them may know."""
 
-    def __init__(self, members: ClientRegistry, broker_name: str) -> None:
-        self._members, self._broker_name = members, broker_name
+    def __init__(self, clients: ClientRegistry, broker_name: str) -> None:
+        self._clients, self._broker_name = clients, broker_name
         self._turn = 0
 
-    def ask(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
+    def check(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
         """Send the question, if there is anybody to ask; the answer ends the transaction like any other."""
         member = self._producer(message.properties.get(PROPERTY_PRODUCER_GROUP, ""))
         if member is None:
@@ -49,7 +49,7 @@ class TransactionCheckBack:
         channel.send_one_way(RequestCode.CHECK_TRANSACTION_STATE, header, record.encode_message(message))
 
     def _producer(self, group: str) -> OnlineClient | None:
-        members = [each for each in self._members.producers(group) if _can_hear(each.channel)]
+        members = [each for each in self._clients.producers(group) if _can_hear(each.channel)]
         if not members:
             return None
         self._turn += 1

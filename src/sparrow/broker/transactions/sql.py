@@ -47,14 +47,14 @@ class SqlTransactionCoordinator:
     def __init__(
         self,
         store: SqlStore,
-        members: ClientRegistry,
+        clients: ClientRegistry,
         settings: BrokerSettings,
         *,
         store_host: bytes,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._settings, self._now_ms = store, settings, now_ms
-        self._asking = TransactionCheckBack(members, settings.name)
+        self._check_back = TransactionCheckBack(clients, settings.name)
         self._records = RowRecordEncoder(_NOWHERE, HALF_QUEUE.topic, HALF_QUEUE.id, store_host)
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class SqlTransactionCoordinator:
             if is_over:
                 log.warning("a transaction was given up", extra={"half": number, "checks": checks})
             elif changed:
-                self._asking.ask(
+                self._check_back.check(
                     self._message(number, body, source_ip, at_ms, properties), half_offset=number, checks=checks + 1
                 )
 
