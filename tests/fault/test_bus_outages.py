@@ -38,7 +38,7 @@ from sparrow.settings import BrokerSettings, LogSettings, NameServerSettings
 from sparrow.testing import RunningPlatform
 from sparrow.testing.platform import SMALL_LOG_SETTINGS
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.one_database]
 
 DONE_S = 60.0
 Scale = Literal["smoke", "full"]
