@@ -257,7 +257,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
                     self.others.pop()()
 
         gap = Gap(store._writer.lock)
-        said = store._state.state.rewrite_before
+        said = store._state.tables.updates_before
 
         def rewrite_before(place):
             words = said(place)
@@ -265,7 +265,7 @@ async def test_a_commit_made_while_old_state_is_said_again_is_not_undone(tmp_pat
             return words
 
         with store._maintenance_thread.paused(), store._writer.lock:
-            store._state.state.rewrite_before = rewrite_before
+            store._state.tables.updates_before = rewrite_before
             store._writer.lock = gap
         trimming = threading.Thread(target=store._trim)
         trimming.start()
@@ -362,7 +362,7 @@ async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_
 async def test_dead_letters_expire_without_being_asked_to(tmp_path):
     now = Clock()
     async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
-        store._maintenance_thread.hurry("expire dead letters")
+        store._maintenance_thread.run_soon("expire dead letters")
         await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
 

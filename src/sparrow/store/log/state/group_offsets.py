@@ -41,7 +41,7 @@ class LogGroupOffsets:
             previous = offsets.get(queue.id)
             if previous != offset:
                 offsets[queue.id] = offset
-                tables.unsaid.add((queue.topic, group))
+                tables.unflushed_offsets.add((queue.topic, group))
         return None if previous is None else QueueOffset(previous)
 
     async def all(self) -> Mapping[tuple[str, str], Mapping[int, QueueOffset]]:

@@ -1,4 +1,4 @@
-"""The child of `test_group_append`: appends groups, and messages in between, until it is killed.
+"""The child of `test_atomic_append`: appends groups, and messages in between, until it is killed.
 
 It says "open" once the store is open, then the number of every group that was acknowledged.
 """
