@@ -1,6 +1,7 @@
 """What every test shares: how hard hypothesis tries, the scale of a run, and the markers a folder implies."""
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -36,9 +37,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # One worker has all tests of the Spark session: two would start two, and the machine has room for one.
             item.add_marker(pytest.mark.xdist_group("spark"))
     if os.environ.get("SPARROW_SCALE", "smoke") == "smoke":
-        left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
+        left_out = [item for item in items if item.get_closest_marker("thorough") or _runs_on_another_database(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _runs_on_another_database(item: pytest.Item) -> bool:
+    """Return whether a test marked `one_database` has its turn on another database than this item's.
+
+    The name of the test chooses, so that every run chooses alike and the tests of a file share the databases evenly.
+    """
+    if item.get_closest_marker("one_database") is None or not isinstance(item, pytest.Function):
+        return False
+    database = item.callspec.params.get("database") if hasattr(item, "callspec") else None
+    return database is not None and database != DATABASES[zlib.crc32(item.originalname.encode()) % len(DATABASES)]
 
 
 @pytest.fixture

@@ -51,28 +51,28 @@ class ClientPool:
     """The links of this process."""
 
     def __init__(self) -> None:
-        self._links: dict[ClientOptions, PooledClient] = {}
+        self._clients: dict[ClientOptions, PooledClient] = {}
         self._opening = threading.Lock()
 
-    def to(self, options: ClientOptions) -> PooledClient:
+    def get(self, options: ClientOptions) -> PooledClient:
         """The link with these brokers."""
         with self._opening:
-            found = self._links.get(options)
+            found = self._clients.get(options)
             if found is None:
-                found = self._links[options] = PooledClient(options)
+                found = self._clients[options] = PooledClient(options)
             return found
 
     def close(self) -> None:
         """Hang up everywhere. The next use dials again."""
         with self._opening:
-            while self._links:
-                self._links.popitem()[1].close()
+            while self._clients:
+                self._clients.popitem()[1].close()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: neither the loop nor the connections are there."""
-        self._links, self._opening = {}, threading.Lock()
+        self._clients, self._opening = {}, threading.Lock()
 
 
 CLIENT_POOL = ClientPool()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CLIENT_POOL.forget)
+    os.register_at_fork(after_in_child=CLIENT_POOL.reset_after_fork)

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sparrow.spark.options import CLIENT, Option
-from sparrow.spark.sink.options import SINK
-from sparrow.spark.source.options import SOURCE
-from sparrow.spark.source.schema import COLUMN_TYPES, DEFAULT, KAFKA_COLUMN_TYPES
+from sparrow.spark.options import CLIENT_OPTIONS, Option
+from sparrow.spark.sink.options import SINK_OPTIONS
+from sparrow.spark.source.options import SOURCE_OPTIONS
+from sparrow.spark.source.schema import COLUMN_TYPES, DEFAULT_COLUMNS, KAFKA_COLUMN_TYPES
 
 _COLUMN_NOTES = {
     "body": "As sent; decompressed unless `decompress=false`. `string` may be asked for instead.",
@@ -41,7 +41,9 @@ def options_table(options: Sequence[Option]) -> str:
 def columns_table() -> str:
     rows = ["| Column | Type | Unless a schema is given | |", "| --- | --- | --- | --- |"]
     for name, kind in COLUMN_TYPES.items():
-        rows.append(f"| `{name}` | {kind} | {'yes' if name in DEFAULT else ''} | {_COLUMN_NOTES.get(name, '')} |")
+        rows.append(
+            f"| `{name}` | {kind} | {'yes' if name in DEFAULT_COLUMNS else ''} | {_COLUMN_NOTES.get(name, '')} |"
+        )
     return "\n".join(rows)
 
 
@@ -56,9 +58,9 @@ def _cell(text: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "columns": columns_table,
     "columns of Kafka": kafka_columns,
-    "options of the source": lambda: options_table(SOURCE),
-    "options of the sink": lambda: options_table(SINK),
-    "options of the client": lambda: options_table(CLIENT),
+    "options of the source": lambda: options_table(SOURCE_OPTIONS),
+    "options of the sink": lambda: options_table(SINK_OPTIONS),
+    "options of the client": lambda: options_table(CLIENT_OPTIONS),
 }
 
 

@@ -27,7 +27,7 @@ class Option(NamedTuple):
     """As users write it."""
     field: str
     """The attribute of the options object."""
-    read: Callable[[str], Any]
+    parse: Callable[[str], Any]
     """Text to value; a `ValueError` says what would do."""
     default: Any
     doc: str
@@ -49,9 +49,9 @@ def _value(option: Option, text: str | None) -> Any:
     if text is None:
         return option.default
     try:
-        return option.read(text.strip())
+        return option.parse(text.strip())
     except ValueError as cause:
-        raise Refused(f"the option {option.name!r} cannot be {parse_text!r}: {cause}") from cause
+        raise Refused(f"the option {option.name!r} cannot be {text!r}: {cause}") from cause
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -93,13 +93,13 @@ def parse_positive(value: str) -> int:
 
 
 def choice_parser(*words: str) -> Callable[[str], str]:
-    def read_word(value: str) -> str:
+    def parse_choice(value: str) -> str:
         for word in words:
             if value.lower() == word.lower():
                 return word
         raise ValueError(f"say one of {', '.join(words)}")
 
-    return read_word
+    return parse_choice
 
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -128,13 +128,13 @@ def parse_size_bytes(value: str) -> int:
 def json_parser(kind: Any, example: str) -> Callable[[str], Any]:
     """JSON of this shape."""
 
-    def read_json(value: str) -> Any:
+    def parse_json(value: str) -> Any:
         try:
             return msgspec.json.decode(value, type=kind)
         except msgspec.DecodeError as cause:
             raise ValueError(f"{cause}; say JSON such as {example}") from cause
 
-    return read_json
+    return parse_json
 
 
 # -- the client -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     timeout_ms: int = 30_000
 
 
-CLIENT: tuple[Option, ...] = (
+CLIENT_OPTIONS: tuple[Option, ...] = (
     Option(
         "sparrow.accessKey", "access_key", parse_text, None, "The name of the token that signs the requests.", "none"
     ),
@@ -165,10 +165,10 @@ def select_client_options(given: Mapping[str, str]) -> dict[str, str]:
 def parse_client_options(name_servers: str, given: Mapping[str, str]) -> ClientOptions:
     """From what the user said under `sparrow.`."""
     ours = select_client_options(given)
-    said = parse_options(CLIENT, ours)
-    unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT}
+    said = parse_options(CLIENT_OPTIONS, ours)
+    unknown = set(map(str.lower, ours)) - {option.name.lower() for option in CLIENT_OPTIONS}
     if unknown:
-        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT]))
+        raise Refused(_unknown(min(unknown), [option.name for option in CLIENT_OPTIONS]))
     credentials = None
     if said["access_key"] or said["secret_key"]:
         credentials = Credentials(said["access_key"] or "", said["secret_key"] or "")

@@ -40,9 +40,9 @@ from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.message import Message, StoredMessage
 from sparrow.settings import Settings
 
-GROUP = "demo_billing"
+BILLING_GROUP = "demo_billing"
 CITIES = ("Beijing", "Berlin", "Lagos", "Lima", "Oslo", "Shanghai")
-BATCH, BATCH_INTERVAL_S = 20, 0.02
+BATCH_ORDERS, BATCH_INTERVAL_S = 20, 0.02
 """A thousand orders a second: enough to see, little enough to leave running."""
 
 
@@ -85,7 +85,7 @@ class Demo:
 
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
         begun = time.monotonic()
-        first, second = (Consumer(GROUP, self._name_servers, start="last") for _ in range(2))
+        first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
         async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as beside:
             await self._send_some(producer)  # makes the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):
@@ -114,7 +114,7 @@ class Demo:
             await asyncio.sleep(BATCH_INTERVAL_S)
 
     async def _send_some(self, producer: Producer) -> None:
-        orders = [self._order() for _ in range(BATCH)]
+        orders = [self._order() for _ in range(BATCH_ORDERS)]
         await asyncio.gather(*map(producer.send_soon, orders))
         self._sent += len(orders)
 

@@ -26,7 +26,7 @@ from sparrow.model.errors import SparrowError
 from sparrow.spark.pipelines import Pipeline, Sink, Source, Step
 from sparrow.spark.runtime.progress import JobProgress
 
-ORDERS_TOPIC, REVENUE_TOPIC, GROUP = "demo_orders", "demo_revenue", "demo_spark"
+ORDERS_TOPIC, REVENUE_TOPIC, SPARK_GROUP = "demo_orders", "demo_revenue", "demo_spark"
 SHUTDOWN_TIMEOUT_S = 10.0
 """Without a broker Spark might go on trying for a minute."""
 _JAVA_LEAVES_S = 5.0
@@ -40,7 +40,7 @@ class SparkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     state: Literal["starting", "running", "failed"]
     rows: int = 0
     """Orders read in this run."""
-    behind: int | None = None
+    lag: int | None = None
     """Orders that are there and not yet read."""
     why: str = ""
     """One line: what failed, and what to do."""
@@ -64,7 +64,7 @@ def revenue_pipeline(name_servers: str, checkpoint: str) -> Pipeline:
                 json="cents bigint",
                 watermark={"store_timestamp": "10 seconds"},
                 # A demo that comes back after days goes on with what retention has left.
-                options={"startingOffsets": "earliest", "groupId": GROUP, "failOnDataLoss": False},
+                options={"startingOffsets": "earliest", "groupId": SPARK_GROUP, "failOnDataLoss": False},
             )
         ],
         steps=[
@@ -115,7 +115,7 @@ def _run(pipeline: Pipeline, say: StatusCallback) -> None:
     spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SPARK_CONF, quick_start=True)
     gateway = spark.sparkContext._gateway
     try:
-        run_pipeline(spark, pipeline, told=lambda done: say(_word(done)))
+        run_pipeline(spark, pipeline, on_progress=lambda done: say(_word(done)))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         spark.stop()
@@ -127,7 +127,7 @@ def _run(pipeline: Pipeline, say: StatusCallback) -> None:
 
 
 def _word(done: JobProgress) -> SparkStatus:
-    return SparkStatus(state="running", rows=done.rows, behind=done.behind)
+    return SparkStatus(state="running", rows=done.rows, lag=done.lag)
 
 
 def one_line_error(failure: Exception) -> str:

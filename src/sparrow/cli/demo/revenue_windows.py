@@ -60,7 +60,7 @@ class RevenueWindows:
             cells = [_cells(cities.get(city)) for _, cities in newest]
             table.add_row(city, *(cell for pair in cells for cell in pair))
         table.caption = f"Spark has read {word.rows:,} orders"
-        table.caption += f", {word.behind:,} were waiting" if word.behind is not None else ""
+        table.caption += f", {word.lag:,} were waiting" if word.lag is not None else ""
         return table
 
 

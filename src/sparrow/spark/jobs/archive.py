@@ -25,7 +25,7 @@ from sparrow.spark.source.schema import COLUMN_TYPES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-GROUP = "sparrow_archive"
+ARCHIVE_GROUP = "sparrow_archive"
 INTERVAL_MIN_MS = 1_000
 ARCHIVED_COLUMNS = (
     "body",
@@ -48,7 +48,7 @@ ARCHIVED_COLUMNS = (
 ARCHIVED_SCHEMA = ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ARCHIVED_COLUMNS)
 PARTITION_COLUMNS = ("topic", "date", "hour")
 """Columns that are names of folders, not in the files."""
-SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
+ARCHIVE_SCHEMA = ARCHIVED_SCHEMA + ", date date, hour int"
 """Of an archive. Whoever reads one should say it, or Spark takes a topic named 2024 for a number."""
 
 
@@ -61,20 +61,20 @@ class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     """Instead of topics: those whose whole names match."""
-    group: str = GROUP
-    starting: str = "earliest"
+    group: str = ARCHIVE_GROUP
+    starting_offsets: str = "earliest"
     """Of the first run: `earliest`, `latest`, or offsets as the source takes them."""
     checkpoint: str | None = None
-    every_ms: int | None = None
+    interval_ms: int | None = None
     """None: what is there now, and then it ends."""
-    rows_a_batch: int = 1_000_000
+    batch_rows_max: int = 1_000_000
     options: dict[str, str] = {}
     """More for the source: `sparrow.accessKey` and the like."""
 
     def __post_init__(self) -> None:
         if bool(self.topics) == (self.pattern is not None):
             raise Refused("say which topics to archive: their names, or a pattern, and not both")
-        if self.every_ms is not None and self.every_ms < INTERVAL_MIN_MS:
+        if self.interval_ms is not None and self.interval_ms < INTERVAL_MIN_MS:
             raise Refused("an archive is written at most once a second: smaller batches make a file for every message")
 
     @property
@@ -85,11 +85,11 @@ class ArchiveJob(msgspec.Struct, frozen=True, kw_only=True):
 class ArchiveResult(msgspec.Struct, frozen=True):
     rows: int
     """Written in this run."""
-    behind: int
+    lag: int
     """What came in while it ran."""
 
 
-def run(spark: SparkSession, archive: ArchiveJob, *, told: ProgressCallback) -> ArchiveResult:
+def run(spark: SparkSession, archive: ArchiveJob, *, on_progress: ProgressCallback) -> ArchiveResult:
     """Archive until everything that is there now is, or (`every_ms`) until the query is stopped."""
     _check_checkpoint(spark, archive)
     writer = (
@@ -101,12 +101,12 @@ def run(spark: SparkSession, archive: ArchiveJob, *, told: ProgressCallback) -> 
         .option("path", archive.path)
         .option("checkpointLocation", archive.checkpoint_path)
     )
-    if archive.every_ms is None:
+    if archive.interval_ms is None:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=f"{archive.every_ms} milliseconds")
-    done = follow_query(writer.start(), told)
-    return ArchiveResult(done.rows, done.behind or 0)
+        writer = writer.trigger(processingTime=f"{archive.interval_ms} milliseconds")
+    done = follow_query(writer.start(), on_progress)
+    return ArchiveResult(done.rows, done.lag or 0)
 
 
 def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
@@ -118,9 +118,9 @@ def read_topics(spark: SparkSession, archive: ArchiveJob) -> DataFrame:
         .options(
             **which,
             nameserver=archive.name_servers,
-            startingOffsets=archive.starting,
+            startingOffsets=archive.starting_offsets,
             groupId=archive.group,
-            maxOffsetsPerTrigger=archive.rows_a_batch,
+            maxOffsetsPerTrigger=archive.batch_rows_max,
             decompress="false",
             **archive.options,
         )
@@ -146,7 +146,7 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """An archive as a table."""
     if not path_exists(spark, path):
         raise Refused(f"there is no archive at {path}")
-    return spark.read.schema(SCHEMA).parquet(path)
+    return spark.read.schema(ARCHIVE_SCHEMA).parquet(path)
 
 
 def _check_checkpoint(spark: SparkSession, archive: ArchiveJob) -> None:

@@ -20,16 +20,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sparrow.model.errors import Refused
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.options import select_client_options
-from sparrow.spark.runtime.filesystem import (
-    derive_job_key,
-    join_path,
-    list_names,
-    path_exists,
-    read_text,
-    remove_path,
-    replace_text,
-)
+from sparrow.spark.runtime.filesystem import join_path, list_names, path_exists, read_text, remove_path, replace_text
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.metadata import fetch_extents, open_metadata
 from sparrow.spark.source.offset_resolution import format_queue_name
@@ -41,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POSITION_COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "store_timestamp")
-TABLE = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
-COPY = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
-KEY = ("topic", "keys")
+TABLE_COLUMNS = ("keys", "body", "tags", "msg_id", "properties", "born_timestamp", *POSITION_COLUMNS)
+TOPIC_COLUMNS = ("keys", "body", "properties_raw", "flag", "sys_flag", "born_timestamp", *POSITION_COLUMNS)
+KEY_COLUMNS = ("topic", "keys")
 CURRENT_FILE, PLAN_FILE = "_current", "_planned"
 _VERSIONS_KEPT = 2
 
@@ -88,7 +81,7 @@ class CompactResult(msgspec.Struct, frozen=True):
     version: int
 
 
-def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> CompactResult:
+def run(spark: SparkSession, compact: CompactJob, *, on_progress: ProgressCallback) -> CompactResult:
     """Bring the table, or the topic, up to what the topics hold now."""
     current = _said(spark, join_path(compact.path, CURRENT_FILE)) or TableVersion(0, {})
     ranges, planned = _plan(spark, compact, current)
@@ -97,7 +90,7 @@ def run(spark: SparkSession, compact: CompactJob, *, told: ProgressCallback) -> 
         there = _known(spark, compact, current)
         return CompactResult(0, there.count() if there is not None else 0, current.number)
     news = read_new_messages(spark, compact, ranges)
-    with watch_job(spark, told, what="compact"):
+    with watch_job(spark, on_progress, what="compact"):
         if compact.to_topic is None:
             keys = _write_table(spark, compact, news, current, planned)
         else:
@@ -120,15 +113,15 @@ def latest_by_key(messages: DataFrame) -> DataFrame:
     """One row for each key of each topic: the newest."""
     from pyspark.sql import functions as F
 
-    columns = [name for name in messages.columns if name not in KEY]
+    columns = [name for name in messages.columns if name not in KEY_COLUMNS]
     in_queue = (
         messages.where(F.length("keys") > 0)
-        .groupBy(*KEY, "broker", "queue_id")
+        .groupBy(*KEY_COLUMNS, "broker", "queue_id")
         .agg(F.max_by(F.struct(*columns), "queue_offset").alias("row"))
     )
     order = F.struct("row.store_timestamp", "row.queue_offset", "row.broker", "row.queue_id")
-    newest = in_queue.groupBy(*KEY).agg(F.max_by("row", order).alias("row"))
-    return newest.select(*KEY, "row.*").select(*messages.columns)
+    newest = in_queue.groupBy(*KEY_COLUMNS).agg(F.max_by("row", order).alias("row"))
+    return newest.select(*KEY_COLUMNS, "row.*").select(*messages.columns)
 
 
 def drop_empty_bodies(rows: DataFrame) -> DataFrame:
@@ -145,9 +138,9 @@ RangesOfQueues = dict[QueueRef, tuple[int, int]]
 def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tuple[RangesOfQueues, TableVersion]:
     """What the next version is made of. A plan that was made before and not carried out is kept to."""
     which = {"subscribe": ",".join(compact.topics)} if compact.topics else {"subscribePattern": str(compact.pattern)}
-    options = SourceOptions.of({**which, "nameserver": compact.name_servers, **compact.options})
-    heads = fetch_extents(options, open_metadata(options), is_fresh=True)
-    ends = {format_queue_name(queue): head.end for queue, head in heads.items()}
+    options = SourceOptions.parse({**which, "nameserver": compact.name_servers, **compact.options})
+    extents = fetch_extents(options, open_metadata(options), is_fresh=True)
+    ends = {format_queue_name(queue): extent.end for queue, extent in extents.items()}
     planned = _said(spark, join_path(compact.path, PLAN_FILE))
     if planned is None or planned.number != current.number + 1:
         planned = TableVersion(current.number + 1, current.next | ends)
@@ -155,10 +148,10 @@ def _plan(spark: SparkSession, compact: CompactJob, current: TableVersion) -> tu
     else:
         is_new = False
     ranges = {}
-    for queue, head in heads.items():
+    for queue, extent in extents.items():
         name = format_queue_name(queue)
         if name in planned.next:
-            ranges[queue] = (current.next.get(name, head.first), planned.next[name])
+            ranges[queue] = (current.next.get(name, extent.first), planned.next[name])
     if is_new and any(start < end for start, end in ranges.values()):
         replace_text(spark, join_path(compact.path, PLAN_FILE), msgspec.json.encode(planned).decode())
     return ranges, planned
@@ -176,7 +169,7 @@ def read_new_messages(spark: SparkSession, compact: CompactJob, ranges: RangesOf
     is_copy = compact.to_topic is not None
     return (
         spark.read.format("sparrow")
-        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (COPY if is_copy else TABLE)))
+        .schema(", ".join(f"{name} {COLUMN_TYPES[name]}" for name in (TOPIC_COLUMNS if is_copy else TABLE_COLUMNS)))
         .options(
             nameserver=compact.name_servers,
             assign=msgspec.json.encode(assign).decode(),

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
-from sparrow.client.retry import DELIVERY_STATE_PROPERTIES, DLQ_TOPIC_PREFIX, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
+from sparrow.client.retry import DELIVERY_STATE_PROPERTIES
 from sparrow.model.errors import Refused
-from sparrow.spark.jobs.forward import (
+from sparrow.model.protocol import (
+    DLQ_TOPIC_PREFIX,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    RETRY_TOPIC_PREFIX,
+)
+from sparrow.spark.jobs.topic_streams import (
     columns_in_sql,
     extract_property,
     read_stream,
@@ -27,7 +33,8 @@ from sparrow.spark.jobs.forward import (
     topic_schema,
     write_stream,
 )
-from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 from sparrow.wire.properties import NAME_SEPARATOR, VALUE_SEPARATOR
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
 
 CAUSE_PROPERTIES = ("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception")
 """Properties that may say why a message died. RocketMQ has none of its own: consumers add what they like."""
-_ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", "REAL_TOPIC")
+_ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", PROPERTY_REAL_TOPIC)
 """Properties that say which topic a dead letter was sent to; the first that does counts. The second is Apache's."""
 _CAUSE_CHARS = 200
 SAMPLE_IDS_MAX = 5
@@ -89,10 +96,10 @@ class RedriveResult(msgspec.Struct, frozen=True):
 
 
 def run(
-    spark: SparkSession, arguments: DeadLettersJob, *, told: ProgressCallback = lambda done: None
+    spark: SparkSession, arguments: DeadLettersJob, *, on_progress: ProgressCallback = lambda done: None
 ) -> DeadLetterReport:
     """Count the dead letters."""
-    with watch_job(spark, told, what="dead letters"):
+    with watch_job(spark, on_progress, what="dead letters"):
         needs = topic_schema((*_NEEDS, *columns_in_sql(arguments.where)))
         read = spark.read.format("sparrow").schema(needs).options(**_source(arguments)).load()
         # What is counted is written, too.
@@ -112,7 +119,11 @@ def run(
 
 
 def redrive(
-    spark: SparkSession, arguments: DeadLettersJob, checkpoint: str, *, told: ProgressCallback = lambda done: None
+    spark: SparkSession,
+    arguments: DeadLettersJob,
+    checkpoint: str,
+    *,
+    on_progress: ProgressCallback = lambda done: None,
 ) -> RedriveResult:
     """Send what the arguments select back to its topics, except what was sent with this checkpoint before."""
     with translate_spark_errors():
@@ -127,10 +138,10 @@ def redrive(
             to_original_messages(select_letters(read, arguments.where, arguments.causes)),
             name=f"redrive-{arguments.group or 'all'}",
             checkpoint=checkpoint,
-            every_s=None,
+            interval_s=None,
             options={"nameserver": arguments.name_servers, **arguments.options},
         )
-    done = follow_query(query, told)
+    done = follow_query(query, on_progress)
     return RedriveResult(done.rows, rows_written(query, done))
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.archive import PARTITION_COLUMNS, read_archive
-from sparrow.spark.jobs.forward import (
+from sparrow.spark.jobs.topic_streams import (
     FORWARDED_COLUMNS,
     check_topics,
     columns_in_sql,
@@ -29,7 +29,8 @@ from sparrow.spark.jobs.forward import (
     topic_sink_options,
     write_stream,
 )
-from sparrow.spark.runtime.progress import ProgressCallback, follow_query, translate_spark_errors, watch_job
+from sparrow.spark.runtime.progress import ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,10 +55,10 @@ class DedupeJob(msgspec.Struct, frozen=True, kw_only=True):
     large_state: bool = False
     """Keep what was seen in RocksDB: half as quick, a seventh of the memory. For more than some millions."""
     group: str | None = None
-    starting: str = "earliest"
+    starting_offsets: str = "earliest"
     tags: str | None = None
-    every_s: float | None = None
-    rows_a_batch: int = 1_000_000
+    interval_s: float | None = None
+    batch_rows_max: int = 1_000_000
     target_queues: int = 4
     options: dict[str, str] = {}
     """Of the client, `sparrow.*`."""
@@ -69,7 +70,9 @@ class DedupeResult(msgspec.Struct, frozen=True):
     """None: too many batches to know."""
 
 
-def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = lambda done: None) -> DedupeResult:
+def run(
+    spark: SparkSession, arguments: DedupeJob, *, on_progress: ProgressCallback = lambda done: None
+) -> DedupeResult:
     """Dedupe what there is; with `every_s`, whatever comes."""
     check_topics(arguments.sources, arguments.target)
     with translate_spark_errors(), _state_store(spark, arguments.large_state):
@@ -78,8 +81,8 @@ def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = l
             (*FORWARDED_COLUMNS, *_PLACE, "store_timestamp", *columns_in_sql(arguments.by)),
             nameserver=arguments.name_servers,
             subscribe=",".join(arguments.sources),
-            startingOffsets=arguments.starting,
-            maxOffsetsPerTrigger=str(arguments.rows_a_batch),
+            startingOffsets=arguments.starting_offsets,
+            maxOffsetsPerTrigger=str(arguments.batch_rows_max),
             groupId=arguments.group,
             tags=arguments.tags,
             decompress=str("body" in columns_in_sql(arguments.by)).lower(),
@@ -90,20 +93,20 @@ def run(spark: SparkSession, arguments: DedupeJob, *, told: ProgressCallback = l
             once if arguments.in_order else to_sink_rows(once),
             name=f"dedupe-{arguments.target}",
             checkpoint=arguments.checkpoint,
-            every_s=arguments.every_s,
+            interval_s=arguments.interval_s,
             options=topic_sink_options(arguments),
             arranged=sort_by_key if arguments.in_order else None,
         )
-    done = follow_query(query, told)
+    done = follow_query(query, on_progress)
     return DedupeResult(done.rows, _dropped(query, done.rows))
 
 
 def run_archive(
-    spark: SparkSession, path: str, to: str, *, by: str = "msg_id", told: ProgressCallback = lambda done: None
+    spark: SparkSession, path: str, to: str, *, by: str = "msg_id", on_progress: ProgressCallback = lambda done: None
 ) -> DedupeResult:
     """An archive to a new one, without its repeats."""
     stored = read_archive(spark, path)
-    with watch_job(spark, told, what="dedupe"):
+    with watch_job(spark, on_progress, what="dedupe"):
         dedupe_table(stored, by=by).repartition(*PARTITION_COLUMNS).sortWithinPartitions(*_PLACE).write.partitionBy(
             *PARTITION_COLUMNS
         ).option("compression", "zstd").parquet(to)

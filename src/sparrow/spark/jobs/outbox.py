@@ -71,7 +71,7 @@ def run(
     relay: TaskRelay,
     count_unsent_events: Callable[[], int],
     *,
-    told: ProgressCallback = lambda done: None,
+    on_progress: ProgressCallback = lambda done: None,
 ) -> OutboxResult:
     """Send what is due. `count_unsent_events` counts, in the driver, what is not sent yet."""
     tasks = arguments.tasks or max(1, spark.sparkContext.defaultParallelism)
@@ -88,7 +88,7 @@ def run(
                 )
 
     work = spark.range(0, tasks, 1, tasks).mapInArrow(relayed, _COUNTED)
-    with watch_job(spark, lambda done: None, what="outbox"), _counting(count_unsent_events, told):
+    with watch_job(spark, lambda done: None, what="outbox"), _counting(count_unsent_events, on_progress):
         rows = work.collect()
     return OutboxResult(
         sum(row["sent"] for row in rows),
@@ -102,14 +102,14 @@ _KINDS = (pa.int64(), pa.int64(), pa.float64())
 
 
 @contextmanager
-def _counting(count_unsent_events: Callable[[], int], told: ProgressCallback) -> Iterator[None]:
+def _counting(count_unsent_events: Callable[[], int], on_progress: ProgressCallback) -> Iterator[None]:
     """Tells what is left, as the database sees it: tasks say nothing before their end."""
     first, is_over = count_unsent_events(), threading.Event()
 
     def watch() -> None:
         left = first
         while True:
-            told(JobProgress(rows=max(0, first - left), behind=left))
+            on_progress(JobProgress(rows=max(0, first - left), lag=left))
             if is_over.wait(_LOOK_S):
                 return
             left = count_unsent_events()
@@ -145,7 +145,7 @@ class BulkAppender:
         self._scope = f"outbox/{uuid.uuid4().hex}"
         self._numbers = count()
 
-    def post(self, messages: pa.RecordBatch) -> None:
+    def append(self, messages: pa.RecordBatch) -> None:
         """Columns are those of a sink: body, topic, keys, sharding_key, properties."""
         from sparrow.spark.client_pool import CLIENT_POOL
         from sparrow.spark.sink.commit_messages import WriteId
@@ -154,8 +154,8 @@ class BulkAppender:
 
         layout = resolve_columns([(field.name, _IN_SPARK[field.type]) for field in messages.schema], self._options)
         task = WriteTask(WriteId(self._scope, next(self._numbers)), 0, can_create_topics=True)
-        write_partition([messages], layout, self._options, task, CLIENT_POOL.to(self._options.client))
+        write_partition([messages], layout, self._options, task, CLIENT_POOL.get(self._options.client))
 
 
-PROPERTIES = pa.map_(pa.string(), pa.string())
-_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES: "map<string,string>"}
+PROPERTIES_TYPE = pa.map_(pa.string(), pa.string())
+_IN_SPARK = {pa.binary(): "binary", pa.string(): "string", PROPERTIES_TYPE: "map<string,string>"}

@@ -11,7 +11,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.options import parse_client_options, parse_options
 from sparrow.spark.source.metadata import BrokerMetadata
-from sparrow.spark.source.options import SOURCE
+from sparrow.spark.source.options import SOURCE_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
             raise Refused(f"the time ends at {self.until_ms} ms, before it begins at {self.since_ms} ms")
 
     @classmethod
-    def of(cls, since: str | None, until: str | None) -> JobTimeSpan:
+    def parse(cls, since: str | None, until: str | None) -> JobTimeSpan:
         """Milliseconds since 1970, ISO time, or relative: `-10m`."""
         return cls(_ms("startingTimestamp", since), _ms("endingTimestamp", until))
 
@@ -40,7 +40,7 @@ class JobTimeSpan(msgspec.Struct, frozen=True):
 def _ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
-    said = parse_options(SOURCE, {option: text})
+    said = parse_options(SOURCE_OPTIONS, {option: text})
     found: int | None = said["starting_ms"] if option == "startingTimestamp" else said["ending_ms"]
     return found
 
@@ -66,4 +66,4 @@ def read_time_span(
 
 def open_broker_metadata(name_servers: str, options: Mapping[str, str]) -> BrokerMetadata:
     """What the driver asks brokers itself."""
-    return BrokerMetadata(CLIENT_POOL.to(parse_client_options(name_servers, options)))
+    return BrokerMetadata(CLIENT_POOL.get(parse_client_options(name_servers, options)))

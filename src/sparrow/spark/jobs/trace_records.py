@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PUB, SUB_BEFORE, SUB_AFTER, END_TRANSACTION = "Pub", "SubBefore", "SubAfter", "EndTransaction"
-TIME = pa.timestamp("us", "UTC")
-SCHEMA = pa.schema(
+TIME_TYPE = pa.timestamp("us", "UTC")
+RECORD_SCHEMA = pa.schema(
     [
         ("record", pa.string()),
-        ("time", TIME),
+        ("time", TIME_TYPE),
         ("group", pa.string()),
         ("topic", pa.string()),
         ("msg_id", pa.string()),
@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
         ("state", pa.string()),
     ]
 )
-DDL = (
+RECORD_DDL = (
     "record string, time timestamp, `group` string, topic string, msg_id string, tags string, keys string, "
     "body_bytes bigint, cost_ms bigint, kind bigint, retries bigint, is_success boolean, code bigint, state string"
 )
@@ -55,14 +55,16 @@ _TIME = r"^[0-9]{1,15}$"
 
 def explode_records(messages: DataFrame) -> DataFrame:
     """A row a record, with the time at which its message was stored as `stored`."""
-    return messages.select("body", "store_timestamp").mapInArrow(_mapped, f"{DDL}, stored timestamp")
+    return messages.select("body", "store_timestamp").mapInArrow(_mapped, f"{RECORD_DDL}, stored timestamp")
 
 
 def _mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         decoded, parents = decode_bodies(batch.column(0))
-        stored = batch.column(1).cast(TIME).take(pa.array(parents))
-        yield pa.RecordBatch.from_arrays([*decoded.columns, stored], schema=SCHEMA.append(pa.field("stored", TIME)))
+        stored = batch.column(1).cast(TIME_TYPE).take(pa.array(parents))
+        yield pa.RecordBatch.from_arrays(
+            [*decoded.columns, stored], schema=RECORD_SCHEMA.append(pa.field("stored", TIME_TYPE))
+        )
 
 
 def decode_bodies(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
@@ -81,7 +83,7 @@ def decode_bodies(bodies: pa.Array) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         places.append(rows[is_sound])
     order = np.argsort(np.concatenate(places), kind="stable")
     table = pa.Table.from_batches(parts).take(pa.array(order)).combine_chunks()
-    found = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
+    found = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], RECORD_SCHEMA)
     return found, parents[np.concatenate(places)[order]]
 
 
@@ -138,7 +140,7 @@ class _Layout(NamedTuple):
         rows = len(fields.firsts)
         is_sound = np.ones(rows, np.bool_)
         arrays = []
-        for field in SCHEMA:
+        for field in RECORD_SCHEMA:
             if field.name == "record":
                 arrays.append(pa.repeat(name, rows))
             elif (read := self.columns.get(field.name)) is None:
@@ -148,7 +150,7 @@ class _Layout(NamedTuple):
                 arrays.append(column.array.cast(field.type))
                 if column.is_sound is not None:
                     is_sound &= column.is_sound
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), is_sound
+        return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA), is_sound
 
 
 def _word(place: int) -> _Read:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.definition import Pipeline, Source, Step
-from sparrow.spark.runtime.progress import summarize_error
+from sparrow.spark.runtime.spark_errors import summarize_error
 from sparrow.spark.source.schema import default_ddl
 
 if TYPE_CHECKING:

@@ -11,15 +11,8 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines import sinks as pipelines_sinks
 from sparrow.spark.pipelines.definition import Pipeline
 from sparrow.spark.pipelines.frames import build_frames
-from sparrow.spark.runtime.progress import (
-    POLL_INTERVAL_S,
-    JobProgress,
-    ProgressCallback,
-    query_lag,
-    summarize_error,
-    translate_spark_errors,
-    watch_job,
-)
+from sparrow.spark.runtime.progress import POLL_INTERVAL_S, JobProgress, ProgressCallback, query_lag, watch_job
+from sparrow.spark.runtime.spark_errors import summarize_error, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,12 +25,12 @@ class PipelineResult(msgspec.Struct, frozen=True):
     sinks: int
 
 
-def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, told: ProgressCallback) -> PipelineResult:
+def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: ProgressCallback) -> PipelineResult:
     """Until all is read, or for ever; Ctrl-C stops the queries between two batches' commits."""
     frames = build_frames(spark, pipeline)
     bounded = [sink for sink in pipeline.sinks if not frames[sink.input].isStreaming]
     for sink in bounded:
-        with watch_job(spark, told, what=f"{pipeline.name}.{sink.name}"):
+        with watch_job(spark, on_progress, what=f"{pipeline.name}.{sink.name}"):
             pipelines_sinks.write_sink(frames[sink.input], pipeline, sink)
     with translate_spark_errors():
         queries = [
@@ -45,11 +38,11 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, told: ProgressCallb
             for sink in pipeline.sinks
             if frames[sink.input].isStreaming
         ]
-    rows = _follow(queries, told) if queries else 0
+    rows = _follow(queries, on_progress) if queries else 0
     return PipelineResult(rows, len(pipeline.sinks))
 
 
-def _follow(queries: list[StreamingQuery], told: ProgressCallback) -> int:
+def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int:
     """Several queries at once; the first that fails ends them all."""
     heard: dict[str, tuple[str, int, int | None]] = {query.id: ("", 0, None) for query in queries}
     try:
@@ -63,8 +56,8 @@ def _follow(queries: list[StreamingQuery], told: ProgressCallback) -> int:
                         at, rows, _ = heard[query.id]
                         if progress.timestamp > at:
                             heard[query.id] = (progress.timestamp, rows + progress.numInputRows, query_lag(progress))
-                behind = [each[2] for each in heard.values() if each[2] is not None]
-                told(JobProgress(rows=sum(each[1] for each in heard.values()), behind=sum(behind) if behind else None))
+                lag = [each[2] for each in heard.values() if each[2] is not None]
+                on_progress(JobProgress(rows=sum(each[1] for each in heard.values()), lag=sum(lag) if lag else None))
                 if is_over:
                     return sum(each[1] for each in heard.values())
                 time.sleep(POLL_INTERVAL_S)

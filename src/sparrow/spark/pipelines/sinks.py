@@ -9,7 +9,7 @@ from sparrow.model.errors import Refused
 from sparrow.spark.pipelines.database_sink import TableWriter
 from sparrow.spark.pipelines.definition import Pipeline, Sink
 from sparrow.spark.pipelines.frames import option_strings
-from sparrow.spark.runtime.progress import shorten_batch_errors
+from sparrow.spark.runtime.spark_errors import shorten_batch_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

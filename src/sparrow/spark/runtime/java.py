@@ -51,7 +51,7 @@ SECURITY_ACTION_ARGUMENT = "--add-opens=java.base/sun.security.action=ALL-UNNAME
 SECURITY_ACTION_REMOVED_IN = 24
 # One start of Java that says all we ask: the modules, their version, and where it really lives, behind whatever links
 # or wrappers, ours included.
-QUESTION = ("-XshowSettings:properties", "--list-modules")
+PROBE_ARGUMENTS = ("-XshowSettings:properties", "--list-modules")
 PROBE_TIMEOUT_S = 30
 
 
@@ -99,7 +99,7 @@ class JavaNotFound(SettingsError):
 
 
 def parse_probe_output(text: str) -> Java | None:
-    """Reads the answer to `QUESTION`: properties as `name = value`, modules as `name@version`."""
+    """Reads the answer to `PROBE_ARGUMENTS`: properties as `name = value`, modules as `name@version`."""
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     modules = {found[1]: found[2] for found in re.finditer(r"^([\w.]+)@(\S+)", text, re.MULTILINE)}
     if home is None or "java.base" not in modules:
@@ -172,7 +172,7 @@ def probe_java(binary: Path) -> Java | str:
     """The Java behind a file, or what is wrong with it."""
     try:
         answer = subprocess.run(
-            [binary, *QUESTION], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+            [binary, *PROBE_ARGUMENTS], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"does not run ({failure})"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import uuid
@@ -15,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sparrow.model.errors import SparrowError
+from sparrow.spark.runtime.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_INTERVAL_S = 0.2
 """Between two looks at a query or at a job's tasks."""
-_SENTENCE_CHARS_MAX = 2_000
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +30,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int = 0
     """Read so far, in this run."""
-    behind: int | None = None
+    lag: int | None = None
     """Messages that are there and not yet read, where the source tells."""
     tasks: int = 0
     """Of Spark's tasks, those that are finished."""
@@ -43,14 +41,10 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
 ProgressCallback = Callable[[JobProgress], None]
 
 
-class JobFailed(SparrowError):
-    """Spark gave up. The sentence is the innermost cause; Spark's own words are the `__cause__`."""
-
-
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 
-def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
+def follow_query(query: StreamingQuery, on_progress: ProgressCallback) -> JobProgress:
     """Wait until a query ends, and tell of each of its batches. Interrupted, the query is stopped first."""
     heard, done = "", JobProgress()
 
@@ -59,7 +53,7 @@ def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
         for progress in query.recentProgress:  # the last hundred; one is of the time at which its batch began
             if progress.timestamp > heard:
                 heard, done = progress.timestamp, _after(done, progress)
-                told(done)
+                on_progress(done)
 
     try:
         with translate_spark_errors(), interrupt_requested() as is_asked:
@@ -75,15 +69,13 @@ def follow_query(query: StreamingQuery, told: ProgressCallback) -> JobProgress:
 
 
 def _after(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
-    return JobProgress(rows=done.rows + progress.numInputRows, behind=query_lag(progress))
+    return JobProgress(rows=done.rows + progress.numInputRows, lag=query_lag(progress))
 
 
 def query_lag(progress: StreamingQueryProgress) -> int | None:
     """What the topics of a query hold behind the end of its last batch; None: no topic told."""
     counts = [
-        behind
-        for source in progress.sources
-        if (behind := lag_between(source.endOffset, source.latestOffset)) is not None
+        lag for source in progress.sources if (lag := lag_between(source.endOffset, source.latestOffset)) is not None
     ]
     return sum(counts) if counts else None
 
@@ -110,7 +102,7 @@ def _places(said: str | None) -> Mapping[str, int] | None:
 
 
 @contextmanager
-def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
+def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
     """Tell of the tasks of whatever runs inside, and stop it when it is interrupted."""
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
@@ -122,7 +114,7 @@ def watch_job(spark: SparkSession, told: ProgressCallback, *, what: str = "sparr
             for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
                 if stage is not None:
                     tasks, total = tasks + stage.numCompletedTasks, total + stage.numTasks
-        told(JobProgress(tasks=tasks, tasks_total=total))
+        on_progress(JobProgress(tasks=tasks, tasks_total=total))
 
     def watch(is_asked: Callable[[], bool]) -> None:
         while not is_over.wait(POLL_INTERVAL_S):
@@ -179,85 +171,3 @@ def interrupt_requested() -> Iterator[Callable[[], bool]]:
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def translate_spark_errors() -> Iterator[None]:
-    """Spark's errors, most of which are traces of Java around one of Python, as a `JobFailed`."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
-        with _without_traces():
-            yield
-    except (PySparkException, Py4JError) as cause:
-        raise JobFailed(summarize_error(str(cause))) from cause
-
-
-_TELLERS = (
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
-    "org.apache.spark.sql.execution.datasources.v2.AppendDataExec",
-    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
-)
-"""Loggers of Spark that print every failure, which whoever waits for the job is told anyway."""
-
-
-@contextmanager
-def _without_traces() -> Iterator[None]:
-    from pyspark import SparkContext
-
-    with suppress(Exception):  # logging is no reason to fail
-        _set_level(SparkContext._jvm, "OFF")
-    try:
-        yield
-    finally:
-        with suppress(Exception):
-            _set_level(SparkContext._jvm, None)
-
-
-def _set_level(jvm: Any, level: str | None) -> None:
-    """None: as everybody's."""
-    logging = jvm.org.apache.logging.log4j
-    chosen = logging.Level.toLevel(level) if level else logging.LogManager.getRootLogger().getLevel()
-    for name in _TELLERS:
-        logging.core.config.Configurator.setLevel(name, chosen)
-
-
-def shorten_batch_errors(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """What `foreachBatch` is given: it fails with one short sentence, and without its causes.
-
-    Spark looks for patterns in what comes from there, and Java's way to do that overflows the stack on a long trace.
-    """
-
-    def write_batch(batch: DataFrame, number: int) -> None:
-        try:
-            write(batch, number)
-        except Exception as error:
-            raise JobFailed(summarize_error(str(error))) from None
-
-    return write_batch
-
-
-_RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (?P<sentence>.+)", re.MULTILINE)
-_OURS = re.compile(r"^sparrow\.[\w.]+: (?P<sentence>.+)", re.MULTILINE)
-_ENDED = re.compile(r"\A\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
-_JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
-
-
-def summarize_error(trace: str) -> str:
-    """What a person should read of it: our own error if there is one, else the last Python error, else its start."""
-    trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
-    ours = _OURS.findall(trace)
-    if ours:
-        return _short(ours[-1])
-    _, is_python, python = trace.rpartition("Traceback (most recent call last):")
-    if is_python and (raised := _RAISED.search(python)):
-        return _short(f"{raised[1]}: {raised['sentence']}")
-    lines = [line.strip() for line in _JAVA_FRAME.sub("", _ENDED.sub("", trace)).splitlines()]
-    return _short(next((line for line in lines if line), "Spark gave no reason"))
-
-
-def _short(sentence: str) -> str:
-    return sentence.strip()[:_SENTENCE_CHARS_MAX]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_OPTIONS_KEY = "spark.driver.extraJavaOptions"
-PYTHON = "spark.pyspark.python"
+PYTHON_KEY = "spark.pyspark.python"
 # As a file of its own: a directory on the class path, where Spark's settings usually lie, would cost the class archive.
 LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 
@@ -61,13 +61,13 @@ def spark_session(
     master: str | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
     quick_start: bool = False,
-    class_archive: bool = True,
-    keep_classes: bool = False,
+    use_class_archive: bool = True,
+    build_class_archive: bool = False,
 ) -> SparkSession:
     """The running session, or a new one.
 
     `master` is `local[*]` unless said; under `spark-submit` it is what that was told. `options` are Spark's, and beat
-    our defaults. `class_archive` uses the archive if there is one; `keep_classes` has it made in the background if not.
+    our defaults. `class_archive` uses the archive if there is one; `build_class_archive` has it made in the background if not.
     """
     if find_spec("pyspark") is None:
         raise PySparkNotInstalled
@@ -77,24 +77,24 @@ def spark_session(
         return _get_or_create(app_name, options)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started Java, and us
         SparkContext._ensure_initialized()
-        told = SparkConf()
-        ours = {key: value for key, value in DEFAULT_CONF.items() if not told.contains(key)}
+        submitted_conf = SparkConf()
+        ours = {key: value for key, value in DEFAULT_CONF.items() if not submitted_conf.contains(key)}
         return _get_or_create(app_name, {**ours, **options, **({"spark.master": master} if master else {})})
 
     java, spark, cache = find_java(), spark_home(os.environ), cache_directory(os.environ)
     assert spark is not None
     archive = archive_path(java, spark, cache)
     java_options = [f"-Dlog4j2.configurationFile={LOG4J_FILE.as_uri()}"]
-    java_options += options_to_use(java, archive) if class_archive else []
+    java_options += options_to_use(java, archive) if use_class_archive else []
     java_options += QUICK_START_OPTIONS if quick_start else ()
     master = master or options.get("spark.master") or "local[*]"
     fixed = {
         "spark.master": master,
         JAVA_OPTIONS_KEY: f"{join_java_options(java_options)} {options.get(JAVA_OPTIONS_KEY, '')}".strip(),
     }
-    with spark_environment(java, cache, python=options.get(PYTHON)):
+    with spark_environment(java, cache, python=options.get(PYTHON_KEY)):
         session = _get_or_create(app_name, {**default_conf(master), **options, **fixed})
-    if keep_classes and not archive.is_file():
+    if build_class_archive and not archive.is_file():
         build_in_background()
     return session
 

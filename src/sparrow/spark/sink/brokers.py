@@ -61,7 +61,9 @@ class SinkBrokers:
             raise NoMaster(f"no broker takes messages of topic {topic!r}: it has no writable queue on a master")
         return route
 
-    async def ask(self, broker: str, topic: str, what: Callable[[str], Awaitable[T]], *, may_be_new: bool = False) -> T:
+    async def call(
+        self, broker: str, topic: str, what: Callable[[str], Awaitable[T]], *, may_be_new: bool = False
+    ) -> T:
         """What the broker answers when it is there. `topic`: one by whose route it is found."""
         is_first = True
 
@@ -119,7 +121,7 @@ class SinkBrokers:
         route = await self.route(topic, may_be_new=True)
         for broker in sorted({queue.broker_name for queue in route.write_queues}):
             if route.masters.get(broker) not in _KNOWN_TO_STAGE:
-                await self.ask(broker, topic, self._asked_for_ledger, may_be_new=True)
+                await self.call(broker, topic, self._asked_for_ledger, may_be_new=True)
 
     async def _asked_for_ledger(self, address: str) -> None:
         await staging.query_ledger(self._session, address, "sparrow")

@@ -99,7 +99,7 @@ async def _publish_on_one(
         tries += 1
         return await staging.commit_stages(session, address, *transaction, [each.stage for each in stages[broker]])
 
-    if await brokers.ask(broker, topic, commit):
+    if await brokers.call(broker, topic, commit):
         return True
     noted = await _noted(session, brokers, transaction.scope, broker, topic)
     is_published([noted], transaction.number, broker_set_hash(finding))
@@ -119,13 +119,13 @@ async def _publish_on_several(
 
     async def note(name: str, what: int) -> None:
         await _all(
-            brokers.ask(broker, topic, lambda address: staging.commit_stages(session, address, name, what, []))
+            brokers.call(broker, topic, lambda address: staging.commit_stages(session, address, name, what, []))
             for broker, topic in finding.items()
         )
 
     async def commit(broker: str, some: list[StagedRows]) -> bool:
         names = [each.stage for each in some]
-        return await brokers.ask(
+        return await brokers.call(
             broker, finding[broker], lambda address: staging.commit_stages(session, address, scope, number, names)
         )
 
@@ -141,7 +141,7 @@ async def _noted(session: ClientSession, brokers: SinkBrokers, scope: str, broke
             *[await staging.query_ledger(session, address, scope + suffix) for suffix in ("", _BEGUN, _DONE)]
         )
 
-    return await brokers.ask(broker, topic, ask)
+    return await brokers.call(broker, topic, ask)
 
 
 async def _all(asked: Iterable[Awaitable[object]]) -> None:

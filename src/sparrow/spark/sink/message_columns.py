@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
 from sparrow.wire.columns.layout import reinterpret
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE
 
-TEXT = ("string",)
-BYTES = ("binary", "string")
-NUMBER = ("int", "bigint", "smallint", "tinyint")
-TIME = ("timestamp", "timestamp_ntz", "bigint")
+TEXT_TYPES = ("string",)
+BYTES_TYPES = ("binary", "string")
+NUMBER_TYPES = ("int", "bigint", "smallint", "tinyint")
+TIME_TYPES = ("timestamp", "timestamp_ntz", "bigint")
 STRING_MAP_TYPE, KAFKA_HEADERS_TYPE = "map<string,string>", "array<struct<key:string,value:binary>>"
 
 
@@ -41,25 +41,25 @@ class MessageColumn(NamedTuple):
 
 
 MESSAGE_COLUMNS: tuple[MessageColumn, ...] = (
-    MessageColumn("body", "value", BYTES, "What is sent; required, and never null."),
-    MessageColumn("topic", None, TEXT, "Where it goes; the option `topic` beats it."),
-    MessageColumn("queue_id", "partition", NUMBER, "Which of the topic's queues, counted over all its brokers."),
-    MessageColumn("keys", "key", BYTES, "What it is found by. Rows with the same keys go to one queue."),
-    MessageColumn("tags", None, TEXT, "What consumers filter by."),
+    MessageColumn("body", "value", BYTES_TYPES, "What is sent; required, and never null."),
+    MessageColumn("topic", None, TEXT_TYPES, "Where it goes; the option `topic` beats it."),
+    MessageColumn("queue_id", "partition", NUMBER_TYPES, "Which of the topic's queues, counted over all its brokers."),
+    MessageColumn("keys", "key", BYTES_TYPES, "What it is found by. Rows with the same keys go to one queue."),
+    MessageColumn("tags", None, TEXT_TYPES, "What consumers filter by."),
     MessageColumn("properties", "headers", (STRING_MAP_TYPE, KAFKA_HEADERS_TYPE), "More of them."),
-    MessageColumn("msg_id", None, TEXT, "Its unique id; else it is given one."),
-    MessageColumn("sharding_key", None, TEXT, "Rows with the same one go to one queue, whatever their keys are."),
-    MessageColumn("born_timestamp", None, TIME, "When it was made (a number is ms since 1970); else now."),
-    MessageColumn("deliver_timestamp", None, TIME, "When consumers get it; with `atLeastOnce` only."),
+    MessageColumn("msg_id", None, TEXT_TYPES, "Its unique id; else it is given one."),
+    MessageColumn("sharding_key", None, TEXT_TYPES, "Rows with the same one go to one queue, whatever their keys are."),
+    MessageColumn("born_timestamp", None, TIME_TYPES, "When it was made (a number is ms since 1970); else now."),
+    MessageColumn("deliver_timestamp", None, TIME_TYPES, "When consumers get it; with `atLeastOnce` only."),
     MessageColumn(
         "properties_raw",
         None,
-        TEXT,
+        TEXT_TYPES,
         "All properties, as the source gives them; others then only choose the queue.",
     ),
-    MessageColumn("flag", None, NUMBER, "The application's own number; else 0."),
-    MessageColumn("sys_flag", None, NUMBER, "With a body that is compressed already, says how; else 0."),
-    MessageColumn("reconsume_times", None, NUMBER, "How often it was tried; else 0."),
+    MessageColumn("flag", None, NUMBER_TYPES, "The application's own number; else 0."),
+    MessageColumn("sys_flag", None, NUMBER_TYPES, "With a body that is compressed already, says how; else 0."),
+    MessageColumn("reconsume_times", None, NUMBER_TYPES, "How often it was tried; else 0."),
 )
 
 RAW_COLUMNS = ("properties_raw", "flag", "sys_flag", "reconsume_times")
@@ -101,7 +101,7 @@ class MessageRows(msgspec.Struct, frozen=True):
         first, taken = (self.first + at, None) if self.taken is None else (self.first, self.taken[at : at + count])
         return self._each(lambda column: column.slice(at, count), first, taken)
 
-    def number_of(self, at: int) -> int:
+    def row_number(self, at: int) -> int:
         """Which row of its partition one is."""
         return self.first + int(at if self.taken is None else self.taken[at])
 

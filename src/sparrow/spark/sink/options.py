@@ -60,7 +60,7 @@ _NAME_CHARS_MAX = 120
 _NAMES_CHARS_MAX = 160
 """Of a job's key and the sink's name together: a broker's ledger keeps both."""
 
-SINK: tuple[Option, ...] = (
+SINK_OPTIONS: tuple[Option, ...] = (
     Option(
         "nameserver", "name_servers", kinds.parse_text, None, "Name servers, `host:port`, with `;` between.", "required"
     ),
@@ -154,7 +154,7 @@ SINK: tuple[Option, ...] = (
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """From what the user said."""
-    said = kinds.parse_options(SINK, given)
+    said = kinds.parse_options(SINK_OPTIONS, given)
     name_servers = said.pop("name_servers")
     if name_servers is None:
         raise Refused("the option 'nameserver' is missing: say where the name servers are, such as 127.0.0.1:9876")

@@ -36,10 +36,10 @@ CHUNK_NUMBER_BITS = 24
 
 
 def write_partition(
-    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, options: SinkOptions, task: WriteTask, link: PooledClient
+    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, options: SinkOptions, task: WriteTask, client: PooledClient
 ) -> TaskCommit:
     """Deliver a partition."""
-    work = WriteContext.of(task, layout.topic, options, link)
+    work = WriteContext.open(task, layout.topic, options, client)
     if options.delivery is DeliveryGuarantee.IDEMPOTENT:
         batches = rechunk(batches, options.chunk_rows)
     writing = _WRITINGS[options.delivery](work)
@@ -83,7 +83,7 @@ class RecordWriter(ABC):
     def __init__(self, work: WriteContext) -> None:
         self._work = work
         self._encoder = RecordEncoder(work.options, work.ids, clock.now_ms)
-        self._lanes = OrderedSends(work.options.max_in_flight_bytes)
+        self._sends = OrderedSends(work.options.max_in_flight_bytes)
         self._gathered: dict[str, BlobBuilder] = {}
         """By broker."""
 
@@ -98,23 +98,23 @@ class RecordWriter(ABC):
                 for broker, portion in self._encoder.portions(piece, queues, select_queues(piece, len(queues))):
                     gathered = self._gathered.setdefault(broker, BlobBuilder(topic))
                     if (blob := gathered.add(portion)) is not None:
-                        self._post(broker, gathered, blob)
+                        self._submit(broker, gathered, blob)
 
     def _flush(self) -> None:
         for broker, gathered in self._gathered.items():
             if (blob := gathered.take()) is not None:
-                self._post(broker, gathered, blob)
+                self._submit(broker, gathered, blob)
 
-    def _post(self, broker: str, gathered: BlobBuilder, blob: bytes) -> None:
+    def _submit(self, broker: str, gathered: BlobBuilder, blob: bytes) -> None:
         number, topic = gathered.blobs - 1, gathered.topic
 
         def send() -> Awaitable[object]:
-            return self._work.brokers.ask(broker, topic, lambda address: self._send(broker, address, number, blob))
+            return self._work.brokers.call(broker, topic, lambda address: self._send(broker, address, number, blob))
 
-        self._work.link.run(self._lanes.post(broker, len(blob), send))
+        self._work.client.run(self._sends.submit(broker, len(blob), send))
 
     def abandon(self) -> None:
-        self._work.link.run(self._lanes.abandon())
+        self._work.client.run(self._sends.abandon())
 
 
 class ExactlyOnceWriter(RecordWriter):
@@ -128,20 +128,20 @@ class ExactlyOnceWriter(RecordWriter):
         return self._names.setdefault(broker, uuid.uuid4().hex)
 
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
-        session, fills_checksum = self._work.link.session, self._work.options.fills_checksum
+        session, fills_checksum = self._work.client.session, self._work.options.fills_checksum
         return staging.stage_records(session, address, self._stage(broker), number, blob, fills_checksum=fills_checksum)
 
     def finish(self) -> tuple[StagedRows, ...]:
         self._flush()
-        return self._work.link.run(self._sealed())
+        return self._work.client.run(self._sealed())
 
     async def _sealed(self) -> tuple[StagedRows, ...]:
-        await self._lanes.finish()
+        await self._sends.finish()
         return tuple([await self._seal(broker) for broker in sorted(self._gathered)])
 
     async def _seal(self, broker: str) -> StagedRows:
-        gathered, name, session = self._gathered[broker], self._stage(broker), self._work.link.session
-        sealed = await self._work.brokers.ask(
+        gathered, name, session = self._gathered[broker], self._stage(broker), self._work.client.session
+        sealed = await self._work.brokers.call(
             broker, gathered.topic, lambda address: staging.seal_stage(session, address, name, gathered.blobs)
         )
         if sealed.rows != gathered.rows:
@@ -151,7 +151,7 @@ class ExactlyOnceWriter(RecordWriter):
     def abandon(self) -> None:
         super().abandon()
         staged = [StagedRows(broker, each.topic, self._stage(broker), 0, 0) for broker, each in self._gathered.items()]
-        self._work.link.run(discard_stages(self._work.link.session, self._work.brokers, staged))
+        self._work.client.run(discard_stages(self._work.client.session, self._work.brokers, staged))
 
 
 class IdempotentWriter(RecordWriter):
@@ -164,7 +164,7 @@ class IdempotentWriter(RecordWriter):
     def _send(self, broker: str, address: str, number: int, blob: bytes) -> Awaitable[object]:
         if number >> CHUNK_NUMBER_BITS:
             raise Refused(f"a partition has more than {1 << CHUNK_NUMBER_BITS} chunks: raise the option chunkRows")
-        batch, session = self._work.task.transaction.number, self._work.link.session
+        batch, session = self._work.task.transaction.number, self._work.client.session
         scope = f"{self._work.task.transaction.scope}/{self._work.task.partition}"
         fills_checksum = self._work.options.fills_checksum
         return staging.append_once(
@@ -172,7 +172,7 @@ class IdempotentWriter(RecordWriter):
         )
 
     def finish(self) -> tuple[StagedRows, ...]:
-        self._work.link.run(self._lanes.finish())
+        self._work.client.run(self._sends.finish())
         return ()
 
 

@@ -25,23 +25,23 @@ from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.wire.columns.encoder import body_crcs
 from sparrow.wire.columns.hashes import java_hashes
 
-ANY = -1
+ANY_QUEUE = -1
 """The place of a row that asks for no queue."""
 
 QueueIndexes = NDArray[np.int64]
 
 
 def select_queues(rows: MessageRows, queues: int, *, allows_any_queue: bool = False) -> QueueIndexes:
-    """Where each row goes, as a place among so many write queues; `allows_any_queue`: or `ANY`."""
-    places = np.full(len(rows), ANY, np.int64)
+    """Where each row goes, as a place among so many write queues; `allows_any_queue`: or `ANY_QUEUE`."""
+    places = np.full(len(rows), ANY_QUEUE, np.int64)
     is_open = np.ones(len(rows), np.bool_)
     if rows.queue_id is not None:
         is_given = rows.queue_id.is_valid().to_numpy(zero_copy_only=False)
-        given = rows.queue_id.fill_null(ANY).to_numpy(zero_copy_only=False)
+        given = rows.queue_id.fill_null(ANY_QUEUE).to_numpy(zero_copy_only=False)
         if (is_wrong := is_given & ((given < 0) | (given >= queues))).any():
             at = int(is_wrong.argmax())
             raise Refused(
-                f"row {rows.number_of(at)} of its partition wants queue {given[at]}; "
+                f"row {rows.row_number(at)} of its partition wants queue {given[at]}; "
                 f"its topic has {queues} to write to, 0 to {queues - 1}"
             )
         places[is_given] = given[is_given]

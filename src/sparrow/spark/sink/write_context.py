@@ -37,14 +37,14 @@ class PartitionWriter(Protocol):
 class TaskRoutes:
     """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
 
-    def __init__(self, link: PooledClient, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
-        self._link, self._find = link, find
+    def __init__(self, client: PooledClient, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
+        self._client, self._find = client, find
         self._known: dict[str, TopicRoute] = {}
 
     def __getitem__(self, topic: str) -> TopicRoute:
         found = self._known.get(topic)
         if found is None:
-            found = self._known[topic] = self._link.run(self._find(topic))
+            found = self._known[topic] = self._client.run(self._find(topic))
         return found
 
     def brokers(self) -> tuple[tuple[str, str], ...]:
@@ -78,15 +78,15 @@ class WriteContext(NamedTuple):
     topic: str | None
     """Of all rows, if they have one in common."""
     options: SinkOptions
-    link: PooledClient
+    client: PooledClient
     brokers: SinkBrokers
     routes: TaskRoutes
     ids: RowIds
 
     @classmethod
-    def of(cls, task: WriteTask, topic: str | None, options: SinkOptions, link: PooledClient) -> WriteContext:
-        brokers = SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
-        routes = TaskRoutes(link, _finder(task, options, brokers))
-        own_ip = ip_address(link.session.client_id.partition("@")[0]).packed
+    def open(cls, task: WriteTask, topic: str | None, options: SinkOptions, client: PooledClient) -> WriteContext:
+        brokers = SinkBrokers(client.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+        routes = TaskRoutes(client, _finder(task, options, brokers))
+        own_ip = ip_address(client.session.client_id.partition("@")[0]).packed
         ids = RowIds(UniqueIdGenerator(own_ip, os.getpid(), secrets.randbits(32), clock.now_ms))
-        return cls(task, topic, options, link, brokers, routes, ids)
+        return cls(task, topic, options, client, brokers, routes, ids)

@@ -61,12 +61,12 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 def _checked(options: SinkOptions, schema: StructType) -> ColumnLayout:
     layout = _layout(options, schema)
     if options.topic is not None:
-        link = CLIENT_POOL.to(options.client)
-        brokers = _brokers(link, options)
+        client = CLIENT_POOL.get(options.client)
+        brokers = _brokers(client, options)
         if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
-            link.run(brokers.route(options.topic, may_be_new=True))
+            client.run(brokers.route(options.topic, may_be_new=True))
         else:
-            link.run(brokers.check_staging(options.topic))
+            client.run(brokers.check_staging(options.topic))
     return layout
 
 
@@ -74,8 +74,8 @@ def _layout(options: SinkOptions, schema: StructType) -> ColumnLayout:
     return resolve_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
 
-def _brokers(link: PooledClient, options: SinkOptions) -> SinkBrokers:
-    return SinkBrokers(link.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
+def _brokers(client: PooledClient, options: SinkOptions) -> SinkBrokers:
+    return SinkBrokers(client.session, patience_ms=options.commit_timeout_ms, topic_queues=options.topic_queues)
 
 
 class _Sink:
@@ -85,9 +85,9 @@ class _Sink:
         self._options, self._layout = options, layout
 
     def _written(self, batches: Iterator[pa.RecordBatch], transaction: WriteId, partition: int) -> TaskCommit:
-        link = CLIENT_POOL.to(self._options.client)
+        client = CLIENT_POOL.get(self._options.client)
         task = partition_writer.WriteTask(transaction, partition, can_create_topics=transaction.number == 0)
-        return partition_writer.write_partition(batches, self._layout, self._options, task, link)
+        return partition_writer.write_partition(batches, self._layout, self._options, task, client)
 
     def _of_stream(self, context: TaskContext) -> WriteId | None:
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
@@ -100,14 +100,14 @@ class _Sink:
         receipts = _receipts(messages)
         if not any(receipt.stages for receipt in receipts):
             return True
-        link = CLIENT_POOL.to(self._options.client)
-        return link.run(driver_commit.publish_stages(link.session, _brokers(link, self._options), receipts))
+        client = CLIENT_POOL.get(self._options.client)
+        return client.run(driver_commit.publish_stages(client.session, _brokers(client, self._options), receipts))
 
     def _dropped(self, messages: CommitMessages) -> None:
         stages = [staged for receipt in _receipts(messages) for staged in receipt.stages]
         if stages:
-            link = CLIENT_POOL.to(self._options.client)
-            link.run(driver_commit.discard_stages(link.session, _brokers(link, self._options), stages))
+            client = CLIENT_POOL.get(self._options.client)
+            client.run(driver_commit.discard_stages(client.session, _brokers(client, self._options), stages))
 
 
 class TopicBatchWriter(_Sink, DataSourceArrowWriter):

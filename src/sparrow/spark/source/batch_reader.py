@@ -30,7 +30,7 @@ class TopicBatchReader(DataSourceReader):
     """Plans in the driver, reads in tasks; it is pickled in between, so it holds nothing but values."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._options = SourceOptions.of(given)
+        self._options = SourceOptions.parse(given)
         self._shape = make_projection(schema, kafka=self._options.kafka_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -38,27 +38,27 @@ class TopicBatchReader(DataSourceReader):
         planned = plan_tasks(
             self._ranges(),
             partitions_min=options.partitions_min,
-            rows_a_range=options.rows_a_range,
-            rows_a_task=options.rows_a_task,
+            range_rows_max=options.range_rows_max,
+            task_rows_target=options.task_rows_target,
         )
         return [RangePartition(task) for task in planned] or [RangePartition(())]
 
     def _ranges(self) -> list[OffsetRange]:
         options, places = self._options, open_metadata(self._options)
-        heads = offset_resolution.fetch_extents_with_retries(options, places)
-        first = offset_resolution.resolve_starting_offsets(options, places, heads, default="earliest")
-        last = offset_resolution.resolve_ending_offsets(options, places, heads)
+        extents = offset_resolution.fetch_extents_with_retries(options, places)
+        first = offset_resolution.resolve_starting_offsets(options, places, extents, default="earliest")
+        last = offset_resolution.resolve_ending_offsets(options, places, extents)
         ranges = []
-        for queue, head in heads.items():
+        for queue, extent in extents.items():
             start, end = first[queue], last[queue]
             if start > end:
                 raise Refused(
                     f"{format_queue_name(queue)} would be read from {start} up to {end}: the start lies behind the end"
                 )
-            if end > head.end or (start < head.first and start < end):
-                if options.fails_on_loss:
-                    raise MessagesGone(queue, start if start < head.first else end, head.first, head.end)
-                start, end = min(max(start, head.first), head.end), min(max(end, head.first), head.end)
+            if end > extent.end or (start < extent.first and start < end):
+                if options.fail_on_data_loss:
+                    raise MessagesGone(queue, start if start < extent.first else end, extent.first, extent.end)
+                start, end = min(max(start, extent.first), extent.end), min(max(end, extent.first), extent.end)
             ranges.append(OffsetRange(queue, start, end))
         return ranges
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
 from sparrow.client.aio.consume.offset_store import BrokerOffsetStore
-from sparrow.client.retry import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, is_system_topic
 from sparrow.spark.client_pool import CLIENT_POOL, PooledClient
@@ -32,7 +32,7 @@ class SourceMetadata(Protocol):
         """Every topic there is."""
         ...
 
-    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
+    def extents(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
         """Where their queues begin and end; topics that are not there have none.
 
         `is_fresh`: look for new queues, too. `without_absent`: leave out brokers that are away.
@@ -60,7 +60,7 @@ def open_metadata(options: SourceOptions) -> SourceMetadata:
     if options.access == "files":
         assert options.path is not None, "the options say so"
         return StoreFilesMetadata(options.path)
-    return BrokerMetadata(CLIENT_POOL.to(options.client))
+    return BrokerMetadata(CLIENT_POOL.get(options.client))
 
 
 def select_topics(options: SourceOptions, places: SourceMetadata) -> list[str]:
@@ -79,8 +79,8 @@ def fetch_extents(
 ) -> QueueExtents:
     """The queues that the options mean."""
     topics = select_topics(options, places)
-    found = places.heads(topics, is_fresh=is_fresh, without_absent=without_absent)
-    if options.missing == "error" and options.pattern is None:
+    found = places.extents(topics, is_fresh=is_fresh, without_absent=without_absent)
+    if options.topic_missing == "error" and options.pattern is None:
         for name in topics:
             if not places.has(name):
                 raise UnknownTopic(name)
@@ -105,54 +105,54 @@ def _assigned(assign: dict[str, dict[str, list[int]]], found: QueueExtents) -> l
 class BrokerMetadata:
     """Asked over the wire."""
 
-    def __init__(self, link: PooledClient) -> None:
-        self._link, self._admin = link, Admin(session=link.session)
+    def __init__(self, client: PooledClient) -> None:
+        self._client, self._admin = client, Admin(session=client.session)
         self._groups: set[str] = set()
 
     def topics(self) -> list[str]:
-        return self._link.run(self._admin.topics())
+        return self._client.run(self._admin.topics())
 
     def has(self, topic: str) -> bool:
-        return self._link.session.cached_route(topic) is not None
+        return self._client.session.cached_route(topic) is not None
 
-    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
-        return self._link.run(self._heads(list(topics), is_fresh, without_absent))
+    def extents(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
+        return self._client.run(self._extents(list(topics), is_fresh, without_absent))
 
-    async def _heads(self, topics: list[str], is_fresh: bool, without_absent: bool) -> QueueExtents:
-        session = self._link.session
+    async def _extents(self, topics: list[str], is_fresh: bool, without_absent: bool) -> QueueExtents:
+        session = self._client.session
         there = await asyncio.gather(*(self._is_there(name, is_fresh) for name in topics))
         names = [name for name, is_there in zip(topics, there, strict=True) if is_there]
         return await fetch_queue_bounds(session, names, without_absent=without_absent)
 
     async def _is_there(self, topic: str, is_fresh: bool) -> bool:
         try:
-            await self._link.session.route(topic, is_fresh=is_fresh)
+            await self._client.session.route(topic, is_fresh=is_fresh)
         except UnknownTopic:
             return False
         return True
 
     def offset_at(self, queue: QueueRef, time_ms: int) -> int:
-        return self._link.run(self._admin.offset_at(queue, time_ms))
+        return self._client.run(self._admin.offset_at(queue, time_ms))
 
     def committed(self, group: str, queues: Iterable[QueueRef]) -> dict[QueueRef, int]:
-        return self._link.run(self._committed(group, list(queues)))
+        return self._client.run(self._committed(group, list(queues)))
 
     async def _committed(self, group: str, queues: list[QueueRef]) -> dict[QueueRef, int]:
-        kept = BrokerOffsetStore(self._link.session, group)
+        kept = BrokerOffsetStore(self._client.session, group)
         found = {queue: await kept.load(queue) for queue in queues}
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit(self, group: str, offsets: dict[QueueRef, int]) -> None:
         if group not in self._groups:
-            self._link.run(self._make_group(group))
+            self._client.run(self._make_group(group))
             self._groups.add(group)
-        self._link.run(BrokerOffsetStore(self._link.session, group).save(offsets))
+        self._client.run(BrokerOffsetStore(self._client.session, group).save(offsets))
 
     async def _make_group(self, group: str) -> None:
         """Brokers make a group, and its retry topic, when a consumer joins it. A query never does, and `mqadmin` shows
         no progress of a group without that topic."""
         if group not in await self._admin.groups():
-            await self._admin.put_group(Group(name=group))
+            await self._admin.create_group(Group(name=group))
         if not await self._is_there(f"{RETRY_TOPIC_PREFIX}{group}", is_fresh=False):
             await self._admin.create_topic(f"{RETRY_TOPIC_PREFIX}{group}", queues=1)
 
@@ -170,7 +170,7 @@ class StoreFilesMetadata:
     def has(self, topic: str) -> bool:
         return bool(self._directory.bounds(topic))
 
-    def heads(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
+    def extents(self, topics: Iterable[str], *, is_fresh: bool, without_absent: bool) -> QueueExtents:
         directory = self._directory = StoreDirectory(self._path)  # a directory is as of when it was opened
         return {
             QueueRef(topic, FILES_BROKER_NAME, number): SizedQueueBounds(

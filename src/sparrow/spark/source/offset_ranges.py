@@ -45,14 +45,14 @@ def apportion(backlogs: Mapping[QueueRef, float], limit: float) -> dict[QueueRef
 
 
 def plan_tasks(
-    ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_a_range: int, rows_a_task: int
+    ranges: Sequence[OffsetRange], *, partitions_min: int | None, range_rows_max: int, task_rows_target: int
 ) -> list[TaskRanges]:
     """Ranges cut and joined. The same ranges give the same tasks, always."""
     full = [each for each in sorted(ranges) if each.rows > 0]
     total = sum(each.rows for each in full)
     cut: list[OffsetRange] = []
     for each in full:
-        parts = -(-each.rows // rows_a_range) if rows_a_range else 1
+        parts = -(-each.rows // range_rows_max) if range_rows_max else 1
         if partitions_min is not None:
             parts = max(parts, round(each.rows / total * partitions_min))
         cut += _cut(each, parts)
@@ -62,7 +62,7 @@ def plan_tasks(
             at = cut.index(longest)
             cut[at : at + 1] = _cut(longest, 2)
             missing -= 1
-    return _joined(cut, rows_a_task, joins_max=len(cut) - (partitions_min or 0))
+    return _joined(cut, task_rows_target, joins_max=len(cut) - (partitions_min or 0))
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:

@@ -18,23 +18,23 @@ import msgspec
 from sparrow.model.errors import Refused
 from sparrow.wire.bodies import QueueRef
 
-VERSION = 1
+OFFSETS_VERSION = 1
 OffsetsOfQueues = Mapping[QueueRef, int]
 
 
 class SourceOffsets(msgspec.Struct, frozen=True):
     next: dict[QueueRef, int]
     """To be read next."""
-    begun: dict[QueueRef, int] = {}
+    first_offsets: dict[QueueRef, int] = {}
     """Where queues start that the offset before did not know."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"v": VERSION, "q": _written(self.next), "from": _written(self.begun)}
+        return {"v": OFFSETS_VERSION, "q": _written(self.next), "from": _written(self.first_offsets)}
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> SourceOffsets:
+    def from_json(cls, said: Mapping[str, Any]) -> SourceOffsets:
         """What a checkpoint holds; it may be of another program, or of a version to come."""
-        if said.get("v") != VERSION or not isinstance(said.get("q"), dict):
+        if said.get("v") != OFFSETS_VERSION or not isinstance(said.get("q"), dict):
             raise Refused(
                 f"the checkpoint holds an offset that is none of ours: {str(said)[:200]}; "
                 "a query needs a checkpoint of its own"

@@ -76,7 +76,7 @@ def _pattern(value: str) -> str:
 
 _times = json_parser(OffsetsByQueue, '{"orders": {"broker-a": {"0": 1767225600000}}}')
 
-SOURCE: tuple[Option, ...] = (
+SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         "nameserver",
         "name_servers",
@@ -115,7 +115,7 @@ SOURCE: tuple[Option, ...] = (
     Option("startingOffsetsByTimestamp", "starting_times", _times, None, "The same for each queue, as JSON.", "none"),
     Option(
         "startingOffsetsByTimestampStrategy",
-        "late_start",
+        "starting_time_strategy",
         choice_parser("error", "latest"),
         "error",
         "When no message is that late: an error, or the end of the queue.",
@@ -125,23 +125,28 @@ SOURCE: tuple[Option, ...] = (
     Option("endingOffsetsByTimestamp", "ending_times", _times, None, "The same for each queue; batch only.", "none"),
     Option(
         "maxOffsetsPerTrigger",
-        "rows_a_batch",
+        "batch_rows_max",
         parse_count,
         1_000_000,
         "Rows of a micro-batch, shared out in proportion to what each queue holds; 0 for no limit.",
     ),
     Option(
-        "maxBytesPerTrigger", "bytes_a_batch", parse_size_bytes, None, "The same in bytes of records, roughly.", "none"
+        "maxBytesPerTrigger",
+        "batch_bytes_max",
+        parse_size_bytes,
+        None,
+        "The same in bytes of records, roughly.",
+        "none",
     ),
     Option(
         "minOffsetsPerTrigger",
-        "rows_min",
+        "batch_rows_min",
         parse_positive,
         None,
         "Wait for so many rows, but not for longer than ...",
         "none",
     ),
-    Option("maxTriggerDelay", "delay_max_ms", parse_duration_ms, 900_000, "... this.", "15m"),
+    Option("maxTriggerDelay", "batch_delay_max_ms", parse_duration_ms, 900_000, "... this.", "15m"),
     Option(
         "minPartitions",
         "partitions_min",
@@ -152,17 +157,21 @@ SOURCE: tuple[Option, ...] = (
     ),
     Option(
         "maxRecordsPerPartition",
-        "rows_a_range",
+        "range_rows_max",
         parse_count,
         1_000_000,
         "Longer ranges of a queue are cut; 0 never cuts, so that a task has whole queues.",
     ),
     Option(
-        "targetRowsPerTask", "rows_a_task", parse_count, 200_000, "Small ranges are joined up to here; 0 never joins."
+        "targetRowsPerTask",
+        "task_rows_target",
+        parse_count,
+        200_000,
+        "Small ranges are joined up to here; 0 never joins.",
     ),
     Option(
         "failOnDataLoss",
-        "fails_on_loss",
+        "fail_on_data_loss",
         parse_boolean,
         True,
         "Messages that are gone: fail, or skip them, which is logged with their number.",
@@ -198,18 +207,28 @@ SOURCE: tuple[Option, ...] = (
         "pull",
         "From brokers, from the files of a store directory, or from files where `path` is given and there.",
     ),
-    Option("batchRows", "batch_rows", parse_positive, 8192, "Rows of an Arrow batch."),
-    Option("verifyChecksum", "verifies", parse_boolean, False, "Compare each body with its checksum.", "false"),
-    Option("decompress", "expands", parse_boolean, True, "Show compressed bodies as they were sent.", "true"),
+    Option("batchRows", "arrow_batch_rows", parse_positive, 8192, "Rows of an Arrow batch."),
+    Option("verifyChecksum", "verify_checksum", parse_boolean, False, "Compare each body with its checksum.", "false"),
+    Option("decompress", "decompress", parse_boolean, True, "Show compressed bodies as they were sent.", "true"),
     Option("pullMaxBytes", "pull_bytes", parse_size_bytes, 4 << 20, "Of one pull.", "4m"),
-    Option("pullTimeoutMs", "patience_ms", parse_positive, 30_000, "How long a task waits for a broker that is away."),
-    Option("fetchOffset.numRetries", "retries", parse_count, 3, "When offsets cannot be had at the start."),
-    Option("fetchOffset.retryIntervalMs", "retry_ms", parse_count, 200, "Between those tries."),
-    Option("offsetPollIntervalMs", "poll_ms", parse_count, 100, "How long a look at the ends of the queues counts."),
-    Option("metadataRefreshMs", "refresh_ms", parse_count, 30_000, "How soon new queues and matching topics are seen."),
+    Option(
+        "pullTimeoutMs", "pull_timeout_ms", parse_positive, 30_000, "How long a task waits for a broker that is away."
+    ),
+    Option("fetchOffset.numRetries", "offset_retries", parse_count, 3, "When offsets cannot be had at the start."),
+    Option("fetchOffset.retryIntervalMs", "offset_retry_ms", parse_count, 200, "Between those tries."),
+    Option(
+        "offsetPollIntervalMs", "offset_poll_ms", parse_count, 100, "How long a look at the ends of the queues counts."
+    ),
+    Option(
+        "metadataRefreshMs",
+        "metadata_refresh_ms",
+        parse_count,
+        30_000,
+        "How soon new queues and matching topics are seen.",
+    ),
     Option(
         "topicMissing",
-        "missing",
+        "topic_missing",
         choice_parser("error", "wait"),
         "error",
         "A topic that is not there: fail, or wait for it.",
@@ -229,39 +248,39 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     starting_offsets: str | OffsetsByQueue | None
     starting_ms: int | None
     starting_times: OffsetsByQueue | None
-    late_start: str
+    starting_time_strategy: str
     ending_offsets: str | OffsetsByQueue | None
     ending_ms: int | None
     ending_times: OffsetsByQueue | None
-    rows_a_batch: int
-    bytes_a_batch: int | None
-    rows_min: int | None
-    delay_max_ms: int
+    batch_rows_max: int
+    batch_bytes_max: int | None
+    batch_rows_min: int | None
+    batch_delay_max_ms: int
     partitions_min: int | None
-    rows_a_range: int
-    rows_a_task: int
-    fails_on_loss: bool
+    range_rows_max: int
+    task_rows_target: int
+    fail_on_data_loss: bool
     group: str | None
     tags: str
     pushdown: bool
     kafka_schema: bool
     headers: bool
     access: str
-    batch_rows: int
-    verifies: bool
-    expands: bool
+    arrow_batch_rows: int
+    verify_checksum: bool
+    decompress: bool
     pull_bytes: int
-    patience_ms: int
-    retries: int
-    retry_ms: int
-    poll_ms: int
-    refresh_ms: int
-    missing: str
+    pull_timeout_ms: int
+    offset_retries: int
+    offset_retry_ms: int
+    offset_poll_ms: int
+    metadata_refresh_ms: int
+    topic_missing: str
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> SourceOptions:
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """What the user said, checked as a whole."""
-        said: dict[str, Any] = parse_options(SOURCE, given)
+        said: dict[str, Any] = parse_options(SOURCE_OPTIONS, given)
         chosen = [name for name in ("subscribe", "pattern", "assign") if said[name] is not None]
         if len(chosen) != 1:
             raise Refused("say exactly one of the options 'subscribe', 'subscribePattern' and 'assign'")

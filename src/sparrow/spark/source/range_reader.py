@@ -61,15 +61,15 @@ def read_range(wanted: OffsetRange, options: SourceOptions, shape: Projection) -
     expected = wanted.start
     for records in found:
         expected = _without_holes(records, expected, wanted, options, is_filtered=bool(tags))
-        for at in range(0, len(records.starts), options.batch_rows):
+        for at in range(0, len(records.starts), options.arrow_batch_rows):
             decoded = codec.decode(
                 records.buf,
-                records.starts[at : at + options.batch_rows],
+                records.starts[at : at + options.arrow_batch_rows],
                 columns=needs,
-                verify_crc=options.verifies,
-                expand=options.expands,
+                verify_crc=options.verify_checksum,
+                expand=options.decompress,
             )
-            yield shape.batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
+            yield shape.to_batch(filter_by_tags(decoded, tags) if tags else decoded, wanted.queue)
     if expected < wanted.end:
         _lost(wanted, options, expected, wanted.end)
 
@@ -91,7 +91,7 @@ def _without_holes(
 
 
 def _lost(wanted: OffsetRange, options: SourceOptions, start: int, end: int) -> None:
-    if options.fails_on_loss:
+    if options.fail_on_data_loss:
         raise MessagesGone(wanted.queue, start, end, wanted.end)
     log.warning(
         "messages are gone and skipped: %s from %d, %d of them", format_queue_name(wanted.queue), start, end - start
@@ -116,7 +116,7 @@ def _from_files(wanted: OffsetRange, options: SourceOptions, tags: tuple[str, ..
                 yield FetchedRecords(found.view, found.starts, found.next_offset)
             return
         except DataLost as gone:
-            if options.fails_on_loss:
+            if options.fail_on_data_loss:
                 raise
             start = max(start, gone.first)  # what was skipped shows as a hole
 
@@ -125,18 +125,18 @@ def _from_files(wanted: OffsetRange, options: SourceOptions, tags: tuple[str, ..
 
 
 def _pulled(wanted: OffsetRange, options: SourceOptions, subscription: Subscription) -> Iterator[FetchedRecords]:
-    link = CLIENT_POOL.to(options.client)
-    pulls = _Pulls(link.session, wanted, options, subscription)
-    link.run(pulls.start())
+    client = CLIENT_POOL.get(options.client)
+    pulls = _Pulls(client.session, wanted, options, subscription)
+    client.run(pulls.start())
     try:
-        while (answer := link.run(pulls.next())) is not None:
+        while (answer := client.run(pulls.next())) is not None:
             if answer.sizes is None:
                 starts = codec.find_starts(answer.records)
             else:
                 starts = codec.starts_from_sizes(np.frombuffer(answer.sizes, ">i4").astype(np.int64))
             yield FetchedRecords(*_within(answer.records, starts, wanted.end), min(answer.next_offset, wanted.end))
     finally:
-        link.run(pulls.stop())
+        client.run(pulls.stop())
 
 
 def _within(buf: Any, starts: Any, end: int) -> tuple[Any, Any]:
@@ -191,18 +191,18 @@ class _Pulls:
             except (Unavailable, UnknownTopic, TimeoutError) as cause:
                 # The broker restarts, or its leader changes; a name server that has lost it knows nothing of its
                 # topics. A pull names its offset, so asking again is safe.
-                deadline = deadline or loop.time() + options.patience_ms / 1000
+                deadline = deadline or loop.time() + options.pull_timeout_ms / 1000
                 if loop.time() > deadline:
                     raise Unavailable(
                         f"{format_queue_name(wanted.queue)} could not be read from offset {offset} on "
-                        f"for {options.patience_ms} ms: {cause}"
+                        f"for {options.pull_timeout_ms} ms: {cause}"
                     ) from cause
                 await asyncio.sleep(_TRY_AGAIN_S)
                 await self._look_for_it()
                 continue
             deadline = 0.0
-            if answer.status is PullStatus.MOVED:
-                if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fails_on_loss:
+            if answer.status is PullStatus.OFFSET_MOVED:
+                if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fail_on_data_loss:
                     return  # whoever counts the offsets says what is missing
                 log.warning(
                     "%s goes on at %d instead of %d", format_queue_name(wanted.queue), answer.next_offset, offset

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sparrow.wire.bodies import QueueRef
 
-DEFAULT = (
+DEFAULT_COLUMNS = (
     "body",
     "keys",
     "tags",
@@ -81,7 +81,7 @@ def default_ddl(*, kafka: bool, headers: bool) -> str:
     """The schema of a topic when the user names none."""
     types = {name: kind for name, kind in KAFKA_COLUMN_TYPES.items() if headers or name != "headers"}
     if not kafka:
-        types = {name: COLUMN_TYPES[name] for name in DEFAULT}
+        types = {name: COLUMN_TYPES[name] for name in DEFAULT_COLUMNS}
     return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
 
 
@@ -97,7 +97,7 @@ class Projection(NamedTuple):
     kafka: bool
     schema: pa.Schema
 
-    def batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
+    def to_batch(self, decoded: pa.RecordBatch, queue: QueueRef) -> pa.RecordBatch:
         """The columns that Spark expects, of records of one queue."""
         arrays = [self._column(name, decoded, queue) for name in self.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

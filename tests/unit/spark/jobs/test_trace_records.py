@@ -15,7 +15,7 @@ from sparrow.client.trace_records import (
     TraceRecord,
     TransactionEndTrace,
 )
-from sparrow.spark.jobs.trace_records import SCHEMA, decode_bodies
+from sparrow.spark.jobs.trace_records import RECORD_SCHEMA, decode_bodies
 
 SENT = PublishTrace(
     time_ms=1_767_225_600_123,
@@ -61,7 +61,7 @@ def singly(*bodies: bytes) -> list[dict[str, object]]:
 
 def row_of(each: TraceRecord) -> dict[str, object]:
     """What columns should say of a record."""
-    row: dict[str, object] = dict.fromkeys(SCHEMA.names)
+    row: dict[str, object] = dict.fromkeys(RECORD_SCHEMA.names)
     row |= {"msg_id": each.message_id, "keys": each.keys, "group": each.group}
     row["time"] = pa.scalar(each.time_ms, pa.timestamp("ms", "UTC")).as_py() if each.time_ms else None
     match each:
@@ -151,5 +151,5 @@ def test_damaged_bodies_give_what_the_single_reader_gives() -> None:
 def test_no_records_make_an_empty_batch_of_the_schema() -> None:
     for bodies in ([], [b""], [b"nothing"]):
         found, parents = decode_bodies(pa.array(bodies, pa.binary()))
-        assert found.schema == SCHEMA
+        assert found.schema == RECORD_SCHEMA
         assert (found.num_rows, parents.tolist()) == (0, [])

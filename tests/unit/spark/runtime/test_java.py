@@ -12,7 +12,7 @@ import pytest
 from sparrow.model.errors import SettingsError
 from sparrow.spark.runtime import java as java_module
 from sparrow.spark.runtime.class_archive import (
-    BASE,
+    BASE_ARCHIVE_NAME,
     UNUSED_AFTER_S,
     archive_path,
     options_to_build,
@@ -221,7 +221,7 @@ def test_archive_is_used_only_when_it_is_there(tmp_path: Path):
     java = some_java(home=tmp_path)
     assert options_to_use(java, archive) == []
     archive.touch()
-    assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={tmp_path / BASE}:{archive}"
+    assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={tmp_path / BASE_ARCHIVE_NAME}:{archive}"
     (tmp_path / "lib" / "server").mkdir(parents=True)
     (tmp_path / "lib" / "server" / "classes.jsa").touch()
     assert options_to_use(java, archive)[0] == f"-XX:SharedArchiveFile={archive}"

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.sink.message_columns import (
     KAFKA_HEADERS_TYPE,
     MESSAGE_COLUMNS,
@@ -153,4 +153,4 @@ def test_rows_remember_which_of_their_partition_they_are():
     rows = layout(("body", "binary")).rows(pa.record_batch({"body": [b"%d" % i for i in range(10)]}), first=100)
     some = rows.slice(2, 6).take(np.array([5, 1, 3])).slice(1, 2)
     assert some.body.to_pylist() == [b"3", b"5"]
-    assert [some.number_of(at) for at in range(2)] == [103, 105]
+    assert [some.row_number(at) for at in range(2)] == [103, 105]

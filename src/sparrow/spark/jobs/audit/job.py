@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import TRACE_TOPIC
 from sparrow.spark.jobs.audit import sources as sides
 from sparrow.spark.jobs.audit.findings import (
     GROUP_FINDINGS,
@@ -26,7 +26,14 @@ from sparrow.spark.jobs.audit.findings import (
     list_findings,
     sample_ids,
 )
-from sparrow.spark.jobs.audit.sources import ID, KEYS, NONE, PROPERTY, TOPIC, TRACE
+from sparrow.spark.jobs.audit.sources import (
+    FROM_NOTHING,
+    FROM_TRACE,
+    MATCH_KEYS,
+    MATCH_MSG_ID,
+    MATCH_PROPERTY_PREFIX,
+    TOPIC_PREFIX,
+)
 from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
 from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
 from sparrow.spark.runtime.filesystem import join_path
@@ -42,10 +49,10 @@ class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     """None: handling is not looked at."""
     span: JobTimeSpan = JobTimeSpan()
-    sent: str = TRACE
+    sent: str = FROM_TRACE
     """`trace`, `none`, `topic:NAME`, or a path of a table."""
-    handled: str = TRACE
-    match: str = ID
+    handled: str = FROM_TRACE
+    match: str = MATCH_MSG_ID
     """What a message is known by: `msg_id`, `keys` or `property:NAME`."""
     id_column: str = "msg_id"
     """Of tables."""
@@ -63,11 +70,19 @@ class AuditJob(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.topics:
             raise Refused("say which topics to audit")
-        if self.match not in (ID, KEYS) and self.match.removeprefix(PROPERTY) in ("", self.match):
-            raise Refused(f"a message is known by {ID}, {KEYS} or {PROPERTY}NAME, not by {self.match!r}")
-        if self.match.startswith(PROPERTY) and TRACE in (self.sent, self.handled if self.groups else NONE):
+        if self.match not in (MATCH_MSG_ID, MATCH_KEYS) and self.match.removeprefix(MATCH_PROPERTY_PREFIX) in (
+            "",
+            self.match,
+        ):
+            raise Refused(
+                f"a message is known by {MATCH_MSG_ID}, {MATCH_KEYS} or {MATCH_PROPERTY_PREFIX}NAME, not by {self.match!r}"
+            )
+        if self.match.startswith(MATCH_PROPERTY_PREFIX) and FROM_TRACE in (
+            self.sent,
+            self.handled if self.groups else FROM_NOTHING,
+        ):
             raise Refused("traces hold ids and keys of messages, but no properties: give tables of ids")
-        if self.tags and self.sent not in (TRACE, NONE):
+        if self.tags and self.sent not in (FROM_TRACE, FROM_NOTHING):
             raise Refused("a table of what was sent says nothing of tags: leave them out, and give the ids that count")
 
 
@@ -107,11 +122,11 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda done: None) -> AuditReport:
+def run(spark: SparkSession, audit: AuditJob, *, on_progress: ProgressCallback = lambda done: None) -> AuditReport:
     from pyspark.sql import functions as F
 
     notes = _checked(audit)
-    with watch_job(spark, told, what="audit"):
+    with watch_job(spark, on_progress, what="audit"):
         messages = sides.with_match_id(_read(spark, audit, audit.topics, sides.stored_schema(audit.match)), audit.match)
         traces = explode_records(_read(spark, audit, [TRACE_TOPIC], TRACE_MESSAGE_SCHEMA, **_EVERY_TAG))
         rows = judge_ids(
@@ -127,7 +142,7 @@ def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda
                 hours.write.mode("overwrite").parquet(join_path(audit.parquet, "hours"))
                 findings.write.mode("overwrite").parquet(join_path(audit.parquet, "findings"))
             few = sample_ids(findings, audit.ids_max)
-            told_hours = _millis(hours).orderBy("topic", "group", "hour").collect()
+            hour_rows = _millis(hours).orderBy("topic", "group", "hour").collect()
             ids = {
                 (row.topic, row.group, row.hour, row.finding): tuple(row.ids)
                 for row in _millis(few).collect()  # at most `ids_max` for each line of the report
@@ -139,7 +154,7 @@ def run(spark: SparkSession, audit: AuditJob, *, told: ProgressCallback = lambda
         finally:
             rows.unpersist()
     return AuditReport(
-        hours=tuple(_hour(row, ids) for row in told_hours),
+        hours=tuple(_hour(row, ids) for row in hour_rows),
         without_id=(left_out.without_id or 0) // max(1, len(audit.groups)),  # each group has a row
         elsewhere=left_out.elsewhere,
         notes=tuple(notes),
@@ -156,36 +171,36 @@ def _read(spark: SparkSession, audit: AuditJob, topics: Sequence[str], schema: s
 
 
 def _table(spark: SparkSession, audit: AuditJob, where: str) -> DataFrame:
-    if where.startswith(TOPIC):
+    if where.startswith(TOPIC_PREFIX):
         schema = "body binary, store_timestamp timestamp"
-        return sides.read_id_topic(_read(spark, audit, [where.removeprefix(TOPIC)], schema, **_EVERY_TAG))
+        return sides.read_id_topic(_read(spark, audit, [where.removeprefix(TOPIC_PREFIX)], schema, **_EVERY_TAG))
     return sides.read_id_table(spark, where)
 
 
 def _sent(spark: SparkSession, audit: AuditJob, traces: DataFrame) -> DataFrame | None:
-    if audit.sent == NONE:
+    if audit.sent == FROM_NOTHING:
         return None
-    if audit.sent == TRACE:
+    if audit.sent == FROM_TRACE:
         return sides.sent_in_traces(traces, audit.topics, audit.match, audit.tags)
     return sides.sent_in_table(_table(spark, audit, audit.sent), audit.topics, _id_column(audit, audit.sent))
 
 
 def _handled(spark: SparkSession, audit: AuditJob, traces: DataFrame) -> DataFrame:
-    if audit.handled == TRACE:
+    if audit.handled == FROM_TRACE:
         return sides.handled_in_traces(traces, audit.groups, audit.match)
     return sides.handled_in_table(_table(spark, audit, audit.handled), audit.groups, _id_column(audit, audit.handled))
 
 
 def _id_column(audit: AuditJob, where: str) -> str:
-    return "msg_id" if where.startswith(TOPIC) else audit.id_column
+    return "msg_id" if where.startswith(TOPIC_PREFIX) else audit.id_column
 
 
 def _checked(audit: AuditJob) -> list[str]:
     """What the report should say beforehand; refused: what cannot be found out."""
-    if audit.groups and audit.handled == NONE:
+    if audit.groups and audit.handled == FROM_NOTHING:
         raise Refused("say who knows what the groups handled, or leave the groups out")
     places = open_broker_metadata(audit.name_servers, audit.options)
-    traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == TRACE]
+    traced = [side for side, said in (("sent", audit.sent), ("handled", audit.handled)) if said == FROM_TRACE]
     if not audit.groups and "handled" in traced:
         traced.remove("handled")
     if traced and TRACE_TOPIC not in places.topics():
@@ -193,8 +208,8 @@ def _checked(audit: AuditJob) -> list[str]:
             f"there are no traces to tell what was {' and '.join(traced)}: open clients with trace=True, or give "
             f"tables of ids; --sent none leaves out what was sent"
         )
-    heads = places.heads(audit.topics, is_fresh=True, without_absent=False)
-    eaten = sorted({queue.topic for queue, head in heads.items() if head.first > 0})
+    extents = places.extents(audit.topics, is_fresh=True, without_absent=False)
+    eaten = sorted({queue.topic for queue, extent in extents.items() if extent.first > 0})
     if eaten and audit.span.since_ms is None:
         return [f"retention has taken the oldest messages of {', '.join(eaten)}: say since when, or they seem missing"]
     return []

@@ -23,9 +23,9 @@ from sparrow.spark.source.schema import COLUMN_TYPES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TRACE, NONE, TOPIC = "trace", "none", "topic:"
+FROM_TRACE, FROM_NOTHING, TOPIC_PREFIX = "trace", "none", "topic:"
 """Words for a side: the trace topic, nobody knows, a topic of ids. Everything else is a path."""
-ID, KEYS, PROPERTY = "msg_id", "keys", "property:"
+MATCH_MSG_ID, MATCH_KEYS, MATCH_PROPERTY_PREFIX = "msg_id", "keys", "property:"
 """What a message is known by."""
 _TIMES = ("time", "sent_at", "handled_at", "added", "born_timestamp", "store_timestamp")
 """Names of a table's column of times."""
@@ -36,7 +36,7 @@ _TIMES = ("time", "sent_at", "handled_at", "added", "born_timestamp", "store_tim
 
 def stored_schema(match: str) -> str:
     """The columns of a topic that `stored_ids` wants."""
-    column = "properties" if match.startswith(PROPERTY) else match
+    column = "properties" if match.startswith(MATCH_PROPERTY_PREFIX) else match
     return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in ("topic", column, "store_timestamp"))
 
 
@@ -44,7 +44,11 @@ def with_match_id(messages: DataFrame, match: str) -> DataFrame:
     """Messages with what they are known by as `msg_id`; null: nobody can tell them apart."""
     from pyspark.sql import functions as F
 
-    key = F.col("properties")[match.removeprefix(PROPERTY)] if match.startswith(PROPERTY) else F.col(match)
+    key = (
+        F.col("properties")[match.removeprefix(MATCH_PROPERTY_PREFIX)]
+        if match.startswith(MATCH_PROPERTY_PREFIX)
+        else F.col(match)
+    )
     return messages.select("topic", F.nullif(key, F.lit("")).alias("msg_id"), F.col("store_timestamp").alias("time"))
 
 
@@ -65,7 +69,7 @@ def sent_in_traces(traces: DataFrame, topics: Sequence[str], match: str, tags: S
     if tags:
         about = about.where(F.col("tags").isin(*tags))
     # Java's trace of a batch names all its ids in one record.
-    about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == ID else F.array(match)))
+    about = about.withColumn("msg_id", F.explode(F.split(match, ",") if match == MATCH_MSG_ID else F.array(match)))
     is_whole = (F.col("record") == PUB) & F.col("is_success") & (F.col("kind") != int(TracedMessageType.HALF))
     is_committed = (F.col("record") == END_TRANSACTION) & (F.col("state") == TransactionState.COMMIT.value)
     return (

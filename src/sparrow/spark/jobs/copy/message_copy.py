@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 COPY_SINK_NAME = "copies"
 COPIED_COLUMNS = ("properties_raw", "flag", "sys_flag", "born_timestamp", "reconsume_times")
 """What is written as it was read, besides the body."""
-COLUMNS = ("body", *COPIED_COLUMNS, "keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
+READ_COLUMNS = (
+    "body",
+    *COPIED_COLUMNS,
+    "keys",
+    "msg_id",
+    "topic",
+    "broker",
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+)
 """What is read to write a copy, and to choose which."""
 COUNT_COLUMNS = ("keys", "msg_id", "topic", "broker", "queue_id", "queue_offset", "store_timestamp")
 """What is read only to count them."""
@@ -95,19 +105,19 @@ def copy_messages(
     counts: Sequence[QueueCount],
     target: CopyTarget,
     *,
-    told: ProgressCallback,
+    on_progress: ProgressCallback,
     raw: Column | None = None,
     one_queue: bool = False,
 ) -> CopyResult:
     """Write the messages to the target. `raw`: their property strings, if those are to differ from the originals'."""
     if not counts:
         return CopyResult((), 0)
-    link = CLIENT_POOL.to(parse_client_options(target.name_servers, select_client_options(target.options)))
-    routes = link.run(_routes(link, target, counts, one_queue=one_queue))
-    if link.run(_was_done(link, routes.values(), target.job_key)):
+    client = CLIENT_POOL.get(parse_client_options(target.name_servers, select_client_options(target.options)))
+    routes = client.run(_routes(client, target, counts, one_queue=one_queue))
+    if client.run(_was_done(client, routes.values(), target.job_key)):
         return CopyResult(tuple(counts), 0, was_done=True)
     places = {} if one_queue else assign_queues([count.queue for count in counts], routes, target)
-    with watch_job(spark, told, what="copy"):
+    with watch_job(spark, on_progress, what="copy"):
         (
             _placed_rows(spark, messages, places, raw, routes, target)
             .write.format("sparrow")
@@ -165,32 +175,32 @@ def assign_queues(
         name = queue.broker_name
         if name not in brokers:
             name = brokers[names.index(name) % len(brokers)]
-        number = write_queue_id(queue.queue_id) if name in route.in_lanes else queue.queue_id
+        number = write_queue_id(queue.queue_id) if name in route.lane_brokers else queue.queue_id
         hashed = zlib.crc32(f"{queue.broker_name}/{queue.queue_id}".encode()) % len(there)
         places[queue] = there.get((name, number), hashed)
     return places
 
 
 async def _routes(
-    link: PooledClient, target: CopyTarget, counts: Sequence[QueueCount], *, one_queue: bool
+    client: PooledClient, target: CopyTarget, counts: Sequence[QueueCount], *, one_queue: bool
 ) -> dict[str, TopicRoute]:
     """Of every topic that is written to. One that is not there is made, with the queues that the originals had."""
     routes = {}
     for topic in sorted({target.topic_of(count.queue.topic) for count in counts}):
         own = [count.queue.queue_id for count in counts if target.topic_of(count.queue.topic) == topic]
         queues = 1 if one_queue else max(own) + 1
-        brokers = SinkBrokers(link.session, patience_ms=_PATIENCE_MS, topic_queues=queues)
+        brokers = SinkBrokers(client.session, patience_ms=_PATIENCE_MS, topic_queues=queues)
         await brokers.check_staging(topic)
         routes[topic] = await brokers.ensure_route(topic)
     return routes
 
 
-async def _was_done(link: PooledClient, routes: Iterable[TopicRoute], job_key: str) -> bool:
+async def _was_done(client: PooledClient, routes: Iterable[TopicRoute], job_key: str) -> bool:
     """Whether the ledgers have this work. On several brokers the sink notes when all of them do."""
     scope = f"job/{job_key}/{COPY_SINK_NAME}"
     masters = {name: address for route in routes for name, address in route.masters.items()}
     suffix = "#done" if len(masters) > 1 else ""
-    noted = [await staging.query_ledger(link.session, address, scope + suffix) for address in masters.values()]
+    noted = [await staging.query_ledger(client.session, address, scope + suffix) for address in masters.values()]
     return any(number is not None for number in noted)
 
 

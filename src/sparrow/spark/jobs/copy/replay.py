@@ -19,11 +19,12 @@ import msgspec
 
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.errors import Refused, UnknownGroup
+from sparrow.model.protocol import PROPERTY_RESENT, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.jobs.archive import read_archive
 from sparrow.spark.jobs.copy.message_copy import (
-    COLUMNS,
     COUNT_COLUMNS,
+    READ_COLUMNS,
     CopyResult,
     CopyTarget,
     check_any_selected,
@@ -31,8 +32,8 @@ from sparrow.spark.jobs.copy.message_copy import (
     count_by_queue,
 )
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.options import parse_client_options, select_client_options
-from sparrow.spark.runtime.filesystem import derive_job_key
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 from sparrow.spark.source.schema import COLUMN_TYPES
 
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 REPLAY_ID, REPLAY_OF = "REPLAY_ID", "REPLAY_OF"
-RETRY_TOPIC_PREFIX = "%RETRY%"
-_OWN_TOPIC, _RESENT = "RETRY_TOPIC", "RESENT"
-"""What a consumer finds in a message of a retry topic."""
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,26 +76,26 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
         return CopyTarget(name_servers=self.name_servers, topic=topic, job_key=self.key, options=self.options)
 
 
-def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, told: ProgressCallback) -> CopyResult:
+def run(spark: SparkSession, replay: ReplayJob, *, dry_run: bool = False, on_progress: ProgressCallback) -> CopyResult:
     """Replay it; `dry_run` only counts."""
-    with watch_job(spark, told, what="count"):
+    with watch_job(spark, on_progress, what="count"):
         counts = count_by_queue(read_selected(spark, replay, COUNT_COLUMNS))
     if dry_run:
         return CopyResult(counts, 0)
     check_any_selected(counts, replay.archive or ", ".join(replay.selection.topics))
     if replay.to_group is not None:
         _check_group(replay, replay.to_group)
-    messages = read_selected(spark, replay, COLUMNS)
+    messages = read_selected(spark, replay, READ_COLUMNS)
     raw = replay_properties(replay.key, to_group=replay.to_group is not None)
     return copy_messages(
-        spark, messages, counts, replay.target, told=told, raw=raw, one_queue=replay.to_group is not None
+        spark, messages, counts, replay.target, on_progress=on_progress, raw=raw, one_queue=replay.to_group is not None
     )
 
 
 def _check_group(replay: ReplayJob, group: str) -> None:
     """A retry topic of a name with a mistake in it would be made, and nobody would read it."""
-    link = CLIENT_POOL.to(parse_client_options(replay.name_servers, select_client_options(replay.options)))
-    if group not in link.run(Admin(session=link.session).groups()):
+    client = CLIENT_POOL.get(parse_client_options(replay.name_servers, select_client_options(replay.options)))
+    if group not in client.run(Admin(session=client.session).groups()):
         raise UnknownGroup(group)
 
 
@@ -136,6 +134,6 @@ def replay_properties(replay_id: str, *, to_group: bool) -> Column:
     place = F.concat_ws("/", "topic", "broker", "queue_id", "queue_offset")
     added = {REPLAY_ID: F.lit(replay_id), REPLAY_OF: place}
     if to_group:
-        added |= {_OWN_TOPIC: F.col("topic"), _RESENT: F.lit("true")}
+        added |= {PROPERTY_RETRY_TOPIC: F.col("topic"), PROPERTY_RESENT: F.lit("true")}
     words = [word for name, value in added.items() for word in (F.lit(f"{name}\x01"), value, F.lit("\x02"))]
     return F.concat(start, F.when(is_open, "\x02").otherwise(""), *words)

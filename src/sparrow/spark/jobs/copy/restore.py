@@ -12,9 +12,9 @@ import msgspec
 
 from sparrow.model.errors import Refused
 from sparrow.spark.jobs.archive import read_archive
-from sparrow.spark.jobs.copy.message_copy import COLUMNS, CopyResult, CopyTarget, copy_messages, count_by_queue
+from sparrow.spark.jobs.copy.message_copy import READ_COLUMNS, CopyResult, CopyTarget, copy_messages, count_by_queue
 from sparrow.spark.jobs.copy.selection import MessageSelection, select_messages
-from sparrow.spark.runtime.filesystem import derive_job_key
+from sparrow.spark.jobs.job_keys import derive_job_key
 from sparrow.spark.runtime.progress import ProgressCallback, watch_job
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ class RestoreJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.job_key or derive_job_key("restore", msgspec.structs.replace(self, options={}))
 
 
-def run(spark: SparkSession, restore: RestoreJob, *, dry_run: bool = False, told: ProgressCallback) -> CopyResult:
+def run(
+    spark: SparkSession, restore: RestoreJob, *, dry_run: bool = False, on_progress: ProgressCallback
+) -> CopyResult:
     """Restore it; `dry_run` only counts."""
     messages = read_selected(spark, restore)
-    with watch_job(spark, told, what="count"):
+    with watch_job(spark, on_progress, what="count"):
         counts = count_by_queue(messages)
     if dry_run:
         return CopyResult(counts, 0)
@@ -56,8 +58,8 @@ def run(spark: SparkSession, restore: RestoreJob, *, dry_run: bool = False, told
     target = CopyTarget(
         name_servers=restore.name_servers, topic=restore.to, job_key=restore.key, options=restore.options
     )
-    return copy_messages(spark, messages, counts, target, told=told)
+    return copy_messages(spark, messages, counts, target, on_progress=on_progress)
 
 
 def read_selected(spark: SparkSession, restore: RestoreJob) -> DataFrame:
-    return select_messages(read_archive(spark, restore.path), restore.selection).select(*COLUMNS)
+    return select_messages(read_archive(spark, restore.path), restore.selection).select(*READ_COLUMNS)

@@ -21,28 +21,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sparrow import clock
-from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import TRACE_TOPIC
 from sparrow.spark.jobs.stats import measures
 from sparrow.spark.jobs.stats.lag import GroupLag, fetch_lag
 from sparrow.spark.jobs.stats.measures import LAG_KIND, MESSAGES_KIND, MINUTE_S, TRACES_KIND
 from sparrow.spark.jobs.time_span import JobTimeSpan, open_broker_metadata, read_time_span
 from sparrow.spark.jobs.trace_records import TRACE_MESSAGE_SCHEMA, explode_records
 from sparrow.spark.runtime.filesystem import join_path
-from sparrow.spark.runtime.progress import (
-    JobProgress,
-    ProgressCallback,
-    follow_query,
-    shorten_batch_errors,
-    translate_spark_errors,
-    watch_job,
-)
+from sparrow.spark.runtime.progress import JobProgress, ProgressCallback, follow_query, watch_job
+from sparrow.spark.runtime.spark_errors import shorten_batch_errors, translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-TOPIC = "sparrow_stats"
+STATS_TOPIC = "sparrow_stats"
 WATERMARK_DELAY = "10 minutes"
 """How long a stream waits for a queue whose messages come late."""
 INTERVAL_MIN_S = 1
@@ -60,11 +54,11 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
     """Of streams, only its beginning, and only at their first start."""
     traces: bool = True
     parquet: str | None = None
-    topic: str | None = TOPIC
+    topic: str | None = STATS_TOPIC
     hot_keys: int = 10
     checkpoint: str | None = None
     """Where streams keep their progress; None: a span."""
-    every_s: int | None = None
+    interval_s: int | None = None
     """Streams that go on for ever; None: up to what is there now."""
     options: dict[str, str] = {}
     """Of the client, `sparrow.*`."""
@@ -74,9 +68,9 @@ class StatsJob(msgspec.Struct, frozen=True, kw_only=True):
             raise Refused("say which topics to measure")
         if self.parquet is None and self.topic is None:
             raise Refused("say where the measures should go: a folder, a topic, or both")
-        if self.every_s is not None and self.checkpoint is None:
+        if self.interval_s is not None and self.checkpoint is None:
             raise Refused("a stream without a checkpoint would begin anew at every start: name one")
-        if self.every_s is not None and self.every_s < INTERVAL_MIN_S:
+        if self.interval_s is not None and self.interval_s < INTERVAL_MIN_S:
             raise Refused(f"say {INTERVAL_MIN_S} s or more: a stream that looks more often is busy with looking")
         if self.checkpoint is not None and self.span.until_ms is not None:
             raise Refused("a stream has no end: leave out until when, or the checkpoint")
@@ -89,16 +83,16 @@ class StatsResult(msgspec.Struct, frozen=True):
     """Of a span: its last minutes, by topic."""
 
 
-def run(spark: SparkSession, stats: StatsJob, *, told: ProgressCallback = lambda done: None) -> StatsResult:
+def run(spark: SparkSession, stats: StatsJob, *, on_progress: ProgressCallback = lambda done: None) -> StatsResult:
     out = StatsOutput(spark, stats)
     if stats.checkpoint is None:
-        with watch_job(spark, told, what="stats"):
+        with watch_job(spark, on_progress, what="stats"):
             recent = _measure_span(spark, stats, out)
         return StatsResult(out.written, recent)
     with translate_spark_errors():
         queries = _start(spark, stats, out)
-    follow_queries(queries, told)
-    if stats.every_s is None:
+    follow_queries(queries, on_progress)
+    if stats.interval_s is None:
         with translate_spark_errors():
             out.write(LAG_KIND, _lag(spark, stats))
     return StatsResult(out.written)
@@ -179,10 +173,10 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
 
         writer = rows.writeStream.queryName(f"stats of {kind}").outputMode("update" if kind != LAG_KIND else "append")
         writer = writer.option("checkpointLocation", join_path(stats.checkpoint or "", kind))
-        if stats.every_s is None:
+        if stats.interval_s is None:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{stats.every_s} seconds")
+            writer = writer.trigger(processingTime=f"{stats.interval_s} seconds")
         begun.append(writer.foreachBatch(shorten_batch_errors(write)).start())
 
     try:
@@ -196,7 +190,7 @@ def _start(spark: SparkSession, stats: StatsJob, out: StatsOutput) -> list[Strea
             calls = measures.publish_calls(traces, stats.topics).unionByName(measures.consume_calls(traces))
             found = measures.measure_calls(calls)
             start(TRACES_KIND, found, lambda batch: _of_topics(spark, stats, batch))
-        if stats.every_s is not None:
+        if stats.interval_s is not None:
             # Lag changes while nothing is sent: a stream of its own that always has something new, the time.
             ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
             start(LAG_KIND, ticks, lambda batch: _lag(spark, stats))
@@ -216,18 +210,18 @@ def _stream(spark: SparkSession, stats: StatsJob, topics: Sequence[str], schema:
             "startingOffsetsByTimestampStrategy": "latest",
         }
     else:
-        options["startingOffsets"] = "latest" if stats.every_s is not None else "earliest"
+        options["startingOffsets"] = "latest" if stats.interval_s is not None else "earliest"
     return spark.readStream.format("sparrow").schema(schema).options(**options, **stats.options).load()
 
 
-def follow_queries(queries: Sequence[StreamingQuery], told: ProgressCallback) -> None:
+def follow_queries(queries: Sequence[StreamingQuery], on_progress: ProgressCallback) -> None:
     """Wait until all have ended. When one fails, or we are interrupted, the others are stopped."""
     parts = [JobProgress() for _ in queries]
 
     def follow_one(place: int) -> None:
         def tell(done: JobProgress) -> None:
             parts[place] = done
-            told(JobProgress(rows=sum(part.rows for part in parts), behind=sum(part.behind or 0 for part in parts)))
+            on_progress(JobProgress(rows=sum(part.rows for part in parts), lag=sum(part.lag or 0 for part in parts)))
 
         follow_query(queries[place], tell)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sparrow.client.aio.admin.admin import Admin, GroupProgress
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.retry import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, Unavailable
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.options import parse_client_options
 
@@ -32,8 +32,8 @@ class GroupLag(NamedTuple):
 
 def fetch_lag(name_servers: str, options: Mapping[str, str], groups: Sequence[str], now_ms: int) -> list[GroupLag]:
     """Of these groups, or of all that there are, and of all topics that they read."""
-    link = CLIENT_POOL.to(parse_client_options(name_servers, options))
-    found = link.run(_patiently(link.session, list(groups)))
+    client = CLIENT_POOL.get(parse_client_options(name_servers, options))
+    found = client.run(_patiently(client.session, list(groups)))
     return [lag for progress in found for lag in lag_by_topic(progress, now_ms)]
 
 

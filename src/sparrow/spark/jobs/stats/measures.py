@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 MINUTE, MINUTE_S = "1 minute", 60
 MESSAGES_KIND, TRACES_KIND, LAG_KIND = "messages", "traces", "lag"
-KEYS = {
+KEY_COLUMNS = {
     MESSAGES_KIND: ("window", "topic"),
     TRACES_KIND: ("window", "side", "topic", "group", "code"),
     LAG_KIND: ("window", "topic", "group"),
 }
 """What makes two rows the same measure."""
-ALL = "all"
+ALL_CODES = "all"
 """The code of a row about every code."""
 PUBLISHED_SIDE, CONSUMED_SIDE = "published", "consumed"
 MESSAGE_SCHEMA = (
@@ -135,7 +135,7 @@ def measure_calls(calls: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     found = (
-        calls.withColumn("code", F.explode(F.array("code", F.lit(ALL))))
+        calls.withColumn("code", F.explode(F.array("code", F.lit(ALL_CODES))))
         .groupBy(F.window("stored", MINUTE), "side", "topic", "group", "code")
         .agg(
             F.count("*").alias("messages"),
@@ -177,7 +177,7 @@ def latest_measures(measures: DataFrame, kind: str) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    place = F.row_number().over(Window.partitionBy(*KEYS[kind]).orderBy(F.desc("measured")))
+    place = F.row_number().over(Window.partitionBy(*KEY_COLUMNS[kind]).orderBy(F.desc("measured")))
     return measures.withColumn("_place", place).where("_place = 1").drop("_place")
 
 
