@@ -61,7 +61,7 @@ BEFORE = {Q0: [b"before"], Q1: [], OTHER: [b"before, too"]}
 async def begun_store(path: Path, **changes: object) -> LogStore:
     store = opened(path, **changes)
     for name in ("orders", "other"):
-        await store.put_topic(Topic(name=name, write_queues=2, read_queues=2))
+        await store.catalog.put_topic(Topic(name=name, write_queues=2, read_queues=2))
     await store.append(Q0, [draft("before")])
     await store.append(OTHER, [draft("before, too")])
     return store
@@ -252,7 +252,7 @@ async def test_a_topic_deleted_behind_a_group_that_never_was_is_back_with_its_me
     shutil.copy(tmp_path / "store" / "sparrow.checkpoint", tmp_path)
     begun = store.written
     await store.append_atomically("query", 0, group())
-    await store.delete_topic("other")
+    await store.catalog.delete_topic("other")
     path = crashed_copy(store, tmp_path / "crashed")
     store.close_blocking()
     shutil.copy(tmp_path / "sparrow.checkpoint", path)  # as if the kill had come before the next one
@@ -352,7 +352,7 @@ async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_o
         assert await store.trim() > 0
 
     store = opened_later(days=0)
-    await store.put_topic(Topic(name="orders"))
+    await store.catalog.put_topic(Topic(name="orders"))
     await store.append_atomically("idle", 4, [portion(Q0, "x")])
     await store.append_atomically("busy", 1, [portion(Q0, "x")])
     await filled_and_trimmed(store)
@@ -370,7 +370,7 @@ async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_o
     store.close_blocking()
     store = opened_later(days=0)
     assert (await store.ledger("idle"), await store.ledger("busy")) == (None, 2)
-    assert (await store.topics()).keys() == {"orders"}
+    assert (await store.catalog.list_topics()).keys() == {"orders"}
     store.close_blocking()
 
 

@@ -40,7 +40,7 @@ async def recall_message(
         return HandlerResponse(
             code=ResponseCode.ILLEGAL_OPERATION, remark="it is too late: the message has been delivered"
         )
-    if (durable := broker.store.durable(appended.end)) is not None:
+    if (durable := broker.store.when_durable(appended.end)) is not None:
         await durable
     return RecallMessageResponse(unique_key)
 

@@ -196,7 +196,7 @@ class PopFetcher:
         if queue.topic != response.request.topic:
             offsets = self._add_retries(response, queue, offsets, found)
         else:
-            response.records += found.runs
+            response.records += found.buffers
         if not offsets:
             return found.next_offset
         response.slots_left -= len(offsets)

@@ -20,7 +20,10 @@ async def end_transaction(
         return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=str(refusal))
     if appended is not None:
         broker.counters.count_send(appended.queue.topic, 1, 0)
-    if not call.command.flag & ONE_WAY_FLAG and (durable := broker.store.durable(broker.store.written)) is not None:
+    if (
+        not call.command.flag & ONE_WAY_FLAG
+        and (durable := broker.store.when_durable(broker.store.written)) is not None
+    ):
         await durable
     return EmptyHeader()
 

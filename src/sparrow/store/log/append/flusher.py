@@ -45,7 +45,7 @@ class Flusher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def durable(self, end: int) -> asyncio.Future[None] | None:
+    def when_durable(self, end: int) -> asyncio.Future[None] | None:
         """Done once the log is durable up to `end`, or failed (`FlushTimeout`) in time; None if it is already."""
         if end <= self._writer.durable:
             return None

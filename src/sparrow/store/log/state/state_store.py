@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sparrow.model.errors import CorruptRecord, Refused, UnknownTopic
+from sparrow.model.errors import CorruptRecord
 from sparrow.model.message import Draft
-from sparrow.model.queue import Queue, QueueOffset
-from sparrow.model.topic import Topic, validate_group_name
+from sparrow.model.queue import Queue
+from sparrow.model.topic import Topic
 from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
@@ -191,25 +191,3 @@ class StateStore:
             snapshot = self.state.snapshot(queue.end, self._writer.log.written)
         files.save(self._path / files.STATE_SNAPSHOT_FILE, snapshot)
         self._snapshot_at = snapshot.next_offset
-
-    # -- offsets ------------------------------------------------------------------------------------------------------
-
-    def committed(self, group: str, queue: Queue) -> QueueOffset | None:
-        offset = self.state.offsets.get((queue.topic, group), {}).get(queue.id)
-        return None if offset is None else QueueOffset(offset)
-
-    def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Counts at once, and is said with the next `flush_offsets`. Returns what stood there before."""
-        if queue.topic not in self.state.topics:
-            raise UnknownTopic(queue.topic)
-        if offset < 0:
-            raise Refused(f"{offset} is no offset: they start at 0")
-        if (queue.topic, group) not in self.state.offsets:
-            validate_group_name(group)
-        with self._writer.lock:
-            offsets = self.state.offsets.setdefault((queue.topic, group), {})
-            previous = offsets.get(queue.id)
-            if previous != offset:
-                offsets[queue.id] = offset
-                self.state.unsaid.add((queue.topic, group))
-        return None if previous is None else QueueOffset(previous)

@@ -140,7 +140,7 @@ def test_places_are_kept_as_numbers_of_eight_bytes(key_backlog):
 @pytest.fixture
 async def store(tmp_path):
     async with LogStore(tmp_path, SMALL) as store:
-        await store.put_topic(Topic(name="T"))
+        await store.catalog.put_topic(Topic(name="T"))
         yield store
 
 

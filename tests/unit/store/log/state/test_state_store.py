@@ -16,6 +16,7 @@ from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.recovery import recover
+from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import (
     STATE_QUEUE,
@@ -49,6 +50,7 @@ class Parts:
         reader = LogReader(found.log, hot_bytes=1 << 20, checked_from=found.checked_from)
         self.memory = StateStore(path, found.queues, self.writer, reader, lambda: 1)
         self.state = self.memory.state
+        self.offsets = LogGroupOffsets(self.state, self.writer.lock)
 
     def append(self, queue: Queue, *bodies: bytes | str) -> int:
         """The physical offset of the first."""
@@ -97,10 +99,10 @@ def test_everything_comes_back_from_words_alone(tmp_path):
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"]}
         assert parts.state.groups == {"g": Group(name="g", retries_max=3)}
-        assert parts.memory.committed("g", A0) == 5
-        assert parts.memory.committed("g", A1) == 7
-        assert parts.memory.committed("g", Queue("A", 2)) is None
-        assert parts.memory.committed("other", A0) is None
+        assert parts.offsets.committed_nowait("g", A0) == 5
+        assert parts.offsets.committed_nowait("g", A1) == 7
+        assert parts.offsets.committed_nowait("g", Queue("A", 2)) is None
+        assert parts.offsets.committed_nowait("other", A0) is None
 
 
 def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_path):
@@ -113,7 +115,7 @@ def test_what_a_snapshot_holds_is_not_heard_again_and_what_comes_after_is(tmp_pa
     damage(tmp_path, at + record.FIXED_HEADER_BYTES, SMALL.segment_bytes)
     with opened(tmp_path) as parts:
         assert parts.state.topics == {"A": TOPICS["A"], "B": TOPICS["B"]}
-        assert parts.memory.committed("g", A0) == 5
+        assert parts.offsets.committed_nowait("g", A0) == 5
     (tmp_path / files.STATE_SNAPSHOT_FILE).unlink()
     assert known(tmp_path) == {"B"}
 
@@ -163,11 +165,11 @@ def test_a_snapshot_is_made_only_if_something_was_said(tmp_path):
 def test_recalling_again_hears_nothing_twice_and_forgets_what_was_never_said(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.memory.commit("g", A0, 3)
+        parts.offsets.commit_nowait("g", A0, 3)
         end = parts.log.written
         parts.memory.recall()
         assert set(parts.state.topics) == {"A"}
-        assert parts.memory.committed("g", A0) is None
+        assert parts.offsets.committed_nowait("g", A0) is None
         assert parts.log.written == end
 
 
@@ -297,22 +299,22 @@ def test_only_a_deletion_behind_the_place_counts(tmp_path):
 def test_a_commit_counts_at_once_and_tells_what_stood_there(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        assert parts.memory.commit("g", A0, 5) is None
-        assert parts.memory.commit("g", A0, 3) == 5
-        assert parts.memory.commit("g", A0, 3) == 3
-        assert parts.memory.committed("g", A0) == 3
+        assert parts.offsets.commit_nowait("g", A0, 5) is None
+        assert parts.offsets.commit_nowait("g", A0, 3) == 5
+        assert parts.offsets.commit_nowait("g", A0, 3) == 3
+        assert parts.offsets.committed_nowait("g", A0) == 3
 
 
 def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
         for n in range(10):
-            parts.memory.commit("g", A0, n)
-            parts.memory.commit("g", A1, n)
+            parts.offsets.commit_nowait("g", A0, n)
+            parts.offsets.commit_nowait("g", A1, n)
         said = parts.queues.get(STATE_QUEUE).end
         parts.memory.flush_offsets()
         assert parts.queues.get(STATE_QUEUE).end == said + 1
-        parts.memory.commit("g", A0, 9)
+        parts.offsets.commit_nowait("g", A0, 9)
         parts.memory.flush_offsets()
         assert parts.queues.get(STATE_QUEUE).end == said + 1
     with opened(tmp_path) as parts:
@@ -322,14 +324,14 @@ def test_commits_are_said_together_and_only_if_they_changed_something(tmp_path):
 def test_offsets_that_could_not_be_said_are_said_the_next_time(tmp_path):
     with opened(tmp_path) as parts:
         parts.say_topic("A")
-        parts.memory.commit("g", A0, 5)
+        parts.offsets.commit_nowait("g", A0, 5)
         parts.writer.refusing = StoreFull(tmp_path, "for a test")
         with pytest.raises(StoreFull):
             parts.memory.flush_offsets()
         parts.writer.refusing = None
         parts.memory.flush_offsets()
     with opened(tmp_path) as parts:
-        assert parts.memory.committed("g", A0) == 5
+        assert parts.offsets.committed_nowait("g", A0) == 5
 
 
 def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
@@ -341,5 +343,5 @@ def test_a_commit_that_makes_no_sense_is_refused_and_leaves_nothing(tmp_path):
             ("no group", A0, 0, IllegalName),
         ):
             with pytest.raises(error):
-                parts.memory.commit(group, queue, offset)
+                parts.offsets.commit_nowait(group, queue, offset)
         assert (parts.state.offsets, parts.state.unsaid) == ({}, set())
