@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import logging
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from sparrow.broker.delay.delay_topics import (
     DELAY_QUEUES,
     TIMER_QUEUE_INDEX,
     is_due,
-    parse_whole_number,
     timer_reference,
 )
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
@@ -44,7 +42,7 @@ from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -122,11 +120,6 @@ class LogDelayScheduler:
         if due_ms <= max(self._now_ms(), self._taken_ms):
             return None
         return self._cancel(f"{topic}+{unique_key}", due_ms)
-
-    @staticmethod
-    def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
-        """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
-        return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
 
     def _append_delayed(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
         # What only we may say is taken out, whoever said it.

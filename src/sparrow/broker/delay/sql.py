@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
-from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
@@ -43,8 +42,6 @@ _TROUBLE_S = 1.0
 
 class SqlDelayScheduler:
     """Takes messages in; delivers them while this broker leads."""
-
-    recall_handle = staticmethod(LogDelayScheduler.recall_handle)
 
     def __init__(self, store: SqlStore, *, horizon_ms: int, now_ms: Callable[[], int]) -> None:
         self._store, self._horizon_ms, self._now_ms = store, horizon_ms, now_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sparrow.broker.context import Broker
-from sparrow.broker.produce.lanes import (
+from sparrow.broker.pop.lane_deficits import (
     STRICT_PRIORITY,
     LaneDeficits,
     LanePlan,
@@ -17,7 +17,7 @@ from sparrow.broker.produce.lanes import (
     repay_deficit,
     starvation_candidates,
 )
-from sparrow.broker.query.messages import store_ms_of
+from sparrow.broker.query.store_time import store_ms_of
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Slice

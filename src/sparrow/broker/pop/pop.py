@@ -12,8 +12,8 @@ from sparrow.broker.clients.subscriptions import SubscriptionFilter, parse_filte
 from sparrow.broker.consume.long_poll import ParkedRequest
 from sparrow.broker.context import Broker
 from sparrow.broker.pop.fetch import PopFetcher
-from sparrow.broker.pop.response import PopResponse
-from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count, no_message_frame
+from sparrow.broker.pop.response import PopResponse, no_message_frame
+from sparrow.broker.pop.validation import check_invisible_time, check_may_pop, check_message_count
 from sparrow.model.errors import Busy
 from sparrow.model.queue import Queue
 from sparrow.net.channel import Channel

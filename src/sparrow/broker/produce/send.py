@@ -14,6 +14,7 @@ from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume import retry
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
+from sparrow.broker.delay.recall import recall_handle
 from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, producer_sequence_of
 from sparrow.broker.produce.lanes import has_lanes, lane_queue, lane_queue_for_batch
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
@@ -370,7 +371,7 @@ class SendHandler:
         handle = None
         due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
         if due_ms is not None:
-            handle = self._broker.delay.recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
+            handle = recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
         header = SendMessageResponse(ids, queue.id, appended.offset, unique, DEFAULT_REGION, True, recall_handle=handle)
         return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 

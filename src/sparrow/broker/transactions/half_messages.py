@@ -6,11 +6,10 @@ from struct import Struct
 
 import msgspec
 
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_TIMES
 from sparrow.model.queue import Queue
 from sparrow.wire import record
-from sparrow.wire.properties import property_value
+from sparrow.wire.properties import parse_whole_number, property_value
 
 HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
 PROPERTY_CHECK_IMMUNITY_S = b"CHECK_IMMUNITY_TIME_IN_SECONDS"

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import copy_records, parse_whole_number
+from sparrow.broker.delay.delay_topics import copy_records
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
@@ -28,6 +28,7 @@ from sparrow.broker.transactions.half_messages import (
     half_message_of,
     read_physical_offset,
 )
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
@@ -44,7 +45,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -56,15 +57,6 @@ _NAMED_AT_ONCE = 20_000
 _SUMMED_UP_AFTER = 1_000
 """Op records, at least, until all that is unfinished is named once more."""
 _OF_RETENTION = 0.9
-
-
-class TransactionNotEnded(Refused):
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the transaction cannot be ended: {self.why}"
 
 
 class LogTransactionCoordinator:

@@ -12,11 +12,10 @@ import logging
 from collections.abc import Callable
 
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
-from sparrow.broker.transactions.log import TransactionNotEnded
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
@@ -31,7 +30,7 @@ from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_d
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
