@@ -1,4 +1,4 @@
-"""What Spark wrote, read back: the newest windows of the demo's revenue, as a table."""
+"""The latest revenue windows of the demo, consumed from Spark's result topic and shown as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOWS_SHOWN_MAX = 3
 
 
 class WindowRevenue(msgspec.Struct, frozen=True):
-    """A message of the result topic: one city in one window, so far."""
+    """A message of the result topic: the revenue of a city in a window so far."""
 
     city: str
     since: datetime
@@ -25,14 +25,14 @@ class WindowRevenue(msgspec.Struct, frozen=True):
 
 
 class RevenueWindows:
-    """The newest windows. A later word about a city in a window replaces the one before."""
+    """The latest windows. A later message about a city and window replaces the earlier one."""
 
     def __init__(self) -> None:
         self._windows: dict[datetime, dict[str, WindowRevenue]] = {}
 
     async def handle(self, message: StoredMessage) -> None:
-        """For a consumer that takes each queue in order: a city is always in the same one."""
-        with suppress(msgspec.DecodeError):  # anybody may write to the topic
+        """Handle a message. The consumer is orderly, and all messages of a city are in one queue."""
+        with suppress(msgspec.DecodeError):  # other clients may write to the topic, too
             self.hear(msgspec.json.decode(message.body, type=WindowRevenue))
 
     def hear(self, revenue: WindowRevenue) -> None:
@@ -41,16 +41,18 @@ class RevenueWindows:
             del self._windows[since]
 
     def shown(self, word: SparkStatus, elapsed_s: float) -> Table | Text:
-        """As far as there is something to show; else what Spark is doing instead."""
+        """Return the table of the windows or, if there are none yet, the state of Spark."""
         if word.state == "failed":
-            return Text(f"Spark {'has stopped' if self._windows else 'does not take part'}: {word.why}")
+            return Text(f"Spark {'has stopped' if self._windows else 'is not available'}: {word.why}")
         if not self._windows:
-            at_work = "reading its first orders" if word.state == "running" else "starting"
-            return Text(f"Spark is {at_work}: {elapsed_s:.0f} s so far. Windows come after 10 to 20, as a rule.")
+            at_work = "reading the first orders" if word.state == "running" else "starting"
+            return Text(
+                f"Spark is {at_work}: {elapsed_s:.0f} s so far. The first windows usually appear after 10 to 20 s."
+            )
         return self._table(word)
 
     def _table(self, word: SparkStatus) -> Table:
-        table = Table(title=f"ten seconds at a time, by Spark, from topic {REVENUE_TOPIC}")
+        table = Table(title=f"revenue in windows of ten seconds, by Spark, from topic {REVENUE_TOPIC}")
         table.add_column("city")
         newest = sorted(self._windows.items(), reverse=True)
         for since, _ in newest:
@@ -60,7 +62,7 @@ class RevenueWindows:
             cells = [_cells(cities.get(city)) for _, cities in newest]
             table.add_row(city, *(cell for pair in cells for cell in pair))
         table.caption = f"Spark has read {word.rows:,} orders"
-        table.caption += f", {word.lag:,} were waiting" if word.lag is not None else ""
+        table.caption += f", {word.lag:,} not read yet" if word.lag is not None else ""
         return table
 
 

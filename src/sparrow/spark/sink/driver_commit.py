@@ -74,7 +74,7 @@ def broker_set_hash(brokers: Iterable[str]) -> int:
 
 
 async def publish_stages(session: ClientSession, brokers: SinkBrokers, receipts: Sequence[TaskCommit]) -> bool:
-    """Make messages of all that was staged. False: they were before, and what is staged now is dropped."""
+    """Publish the staged rows. Return False, and discard the stages, if the batch was published before."""
     stages: dict[str, list[StagedRows]] = {}
     for receipt in sorted(receipts, key=lambda each: each.partition):
         for staged in receipt.stages:

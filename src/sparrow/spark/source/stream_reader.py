@@ -55,7 +55,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watch = MicroBatchPlanner(self._options, open_metadata(self._options))
         return self._watch
 
-    # -- planning, in the driver ------------------------------------------------------------------------------------------
+    # -- planning, in the driver --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         return self._seen.initial().to_json()
@@ -95,7 +95,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark calls this a batch late and never for the last one. `latestOffset` commits."""
 
-    # -- reading, in tasks ------------------------------------------------------------------------------------------------
+    # -- reading, in tasks --------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
