@@ -83,14 +83,14 @@ class Demo:
     async def run(self, seconds: float, stop: asyncio.Event) -> None:
         begun = time.monotonic()
         first, second = (Consumer(BILLING_GROUP, self._name_servers, start="last") for _ in range(2))
-        async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as beside:
+        async with Producer(self._name_servers, linger_ms=5) as producer, first, second, AsyncExitStack() as stack:
             await self._send_some(producer)  # creates the topic
             for name, consumer in (("consumer 1", first), ("consumer 2", second)):
                 await consumer.subscribe(ORDERS_TOPIC)
                 await consumer.start(self._handler(name))
             if self._spark is not None:
-                await self._read_back(await beside.enter_async_context(Consumer(None, self._name_servers)))
-                await beside.enter_async_context(self._spark)
+                await self._read_back(await stack.enter_async_context(Consumer(None, self._name_servers)))
+                await stack.enter_async_context(self._spark)
             sending = asyncio.create_task(self._keep_sending(producer))
             with Live(refresh_per_second=4) as live:
                 while not stop.is_set() and (not seconds or time.monotonic() - begun < seconds):
@@ -138,7 +138,7 @@ class Demo:
         flow.caption = f"latency from send to handler: {self._latency_ms:.1f} ms"
         if self._spark is None:
             return Group(flow)
-        return Group(flow, "", self._windows.shown(self._spark.word, elapsed_s))
+        return Group(flow, "", self._windows.shown(self._spark.status, elapsed_s))
 
 
 def _share_of(consumer: Consumer) -> int:

@@ -84,37 +84,37 @@ def main(name_servers: str, checkpoint: str) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_stop_with_input, daemon=True).start()
     # Redirect the output of Java and others to standard error, so that status lines stay intact.
-    words = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    status_lines = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    said: SparkStatus | None = None
+    last_status: SparkStatus | None = None
 
-    def say(word: SparkStatus) -> None:
-        nonlocal said
-        if word != said:
-            said = word
+    def report(status: SparkStatus) -> None:
+        nonlocal last_status
+        if status != last_status:
+            last_status = status
             with suppress(BrokenPipeError):
-                words.write(msgspec.json.encode(word) + b"\n")
+                status_lines.write(msgspec.json.encode(status) + b"\n")
 
     try:
-        _run(revenue_pipeline(name_servers, checkpoint), say)
+        _run(revenue_pipeline(name_servers, checkpoint), report)
     except KeyboardInterrupt:
         return 0
     except Exception as failure:
         traceback.print_exc()
-        say(SparkStatus(state="failed", why=one_line_error(failure)))
+        report(SparkStatus(state="failed", why=one_line_error(failure)))
         return 1
     return 0
 
 
-def _run(pipeline: Pipeline, say: StatusCallback) -> None:
+def _run(pipeline: Pipeline, report: StatusCallback) -> None:
     from sparrow.spark.pipelines.runner import run_pipeline
     from sparrow.spark.runtime.session import spark_session
 
-    say(SparkStatus(state="starting"))
+    report(SparkStatus(state="starting"))
     spark = spark_session(pipeline.name, master=f"local[{_CORES}]", options=SPARK_CONF, quick_start=True)
     gateway = spark.sparkContext._gateway
     try:
-        run_pipeline(spark, pipeline, on_progress=lambda done: say(_word(done)))
+        run_pipeline(spark, pipeline, on_progress=lambda done: report(_status_of(done)))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         spark.stop()
@@ -125,12 +125,12 @@ def _run(pipeline: Pipeline, say: StatusCallback) -> None:
                 gateway.proc.wait(_JAVA_LEAVES_S)
 
 
-def _word(done: JobProgress) -> SparkStatus:
+def _status_of(done: JobProgress) -> SparkStatus:
     return SparkStatus(state="running", rows=done.rows, lag=done.lag)
 
 
 def one_line_error(failure: Exception) -> str:
-    """Ours say what is wrong first and what to do last, and may list details between."""
+    """Return the error as one line: its first line, the problem, and its last, the remedy."""
     if not isinstance(failure, SparrowError):
         return f"{type(failure).__name__}: {failure}".partition("\n")[0]
     first, *more = str(failure).splitlines()

@@ -33,25 +33,25 @@ class RevenueWindows:
     async def handle(self, message: StoredMessage) -> None:
         """Handle a message. The consumer is orderly, and all messages of a city are in one queue."""
         with suppress(msgspec.DecodeError):  # other clients may write to the topic, too
-            self.hear(msgspec.json.decode(message.body, type=WindowRevenue))
+            self.add(msgspec.json.decode(message.body, type=WindowRevenue))
 
-    def hear(self, revenue: WindowRevenue) -> None:
+    def add(self, revenue: WindowRevenue) -> None:
         self._windows.setdefault(revenue.since, {})[revenue.city] = revenue
         for since in sorted(self._windows)[:-WINDOWS_SHOWN_MAX]:
             del self._windows[since]
 
-    def shown(self, word: SparkStatus, elapsed_s: float) -> Table | Text:
+    def shown(self, status: SparkStatus, elapsed_s: float) -> Table | Text:
         """Return the table of the windows or, if there are none yet, the state of Spark."""
-        if word.state == "failed":
-            return Text(f"Spark {'has stopped' if self._windows else 'is not available'}: {word.why}")
+        if status.state == "failed":
+            return Text(f"Spark {'has stopped' if self._windows else 'is not available'}: {status.why}")
         if not self._windows:
-            at_work = "reading the first orders" if word.state == "running" else "starting"
+            activity = "reading the first orders" if status.state == "running" else "starting"
             return Text(
-                f"Spark is {at_work}: {elapsed_s:.0f} s so far. The first windows usually appear after 10 to 20 s."
+                f"Spark is {activity}: {elapsed_s:.0f} s so far. The first windows usually appear after 10 to 20 s."
             )
-        return self._table(word)
+        return self._table(status)
 
-    def _table(self, word: SparkStatus) -> Table:
+    def _table(self, status: SparkStatus) -> Table:
         table = Table(title=f"revenue in windows of ten seconds, by Spark, from topic {REVENUE_TOPIC}")
         table.add_column("city")
         newest = sorted(self._windows.items(), reverse=True)
@@ -61,8 +61,8 @@ class RevenueWindows:
         for city in sorted({city for _, cities in newest for city in cities}):
             cells = [_cells(cities.get(city)) for _, cities in newest]
             table.add_row(city, *(cell for pair in cells for cell in pair))
-        table.caption = f"Spark has read {word.rows:,} orders"
-        table.caption += f", {word.lag:,} not read yet" if word.lag is not None else ""
+        table.caption = f"Spark has read {status.rows:,} orders"
+        table.caption += f", {status.lag:,} not read yet" if status.lag is not None else ""
         return table
 
 

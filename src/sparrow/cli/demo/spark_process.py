@@ -23,14 +23,14 @@ STOP_TIMEOUT_S = 15.0
 
 
 class SparkProcess:
-    """`async with SparkProcess(name_servers, folder) as spark:` runs the process; `spark.word` is its status."""
+    """`async with SparkProcess(name_servers, folder) as spark:` runs the process; `spark.status` is its status."""
 
     def __init__(self, name_servers: str, folder: Path) -> None:
         self._name_servers, self._folder = name_servers, folder.resolve()
         self.log_path = folder / "spark.log"
-        self.word = SparkStatus(state="starting")
+        self.status = SparkStatus(state="starting")
         self._process: asyncio.subprocess.Process
-        self._listening: asyncio.Task[None]
+        self._status_reader: asyncio.Task[None]
 
     async def __aenter__(self) -> SparkProcess:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class SparkProcess:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C goes to this process only, and Java is in a group that can be killed
             )
-        self._listening = asyncio.create_task(self._listen())
+        self._status_reader = asyncio.create_task(self._read_status())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -56,12 +56,12 @@ class SparkProcess:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        await self._listening
+        await self._status_reader
 
-    async def _listen(self) -> None:
+    async def _read_status(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            self.word = msgspec.json.decode(line, type=SparkStatus)
-        if self.word.state != "failed":
+            self.status = msgspec.json.decode(line, type=SparkStatus)
+        if self.status.state != "failed":
             code = await self._process.wait()
-            self.word = SparkStatus(state="failed", why=f"the process exited with code {code}; see {self.log_path}")
+            self.status = SparkStatus(state="failed", why=f"the process exited with code {code}; see {self.log_path}")
