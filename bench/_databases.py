@@ -67,10 +67,10 @@ class Bare(Protocol):
 @asynccontextmanager
 async def bare(url: str) -> AsyncIterator[Bare]:
     address = parse_database_url(url)
-    if address.kind == "sqlite":
+    if address.dialect == "sqlite":
         with ThreadPoolExecutor(1) as thread:
             yield BareSqlite(address, thread)
-    elif address.kind == "mysql":
+    elif address.dialect == "mysql":
         connection = await asyncmy.connect(
             host=address.host,
             port=address.port,

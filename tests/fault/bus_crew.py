@@ -183,7 +183,7 @@ class Tables:
     @property
     def _sql(self) -> Any:
         # Blocking drivers mark values in their own way; none of these statements has any.
-        return self.bus.shared.sql_for(self.bus.database.kind, self.bus.database.engine.dialect.paramstyle)
+        return self.bus.context.sql_for(self.bus.database.kind, self.bus.database.engine.dialect.paramstyle)
 
     def close(self) -> None:
         asyncio.run(self.bus.database.close())
@@ -282,7 +282,7 @@ def sent_messages(broker: str) -> list[Sent]:
                 while len(found) < count:
                     deliveries = await listening.receive(1000)
                     for one in deliveries:
-                        message = one.ticket[1]
+                        message = one.ack_handle[1]
                         said = msgspec.json.decode(one.body)
                         found.append(Sent(message.queue_id, message.queue_offset, one.headers[h.ID] or "", said))
                     await listening.acknowledge(deliveries)

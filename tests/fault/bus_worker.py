@@ -83,7 +83,7 @@ class PossiblyWithoutSkipping(EventBus):
     async def prepare(self) -> None:
         await super().prepare()
         if not self.skips_locked:
-            self.shared.sql = replace(self.shared.sql, skips_locked=False)
+            self.context.sql = replace(self.context.sql, skips_locked=False)
 
 
 # -- one worker -------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ async def work(job: Job) -> None:
         put_clock_off(job.clock_off_s)
     transport = SparrowTransport(job.broker, commit_interval_ms=200)
     bus = writing_rows(job, transport) if job.service is None else service(job.service, job.database, transport)
-    bus.settings = bus.shared.settings = replace(bus.settings, retry=QUICK, **job.settings)
+    bus.settings = bus.context.settings = replace(bus.settings, retry=QUICK, **job.settings)
     if job.dies_at is not None:
         arm(bus, job.dies_at)
     if job.publishes is not None:

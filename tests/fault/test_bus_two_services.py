@@ -82,7 +82,7 @@ class Town:
 
 
 def _open(db: Connection, bus: EventBus) -> int:
-    return int(bus.shared.sql.rows(db, f"SELECT COUNT(*) FROM {bus.shared.sql.names.queue}")[0][0])
+    return int(bus.context.sql.rows(db, f"SELECT COUNT(*) FROM {bus.context.sql.names.queue}")[0][0])
 
 
 @pytest.fixture(params=[("sqlite", "sqlite"), ("mariadb", "postgresql")], ids="-".join)
@@ -103,7 +103,7 @@ def town(
         loop.stop()
 
 
-def test_s30_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
+def test_services_killed_at_every_step_lose_nothing_and_pay_nothing_twice(
     town: Town, scale: Literal["smoke", "full"]
 ) -> None:
     each, rounds = (3, 1) if scale == "smoke" else (30, 5)

@@ -12,8 +12,9 @@ from sparrow.client.aio.admin.admin import NEWEST_MS, Admin
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import IllegalName, Refused, Unavailable, UnknownTopic
 from sparrow.model.message import Message
+from sparrow.model.protocol import PERM_READ
 from sparrow.model.queue import Queue, QueueBounds
-from sparrow.model.topic import PERM_READ, Group
+from sparrow.model.topic import Group
 from sparrow.nameserver.server import NameServer
 from sparrow.settings import NameServerSettings
 from sparrow.wire.bodies import QueueRef
@@ -130,7 +131,7 @@ async def test_offsets_are_found_by_time(platform: Platform, admin: Admin, produ
     await admin.create_topic("orders", 1)
     for _ in range(3):
         result = await producer.send(Message.of("orders", b"x"))
-    last = await admin.message(result.offset_id)
+    last = await admin.find_by_id(result.offset_id)
     assert await admin.offset_at(queue(0), 0) == 0
     assert await admin.offset_at(queue(0), last.store_ms, upper=True) == 2
     assert await admin.offset_at(queue(0), last.store_ms + 1) == 3
@@ -143,13 +144,13 @@ async def test_offsets_are_found_by_time(platform: Platform, admin: Admin, produ
 
 
 async def test_groups_are_made_listed_and_dropped(admin: Admin) -> None:
-    await admin.put_group(Group(name="billing", retries_max=3, is_ordered=True))
+    await admin.create_group(Group(name="billing", retries_max=3, is_ordered=True))
     found = (await admin.groups())["billing"]
     assert (found.retries_max, found.is_ordered) == (3, True)
     await admin.delete_group("billing")
     assert "billing" not in await admin.groups()
     with pytest.raises(IllegalName):
-        await admin.put_group(Group(name="no such name!"))
+        await admin.create_group(Group(name="no such name!"))
 
 
 async def test_progress_says_how_much_is_left_to_read(platform: Platform, admin: Admin, producer: Producer) -> None:
@@ -242,11 +243,11 @@ async def test_messages_are_found_by_key_on_every_broker(
 async def test_a_message_is_found_by_either_of_its_ids(admin: Admin, producer: Producer) -> None:
     await admin.create_topic("orders", 1)
     results = [await producer.send(Message.of("orders", b"%d" % number)) for number in range(3)]
-    by_place = await admin.message(results[1].offset_id)
-    by_name = await admin.message(results[1].message_id, topic="orders")
+    by_place = await admin.find_by_id(results[1].offset_id)
+    by_name = await admin.find_by_id(results[1].message_id, topic="orders")
     assert by_place.body == by_name.body == b"1"
     assert by_place.unique_key == results[1].message_id
-    assert await admin.message(results[1].offset_id, topic="orders") == by_place
+    assert await admin.find_by_id(results[1].offset_id, topic="orders") == by_place
 
 
 async def test_ids_of_nothing_are_refused_with_the_reason(admin: Admin, producer: Producer) -> None:
@@ -254,8 +255,8 @@ async def test_ids_of_nothing_are_refused_with_the_reason(admin: Admin, producer
     result = await producer.send(Message.of("orders", b"x"))
     beside = result.offset_id[:16] + f"{int(result.offset_id[16:], 16) + 1:016X}"
     with pytest.raises(Refused, match="has no message"):
-        await admin.message(beside)
+        await admin.find_by_id(beside)
     with pytest.raises(Refused, match="give the topic if it is a unique id"):
-        await admin.message("nonsense")
+        await admin.find_by_id("nonsense")
     with pytest.raises(Refused, match="'orders' has no message with the id '0A00000100002A9F0000000000000000'"):
-        await admin.message("0A00000100002A9F0000000000000000", topic="orders")
+        await admin.find_by_id("0A00000100002A9F0000000000000000", topic="orders")

@@ -142,7 +142,7 @@ def test_a_future_cancelled_in_time_sends_nothing(producer: Producer, queue: Que
     cancelled = producer.send_soon(Message.of(TOPIC, b"no"), queue=queue)
     kept = producer.send_soon(Message.of(TOPIC, b"yes"), queue=queue)
     assert cancelled.cancel()
-    producer._opened().tell(producer._pass_on_soon)
+    producer._opened().call_soon(producer._pass_on_soon)
     assert kept.result(10).queue_offset == 0
 
 
@@ -450,7 +450,7 @@ def test_an_admin_answers(platform: RunningPlatform, producer: Producer, queue: 
         assert TOPIC in admin.topics()
         assert admin.topic_bounds(TOPIC)[queue] == (0, 1)
         assert [message.body for message in admin.find_by_key(TOPIC, "order-7")] == [b"x"]
-        assert admin.message(sent.offset_id).body == b"x"
+        assert admin.find_by_id(sent.offset_id).body == b"x"
         assert admin.members("billing") == []
         admin.delete_topic(TOPIC)
         with pytest.raises(UnknownTopic):

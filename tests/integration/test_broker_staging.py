@@ -28,9 +28,10 @@ from sparrow.client.aio.produce.staging import (
     stage_records,
 )
 from sparrow.model.errors import Busy, Refused, UnknownTopic
+from sparrow.model.protocol import PERM_READ
 from sparrow.model.queue import Queue
 from sparrow.model.token import Credentials
-from sparrow.model.topic import PERM_READ, Topic
+from sparrow.model.topic import Topic
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitStages, StageRecords
@@ -190,7 +191,7 @@ async def test_messages_are_as_they_were_made(desk):
 
 async def test_waiting_pulls_are_answered_when_a_commit_comes(desk):
     waiting = asyncio.create_task(pull(desk.stand.channel, "t", desk.queue_id(1), long_poll_ms=20_000))
-    await eventually(lambda: desk.broker.hold.count == 1)
+    await eventually(lambda: desk.broker.long_polls.count == 1)
     await desk.stage("a", blob("t", {1: [b"a"]}))
     assert not waiting.done()
     await desk.commit(0, "a")

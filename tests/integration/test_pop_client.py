@@ -52,7 +52,7 @@ async def test_a_message_may_be_kept_for_longer(platform):
     await filled(platform, 1)
     async with PopConsumer("g", platform.name_servers, invisible_ms=1_000) as consumer:
         (receipt,) = await consumer.receive("orders")
-        kept = await consumer.postpone(receipt, 60_000)
+        kept = await consumer.change_invisible_time(receipt, 60_000)
         with pytest.raises(SparrowError):
             await consumer.ack(receipt)
         assert await consumer.receive("orders", wait_ms=1_500) == []
@@ -77,7 +77,7 @@ async def test_a_waiting_receive_gets_what_is_sent(platform):
     async with PopConsumer("g", platform.name_servers) as consumer:
         await consumer.ack(await consumer.receive("orders"))
         waiting = asyncio.create_task(consumer.receive("orders", wait_ms=15_000))
-        await eventually(lambda: platform.broker.broker.hold.count > 0)
+        await eventually(lambda: platform.broker.broker.long_polls.count > 0)
         await filled(platform, 1)
         (receipt,) = await asyncio.wait_for(waiting, 5)
         assert receipt.message.body == b"0"

@@ -196,7 +196,7 @@ async def test_an_unknown_topic_that_nobody_may_create_is_unknown(tmp_path: Path
 
 
 async def test_a_producer_is_known_to_brokers_until_it_closes(platform: Platform) -> None:
-    members = platform.broker.broker.members
+    members = platform.broker.broker.clients
     async with Producer(platform.name_servers, group="payments") as producer:
         await producer.send(Message.of("orders", b"makes the topic"))
         await producer.send(Message.of("orders", b"finds it"))
@@ -353,7 +353,7 @@ async def test_a_broker_that_is_not_there_is_tried_once_and_then_left_alone(plat
             results = [await producer.send(Message.of("orders", b"x")) for _ in range(20)]
             assert {result.broker_name for result in results} == {"sparrow"}
             now_ms = int(asyncio.get_running_loop().time() * 1000)
-            assert not producer._sender.avoidance.is_usable("dead", now_ms)
+            assert not producer._sender.latency_faults.is_usable("dead", now_ms)
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])

@@ -233,7 +233,7 @@ async def test_redriven_letters_come_again_to_every_reader_of_their_topic(stand:
         for consumer, inbox in zip((readers, others), inboxes, strict=True):
             await consumer.subscribe("T")
             await consumer.start(inbox)
-            await consumer.shared()
+            await consumer.wait_for_assignment()
         assert await admin.redrive("readers", everything=True) == 2
         await eventually(lambda: [sorted(inbox.texts) for inbox in inboxes] == [["one", "two"]] * 2)
         for inbox in inboxes:
@@ -289,7 +289,7 @@ async def test_an_operator_has_a_message_handled_now(stand: Stand, admin: Admin)
         inbox = Choosy(refuse)
         await consumer.subscribe("T")
         await consumer.start(inbox)
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         said = [
             await admin.consume_directly("readers", sent.offset_id),
             await admin.consume_directly("readers", sent.message_id, topic="T"),

@@ -120,7 +120,7 @@ async def test_it_can_be_sent_to_an_older_place(stand):
     async with Consumer(None, stand.name_servers) as consumer:
         await consumer.subscribe("T")
         assert await consumer.poll(1, timeout_ms=1) == []
-        await consumer.shared()
+        await consumer.wait_for_assignment()
         await consumer.seek(queue_of("T"), 7)
         assert await polled(consumer, 3) == ["old7", "old8", "old9"]
 

@@ -61,7 +61,7 @@ async def stand(tmp_path: Path, database_url: str) -> AsyncIterator[Stand]:
 
 async def rows(stand: Stand, sql: str) -> list[tuple[object, ...]]:
     """What is in the database."""
-    return [tuple(row) for row in await store_of(stand.platform.broker).database.rows(sql)]
+    return [tuple(row) for row in await store_of(stand.platform.broker).database.fetch(sql)]
 
 
 async def everything(channel: Channel, topic: str = "t", queue_id: int = MIDDLE) -> list[bytes]:
@@ -158,12 +158,12 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
     await stand.topic("jobs", 2)
     for part in range(2):
         for priority in Priority:
-            body = f"{priority.word} of {part}".encode()
-            result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.word))
+            body = f"{priority.label} of {part}".encode()
+            result = await send(stand.channel, "jobs", body, part, named(PRIORITY=priority.label))
             assert (result.queue_id, result.queue_offset) == (read_queue_id(part, priority), 0)
             (message,) = (await pull(stand.channel, "jobs", result.queue_id)).messages
             assert (message.queue_id, message.body) == (result.queue_id, body)
-            table = f"msg_{priority.word}_jobs" + (f"${part}" if part else "")
+            table = f"msg_{priority.label}_jobs" + (f"${part}" if part else "")
             assert [(row[0], bytes(row[1])) for row in await rows(stand, f'SELECT id, body FROM "{table}"')] == [
                 (1, body)
             ]  # type: ignore[call-overload]
@@ -174,13 +174,13 @@ async def test_a_priority_decides_the_queue_and_the_table(stand: Stand) -> None:
         taken = await consumer.poll(6, timeout_ms=5_000)
         while len(taken) < 6:
             taken += await consumer.poll(6, timeout_ms=5_000)
-    assert sorted(texts(taken)) == sorted(f"{priority.word} of {part}" for part in range(2) for priority in Priority)
+    assert sorted(texts(taken)) == sorted(f"{priority.label} of {part}" for part in range(2) for priority in Priority)
 
 
 async def test_a_pull_that_waits_is_answered_when_a_message_comes(stand: Stand) -> None:
     for number in range(20):
         waiting = asyncio.create_task(try_pull(stand.channel, "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: stand.platform.broker.broker.hold.count == 1)
+        await eventually(lambda: stand.platform.broker.broker.long_polls.count == 1)
         begun = time.monotonic()
         await send(stand.channel, "t", str(number).encode())
         answer = await waiting
@@ -204,8 +204,8 @@ async def test_a_message_is_found_by_key_by_unique_id_and_by_offset_id(stand: St
         assert texts(await admin.find_by_key("t", "person-7")) == ["first", "third"]
         assert texts(await admin.find_by_key("t", "order-2")) == ["second"]
         assert await admin.find_by_key("t", "Order-1") == [], "keys are compared byte by byte"
-        assert (await admin.message(first.message_id, topic="t")).body == b"first"
-        assert (await admin.message(first.offset_id)).body == b"first"
+        assert (await admin.find_by_id(first.message_id, topic="t")).body == b"first"
+        assert (await admin.find_by_id(first.offset_id)).body == b"first"
         bounds = await admin.topic_bounds("t")
         assert sorted(bound.end for bound in bounds.values()) == [1, 1, 1]
 
@@ -667,7 +667,7 @@ async def test_a_send_says_so_when_the_database_stays_away_and_the_broker_goes_o
         await send(stand.channel, "t", b"woken")
         assert (await waiting).code == ResponseCode.SUCCESS
         assert await everything(stand.channel) == [b"before", b"after", b"woken"]
-        await eventually(lambda: stand.platform.broker.broker.number == 0)
+        await eventually(lambda: stand.platform.broker.broker.broker_id == 0)
 
 
 async def test_kills_of_the_database_lose_nothing_acknowledged_and_double_nothing(

@@ -128,7 +128,7 @@ class TestSqlStore(StoreConformance):
         assert await store.append_atomically("query", 0, [portion(Q0, "a")]) is False
 
     async def test_a_database_from_before_there_was_a_ledger_gets_one(self, store, reopen):
-        await store.database.change("DROP TABLE hermes_ledger")
+        await store.database.execute("DROP TABLE hermes_ledger")
         store = await reopen()
         assert await store.ledger("query") is None
         assert await store.append_atomically("query", 0, [portion(Q0, "a")])

@@ -15,9 +15,10 @@ from sparrow.cli.main import app
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
+from sparrow.model.protocol import PERM_INHERIT, PERM_READ, PERM_WRITE
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.model.token import Token
-from sparrow.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, Group, Topic, validate_topic_name
+from sparrow.model.topic import Group, Topic, validate_topic_name
 from sparrow.settings import SqlSettings
 from sparrow.store.copy.copier import CopyReport, copy_store
 from sparrow.store.log import LogStore
@@ -331,7 +332,7 @@ async def test_a_retry_of_a_message_that_is_stored_once_only_is_copied_too(
 async def test_what_cannot_be_read_is_passed_over_and_said(database_url: str, other_log: LogStore) -> None:
     async with await SqlStore.open(database_url, DATABASE) as store:
         await fill(store)
-        await store.database.change("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
+        await store.database.execute("DELETE FROM msg_high_orders WHERE id BETWEEN 11 AND 20")
     async with asyncio.timeout(20), await SqlStore.open(database_url, DATABASE) as store:
         done = await into_log(store, other_log, chosen=["orders"])
     assert "orders/0: 10 messages from 10 on are not there" in done.notes
@@ -356,7 +357,7 @@ async def test_the_command_line_copies_and_checks(database_url: str, tmp_path: P
     code, text = await asyncio.to_thread(run, "check", database_url)
     assert (code, "holds together" in text) == (0, True), text
     async with await SqlStore.open(database_url) as store:
-        await store.database.change("DELETE FROM msg_middle_orders WHERE id = 7")
+        await store.database.execute("DELETE FROM msg_middle_orders WHERE id = 7")
         lane = store.catalog.lanes[MIDDLE_ORDERS].number
     code, text = await asyncio.to_thread(run, "check", database_url)
     assert code == 1

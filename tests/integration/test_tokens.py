@@ -96,7 +96,7 @@ async def test_names_that_cannot_be_and_those_of_admins_are_refused(admin: Admin
 
 
 async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
-    answer = await admin.session.ask(str(platform.address), TokenCode.LIST_TOKENS)
+    answer = await admin.session.invoke(str(platform.address), TokenCode.LIST_TOKENS)
     assert reader.access_key.encode() in bytes(answer.body)
     assert reader.secret_key.encode() not in bytes(answer.body)
     assert [token.secret_key for token in await admin.tokens()] == [None]
@@ -154,7 +154,7 @@ async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> 
             Admin(platform.name_servers, credentials=ADMIN) as admin,
         ):
             for address in (platform.address, other.address):
-                await admin.session.ask(
+                await admin.session.invoke(
                     str(address), TokenCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
                 )
             with pytest.raises(Refused, match="another secret on broker"):
@@ -281,7 +281,7 @@ async def test_no_token_reads_the_secrets_in_the_log(platform: Platform, admin: 
     assert isinstance(found, Slice)
     word = record.decode(found.tobytes())
     assert base64.b64encode(bytes.fromhex(reader.secret_key)) in word.body, "here it is"
-    await admin.put_group(Group(name="g"))
+    await admin.create_group(Group(name="g"))
     wishes: dict[int, headers.Header] = {
         RequestCode.PULL_MESSAGE: headers.PullMessage("g", topic, 0, 0, 32, 4, 0, 0, 0, subscription="*"),
         RequestCode.PEEK_MESSAGE: headers.PeekMessage("g", topic, 0, 32),

@@ -112,7 +112,7 @@ async def early_and_late(stage: Stage) -> int:
     await stage.put(numbered(4, start=6), queue_id=0)
     await stage.readable(10)
     async with Admin(stage.name_servers) as admin:
-        return (await admin.message(sixth.offset_id)).store_ms
+        return (await admin.find_by_id(sixth.offset_id)).store_ms
 
 
 async def _clock_moves_on() -> None:

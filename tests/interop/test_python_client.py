@@ -14,8 +14,8 @@ from tests.support.waiting import eventually
 
 from sparrow import client as blocking
 from sparrow.client.aio import Admin
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 
 # -- sending ----------------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ async def test_lingering_messages_share_requests_and_each_gets_its_own_place(sta
 async def test_a_batch_lies_side_by_side(stage: Stage) -> None:
     async with stage.producer() as producer, Admin(stage.name_servers) as admin:
         sent = await producer.send_batch([stage.message(body, tags="TagA") for body in numbered(10)])
-        by_offset_id = [await admin.message(result.offset_id) for result in sent]
+        by_offset_id = [await admin.find_by_id(result.offset_id) for result in sent]
     first = sent[0].queue_offset
     assert [lies(result) for result in sent] == [(sent[0].queue_id, first + n) for n in range(10)]
     assert texts(by_offset_id) == numbered(10)

@@ -41,7 +41,7 @@ def stored(platform: RunningPlatform, topic: str) -> list[StoredMessage]:
     with Consumer("onlookers", platform.name_servers) as consumer:
         rows = consumer.read_table(topic, columns=["msg_id", "queue_id", "queue_offset"]).to_pylist()
     with Admin(platform.name_servers) as admin:
-        return [admin.message(row["msg_id"], topic=topic) for row in rows]
+        return [admin.find_by_id(row["msg_id"], topic=topic) for row in rows]
 
 
 @pytest.mark.thorough

@@ -47,24 +47,24 @@ class Broker:
     store: BrokerStore
     topics: TopicCatalog
     groups: GroupCatalog
-    members: ClientRegistry
-    locks: QueueLocks
-    hold: LongPollTable
+    clients: ClientRegistry
+    queue_locks: QueueLocks
+    long_polls: LongPollTable
     counters: TrafficCounters
     delay: LogDelayScheduler | SqlDelayScheduler
     transactions: LogTransactionCoordinator | SqlTransactionCoordinator
-    pops: PopState
+    pop_state: PopState
     stages: StageStore
-    ranges: SqlResender | None = None
+    resender: SqlResender | None = None
     """Where ranges to be resent are recorded; None: they become references at once."""
-    parts: Sequence[BackgroundWorker]
+    workers: Sequence[BackgroundWorker]
     """What runs by itself; stopped in reverse."""
     started_ms: int
-    mean_bytes: dict[Queue, tuple[int, int]] = field(default_factory=dict)
+    mean_record_bytes: dict[Queue, tuple[int, int]] = field(default_factory=dict)
     """Of queues whose newest records were measured: where the queue ended then, and the mean size."""
-    number: int = 0
+    broker_id: int = 0
     """Among the brokers of the same name; 0 is where clients send."""
-    leave: Callable[[], Awaitable[None]] = _nothing_to_hand_over
+    hand_over: Callable[[], Awaitable[None]] = _nothing_to_hand_over
     """Done when others do what only this broker did; it serves until then."""
     now_ms: Callable[[], int] = clock.now_ms
 

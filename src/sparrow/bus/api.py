@@ -98,7 +98,7 @@ class EventBus:
             self.database.paramstyle,
             BusTableNames.of(kind, self.settings.space(kind)),
             self.clock,
-            succeeded_word=self.settings.succeeded_word,
+            succeeded_spelling=self.settings.succeeded_spelling,
             writes_progress_states=self.settings.status_writes == "full",
             is_strict=self.settings.strict_tables,
         )
@@ -110,14 +110,14 @@ class EventBus:
             now=self._now,
             trace_headers=tracing.headers,
         )
-        self.shared = BusContext(
+        self.context = BusContext(
             self.settings, self.database, sql, transport, self.registry, ids, event_encoder, BusProbe(), tracing
         )
-        self.shared.filters = tuple(to_filter(each) for each in filters)
+        self.context.filters = tuple(to_filter(each) for each in filters)
         if on_failed is not None:
-            self.shared.probe.on_failed.append(on_failed)
+            self.context.probe.on_failed.append(on_failed)
         if on_state is not None:
-            self.shared.probe.on_state.append(on_state)
+            self.context.probe.on_state.append(on_state)
         self._worker: BusWorker | None = None
         self._thread: LoopThread | None = None
         self._requests = PendingRequests(self)
@@ -131,7 +131,7 @@ class EventBus:
             return
         self.check()
         await self.prepare()
-        worker = BusWorker(self.shared, self._upkeep_clock)
+        worker = BusWorker(self.context, self._maintenance_clock)
         try:
             await worker.start()
         except BaseException:
@@ -145,7 +145,7 @@ class EventBus:
         if worker is not None:
             await worker.stop()
         self._requests.close()
-        await self.shared.transport.close()
+        await self.context.transport.close()
         await self.database.close()
 
     async def __aenter__(self) -> Self:
@@ -216,11 +216,11 @@ class EventBus:
     async def prepare(self) -> None:
         """Make the tables that are missing; without `create_tables`, say which ones are."""
         with self._reachable():
-            self.shared.use(await self.database.run(self._prepare))
+            self.context.use(await self.database.run(self._prepare))
 
     def prepare_blocking(self) -> None:
         with self._reachable():
-            self.shared.use(self.database.run_blocking(self._prepare_blocking))
+            self.context.use(self.database.run_blocking(self._prepare_blocking))
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -232,7 +232,7 @@ class EventBus:
             raise
 
     def _prepare(self, db: Connection) -> SqlDialect:
-        sql = self.shared.sql
+        sql = self.context.sql
         do = create_tables if self.settings.create_tables else check_tables
         do(db, sql, self.settings.space(sql.kind))
         if sql.kind == "mysql":
@@ -242,12 +242,12 @@ class EventBus:
         return sql
 
     def _prepare_blocking(self, db: Connection) -> SqlDialect:
-        sql = self.shared.sql
-        self.shared.sql = self.shared.sql_of(db)
+        sql = self.context.sql
+        self.context.sql = self.context.sql_of(db)
         try:
             return replace(self._prepare(db), paramstyle=sql.paramstyle)
         finally:
-            self.shared.sql = sql
+            self.context.sql = sql
 
     def install(self, app: Any, **options: Any) -> None:
         """Start and stop with an application of FastAPI, Starlette, Flask or Django, and let its views have a
@@ -368,7 +368,7 @@ class EventBus:
                     "publish would block the event loop: use `await bus.publish_async(...)`, or name a session"
                 )
             news = self.database.run_blocking(lambda db: write_them(self._handle(db), events))
-            self.shared.wake_relay()  # the hook of the engine fires a moment before the commit
+            self.context.wake_relay()  # the hook of the engine fires a moment before the commit
             return self._told(news)
         return self._told(write_them(self._named(session, connection, using), events))
 
@@ -384,7 +384,7 @@ class EventBus:
         if session is None:
             self._may_begin("publish_async")
             news = await self.database.run(lambda db: write_them(self._handle(db), events))
-            self.shared.wake_relay()
+            self.context.wake_relay()
             return self._told(news)
         if isinstance(session, (AsyncSession, AsyncConnection)):
             return self._told(await session.run_sync(lambda inner: write_them(self._handle(inner), events)))
@@ -394,7 +394,7 @@ class EventBus:
         if sum(each is not None for each in (session, connection, using)) > 1:
             raise Refused("an event belongs to one transaction: give one of session, connection and using")
         if using is not None:
-            return django_handle(using, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.wake_relay)
+            return django_handle(using, allow_autocommit=self.settings.allow_autocommit, wake=self.context.wake_relay)
         handle = session if session is not None else connection
         if isinstance(handle, scoped_session):
             handle = handle()
@@ -404,7 +404,7 @@ class EventBus:
             return self._handle(handle)
         if hasattr(handle, "vendor") and hasattr(handle, "alias"):  # Django's own wrapper
             return django_handle(
-                handle.alias, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.wake_relay
+                handle.alias, allow_autocommit=self.settings.allow_autocommit, wake=self.context.wake_relay
             )
         return dbapi_handle(handle, allow_autocommit=self.settings.allow_autocommit)
 
@@ -413,29 +413,29 @@ class EventBus:
         if isinstance(handle, Session) and handle.bind is None:
             table = self.metadata().tables[self._full_name("published")]
         return sqlalchemy_handle(
-            handle, allow_autocommit=self.settings.allow_autocommit, wake=self.shared.wake_relay, table=table
+            handle, allow_autocommit=self.settings.allow_autocommit, wake=self.context.wake_relay, table=table
         )
 
     def _write(self, handle: TransactionHandle, events: list[OutgoingEvent]) -> list[PublishedRow]:
-        sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return self._written([write_event(self.shared.event_encoder, handle, sql, events[0], self.settings.version)])
+        sql = self.context.sql_for(handle.kind, handle.paramstyle)
+        return self._written([write_event(self.context.event_encoder, handle, sql, events[0], self.settings.version)])
 
     def _write_many(self, handle: TransactionHandle, events: list[OutgoingEvent]) -> list[PublishedRow]:
-        sql = self.shared.sql_for(handle.kind, handle.paramstyle)
-        return self._written(write_events(self.shared.event_encoder, handle, sql, events, self.settings.version))
+        sql = self.context.sql_for(handle.kind, handle.paramstyle)
+        return self._written(write_events(self.context.event_encoder, handle, sql, events, self.settings.version))
 
     def _written(self, news: list[PublishedRow]) -> list[PublishedRow]:
         """Told before the commit: a moment after it, the relay may tell what comes next."""
         for new in news:
-            self.shared.probe.changed("published", new.id, new.status)
+            self.context.probe.changed("published", new.id, new.status)
         return news
 
     def _told(self, news: list[PublishedRow]) -> list[int]:
-        self.shared.probe.count("bus_published_total", len(news))
+        self.context.probe.count("bus_published_total", len(news))
         return [new.id for new in news]
 
     def _may_begin(self, what: str) -> None:
-        if not self.settings.own_transactions:
+        if not self.settings.allow_own_transaction:
             raise NotInTransaction(
                 what, "was given no transaction", "say session=..., or publish inside `with bus.bind(session)`"
             )
@@ -475,12 +475,12 @@ class EventBus:
     @property
     def operations(self) -> AsyncOperations:
         """Look at stored messages, and requeue, re-execute, cancel, delete or park them."""
-        return AsyncOperations(self.shared)
+        return AsyncOperations(self.context)
 
     @property
     def blocking_operations(self) -> Operations:
         """The same without an event loop."""
-        return Operations(self.shared)
+        return Operations(self.context)
 
     def cancel(self, *ids: int) -> None:
         """Never send what is Scheduled or Delayed; `IllegalTransition`, and no change, if one of them is not (any
@@ -508,15 +508,15 @@ class EventBus:
 
     async def drain(self, timeout_s: float = 30.0) -> None:
         """Until everything that is due is sent, received and handled. For tests: the bus must be running."""
-        worker, shared = self.worker, self.shared
-        is_idle = getattr(shared.transport, "is_idle", lambda: True)
+        worker, context = self.worker, self.context
+        is_idle = getattr(context.transport, "is_idle", lambda: True)
         async with asyncio.timeout(timeout_s):
             quiet = 0
             while quiet < 2:
-                shared.wake_relay()
-                shared.wake_executors()
+                context.wake_relay()
+                context.wake_executors()
                 await worker.relay.drain()
-                busy = await self.database.run(lambda db: count_due(db, shared.sql))
+                busy = await self.database.run(lambda db: count_due(db, context.sql))
                 quiet = quiet + 1 if not (busy or worker.is_joining) and is_idle() else 0
                 await asyncio.sleep(_DRAIN_POLL_S)
 
@@ -529,18 +529,18 @@ class EventBus:
     def clear_table_cache(self) -> None:
         """What was worked out for the tables is not right any more: the database is another one."""
         self._metadata = None
-        self.shared.clear_dialect_cache()
+        self.context.clear_dialect_cache()
 
     def advance(self, seconds: float) -> None:
         """Move the clock of this bus, for tests: delays, retries, rounds and cleaning come due."""
         self.clock.shift_s += seconds
-        self.shared.wake_relay()
-        self.shared.wake_executors()
+        self.context.wake_relay()
+        self.context.wake_executors()
 
     def _now(self) -> datetime:
-        return self.shared.now()
+        return self.context.now()
 
-    def _upkeep_clock(self) -> float:
+    def _maintenance_clock(self) -> float:
         return time.monotonic() + self.clock.shift_s
 
     def _full_name(self, table: str) -> str:

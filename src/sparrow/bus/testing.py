@@ -109,23 +109,23 @@ class TestBus:
 def _rewired(bus: EventBus, database: str | Engine | AsyncEngine | None) -> Iterator[None]:
     if bus.is_running:
         raise Refused("the bus is running already: begin the test with one that is stopped")
-    shared = bus.shared
-    before = bus.database, shared.sql, shared.transport, bus.clock.shift_s
-    shared.transport = MemoryTransport()
+    context = bus.context
+    before = bus.database, context.sql, context.transport, bus.clock.shift_s
+    context.transport = MemoryTransport()
     if database is not None:
         new = BusDatabase(database)
         names = BusTableNames.of(new.kind, bus.settings.space(new.kind))
-        _use(bus, new, replace(shared.sql, kind=new.kind, paramstyle=new.paramstyle, names=names))
+        _use(bus, new, replace(context.sql, kind=new.kind, paramstyle=new.paramstyle, names=names))
     try:
         yield
     finally:
-        old, sql, shared.transport, bus.clock.shift_s = before
+        old, sql, context.transport, bus.clock.shift_s = before
         _use(bus, old, sql)
 
 
 def _use(bus: EventBus, database: BusDatabase, sql: Any) -> None:
-    bus.database = bus.shared.database = database
-    bus.shared.sql = sql
+    bus.database = bus.context.database = database
+    bus.context.sql = sql
     bus.clear_table_cache()
 
 
@@ -143,8 +143,8 @@ class CapturedEvent(NamedTuple):
 class CapturedEvents(Sequence[CapturedEvent]):
     """What was published and committed since, in order. What was rolled back is not there; look after the commit."""
 
-    def __init__(self, shared: BusContext, database: BusDatabase, *, is_own: bool) -> None:
-        self._shared, self._database, self._is_own = shared, database, is_own
+    def __init__(self, context: BusContext, database: BusDatabase, *, is_own: bool) -> None:
+        self._context, self._database, self._is_own = context, database, is_own
         self.ids: list[int] = []
 
     @property
@@ -186,7 +186,7 @@ class CapturedEvents(Sequence[CapturedEvent]):
         if not self.ids:
             return []
         engine = self._database.engine
-        sql = self._shared.sql_for(self._database.kind, engine.dialect.paramstyle)
+        sql = self._context.sql_for(self._database.kind, engine.dialect.paramstyle)
         condition, values = sql.among('"Id"', self.ids)
         connection = engine.raw_connection()
         try:
@@ -213,18 +213,18 @@ def capture(bus: EventBus) -> Iterator[CapturedEvents]:
     """Collects what the bus publishes inside the block, and keeps it from being sent, also later.
 
     The bus may be running or not; its tables must be there (`bus.prepare_blocking()` makes them)."""
-    shared = bus.shared
+    context = bus.context
     # A blocking look also at an engine of asyncio: a test should not have to await what it compares.
     own = None if bus.database.has_blocking else BusDatabase(bus.database.async_engine.url)
-    captured = CapturedEvents(shared, own or bus.database, is_own=own is not None)
-    event_encoder, gate = shared.event_encoder, shared.transport
+    captured = CapturedEvents(context, own or bus.database, is_own=own is not None)
+    event_encoder, gate = context.event_encoder, context.transport
     if not isinstance(gate, _Gate):
         gate = _Gate(gate)
-    shared.event_encoder, shared.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
+    context.event_encoder, context.transport = _Noting(event_encoder, captured.ids, gate.held), gate  # type: ignore[assignment]
     try:
         yield captured
     finally:
-        shared.event_encoder = event_encoder
+        context.event_encoder = event_encoder
 
 
 class _Noting:
@@ -233,8 +233,8 @@ class _Noting:
     def __init__(self, inner: Any, ids: list[int], held: set[str]) -> None:
         self._inner, self._ids, self._held = inner, ids, held
 
-    def draft(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
-        new: PublishedRow = self._inner.draft(event, number)
+    def encode(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
+        new: PublishedRow = self._inner.encode(event, number)
         self._ids.append(new.id)
         self._held.add(str(new.id))
         return new

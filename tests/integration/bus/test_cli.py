@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from sparrow.bus import EventBus, EventStatus
-from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.claims import claim_due, load_claimed
 from sparrow.bus.sql.completion import mark_failed
 from sparrow.cli.main import app
 from sparrow.model.errors import SparrowError
@@ -89,9 +89,9 @@ class Shop:
         self.later = bus.publish("order.created", {"n": 4}, delay=3600)
 
         def fail(db: Any) -> None:
-            sql = bus.shared.sql_of(db)
+            sql = bus.context.sql_of(db)
             claims = [
-                each for each in claim(db, sql, 0, "", 9, owner="x", lease_s=60) if each.message_id != self.waiting
+                each for each in claim_due(db, sql, 0, "", 9, owner="x", lease_s=60) if each.message_id != self.waiting
             ]
             load_claimed(db, sql, 0, claims)
             for each in claims:

@@ -177,7 +177,7 @@ def small(tmp_path: Path) -> Project:
     return Project(tmp_path, f"sqlite:///{tmp_path}/shop.db")
 
 
-def test_s1_a_view_publishes_in_its_atomic_block_and_a_failed_one_publishes_nothing(project: Project) -> None:
+def test_a_view_publishes_in_its_atomic_block_and_a_failed_one_publishes_nothing(project: Project) -> None:
     project.run("""
 with_event = client.get("/orders/7").json()["event"]
 assert client.get("/orders/8?fail=1").status_code == 500
@@ -220,7 +220,7 @@ assert [row.name for row in Published.objects.all()] == ["kept"]
 """)
 
 
-def test_s2_an_installed_bus_starts_with_the_first_request_and_handlers_use_the_models(project: Project) -> None:
+def test_an_installed_bus_starts_with_the_first_request_and_handlers_use_the_models(project: Project) -> None:
     out = project.run("""
 from django.core.wsgi import get_wsgi_application
 bus.install(get_wsgi_application())

@@ -114,7 +114,7 @@ async def make_tables(bus: EventBus) -> None:
         await bus.database.run(lambda db, table=table: db.execute(text(f"CREATE TABLE {table} (number INTEGER)")))
 
 
-async def test_s1_a_view_gets_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
+async def test_a_view_gets_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
     async with served(shop(bus)) as client:
         await make_tables(bus)
         for path, number in (("/asyncio", 1), ("/blocking", 2), ("/unbound-asyncio", 3), ("/unbound-blocking", 4)):
@@ -138,7 +138,7 @@ async def test_a_view_that_fails_publishes_nothing(bus: EventBus, path: str) -> 
         assert await numbers(bus, "orders") == [2]
 
 
-async def test_s2_the_bus_starts_and_stops_with_the_application(tmp_path: Any) -> None:
+async def test_the_bus_starts_and_stops_with_the_application(tmp_path: Any) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "memory://", app="shop")
     seen: list[tuple[str, bool]] = []
 

@@ -63,7 +63,7 @@ def numbers(bus: EventBus, table: str) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
-def test_s1_a_view_has_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
+def test_a_view_has_a_publisher_in_the_transaction_of_its_session(bus: EventBus) -> None:
     client = shop(bus).test_client()
     assert not bus.is_running
     answer = client.post("/orders/1")
@@ -83,7 +83,7 @@ def test_a_view_that_fails_publishes_nothing(bus: EventBus) -> None:
     assert numbers(bus, "orders") == [2]
 
 
-def test_s2_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) -> None:
+def test_the_bus_starts_with_the_first_request_and_once(event_bus: EventBus) -> None:
     app = Flask("shop")
     event_bus.install(app)
     handled: list[int] = []

@@ -49,7 +49,7 @@ async def steal(bus: EventBus) -> None:
 # -- once for each group ---------------------------------------------------------------------------------------------
 
 
-async def test_s27_one_event_reaches_each_group_once_and_members_share(make_bus: MakeBus) -> None:
+async def test_one_event_reaches_each_group_once_and_members_share(make_bus: MakeBus) -> None:
     heard: list[tuple[str, str, int]] = []
     members = [make_bus() for _ in range(2)]
     for number, bus in enumerate(members):
@@ -68,7 +68,7 @@ async def test_s27_one_event_reaches_each_group_once_and_members_share(make_bus:
     )
 
 
-async def test_s07_a_repeat_is_stored_once_and_handled_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_repeat_is_stored_once_and_handled_once(make_bus: MakeBus, broker: MemoryBroker) -> None:
     handled: list[int] = []
     bus = make_bus()
     bus.add_subscription("order.created", handled.append, group="billing")
@@ -78,13 +78,13 @@ async def test_s07_a_repeat_is_stored_once_and_handled_once(make_bus: MakeBus, b
         broker.take([one, one])
         await bus.drain()
         broker.take([one])
-        await eventually(lambda: bus.shared.probe.totals["bus_duplicates_total"] == 4)
+        await eventually(lambda: bus.context.probe.totals["bus_duplicates_total"] == 4)
         await bus.drain()
         assert [each["MsgId"] for each in await rows(bus, "received")] == [one.id] * 2
     assert handled == [1, 1]
 
 
-async def test_s07_two_events_with_one_business_key_are_handled_once(make_bus: MakeBus) -> None:
+async def test_two_events_with_one_business_key_are_handled_once(make_bus: MakeBus) -> None:
     handled: list[str] = []
     welcome: list[str] = []
     bus = make_bus()
@@ -100,7 +100,7 @@ async def test_s07_two_events_with_one_business_key_are_handled_once(make_bus: M
     assert sorted(welcome) == ["again", "first", "other"]
 
 
-async def test_s07_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBus, broker: MemoryBroker) -> None:
     handled: list[int] = []
     bus = make_bus()
     bus.add_subscription("order.created", handled.append)
@@ -110,7 +110,7 @@ async def test_s07_ids_differ_by_letter_case_accents_and_blanks(make_bus: MakeBu
     assert len(handled) == 7
 
 
-async def test_s07_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
+async def test_a_topic_without_subscriber_is_stored_failed_once_or_not_at_all(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -126,7 +126,7 @@ async def test_s07_a_topic_without_subscriber_is_stored_failed_once_or_not_at_al
         assert (unknown["Name"], unknown["StatusName"], unknown["Retries"]) == ("order.unknown", "Failed", 0)
         assert "order.unknown" in unknown["LastError"]
         assert good["StatusName"] == "Successed"
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.worker.maintenance.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
     assert [(info.message_id, info.group) for info in failed] == [(unknown["Id"], GROUP)]
     assert handled == [1]
@@ -169,7 +169,7 @@ def effectful(bus: EventBus, kind: str, then: Callable[[], None] = lambda: None)
 KINDS = ("session", "connection", "async_session", "async_connection")
 
 
-async def test_s12_effect_and_end_of_the_message_are_one_commit(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_effect_and_end_of_the_message_are_one_commit(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     await bus.prepare()
     await make_effects(bus)
@@ -183,7 +183,7 @@ async def test_s12_effect_and_end_of_the_message_are_one_commit(make_bus: MakeBu
     assert sorted(one.body for one in broker.sent if one.name == "next") == [b"0", b"1", b"2", b"3"]
 
 
-async def test_s12_an_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_an_exception_after_writes_leaves_no_rows(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus(retry=TWICE)
     await bus.prepare()
     await make_effects(bus)
@@ -201,7 +201,7 @@ async def test_s12_an_exception_after_writes_leaves_no_rows(make_bus: MakeBus, b
     assert [one for one in broker.sent if one.name == "next"] == []
 
 
-async def test_s12_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBus, broker: MemoryBroker) -> None:
     bus = make_bus()
     await bus.prepare()
     await make_effects(bus)
@@ -219,7 +219,7 @@ async def test_s12_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBu
 
     async with bus:
         await bus.publish_async("order.created", 1)
-        await eventually(lambda: bus.shared.probe.totals["bus_lease_lost_total"] == 1)
+        await eventually(lambda: bus.context.probe.totals["bus_lease_lost_total"] == 1)
         assert await effects(bus) == []
         [queued] = [each for each in await rows(bus, "queue") if each["MessageType"] == 1]
         assert queued["LockedBy"] == "somebody/1"
@@ -231,7 +231,7 @@ async def test_s12_a_handler_whose_lease_was_lost_has_no_effect(make_bus: MakeBu
     assert len([one for one in broker.sent if one.name == "next"]) == 1
 
 
-async def test_s12_a_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> None:
+async def test_a_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> None:
     bus = make_bus(lease_s=0.3)
     calls: list[str] = []
 
@@ -257,7 +257,7 @@ async def test_s12_a_lost_heartbeat_cancels_the_handler(make_bus: MakeBus) -> No
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_s12_a_handler_slower_than_its_lease_is_not_started_twice(make_bus: MakeBus, is_async: bool) -> None:
+async def test_a_handler_slower_than_its_lease_is_not_started_twice(make_bus: MakeBus, is_async: bool) -> None:
     one, two = make_bus(lease_s=1.2), make_bus(lease_s=1.2)  # shorter, a machine that stalls would lose it rightly
     starts: list[float] = []
     may_end, may_end_there = asyncio.Event(), threading.Event()
@@ -285,7 +285,7 @@ async def test_s12_a_handler_slower_than_its_lease_is_not_started_twice(make_bus
     assert len(starts) == 1
 
 
-async def test_s12_a_cancelled_or_late_handler_is_never_a_success(make_bus: MakeBus) -> None:
+async def test_a_cancelled_or_late_handler_is_never_a_success(make_bus: MakeBus) -> None:
     bus = make_bus(retry=TWICE)
     await bus.prepare()
     await make_effects(bus)
@@ -347,12 +347,12 @@ async def test_s12_a_cancelled_or_late_handler_is_never_a_success(make_bus: Make
 # -- order -----------------------------------------------------------------------------------------------------------
 
 
-async def test_s27_events_of_one_key_are_handled_one_by_one_in_order(make_bus: MakeBus) -> None:
+async def test_events_of_one_key_are_handled_one_by_one_in_order(make_bus: MakeBus) -> None:
     heard: dict[str, list[int]] = {"a": [], "b": [], "c": []}
     busy: set[str] = set()
     at_once: list[str] = []
     # Two relays; one member of the group, as this broker has no partitions.
-    members = [make_bus(relay_batch=3), make_bus(relay_batch=3, executes=False)]
+    members = [make_bus(relay_batch=3), make_bus(relay_batch=3, runs_handlers=False)]
 
     async def handle(value: int, event: Event) -> None:
         assert event.key is not None
@@ -376,7 +376,7 @@ async def test_s27_events_of_one_key_are_handled_one_by_one_in_order(make_bus: M
 
 
 @pytest.mark.parametrize("on_failure", ["block", "skip", "park"])
-async def test_s27_a_failing_message_does_to_its_key_what_was_asked_for(make_bus: MakeBus, on_failure: Any) -> None:
+async def test_a_failing_message_does_to_its_key_what_was_asked_for(make_bus: MakeBus, on_failure: Any) -> None:
     heard: list[str] = []
     bus = make_bus()
 
@@ -405,7 +405,7 @@ async def test_s27_a_failing_message_does_to_its_key_what_was_asked_for(make_bus
             assert (states['"bad"'], states['"later"']) == ("Failed", "Successed")
         bus.advance(61)
         await bus.drain()
-        assert await bus.worker.upkeep.start_retry_rounds() == 0, "what is parked waits for an operator"
+        assert await bus.worker.maintenance.start_retry_rounds() == 0, "what is parked waits for an operator"
     mine = [value for value in heard if value != "other"]
     assert (
         mine
@@ -420,7 +420,7 @@ async def test_s27_a_failing_message_does_to_its_key_what_was_asked_for(make_bus
 # -- batches, filters, places to run ---------------------------------------------------------------------------------
 
 
-async def test_s27_a_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_batch_is_one_call_and_one_transaction(make_bus: MakeBus, broker: MemoryBroker) -> None:
     sizes: list[int] = []
     names: set[str] = set()
     bus = make_bus(retry=TWICE)
@@ -450,7 +450,7 @@ async def test_s27_a_batch_is_one_call_and_one_transaction(make_bus: MakeBus, br
     assert names == {"order.created"}
 
 
-async def test_s27_a_batch_of_which_one_was_lost_has_no_effect(make_bus: MakeBus) -> None:
+async def test_a_batch_of_which_one_was_lost_has_no_effect(make_bus: MakeBus) -> None:
     bus = make_bus()
     await bus.prepare()
     await make_effects(bus)
@@ -470,7 +470,7 @@ async def test_s27_a_batch_of_which_one_was_lost_has_no_effect(make_bus: MakeBus
     async with bus:
         await bus.publish_many_async([("order.created", n) for n in range(5)])
         await eventually(lambda: len(calls) >= 2)
-        await eventually(lambda: bus.shared.probe.totals['bus_handled_total{result="ok"}'] == sum(calls[1:]))
+        await eventually(lambda: bus.context.probe.totals['bus_handled_total{result="ok"}'] == sum(calls[1:]))
         assert len(await effects(bus)) == sum(calls[1:]) == 4
         bus.advance(61)
         await bus.drain()
@@ -478,7 +478,7 @@ async def test_s27_a_batch_of_which_one_was_lost_has_no_effect(make_bus: MakeBus
         assert {each["Retries"] for each in await rows(bus, "received")} == {0}
 
 
-async def test_s12_filters_run_around_the_handler_in_its_transaction(make_bus: MakeBus) -> None:
+async def test_filters_run_around_the_handler_in_its_transaction(make_bus: MakeBus) -> None:
     order: list[str] = []
     bus = make_bus(retry=TWICE)
     await bus.prepare()
@@ -522,7 +522,7 @@ def double(value: dict[str, int]) -> dict[str, int]:
     return {"n": value["n"] * 2, "pid": os.getpid()}
 
 
-async def test_s12_a_handler_may_run_in_a_process_of_its_own_and_die_there(tmp_path: Path) -> None:
+async def test_a_handler_may_run_in_a_process_of_its_own_and_die_there(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/bus.db", "memory://", concurrency=1, **QUICK)
     bus.add_subscription("double", double, executor="process", retry=Retry(max=1))
     async with bus:
@@ -535,7 +535,7 @@ async def test_s12_a_handler_may_run_in_a_process_of_its_own_and_die_there(tmp_p
         assert (await bus.request("double", {"n": 4}))["n"] == 8, "the others go on"
 
 
-async def test_s12_one_slow_group_holds_up_no_other(make_bus: MakeBus) -> None:
+async def test_one_slow_group_holds_up_no_other(make_bus: MakeBus) -> None:
     may_end = asyncio.Event()
     quick: list[int] = []
     bus = make_bus(concurrency=1)
@@ -563,7 +563,7 @@ class Receipt(msgspec.Struct):
     by: str = ""
 
 
-async def test_s27_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transaction(
+async def test_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transaction(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     answers: list[tuple[Any, Headers]] = []
@@ -596,7 +596,7 @@ async def test_s27_the_answer_of_a_handler_goes_to_its_topic_in_the_same_transac
     assert headers["region"] == "north"
 
 
-async def test_s27_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
+async def test_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
     bus = make_bus()
 
     @bus.subscribe("order.price")
@@ -615,7 +615,7 @@ async def test_s27_a_request_waits_for_its_answer(make_bus: MakeBus) -> None:
 # -- what cannot be handled ------------------------------------------------------------------------------------------
 
 
-async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
+async def test_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -655,7 +655,7 @@ async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
         assert all(each["LastError"] and each["Retries"] == 0 for each in lost)
         assert sorted(each["Id"] for each in lost) == sorted(info.message_id for info in failed)
         assert len(failed) >= 6
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.worker.maintenance.start_retry_rounds() == 0
         assert await rows(bus, "queue") == []
         assert bus.problems() == {}
         # What was not JSON is kept, and can be looked at.
@@ -663,7 +663,7 @@ async def test_s16_poison_is_failed_once_with_its_cause_and_holds_up_nobody(
         assert b'"data:application/octet-stream;base64,//4="' in contents
 
 
-async def test_s16_stored_content_that_was_damaged_is_failed_and_holds_up_nobody(
+async def test_stored_content_that_was_damaged_is_failed_and_holds_up_nobody(
     make_bus: MakeBus, broker: MemoryBroker
 ) -> None:
     failed: list[FailedEvent] = []
@@ -683,7 +683,7 @@ async def test_s16_stored_content_that_was_damaged_is_failed_and_holds_up_nobody
     assert [info.message_id for info in failed] == [bad]
 
 
-async def test_s34_what_fails_for_good_is_published_to_the_dead_letter_topic(make_bus: MakeBus) -> None:
+async def test_what_fails_for_good_is_published_to_the_dead_letter_topic(make_bus: MakeBus) -> None:
     dead: list[tuple[Any, Headers]] = []
     bus = make_bus(retry=TWICE)
 
@@ -706,7 +706,7 @@ async def test_s34_what_fails_for_good_is_published_to_the_dead_letter_topic(mak
     assert (headers.correlation_id, headers["x"], headers.name) == (str(number), "1", "order.dead")
 
 
-async def test_s07_handlers_come_and_go_at_run_time(make_bus: MakeBus) -> None:
+async def test_handlers_come_and_go_at_run_time(make_bus: MakeBus) -> None:
     heard: list[tuple[str, int]] = []
     bus = make_bus()
 
@@ -730,7 +730,7 @@ async def test_s07_handlers_come_and_go_at_run_time(make_bus: MakeBus) -> None:
     assert ("second", 2) in heard
 
 
-async def test_s07_the_most_specific_pattern_takes_the_event(make_bus: MakeBus) -> None:
+async def test_the_most_specific_pattern_takes_the_event(make_bus: MakeBus) -> None:
     heard: list[tuple[str, str]] = []
     bus = make_bus()
 
@@ -758,7 +758,7 @@ async def test_s07_the_most_specific_pattern_takes_the_event(make_bus: MakeBus) 
     )
 
 
-async def test_s20_executors_claim_only_the_groups_they_serve(make_bus: MakeBus, tmp_path: Path) -> None:
+async def test_executors_claim_only_the_groups_they_serve(make_bus: MakeBus, tmp_path: Path) -> None:
     heard: list[str] = []
     shop, mail = make_bus(), make_bus(app="mail")
     shop.add_subscription("order.created", lambda value: heard.append("shop"))
@@ -775,7 +775,7 @@ async def test_s20_executors_claim_only_the_groups_they_serve(make_bus: MakeBus,
     assert heard == ["shop", "mail"]
 
 
-async def test_s27_typed_payloads_are_made_for_the_handler(make_bus: MakeBus) -> None:
+async def test_typed_payloads_are_made_for_the_handler(make_bus: MakeBus) -> None:
     got: list[Any] = []
     bus = make_bus()
 

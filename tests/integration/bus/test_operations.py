@@ -14,7 +14,7 @@ from sparrow.bus import EventBus, EventStatus, Reject, Retry, StateChange
 from sparrow.bus.errors import IllegalTransition, UnknownMessage
 from sparrow.bus.operations.actions import BATCH_SIZE
 from sparrow.bus.operations.stored_event import StoredEvent, Where
-from sparrow.bus.sql.claims import claim, load_claimed
+from sparrow.bus.sql.claims import claim_due, load_claimed
 from sparrow.bus.sql.completion import mark_all_succeeded
 from sparrow.bus.sql.statistics import EXACT_COUNT_MAX
 from sparrow.bus.sql.stored_events import select_events
@@ -23,7 +23,7 @@ from sparrow.model.errors import Refused
 
 pytestmark = pytest.mark.one_database
 
-NEVER_AGAIN = {"retry": Retry(max=1), "reenqueue_interval_s": None}
+NEVER_AGAIN = {"retry": Retry(max=1), "retry_round_interval_s": None}
 PUBLISH, SUBSCRIBE = 0, 1
 
 
@@ -43,14 +43,14 @@ async def prepared(url: str, **options: Any) -> AsyncIterator[EventBus]:
 
 
 async def on(bus: EventBus, work: Any) -> Any:
-    return await bus.database.run(lambda db: work(db, bus.shared.sql))
+    return await bus.database.run(lambda db: work(db, bus.context.sql))
 
 
 async def hold(bus: EventBus, count: int = 10, side: int = PUBLISH, group: str = "", lease_s: float = 60) -> list[int]:
     """As a worker would."""
 
     def work(db: Connection, sql: Any) -> list[int]:
-        claims = claim(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
+        claims = claim_due(db, sql, side, group, count, owner="somebody", lease_s=lease_s)
         return [one.claim.message_id for one in load_claimed(db, sql, side, claims)]
 
     return await on(bus, work)
@@ -60,7 +60,7 @@ async def send_all(bus: EventBus, count: int = 1_000) -> None:
     """Published ones become Successed, without a relay."""
 
     def work(db: Connection, sql: Any) -> None:
-        claims = claim(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
+        claims = claim_due(db, sql, PUBLISH, "", count, owner="relay", lease_s=60)
         mark_all_succeeded(db, sql, PUBLISH, [one.claim for one in load_claimed(db, sql, PUBLISH, claims)], 86_400)
 
     await on(bus, work)
@@ -93,7 +93,7 @@ async def test_a_stored_event_shows_everything_and_its_id_as_text_in_json(databa
         assert found.message_id == found.headers["cap-msg-id"] == str(number)
         assert abs(datetime.now(UTC) - found.added) < timedelta(minutes=1)
         assert found.due_at is not None
-        assert found.held_by is None
+        assert found.locked_by is None
         assert f'"id":"{number}"' in found.to_json()
         with pytest.raises(UnknownMessage):
             await bus.operations.get("received", number)
@@ -270,7 +270,7 @@ async def test_what_is_reexecuted_runs_its_handler_again(database_url: str) -> N
         assert handled == [{"n": 1}]
         again = await bus.operations.get("received", failed.id)
         assert (again.status, again.retries, again.rounds, again.added) == (EventStatus.SUCCESSED, 0, 1, failed.added)
-        assert bus.shared.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
+        assert bus.context.probe.totals['bus_operations_total{action="requeue",side="received"}'] == 1
 
 
 async def test_what_is_cancelled_is_never_sent_and_expires_in_a_day(database_url: str) -> None:
@@ -348,7 +348,7 @@ async def test_open_messages_are_deleted_by_force_only_and_never_from_a_worker(d
 
 
 async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: str) -> None:
-    bus = EventBus(database_url, "memory://", retry=Retry(max=1), reenqueue_interval_s=1e6)
+    bus = EventBus(database_url, "memory://", retry=Retry(max=1), retry_round_interval_s=1e6)
     runs: list[int] = []
 
     @bus.subscribe("order.created")
@@ -362,10 +362,10 @@ async def test_what_is_parked_gets_no_round_until_it_is_unparked(database_url: s
         [failed] = await bus.operations.find("received", Where(status=EventStatus.FAILED))
         await bus.operations.park(failed.id)
         assert (await bus.operations.get("received", failed.id)).parked
-        assert await bus.worker.upkeep.start_retry_rounds() == 0
+        assert await bus.worker.maintenance.start_retry_rounds() == 0
         assert (await bus.operations.stats()).received.parked == 1
         await bus.operations.unpark(failed.id)
-        assert await bus.worker.upkeep.start_retry_rounds() == 1
+        assert await bus.worker.maintenance.start_retry_rounds() == 1
         await bus.drain()
         assert len(runs) == 2
 
@@ -452,7 +452,7 @@ def test_a_state_may_be_a_word_and_must_be_one() -> None:
 
 
 async def test_a_word_for_a_state_changes_no_other_messages(database_url: str) -> None:
-    async with prepared(database_url, succeeded_word="Succeeded") as bus:
+    async with prepared(database_url, succeeded_spelling="Succeeded") as bus:
         sent = await bus.publish_async("a", None)
         await send_all(bus)
         gone = await bus.publish_async("a", None)

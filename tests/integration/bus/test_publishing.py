@@ -116,7 +116,7 @@ def driver_connection(bus: EventBus, *, autocommit: bool = False) -> Any:
 # -- the transaction is the caller's ---------------------------------------------------------------------------------
 
 
-async def test_s06_what_is_published_and_committed_stands_in_published(bus: EventBus) -> None:
+async def test_what_is_published_and_committed_stands_in_published(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.execute("INSERT INTO effects VALUES ('order')")
@@ -132,7 +132,7 @@ async def test_s06_what_is_published_and_committed_stands_in_published(bus: Even
         assert await effects(bus) == ["order"]
 
 
-async def test_s06_a_rollback_leaves_nothing(bus: EventBus) -> None:
+async def test_a_rollback_leaves_nothing(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.execute("INSERT INTO effects VALUES ('order')")
@@ -142,14 +142,14 @@ async def test_s06_a_rollback_leaves_nothing(bus: EventBus) -> None:
         assert (await counts(bus), await effects(bus)) == ((0, 0, 0), [])
 
 
-async def test_s06_leaving_without_a_commit_leaves_nothing(bus: EventBus) -> None:
+async def test_leaving_without_a_commit_leaves_nothing(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle) as application:
             await application.publish("t", {"a": 1})
         assert await counts(bus) == (0, 0, 0)
 
 
-async def test_s06_many_are_written_at_once_in_their_order(bus: EventBus) -> None:
+async def test_many_are_written_at_once_in_their_order(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         events = [OutgoingEvent("t", n, key=f"k{n % 3}", delay=None if n % 2 else 5.0) for n in range(250)]
         async with caller(bus, handle) as application:
@@ -166,7 +166,7 @@ async def test_s06_many_are_written_at_once_in_their_order(bus: EventBus) -> Non
         assert [each["OrderKey"] for each in queued] == [f"k{n % 3}" for n in range(250)]
 
 
-async def test_s06_an_autocommitting_handle_is_refused(bus: EventBus) -> None:
+async def test_an_autocommitting_handle_is_refused(bus: EventBus) -> None:
     async for handle in each_handle(bus):
         async with caller(bus, handle, autocommit=True) as application:
             with pytest.raises(NotInTransaction, match="autocommit"):
@@ -176,7 +176,7 @@ async def test_s06_an_autocommitting_handle_is_refused(bus: EventBus) -> None:
         assert await counts(bus) == (0, 0, 0)
 
 
-async def test_s06_an_autocommitting_handle_may_be_allowed(make_bus: MakeBus) -> None:
+async def test_an_autocommitting_handle_may_be_allowed(make_bus: MakeBus) -> None:
     bus = make_bus(allow_autocommit=True)
     await bus.prepare()
     async for handle in each_handle(bus):
@@ -185,7 +185,7 @@ async def test_s06_an_autocommitting_handle_may_be_allowed(make_bus: MakeBus) ->
         assert await counts(bus) == (1, 0, 1)
 
 
-async def test_s06_an_explicit_begin_on_an_autocommitting_driver_is_a_transaction(bus: EventBus) -> None:
+async def test_an_explicit_begin_on_an_autocommitting_driver_is_a_transaction(bus: EventBus) -> None:
     async with caller(bus, "dbapi", autocommit=True) as application:
         await application.execute("BEGIN")
         await application.publish("t", 1)
@@ -197,9 +197,7 @@ async def test_s06_an_explicit_begin_on_an_autocommitting_driver_is_a_transactio
     assert await counts(bus) == (1, 0, 1)
 
 
-async def test_s06_rows_vanish_with_their_savepoint_and_nothing_is_sent(
-    make_bus: MakeBus, broker: MemoryBroker
-) -> None:
+async def test_rows_vanish_with_their_savepoint_and_nothing_is_sent(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
         with Session(bus.database.engine) as session, session.begin():
             kept = bus.publish("t", "kept", session=session)
@@ -215,9 +213,9 @@ async def test_s06_rows_vanish_with_their_savepoint_and_nothing_is_sent(
     assert [envelope.body for envelope in broker.sent] == [b'"kept"']
 
 
-async def test_s06_a_commit_wakes_the_relay(bus: EventBus) -> None:
+async def test_a_commit_wakes_the_relay(bus: EventBus) -> None:
     async for handle in each_handle(bus):
-        ear = bus.shared.wake_relay.listener()
+        ear = bus.context.wake_relay.listener()
         async with caller(bus, handle) as application:
             await application.publish("t", 1)
             assert not await ear.wait(0), "nothing is committed yet"
@@ -227,7 +225,7 @@ async def test_s06_a_commit_wakes_the_relay(bus: EventBus) -> None:
         ear.close()
 
 
-async def test_s06_the_engines_of_the_bus_serve_callers_too(bus: EventBus) -> None:
+async def test_the_engines_of_the_bus_serve_callers_too(bus: EventBus) -> None:
     with bus.database.engine.connect() as connection:
         bus.publish("t", 1, session=connection)
         connection.commit()
@@ -238,13 +236,13 @@ async def test_s06_the_engines_of_the_bus_serve_callers_too(bus: EventBus) -> No
     assert await counts(bus) == (2, 0, 2)
 
 
-async def test_s06_without_a_transaction_the_bus_makes_a_short_one(bus: EventBus, make_bus: MakeBus) -> None:
+async def test_without_a_transaction_the_bus_makes_a_short_one(bus: EventBus, make_bus: MakeBus) -> None:
     await bus.publish_async("t", 1)
     await asyncio.to_thread(bus.publish, "t", 2)
     await bus.publish_many_async([("t", 3)])
     await asyncio.to_thread(bus.publish_many, [("t", 4)])
     assert await counts(bus) == (4, 0, 4)
-    strict = make_bus(own_transactions=False)
+    strict = make_bus(allow_own_transaction=False)
     with pytest.raises(NotInTransaction):
         await strict.publish_async("t", 5)
     with pytest.raises(NotInTransaction):
@@ -252,7 +250,7 @@ async def test_s06_without_a_transaction_the_bus_makes_a_short_one(bus: EventBus
     assert await counts(bus) == (4, 0, 4)
 
 
-async def test_s06_publishing_that_would_block_the_loop_is_refused(bus: EventBus) -> None:
+async def test_publishing_that_would_block_the_loop_is_refused(bus: EventBus) -> None:
     with pytest.raises(Refused, match="publish_async"):
         bus.publish("t", 1)
     with pytest.raises(Refused, match="publish_async"):
@@ -263,7 +261,7 @@ async def test_s06_publishing_that_would_block_the_loop_is_refused(bus: EventBus
     assert await counts(bus) == (1, 0, 1)
 
 
-async def test_s06_the_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
+async def test_the_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
     async with AsyncSession(bus.database.async_engine) as session:
         with pytest.raises(Refused, match="publish_async"):
             bus.publish("t", 1, session=session)  # type: ignore[arg-type]
@@ -274,7 +272,7 @@ async def test_s06_the_wrong_kind_of_handle_is_refused(bus: EventBus) -> None:
     assert await counts(bus) == (0, 0, 0)
 
 
-async def test_s06_a_bound_session_is_the_transaction_until_the_block_ends(bus: EventBus) -> None:
+async def test_a_bound_session_is_the_transaction_until_the_block_ends(bus: EventBus) -> None:
     with Session(bus.database.engine) as session:
         with bus.bind(session):
             bus.publish("t", "rolled back")
@@ -294,7 +292,7 @@ async def test_s06_a_bound_session_is_the_transaction_until_the_block_ends(bus: 
     assert bodies == {b'"inner"', b'"outer"'}
 
 
-async def test_s06_a_binding_is_its_own_tasks_alone(bus: EventBus) -> None:
+async def test_a_binding_is_its_own_tasks_alone(bus: EventBus) -> None:
     is_bound, is_done = asyncio.Event(), asyncio.Event()
 
     async def binds() -> None:
@@ -312,7 +310,7 @@ async def test_s06_a_binding_is_its_own_tasks_alone(bus: EventBus) -> None:
     assert await counts(bus) == (1, 0, 1)
 
 
-async def test_s06_of_several_binds_the_one_with_our_tables_is_taken(bus: EventBus, tmp_path: Path) -> None:
+async def test_of_several_binds_the_one_with_our_tables_is_taken(bus: EventBus, tmp_path: Path) -> None:
     business = create_engine(f"sqlite:///{tmp_path}/business.db")
     orders = Table("orders", MetaData(), Column("id", Integer, primary_key=True))
     orders.create(business)
@@ -326,9 +324,9 @@ async def test_s06_of_several_binds_the_one_with_our_tables_is_taken(bus: EventB
     assert await counts(bus) == (2, 0, 2)
 
 
-async def test_s06_an_id_that_is_taken_is_replaced_and_the_transaction_stays_whole(bus: EventBus) -> None:
-    fresh, taken = bus.shared.ids.next, list[int]()
-    bus.shared.ids.next = lambda: taken.pop() if taken else fresh()  # type: ignore[method-assign]
+async def test_an_id_that_is_taken_is_replaced_and_the_transaction_stays_whole(bus: EventBus) -> None:
+    fresh, taken = bus.context.ids.next, list[int]()
+    bus.context.ids.next = lambda: taken.pop() if taken else fresh()  # type: ignore[method-assign]
     async for handle in each_handle(bus):
         first = await bus.publish_async("t", "first")
         taken += [first, first]
@@ -375,7 +373,7 @@ BAD: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = {
 }
 
 
-async def test_s06_bad_input_is_refused_before_anything_is_written(bus: EventBus) -> None:
+async def test_bad_input_is_refused_before_anything_is_written(bus: EventBus) -> None:
     await make_effects(bus)
     with Session(bus.database.engine) as session:
         session.execute(text("INSERT INTO effects VALUES ('order')"))
@@ -393,7 +391,7 @@ async def test_s06_bad_input_is_refused_before_anything_is_written(bus: EventBus
 # -- what a message carries ------------------------------------------------------------------------------------------
 
 
-async def test_s06_headers_travel_with_the_event(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_headers_travel_with_the_event(make_bus: MakeBus, broker: MemoryBroker) -> None:
     seen: list[Headers] = []
     bus = make_bus()
 
@@ -415,7 +413,7 @@ async def test_s06_headers_travel_with_the_event(make_bus: MakeBus, broker: Memo
     assert abs(headers.sent_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_s06_a_delayed_event_waits_for_its_time(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_delayed_event_waits_for_its_time(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
         for more in (
             {"delay": 90},
@@ -439,7 +437,7 @@ async def test_s06_a_delayed_event_waits_for_its_time(make_bus: MakeBus, broker:
         assert {each["StatusName"] for each in await rows(bus, "published")} == {"Successed"}
 
 
-async def test_s06_a_time_in_the_past_is_now(make_bus: MakeBus, broker: MemoryBroker) -> None:
+async def test_a_time_in_the_past_is_now(make_bus: MakeBus, broker: MemoryBroker) -> None:
     async with make_bus() as bus:
         await bus.publish_async("t", at=datetime(2020, 1, 1, tzinfo=UTC))
         await bus.drain()
@@ -449,7 +447,7 @@ async def test_s06_a_time_in_the_past_is_now(make_bus: MakeBus, broker: MemoryBr
 # -- an event bus ----------------------------------------------------------------------------------------------------
 
 
-async def test_s26_components_know_only_the_name_of_the_topic(make_bus: MakeBus) -> None:
+async def test_components_know_only_the_name_of_the_topic(make_bus: MakeBus) -> None:
     heard: list[Any] = []
     shop, billing = (make_bus(app=app, schema=app, table_prefix=app) for app in ("orders", "billing"))
 
@@ -465,7 +463,7 @@ async def test_s26_components_know_only_the_name_of_the_topic(make_bus: MakeBus)
     assert heard == [{"n": 1}]
 
 
-def test_s28_publishing_and_subscribing_have_a_blocking_form(database_url: str) -> None:
+def test_publishing_and_subscribing_have_a_blocking_form(database_url: str) -> None:
     heard: list[Any] = []
     bus = EventBus(database_url, "memory://", app="shop", poll_max_s=0.05)
 
@@ -486,7 +484,7 @@ def test_s28_publishing_and_subscribing_have_a_blocking_form(database_url: str) 
     assert not bus.is_running
 
 
-async def test_s28_publishing_and_subscribing_have_an_asyncio_form(make_bus: MakeBus) -> None:
+async def test_publishing_and_subscribing_have_an_asyncio_form(make_bus: MakeBus) -> None:
     heard: list[Any] = []
     bus = make_bus()
 
@@ -501,7 +499,7 @@ async def test_s28_publishing_and_subscribing_have_an_asyncio_form(make_bus: Mak
     assert sorted(order["n"] for order in heard) == [1, 2]
 
 
-async def test_s28_a_bus_works_on_the_engine_it_is_given(make_bus: MakeBus, bus: EventBus) -> None:
+async def test_a_bus_works_on_the_engine_it_is_given(make_bus: MakeBus, bus: EventBus) -> None:
     heard: list[Any] = []
 
     def blocking(value: int, session: Session) -> None:
@@ -524,7 +522,7 @@ async def test_s28_a_bus_works_on_the_engine_it_is_given(make_bus: MakeBus, bus:
     await async_engine.dispose()
 
 
-async def test_s31_one_process_publishes_and_handles_its_own_topic(make_bus: MakeBus) -> None:
+async def test_one_process_publishes_and_handles_its_own_topic(make_bus: MakeBus) -> None:
     events: list[Event] = []
     bus = make_bus()
 
@@ -541,9 +539,9 @@ async def test_s31_one_process_publishes_and_handles_its_own_topic(make_bus: Mak
     )  # fmt: skip
 
 
-async def test_s29_what_was_committed_is_delivered_by_the_next_process(make_bus: MakeBus) -> None:
+async def test_what_was_committed_is_delivered_by_the_next_process(make_bus: MakeBus) -> None:
     heard: list[int] = []
-    bus = make_bus(relays=False, executes=False)
+    bus = make_bus(runs_relay=False, runs_handlers=False)
     async with bus:
         await bus.publish_async("order.created", 1)
     other = make_bus()
@@ -554,8 +552,8 @@ async def test_s29_what_was_committed_is_delivered_by_the_next_process(make_bus:
 
 
 @pytest.mark.parametrize("key", [4711, UUID(int=7), "4711"])
-async def test_s06_a_key_may_be_a_number_and_is_stored_as_text(make_bus: MakeBus, key: object) -> None:
-    bus = make_bus(relays=False)
+async def test_a_key_may_be_a_number_and_is_stored_as_text(make_bus: MakeBus, key: object) -> None:
+    bus = make_bus(runs_relay=False)
     async with bus:
         await bus.publish_async("order.created", {"n": 1}, key=key)
         [row] = await bus.operations.find("published")

@@ -40,7 +40,7 @@ def test_it_works_without_an_event_loop() -> None:
 
 async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_before_afterwards(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/shop.db", "sparrow://127.0.0.1:1", app="shop")
-    transport, database = bus.shared.transport, bus.database
+    transport, database = bus.context.transport, bus.database
     handled: list[dict] = []
 
     @bus.subscribe("order.created")
@@ -54,12 +54,12 @@ async def test_the_applications_own_bus_runs_on_a_broker_in_memory_and_is_as_bef
             await bus.drain()
             bus.advance(100)
     assert handled == [{"number": 1}, {"number": 2}]
-    assert (bus.shared.transport, bus.database, bus.clock.shift_s) == (transport, database, 0)
+    assert (bus.context.transport, bus.database, bus.clock.shift_s) == (transport, database, 0)
 
 
 async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None:
     bus = EventBus("postgresql://nobody@127.0.0.1:1/shop", "sparrow://127.0.0.1:1", schema="shop")
-    sql = bus.shared.sql
+    sql = bus.context.sql
     handled: list[str] = []
 
     @bus.subscribe("order.created")
@@ -70,16 +70,16 @@ async def test_another_database_may_stand_in_for_one_that_is_not_there() -> None
         await bus.publish_async("order.created", {})
         await bus.drain()
     assert handled == ["sqlite"]
-    assert bus.shared.sql is sql
+    assert bus.context.sql is sql
 
 
 async def test_a_failed_start_leaves_the_bus_as_it_was(tmp_path: Path) -> None:
     bus = EventBus(f"sqlite:///{tmp_path}/none/shop.db", "sparrow://127.0.0.1:1")
-    transport = bus.shared.transport
+    transport = bus.context.transport
     with pytest.raises(Exception, match="unable to open"):
         async with TestBus(bus):
             pass
-    assert bus.shared.transport is transport
+    assert bus.context.transport is transport
     assert not bus.is_running
 
 
@@ -179,7 +179,7 @@ async def test_moving_the_clock_makes_what_is_delayed_come_due(event_bus: EventB
 async def test_what_is_captured_is_seen_whole_and_neither_sent_nor_handled(event_bus: EventBus) -> None:
     handled: list[object] = []
     event_bus.add_subscription("#", lambda value: handled.append(value))
-    broker = event_bus.shared.transport.broker
+    broker = event_bus.context.transport.broker
     async with event_bus:
         with capture(event_bus) as published:
             assert list(published) == []
@@ -215,7 +215,7 @@ async def test_what_was_captured_before_a_start_is_not_sent_by_it(event_bus: Eve
         await event_bus.publish_async("order.created", 1)
     async with event_bus:
         await event_bus.drain()
-        assert event_bus.shared.transport.broker.sent == []
+        assert event_bus.context.transport.broker.sent == []
     assert published.names == ["order.created"]
 
 

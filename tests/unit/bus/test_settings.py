@@ -21,7 +21,7 @@ def test_the_manual_lists_every_setting_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("relay_batch", 0), ("lease_s", 0), ("concurrency", -1), ("succeeded_word", "Done")]
+    ("name", "value"), [("relay_batch", 0), ("lease_s", 0), ("concurrency", -1), ("succeeded_spelling", "Done")]
 )
 def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: object) -> None:
     with pytest.raises(SettingsError, match=name):
@@ -30,7 +30,7 @@ def test_a_value_that_cannot_work_is_refused_with_its_name(name: str, value: obj
 
 def test_the_modern_profile_is_what_cap_does_today() -> None:
     settings = cap_settings(app="shop")
-    assert (settings.retry.max, settings.retry.at_once) == (50, 2)
-    assert settings.reenqueue_interval_s is None
-    assert settings.clean_interval_s == 300
+    assert (settings.retry.max, settings.retry.immediate_retries) == (50, 2)
+    assert settings.retry_round_interval_s is None
+    assert settings.cleanup_interval_s == 300
     assert settings.app == "shop"

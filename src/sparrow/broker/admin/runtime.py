@@ -54,7 +54,7 @@ async def runtime_statistics(_request: EmptyHeader, broker: Broker, _call: Reque
         **_NO_THREAD_POOLS,
         **_NO_TIMER,
         "pageCacheLockTimeMills": "0",
-        "heldPulls": str(broker.hold.count),  # a name of our own; tools show whatever there is
+        "heldPulls": str(broker.long_polls.count),  # a name of our own; tools show whatever there is
     }
     return HandlerResponse.of(KvTable(dict(sorted(table.items()))))
 
@@ -180,7 +180,7 @@ def _settings(broker: Broker) -> dict[str, str]:
     said = {
         "brokerName": own.name,
         "brokerClusterName": own.cluster,
-        "brokerId": str(broker.number),
+        "brokerId": str(broker.broker_id),
         "brokerIP1": broker.address.host,
         "listenPort": str(broker.address.port),
         "namesrvAddr": own.name_servers,

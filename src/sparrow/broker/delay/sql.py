@@ -13,20 +13,20 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
-from sparrow.broker.delay.delay_topics import (
-    DELAY_QUEUES,
-    PROPERTY_TIMER_CANCEL_KEY,
-    PROPERTY_TIMER_OUT_MS,
-    PROPERTY_TIMER_ROLLED_FROM,
-    TIMER_QUEUE_INDEX,
-    is_due,
-)
+from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
 from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_CANCEL_KEY,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLLED_FROM,
+    RETRY_TOPIC_PREFIX,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult
 from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
@@ -72,7 +72,7 @@ class SqlDelayScheduler:
         self._store.catalog.lane(queue)
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
-        words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
+        words = {**ours, PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), **more}
         draft.properties = set_properties(draft.properties, words)
         return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 
@@ -93,7 +93,7 @@ class SqlDelayScheduler:
                     await insert_in(session)
 
         async def insert_in(session: SqlSession) -> None:
-            await session.change(
+            await session.execute(
                 "INSERT INTO hermes_delay (due, topic, queue_id, unique_key, body, source_ip, properties, at)"
                 " VALUES (:due, :topic, :queue_id, :key, :body, :ip, :properties, :at)",
                 queue_id=queue.id,
@@ -104,7 +104,7 @@ class SqlDelayScheduler:
             )
 
         async def is_there() -> bool:
-            found = await database.rows(
+            found = await database.fetch(
                 "SELECT id FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due AND at = :at",
                 **named,
             )
@@ -119,7 +119,7 @@ class SqlDelayScheduler:
 
     async def cancel(self, topic: str, unique_key: str, due_ms: int) -> AppendResult | None:
         """None if it is too late: the message is delivered."""
-        gone = await self._store.database.change(
+        gone = await self._store.database.execute(
             "DELETE FROM hermes_delay WHERE unique_key = :key AND topic = :topic AND due = :due",
             key=unique_key.encode(),
             topic=topic,
@@ -139,7 +139,7 @@ class SqlDelayScheduler:
 
     # -- delivering ---------------------------------------------------------------------------------------------------
 
-    async def lead(self) -> None:
+    async def run_as_leader(self) -> None:
         """Deliver what is due, until cancelled."""
         while True:
             try:
@@ -151,7 +151,7 @@ class SqlDelayScheduler:
 
     async def deliver_due(self) -> int:
         """How many messages were due."""
-        found = await self._store.database.rows(
+        found = await self._store.database.fetch(
             "SELECT id, topic, queue_id, body, source_ip, properties FROM hermes_delay WHERE due <= :now"
             f" ORDER BY due, id LIMIT {_DELIVERED_AT_ONCE}",
             now=self._now_ms(),
@@ -163,14 +163,14 @@ class SqlDelayScheduler:
             ids = ", ".join(str(row[0]) for row in lot)
 
             async def taken(session: SqlSession, ids: str = ids, count: int = len(lot)) -> bool:
-                return await session.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
+                return await session.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
             if queue not in self._store.catalog.lanes:  # another broker may have made its topic a moment ago
                 await self._store.topics()
             if queue not in self._store.catalog.lanes:  # nobody could ever get it
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
-                await self._store.database.change(f"DELETE FROM hermes_delay WHERE id IN ({ids})")
+                await self._store.database.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})")
                 continue
-            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous) for row in lot]
+            entries = [row_of_columns(row[3], row[4], row[5], self._store.catalog.anonymous_token) for row in lot]
             await self._store.append_in_transaction(queue, entries, taken)
         return len(found)

@@ -20,13 +20,13 @@ from sparrow.model.errors import IllegalMessage, Refused
 from sparrow.model.priority import (
     LANE_COUNT,
     LANES_SYS_FLAG,
-    PROPERTY_PRIORITY,
     Priority,
     parse_priority,
     priority_of_queue,
     read_queue_id,
     write_queue_id,
 )
+from sparrow.model.protocol import PROPERTY_PRIORITY
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import batch
@@ -81,7 +81,7 @@ def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     words = {property_value(member.properties, _NAME) for member in batch.decode(body)}
     priorities = {otherwise if word is None else parse_priority(word) for word in words}
     if len(priorities) > 1:
-        found = ", ".join(priority.word for priority in sorted(priorities))
+        found = ", ".join(priority.label for priority in sorted(priorities))
         raise IllegalMessage(f"its messages have priorities {found}: a batch goes to one lane, make one for each")
     priority = priorities.pop() if priorities else otherwise
     return Queue(queue.topic, read_queue_id(write_queue_id(queue.id), priority))
@@ -103,35 +103,35 @@ class LanePlan(NamedTuple):
     """How one batch is filled."""
 
     order: tuple[Priority, ...] = tuple(Priority)
-    kept: Mapping[Priority, int] = {}
+    reserved: Mapping[Priority, int] = {}
     """Places that no other lane gets."""
 
     def reserved_after(self, lane: Priority | None) -> int:
         """Places that this lane, or with None somebody before them all, must leave to those whose turn is later."""
         later = self.order if lane is None else self.order[self.order.index(lane) + 1 :]
-        return sum(self.kept.get(each, 0) for each in later)
+        return sum(self.reserved.get(each, 0) for each in later)
 
 
 STRICT_PRIORITY = LanePlan()
 
 
-def accrue_deficits(owed: LaneDeficits, starving: Collection[Priority], *, places: int) -> LaneDeficits:
+def accrue_deficits(deficits: LaneDeficits, starving: Collection[Priority], *, places: int) -> LaneDeficits:
     """What is owed with one more batch. A lane that does not starve is owed nothing."""
     most = _OWED_BATCHES_MAX * _WHOLE * places
-    return {lane: min(owed.get(lane, 0) + GUARANTEED_TENTHS[lane] * places, most) for lane in starving}
+    return {lane: min(deficits.get(lane, 0) + GUARANTEED_TENTHS[lane] * places, most) for lane in starving}
 
 
-def repay_deficit(owed: LaneDeficits, lane: Priority, *, count: int) -> LaneDeficits:
+def repay_deficit(deficits: LaneDeficits, lane: Priority, *, count: int) -> LaneDeficits:
     """What is still owed when so many of a lane were taken."""
-    return {each: max(0, tenths - _WHOLE * count) if each is lane else tenths for each, tenths in owed.items()}
+    return {each: max(0, tenths - _WHOLE * count) if each is lane else tenths for each, tenths in deficits.items()}
 
 
-def plan_batch(owed: LaneDeficits, *, places: int) -> LanePlan:
+def plan_batch(deficits: LaneDeficits, *, places: int) -> LanePlan:
     """How the next batch, of so many places, is to be filled."""
-    first = max(owed, key=lambda lane: (owed[lane], -lane), default=None)
-    if first is not None and owed[first] >= _WHOLE * places:
+    first = max(deficits, key=lambda lane: (deficits[lane], -lane), default=None)
+    if first is not None and deficits[first] >= _WHOLE * places:
         return LanePlan((first, *(lane for lane in Priority if lane is not first)))
-    return LanePlan(kept={lane: tenths // _WHOLE for lane, tenths in owed.items()})
+    return LanePlan(reserved={lane: tenths // _WHOLE for lane, tenths in deficits.items()})
 
 
 def starvation_candidates(waiting: Iterable[int], *, places: int) -> list[Priority]:

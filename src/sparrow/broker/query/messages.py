@@ -75,7 +75,7 @@ async def query_consume_queue(request: QueryConsumeQueue, broker: Broker, _call:
     if not 1 <= request.count <= ENTRIES_MAX:
         raise Refused(f"{request.count} entries cannot be shown at once: ask for 1 to {ENTRIES_MAX}")
     queue = Queue(request.topic, request.queue_id)
-    wanted = broker.members.subscription_filter(request.group, request.topic) if request.group else None
+    wanted = broker.clients.subscription_filter(request.group, request.topic) if request.group else None
     found = await broker.store.read(
         queue, request.index, count_max=request.count, bytes_max=broker.settings.pull_bytes_max
     )

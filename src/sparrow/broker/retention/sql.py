@@ -20,7 +20,7 @@ class SqlRetention:
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    async def lead(self) -> None:
+    async def run_as_leader(self) -> None:
         """Tidy up every ten minutes, until cancelled."""
         while True:
             await asyncio.sleep(TRIM_INTERVAL_S)

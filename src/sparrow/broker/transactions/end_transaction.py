@@ -22,7 +22,7 @@ async def end_transaction(
     except TransactionNotEnded as refusal:
         return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=str(refusal))
     if appended is not None:
-        broker.counters.sent(appended.queue.topic, 1, 0)
+        broker.counters.count_send(appended.queue.topic, 1, 0)
     if not call.command.flag & ONE_WAY_FLAG and (durable := broker.store.durable(broker.store.written)) is not None:
         await durable
     return EmptyHeader()

@@ -67,7 +67,7 @@ def install(bus: EventBus, app: Flask, *, session: SessionSource | None = None, 
         with app.app_context():
             await call_next(ctx)
 
-    bus.shared.filters = (in_app_context, *bus.shared.filters)
+    bus.context.filters = (in_app_context, *bus.context.filters)
     commands = AppGroup("bus", help="The event bus.")
 
     @commands.command("worker")

@@ -62,7 +62,7 @@ class EventEncoder:
         self._check_name, self._now, self._trace_headers = check_name, now, trace_headers
         self._checked: dict[str, str] = {}
 
-    def draft(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
+    def encode(self, event: OutgoingEvent, number: int | None = None) -> PublishedRow:
         name = self._checked.get(event.name) or self._check(event.name)
         body = encode_payload(name, event.value, naming=self._naming)
         number = self.ids.next() if number is None else number
@@ -113,7 +113,7 @@ def write_event(
 ) -> PublishedRow:
     """One event. A number that is taken, which is next to impossible, is replaced."""
     for _ in range(_ID_TRIES):
-        new = event_encoder.draft(event)
+        new = event_encoder.encode(event)
         if insert_event(handle.run, sql, new, version):
             return new
     raise Unavailable(f"{_ID_TRIES} new message numbers in a row were taken: is the clock of this host set back?")
@@ -126,7 +126,7 @@ def write_events(
     events: Sequence[OutgoingEvent],
     version: str,
 ) -> list[PublishedRow]:
-    news = [event_encoder.draft(event) for event in events]
+    news = [event_encoder.encode(event) for event in events]
     insert_events(handle.run, sql, news, version)
     return news
 

@@ -68,7 +68,7 @@ class SqlDialect:
     clock: DatabaseClock = field(default_factory=DatabaseClock)
     skips_locked: bool = True
     """Whether a claim may step over rows that another worker is just claiming; MySQL 5.7 cannot."""
-    succeeded_word: str = EventStatus.SUCCESSED.value
+    succeeded_spelling: str = EventStatus.SUCCESSED.value
     writes_progress_states: bool = True
     """Whether Enqueued and Processing are written to the wide tables."""
     is_strict: bool = False
@@ -91,7 +91,7 @@ class SqlDialect:
         return self.run(db, statement, *values).rowcount
 
     def word(self, status: EventStatus) -> str:
-        return self.succeeded_word if status is EventStatus.SUCCESSED else status.value
+        return self.succeeded_spelling if status is EventStatus.SUCCESSED else status.value
 
     # -- fragments ----------------------------------------------------------------------------------------------------
 

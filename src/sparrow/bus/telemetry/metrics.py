@@ -49,7 +49,7 @@ async def metrics(bus: EventBus) -> str:
     except Exception as error:  # whatever ails it: a page with half of the numbers is better than none
         log.warning("the database gives no numbers", extra={"error": str(error)})
         stats = None
-    return prometheus_text(bus.shared.probe, stats)
+    return prometheus_text(bus.context.probe, stats)
 
 
 def prometheus_text(probe: BusProbe, stats: BusStats | None) -> str:

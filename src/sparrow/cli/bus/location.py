@@ -66,7 +66,7 @@ async def open_bus(bus: str | None, database: str | None, schema: str, table_pre
     if (bus is None) == (database is None):
         raise typer.BadParameter("say which bus: --bus module:bus, or --database URL")
     opened = load_bus(bus) if bus is not None else _on_database(database or "", schema, table_prefix)
-    opened.settings = opened.shared.settings = replace(opened.settings, create_tables=False)
+    opened.settings = opened.context.settings = replace(opened.settings, create_tables=False)
     try:
         with unavailable_if_unreachable(opened):
             await opened.prepare()
@@ -124,7 +124,7 @@ async def _find_inbox(bus: EventBus) -> None:
             return bool(inspect(db).has_table("inbox", schema=space))
         return bool(inspect(db).has_table(f"{space}.inbox"))
 
-    bus.shared.sql = replace(bus.shared.sql, is_strict=not await bus.database.run(look))
+    bus.context.sql = replace(bus.context.sql, is_strict=not await bus.database.run(look))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparrow.cli.bus.location import bus_extra_required, open_bus
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
@@ -59,19 +60,19 @@ class BulkRelay:
                 # That a row is being sent, Queue says as well: one write less for every row.
                 status_writes="compact",
             )
-            bus.settings = bus.shared.settings = settings
-            bus.shared.use(replace(bus.shared.sql, writes_progress_states=False))
+            bus.settings = bus.context.settings = settings
+            bus.context.use(replace(bus.context.sql, writes_progress_states=False))
             patience_ms = int(settings.send_timeout_s * 1_000 / 2)
             appender = BulkAppender(self.name_servers, client=self.client, topic_queues=4, patience_ms=patience_ms)
             transport = BulkTransport(self.name_servers, appender, form=self.form, version=settings.version)
-            bus.shared.transport = transport
-            relay = EventRelay(bus.shared)
+            bus.context.transport = transport
+            relay = EventRelay(bus.context)
             try:
                 await self._until_nothing_is_due(bus, relay)
             finally:
                 await relay.stop(settings.send_timeout_s)
                 await transport.close()
-            totals = bus.shared.probe.totals
+            totals = bus.context.probe.totals
             failed = totals['bus_retries_total{place="send"}'] + totals['bus_failed_total{side="published"}']
             return RelayCounts(totals["bus_sent_total"], failed)
 
@@ -107,7 +108,7 @@ class BulkRelay:
         from sparrow.bus.sql.outbox import outgoing_group
         from sparrow.bus.sql.statistics import backlog
 
-        found = await bus.database.run(lambda db: backlog(db, bus.shared.sql, "published"))
+        found = await bus.database.run(lambda db: backlog(db, bus.context.sql, "published"))
         lane = outgoing_group(self.version or bus.settings.version)
         return [each for each in found if each.group == lane]
 
@@ -154,8 +155,6 @@ class BulkTransport:
 def _columns(messages: Sequence[Message]) -> Any:
     import pyarrow as pa
 
-    from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
-    from sparrow.model.message import PROPERTY_KEYS
     from sparrow.spark.jobs.outbox import PROPERTIES_TYPE
 
     said = [message.properties for message in messages]

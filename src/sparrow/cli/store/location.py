@@ -30,7 +30,7 @@ def find_log_directory(directory: Path) -> Path:
 def find_database(url: str) -> DatabaseUrl:
     """Of a SQLite file that is not there one would be made, and found to be sound."""
     address = parse_database_url(url)
-    if address.kind == "sqlite" and not Path(address.name).is_file():
+    if address.dialect == "sqlite" and not Path(address.name).is_file():
         raise typer.BadParameter(f"there is no file {address.name}")
     return address
 
@@ -66,4 +66,4 @@ def store_identity(name: str) -> str:
     if not is_database_url(name):
         return str(find_log_directory(Path(name)).resolve())
     address = parse_database_url(name)
-    return str(Path(address.name).resolve()) if address.kind == "sqlite" else str(address)
+    return str(Path(address.name).resolve()) if address.dialect == "sqlite" else str(address)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from sparrow.client import aio
 from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
 from sparrow.client.blocking.blocking_client import BlockingClient
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
+from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.token import Credentials
 
 
@@ -64,6 +64,6 @@ class PopConsumer(BlockingClient[aio.PopConsumer]):
         """Dealt with."""
         self._run(self._client.ack(receipts))
 
-    def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
+    def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
-        return self._run(self._client.postpone(receipt, invisible_ms))
+        return self._run(self._client.change_invisible_time(receipt, invisible_ms))

@@ -20,9 +20,9 @@ from sparrow.client.delayed_delivery import with_delivery_time
 from sparrow.client.queue_selection import QueueSelector
 from sparrow.model.errors import Busy, Closed, SparrowError
 from sparrow.model.message import Message, StoredMessage
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
-from sparrow.wire.bodies import QueueRef
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Producer(BlockingClient[aio.Producer]):
             if self._is_passing_on:
                 return future
             self._is_passing_on = True
-        loop.tell(self._pass_on_soon)
+        loop.call_soon(self._pass_on_soon)
         return future
 
     def send_batch(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.copy.message_copy import COPIED_COLUMNS
 from sparrow.spark.runtime.progress import JobProgress
 from sparrow.spark.runtime.spark_errors import shorten_batch_errors

@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.aio.produce.sender import Sender, SendPayload
 from sparrow.client.aio.produce.table_sender import BATCH_BYTES_MAX
-from sparrow.client.delayed_delivery import PROPERTY_TIMER_DELIVER_MS
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, Message
-from sparrow.model.priority import PROPERTY_PRIORITY
+from sparrow.model.message import Message
+from sparrow.model.protocol import (
+    PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+)
 from sparrow.spark.sink.commit_messages import StagedRows
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.ordered_sends import OrderedSends
@@ -53,7 +59,7 @@ class AtLeastOnceWriter:
     def add(self, rows: MessageRows) -> None:
         for topic, its in split_by_topic(rows, self._work.topic):
             route = self._work.routes[topic]
-            is_alone = find_unbatchable(its, in_lanes=bool(route.in_lanes))
+            is_alone = find_unbatchable(its, in_lanes=bool(route.lane_brokers))
             if is_alone.any():
                 self._send_alone(its.take(np.flatnonzero(is_alone)), route)
                 its = its.take(np.flatnonzero(~is_alone))
@@ -77,13 +83,13 @@ class AtLeastOnceWriter:
                 properties=part.all_properties(),
                 bytes_max=BATCH_BYTES_MAX,
             ):
-                parcel = SendPayload(batch.data, is_batch=True)
+                payload = SendPayload(batch.data, is_batch=True)
                 lane = next(self._anywhere) if queue is None else queue
-                self._submit(lane, len(batch.data), partial(self._deliver, route.topic, parcel, queue))
+                self._submit(lane, len(batch.data), partial(self._deliver, route.topic, payload, queue))
 
-    async def _deliver(self, topic: str, parcel: SendPayload, queue: QueueRef | None) -> object:
+    async def _deliver(self, topic: str, payload: SendPayload, queue: QueueRef | None) -> object:
         timeout_ms = self._work.options.client.timeout_ms
-        return await self._sender.deliver(topic, parcel, queue=queue, timeout_ms=timeout_ms)
+        return await self._sender.send(topic, payload, queue=queue, timeout_ms=timeout_ms)
 
     def _send_alone(self, rows: MessageRows, route: TopicRoute) -> None:
         if self._producer is None:
@@ -126,19 +132,19 @@ def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
     if rows.deliver_ms is not None:
         found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
     for row, name, value in rows.entries(
-        _TRANSACTION, PROPERTY_TIMER_DELIVER_MS, *DELAY_PROPERTIES, *((PROPERTY_PRIORITY,) if in_lanes else ())
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_TIMER_DELIVER_MS,
+        *DELAY_PROPERTIES,
+        *((PROPERTY_PRIORITY,) if in_lanes else ()),
     ):
         if value not in UNSET_VALUES:
-            if name == _TRANSACTION:
+            if name == PROPERTY_TRANSACTION_PREPARED:
                 raise Refused(
-                    f"row {rows.row_number(row)} of its partition has the property {_TRANSACTION}, so the broker "
+                    f"row {rows.row_number(row)} of its partition has the property {name}, so the broker "
                     "would store it as a half message: remove the property, or set delivery=exactlyOnce"
                 )
             found[row] = True
     return found
-
-
-_TRANSACTION = "TRAN_MSG"
 
 
 def to_messages(rows: MessageRows, topic: str) -> list[Message]:

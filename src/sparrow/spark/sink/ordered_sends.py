@@ -12,15 +12,15 @@ class OrderedSends:
     """Runs sends with the same key one after the other, others concurrently. After a failure nothing more is sent."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._allowance = MemoryBudget(bytes_max)
+        self._budget = MemoryBudget(bytes_max)
         self._last: dict[Hashable, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
 
     async def submit(self, order_key: Hashable, size: int, send: Callable[[], Awaitable[object]]) -> None:
         """Start a send after the previous one with this key. Return as soon as it fits the limit of bytes."""
-        await self._allowance.take(size)
+        await self._budget.acquire(size)
         if self._failure is not None:
-            self._allowance.give(size)
+            self._budget.release(size)
             raise self._failure
         self._last[order_key] = asyncio.create_task(self._sent(self._last.get(order_key), size, send))
 
@@ -33,7 +33,7 @@ class OrderedSends:
         except Exception as failure:
             self._failure = self._failure or failure
         finally:
-            self._allowance.give(size)
+            self._budget.release(size)
 
     async def finish(self) -> None:
         """Wait until all sends are done; raise the first failure."""

@@ -13,8 +13,8 @@ from typing import Protocol
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
 from sparrow.client.aio.consume.offset_store import BrokerOffsetStore
-from sparrow.client.retry import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, is_system_topic
 from sparrow.spark.client_pool import CLIENT_POOL, PooledClient
@@ -156,7 +156,7 @@ class BrokerMetadata:
         no progress for a group without a retry topic.
         """
         if group not in await self._admin.groups():
-            await self._admin.put_group(Group(name=group))
+            await self._admin.create_group(Group(name=group))
         if not await self._is_there(f"{RETRY_TOPIC_PREFIX}{group}", is_fresh=False):
             await self._admin.create_topic(f"{RETRY_TOPIC_PREFIX}{group}", queues=1)
 

@@ -205,7 +205,7 @@ class _Pulls:
                 await self._look_for_it()
                 continue
             deadline = 0.0
-            if answer.status is PullStatus.MOVED:
+            if answer.status is PullStatus.OFFSET_MOVED:
                 if answer.next_offset <= offset or answer.next_offset >= wanted.end or options.fail_on_data_loss:
                     return  # `read_range` reports the missing offsets
                 log.warning(

@@ -75,7 +75,7 @@ class SqlStore:
         self.database, self.settings = database, settings
         self.catalog = StoreCatalog(database, partition_rows=settings.partition_rows, now_ms=now_ms)
         self.leases = Leases(database, owner, settings.lease_ms)
-        self.resends = ResendRanges(database, self.catalog, now_ms=now_ms)
+        self.resend_ranges = ResendRanges(database, self.catalog, now_ms=now_ms)
         self.epoch = 0
         """With which offsets are committed: of the lease of whoever leads, as far as is known here."""
         self.committing = CommittedOffsets(database, self.catalog, epoch=lambda: self.epoch, now_ms=now_ms)
@@ -89,7 +89,7 @@ class SqlStore:
         self._tokens: dict[str, Token] = {}
         self._views: dict[int, LaneView] = {}
         self._writers: dict[int, LaneWriter] = {}
-        self._watch = LanePoller(
+        self._poller = LanePoller(
             database,
             self._views,
             awaited_queues=awaited_queues,
@@ -130,8 +130,8 @@ class SqlStore:
             await _patiently(store.catalog.prepare)
             await store.tokens()
             store._see_lanes()
-            await store._watch.look(list(store._views.values()))
-            await store._watch.start()
+            await store._poller.poll(list(store._views.values()))
+            await store._poller.start()
         except BaseException:
             await database.close()
             raise
@@ -144,7 +144,7 @@ class SqlStore:
     @property
     def written(self) -> int:
         """Behind the newest message of the newest lane: physical offsets are lanes and ids here."""
-        return max((view.lane.place(view.next_id) for view in self._views.values()), default=0)
+        return max((view.lane.physical_offset(view.next_id) for view in self._views.values()), default=0)
 
     def durable(self, end: int) -> asyncio.Future[None] | None:
         """What is placed is committed already."""
@@ -155,7 +155,7 @@ class SqlStore:
     def append_soon(self, queue: Queue, drafts: Sequence[Draft]) -> asyncio.Future[AppendResult]:
         """Append a batch; the future is done when it is in the database."""
         view = self._view(queue)
-        entries = [row_of_draft(self.checked(draft), draft.token or self.catalog.anonymous) for draft in drafts]
+        entries = [row_of_draft(self.checked(draft), draft.token or self.catalog.anonymous_token) for draft in drafts]
         # What the platform itself moves about (a retry, a dead letter) may be a copy of what was sent once.
         ticket = None if is_internal_topic(queue.topic) else producer_sequence_of(drafts)
         placed = self._writer(view.lane).append(entries, ticket)
@@ -192,7 +192,7 @@ class SqlStore:
             except _NothingToChange:
                 return None
             except MissingPartition:
-                await self.catalog.make_room(view.lane, len(entries))
+                await self.catalog.ensure_partitions(view.lane, len(entries))
             except LockConflict:
                 tries += 1
                 if tries > _TRIES_MAX:
@@ -229,7 +229,7 @@ class SqlStore:
         while True:
             try:
                 done = await atomic_append.append_atomically(
-                    self.database, scope, number, of_lanes, token=self.catalog.anonymous, now_ms=self._now_ms()
+                    self.database, scope, number, of_lanes, token=self.catalog.anonymous_token, now_ms=self._now_ms()
                 )
                 break
             except (LockConflict, MissingPartition, StoreDatabaseUnreachable) as cause:
@@ -247,11 +247,11 @@ class SqlStore:
         if done is None:
             if not is_lost or await self.ledger(scope) != number:
                 return False
-            await self._watch.look(list(views.values()))  # it was ours, though the answer was lost
+            await self._poller.poll(list(views.values()))  # it was ours, though the answer was lost
             return True
         for lane, next_id in done:
             view = self._views.get(lane.number)
-            if view is not None and view.reach(next_id):
+            if view is not None and view.advance(next_id):
                 self._on_growth(view.queue, view.bounds.end)
         return True
 
@@ -260,7 +260,7 @@ class SqlStore:
         for portion in portions:
             counts[portion.lane] = counts.get(portion.lane, 0) + len(portion.sizes)
         for lane, count in counts.items():
-            await self.catalog.make_room(lane, count)
+            await self.catalog.ensure_partitions(lane, count)
 
     async def ledger(self, scope: str) -> int | None:
         return await atomic_append.ledger_position(self.database, scope)
@@ -289,10 +289,10 @@ class SqlStore:
         return await self.append_soon(queue, drafts)
 
     def _appended(self, placed: AssignedIds, count: int, topic: str) -> AppendResult:
-        if placed.lane not in self.catalog.by_number:  # deleted while the answer was on its way
+        if placed.lane not in self.catalog.lanes_by_number:  # deleted while the answer was on its way
             raise UnknownTopic(topic)
-        lane, queue = self.catalog.by_number[placed.lane]
-        first = lane.place(placed.base_id)
+        lane, queue = self.catalog.lanes_by_number[placed.lane]
+        first = lane.physical_offset(placed.base_id)
         places = [PhysicalOffset(place) for place in range(first, first + count)]
         end = PhysicalOffset(first + count)
         return AppendResult(queue, QueueOffset(placed.base_id - 1), places, end, placed.store_ms)
@@ -314,8 +314,8 @@ class SqlStore:
         view = self._views.get(lane.number)
         if view is None:  # its topic was deleted meanwhile
             return
-        view.stored(placed, entries)
-        if view.reach(placed.base_id + len(entries)):
+        view.cache_new(placed, entries)
+        if view.advance(placed.base_id + len(entries)):
             self._on_growth(view.queue, view.bounds.end)
 
     def _writer(self, lane: Lane) -> LaneWriter:
@@ -350,7 +350,7 @@ class SqlStore:
             assert found is not None, "of an unknown queue there is nothing to ask"
             return found
         if not view.is_known or offset >= view.bounds.end:
-            await self._watch.look([view])
+            await self._poller.poll([view])
             bounds = view.bounds
             if offset >= bounds.end:
                 return AtEnd(bounds) if offset == bounds.end else Moved(bounds.end, bounds)
@@ -368,7 +368,7 @@ class SqlStore:
         if lane is None:
             return _NOTHING
         view = self._view_of(lane, queue)
-        await self._watch.look([view])
+        await self._poller.poll([view])
         return view.bounds
 
     async def offset_at(self, queue: Queue, time_ms: int, *, upper: bool = False) -> QueueOffset:
@@ -381,7 +381,7 @@ class SqlStore:
         self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 1 << 62
     ) -> list[bytes]:
         views = [view for view in self._views.values() if view.queue.topic == topic]
-        await self._watch.look(views)
+        await self._poller.poll(views)
         return await search.by_key(self.database, views, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms)
 
     async def record_at(self, physical_offset: int) -> bytes | None:
@@ -390,11 +390,11 @@ class SqlStore:
         if view is None:
             return None
         if message_id >= view.next_id:
-            await self._watch.look([view])
+            await self._poller.poll([view])
         if not view.first_id <= message_id < view.next_id:
             return None
         rows = await view.rows(self.database, message_id - 1, 1)
-        return view.records.of(rows[0])[0] if rows and rows[0][0] == message_id else None
+        return view.records.encode_row(rows[0])[0] if rows and rows[0][0] == message_id else None
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ class SqlStore:
         return self.committing.commit(group, queue, offset)
 
     async def mark(self, name: str) -> int | None:
-        found = await self.database.rows("SELECT value FROM hermes_mark WHERE name = :name", name=name)
+        found = await self.database.fetch("SELECT value FROM hermes_mark WHERE name = :name", name=name)
         return int(found[0][0]) if found else None
 
     async def put_mark(self, name: str, value: int) -> None:
@@ -479,7 +479,7 @@ class SqlStore:
 
     def _view(self, queue: Queue) -> LaneView:
         if self._is_closed:
-            raise Closed(f"the store {self.database.where}")
+            raise Closed(f"the store {self.database.display_url}")
         if queue not in self.catalog.lanes and queue.topic in self.catalog.topics:
             count = self.catalog.topics[queue.topic].read_queues
             raise Refused(f"topic {queue.topic!r} has no queue {queue.id}: its queues are 0 to {count - 1}")
@@ -499,7 +499,7 @@ class SqlStore:
         self.on_refresh()
 
     def _see_lanes(self) -> None:
-        lanes = self.catalog.by_number
+        lanes = self.catalog.lanes_by_number
         for number in self._views.keys() - lanes.keys():
             del self._views[number]
             self._writers.pop(number, None)
@@ -510,7 +510,7 @@ class SqlStore:
         for view in self._views.values():
             view.forget()
         self.committing.forget()
-        await self._watch.look(list(self._views.values()))
+        await self._poller.poll(list(self._views.values()))
         self.on_restart()
 
     async def close(self) -> None:
@@ -519,7 +519,7 @@ class SqlStore:
         self._is_closed = True
         for writer in list(self._writers.values()):
             await writer.close()
-        await self._watch.stop()
+        await self._poller.stop()
         await self.committing.close()
         await self.database.close()
 

@@ -41,7 +41,7 @@ def test_what_is_put_back_comes_out_first():
     for number in range(5):
         timers.add(NOW_MS, number)
     due, references = timers.take(NOW_MS, 3)
-    timers.put_back(due[1:], references[1:])
+    timers.restore(due[1:], references[1:])
     timers.add(NOW_MS, 9)
     assert taken(timers, NOW_MS) == [1, 2, 3, 4, 9]
 
@@ -86,5 +86,5 @@ def test_dropped_ones_are_forgotten_wherever_they_are():
         timers.add(NOW_MS + delay_ms, reference)
     timers.drop(np.array([1, 2, 3, 4, 5, 99]))
     assert timers.count == 2
-    assert timers.everything()[1].tolist() == [6, 0]
+    assert timers.all_timers()[1].tolist() == [6, 0]
     assert taken(timers, NOW_MS + YEAR_MS) == [0, 6]

@@ -145,22 +145,28 @@ def test_a_lane_that_starves_has_its_tenths_kept_in_every_batch():
 
 
 def test_in_batches_of_one_a_lane_that_starves_is_the_first_in_one_of_ten():
-    owed, firsts = {}, []
+    deficits, firsts = {}, []
     for _ in range(20):
-        owed = accrue_deficits(owed, [LOW], places=1)
-        chosen = plan_batch(owed, places=1)
+        deficits = accrue_deficits(deficits, [LOW], places=1)
+        chosen = plan_batch(deficits, places=1)
         firsts.append(chosen.order[0])
-        owed = repay_deficit(owed, chosen.order[0], count=1)
+        deficits = repay_deficit(deficits, chosen.order[0], count=1)
     assert firsts == ([HIGH] * 9 + [LOW]) * 2
 
 
 def test_a_lane_that_got_nothing_for_long_is_the_first_and_then_no_more_than_that():
-    owed = {}
+    deficits = {}
     for _ in range(1_000):
-        owed = accrue_deficits(owed, [LOW], places=32)
-    assert plan_batch(owed, places=32).order == (LOW, HIGH, MIDDLE)
-    assert sum(plan_batch(owed, places=32).order[0] is LOW for owed in [owed, repay_deficit(owed, LOW, count=32)]) == 2
-    assert plan_batch(repay_deficit(owed, LOW, count=64), places=32).order == STRICT
+        deficits = accrue_deficits(deficits, [LOW], places=32)
+    assert plan_batch(deficits, places=32).order == (LOW, HIGH, MIDDLE)
+    assert (
+        sum(
+            plan_batch(deficits, places=32).order[0] is LOW
+            for deficits in [deficits, repay_deficit(deficits, LOW, count=32)]
+        )
+        == 2
+    )
+    assert plan_batch(repay_deficit(deficits, LOW, count=64), places=32).order == STRICT
 
 
 def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[Priority, int]:
@@ -175,16 +181,16 @@ def filled(chosen: LanePlan, waiting: dict[Priority, int], places: int) -> dict[
 @given(st.lists(st.integers(1, 32), min_size=1, max_size=80), st.sets(st.sampled_from([MIDDLE, LOW]), min_size=1))
 def test_whatever_the_batches_are_who_starves_gets_a_share_and_high_gets_most(batches, starving):
     """With more in every lane than can be taken."""
-    owed, got, promised = {}, dict.fromkeys(Priority, 0), 0
+    deficits, got, promised = {}, dict.fromkeys(Priority, 0), 0
     for places in batches:
-        owed = accrue_deficits(owed, starving, places=places)
-        taken = filled(plan_batch(owed, places=places), dict.fromkeys(Priority, 1_000), places)
+        deficits = accrue_deficits(deficits, starving, places=places)
+        taken = filled(plan_batch(deficits, places=places), dict.fromkeys(Priority, 1_000), places)
         assert sum(taken.values()) == places
         promised += places
         for lane, count in taken.items():
             got[lane] += count
             if count:
-                owed = repay_deficit(owed, lane, count=count)
+                deficits = repay_deficit(deficits, lane, count=count)
     for lane in starving:
         assert got[lane] >= promised * GUARANTEED_TENTHS[lane] // 10 - 2 * max(batches)
     assert got[HIGH] >= promised * 7 // 10 - 4 * max(batches)

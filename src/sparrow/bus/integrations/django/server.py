@@ -31,4 +31,4 @@ def install(bus: EventBus, app: Any, *, start: bool = True) -> None:
 def with_django_transactions(bus: EventBus) -> None:
     """Functions that handle events work inside Django's `atomic()`: what they write through its models, and the end of
     the message, are one commit."""
-    bus.shared.blocking_transaction = partial(DjangoTransaction, configuration.using())
+    bus.context.blocking_transaction = partial(DjangoTransaction, configuration.using())

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from sparrow.bus.codec.document import DOCUMENT_VERSION_DEFAULT, decode_document, encode_document
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, HeaderBuilder, with_foreign_headers
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import IllegalMessage, IllegalName
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_UNIQUE_KEY
 from sparrow.model.topic import validate_group_name, validate_topic_name
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_SEPARATOR
@@ -119,16 +119,16 @@ def is_reserved_property(name: str) -> bool:
 # -- receiving --------------------------------------------------------------------------------------------------------
 
 
-def to_delivery(message: StoredMessage, ticket: Any = None, build: HeaderBuilder | None = None) -> BrokerDelivery:
+def to_delivery(message: StoredMessage, ack_handle: Any = None, build: HeaderBuilder | None = None) -> BrokerDelivery:
     name, properties, body = name_of(message.topic), message.properties, message.body
     if body[:1] == b"{" and not any(said.startswith(_MARK) for said in properties):
         try:
             headers, content, _ = decode_document(body)
-            return BrokerDelivery(name=name, headers=headers, body=content, ticket=ticket)
+            return BrokerDelivery(name=name, headers=headers, body=content, ack_handle=ack_handle)
         except ValueError:
             pass
     headers = {said: value for said, value in properties.items() if not is_reserved_property(said)}
-    delivery = BrokerDelivery(name=name, headers=headers, body=body, ticket=ticket)
+    delivery = BrokerDelivery(name=name, headers=headers, body=body, ack_handle=ack_handle)
     fallback_id = properties.get(PROPERTY_UNIQUE_KEY) or format_offset_id(message.store_host, message.physical_offset)
     try:
         return with_foreign_headers(delivery, fallback_id, build)

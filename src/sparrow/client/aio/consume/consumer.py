@@ -34,19 +34,21 @@ from sparrow.client.aio.consume.offset_store import BrokerOffsetStore, LocalOffs
 from sparrow.client.aio.consume.polled_delivery import PolledDelivery
 from sparrow.client.aio.consume.pull import PullResult, pull
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, FirstPullBarrier, Prefetch
-from sparrow.client.aio.consume.rebalance import RETRY_TOPIC_PREFIX, Rebalancer, StartPosition, fetch_end_offsets
+from sparrow.client.aio.consume.rebalance import Rebalancer, StartPosition, fetch_end_offsets
 from sparrow.client.aio.consume.send_back import FailurePolicy, RetryLocally, SendBackToBroker, SkipFailed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.allocation import AllocationStrategy, averagely
 from sparrow.client.priority_lanes import STARVATION_MS
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL, Subscription
+from sparrow.client.subscription import Subscription
 from sparrow.model.errors import Closed, GroupRequired, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import EXPRESSION_TAG, RETRY_TOPIC_PREFIX, SUBSCRIBE_ALL, TOOLS_GROUP
+from sparrow.model.queue import QueueRef
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name, validate_topic_name
-from sparrow.wire.bodies import ConsumerData, QueueRef
+from sparrow.wire.bodies import ConsumerData
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import UnregisterClient
 
@@ -60,7 +62,7 @@ REBALANCE_INTERVAL_S = 20.0
 MISSING_TOPIC_INTERVAL_S = 1.0
 """The same while a topic is not there yet."""
 _LOCK_INTERVAL_S = 20.0
-ANONYMOUS_GROUP = "TOOLS_CONSUMER"
+ANONYMOUS_GROUP = TOOLS_GROUP
 """The group in whose name anybody may read. RocketMQ's tools do, so every broker has it from the start; it is no member
 of it who never sends a heartbeat, and nothing is committed for it."""
 
@@ -267,7 +269,7 @@ class Consumer:
 
     def _has_lanes(self, topic: str) -> bool:
         route = self.session.cached_route(topic)
-        return route is not None and bool(route.in_lanes)
+        return route is not None and bool(route.lane_brokers)
 
     async def _traced(self, handler: MessageHandler) -> MessageHandler:
         if not self._traces or self.group is None:
@@ -327,7 +329,7 @@ class Consumer:
         """The queues this consumer reads just now."""
         return self._feeds.queues()
 
-    async def shared(self) -> None:
+    async def wait_for_assignment(self) -> None:
         """Returns once the queues have been shared out for the first time."""
         await self._shared.wait()
 
@@ -620,6 +622,6 @@ class Consumer:
         header = UnregisterClient(self.session.client_id, consumer_group=group)
         for address in self.session.broker_addresses(masters_only=False):
             try:
-                await self.session.ask(address, RequestCode.UNREGISTER_CLIENT, header)
+                await self.session.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except SparrowError as error:
                 log.info("not unregistered", extra={"broker": address, "why": str(error)})

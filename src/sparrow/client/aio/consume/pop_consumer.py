@@ -15,9 +15,9 @@ import msgspec
 
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import EXPRESSION_TAG, PROPERTY_POP_CHECKPOINT, SUBSCRIBE_ALL
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import bodies, headers, record
@@ -164,11 +164,11 @@ class PopConsumer:
             by_broker.setdefault(receipt.broker_name, []).append(receipt)
         for broker_name, some in by_broker.items():
             body = bodies.write(BatchAck(broker_name, _acks(self.group, some)))
-            await self.session.ask(
+            await self.session.invoke(
                 self._address(some[0]), RequestCode.BATCH_ACK_MESSAGE, headers.BatchAckMessage(), body
             )
 
-    async def postpone(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
+    async def change_invisible_time(self, receipt: PopReceipt, invisible_ms: int) -> PopReceipt:
         """Ours for so much longer, or (0) to come again at once. The old receipt counts no more."""
         fields = receipt.fields
         header = ChangeInvisibleTime(
@@ -180,7 +180,7 @@ class PopConsumer:
             invisible_ms,
             receipt.broker_name,
         )
-        answer = await self.session.ask(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        answer = await self.session.invoke(self._address(receipt), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         changed = headers.read(ChangeInvisibleTimeResponse, answer.ext)
         fields[1:4] = [str(changed.pop_ms), str(changed.invisible_ms), str(changed.revive_queue)]
         # A message that is moved stands for itself: its handle starts at its own offset.
@@ -207,7 +207,7 @@ def _starts(said: str) -> dict[tuple[str, str], str]:
 def _handle(
     message: StoredMessage, popped: PopMessageResponse, starts: dict[tuple[str, str], str], broker_name: str
 ) -> str:
-    given = message.properties.get("POP_CK")
+    given = message.properties.get(PROPERTY_POP_CHECKPOINT)
     if given is not None:  # of a message that comes again: only the broker knows where it lies
         return given
     queue_id = str(message.queue_id)

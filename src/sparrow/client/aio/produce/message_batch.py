@@ -15,10 +15,10 @@ from collections.abc import Container
 from sparrow.client.aio.produce.sender import SendOutcome, SendPayload
 from sparrow.model.errors import ProtocolError
 from sparrow.model.message import Message
+from sparrow.model.queue import QueueRef
 from sparrow.model.send_result import SendResult
 from sparrow.wire import batch, headers
 from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
-from sparrow.wire.bodies import QueueRef
 from sparrow.wire.headers import SendMessageResponse
 
 BatchKey = str | QueueRef | tuple[str | QueueRef, str]

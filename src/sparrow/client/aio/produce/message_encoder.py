@@ -9,23 +9,31 @@ from itertools import count
 
 from sparrow.client.aio.produce.sender import SendPayload
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import (
+from sparrow.model.message import Message
+from sparrow.model.protocol import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_PRODUCER_ID,
     PROPERTY_SEQUENCE,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
-    Message,
+    PROPERTY_WAIT_STORED,
+    RETRY_TOPIC_PREFIX,
 )
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
 from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
-PROPERTY_WAIT_STORED = "WAIT"
-"""`false`: do not wait for disk or replicas. A batch waits or does not as a whole."""
-
-RETRY_TOPIC_PREFIX = "%RETRY%"
-_LATER = (PROPERTY_DELAY_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TRAN_MSG")
+_LATER = (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+)
 """Properties that keep a message from its consumers for a while; brokers refuse them in batches."""
 UNBATCHABLE_PROPERTIES = frozenset((*_LATER, PROPERTY_WAIT_STORED))
 
@@ -53,7 +61,7 @@ class MessageEncoder:
         self.plain_bytes_max = min(message_bytes_max, compress_above_bytes or message_bytes_max)
         self._compress_above_bytes = compress_above_bytes
 
-    def checked(self, message: Message) -> tuple[bytes, bytes, str]:
+    def encode(self, message: Message) -> tuple[bytes, bytes, str]:
         """Body, property string and unique id; what no broker would take is refused here."""
         body, found = message.body, message.properties
         if body.__class__ is not bytes:
@@ -79,7 +87,7 @@ class MessageEncoder:
         assert self._producer_id is not None
         return {**found, PROPERTY_PRODUCER_ID: self._producer_id, PROPERTY_SEQUENCE: str(next(self._sequence))}
 
-    async def alone(self, message: Message, body: bytes, encoded: bytes) -> SendPayload:
+    async def single_payload(self, message: Message, body: bytes, encoded: bytes) -> SendPayload:
         """The message in a request of its own."""
         if len(body) > self.message_bytes_max:
             raise TooLarge("the body", len(body), self.message_bytes_max)
@@ -93,12 +101,12 @@ class MessageEncoder:
                 body, sys_flag = smaller, bits
         return SendPayload(body, encoded.decode(), message.flag, sys_flag)
 
-    def together(self, messages: Sequence[Message]) -> tuple[SendPayload, list[str]]:
+    def batch_payload(self, messages: Sequence[Message]) -> tuple[SendPayload, list[str]]:
         """All messages in one batch, and their ids."""
         waits = _checked_batch(messages)
         members, ids = [], []
         for message in messages:
-            body, encoded, message_id = self.checked(message)
+            body, encoded, message_id = self.encode(message)
             members.append((message.flag, body, encoded))
             ids.append(message_id)
         packed = batch.encode(members)

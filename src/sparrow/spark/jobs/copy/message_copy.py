@@ -176,7 +176,7 @@ def assign_queues(
         name = queue.broker_name
         if name not in brokers:
             name = brokers[names.index(name) % len(brokers)]
-        number = write_queue_id(queue.queue_id) if name in route.in_lanes else queue.queue_id
+        number = write_queue_id(queue.queue_id) if name in route.lane_brokers else queue.queue_id
         hashed = zlib.crc32(f"{queue.broker_name}/{queue.queue_id}".encode()) % len(there)
         places[queue] = there.get((name, number), hashed)
     return places

@@ -38,7 +38,7 @@ class BatchId(NamedTuple):
 
     def offset(self, lane: Lane) -> int:
         """What is added to the first id of the run: filed under every lane, it must say which one it is."""
-        return lane.place(self.first) if self.is_for_all_lanes else self.first
+        return lane.physical_offset(self.first) if self.is_for_all_lanes else self.first
 
 
 class AssignedIds(NamedTuple):
@@ -86,11 +86,11 @@ class DatabaseRefused(StorageError):
 class SqlSession(Protocol):
     """Statements, one after the other."""
 
-    async def rows(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
+    async def fetch(self, sql: str, **values: ColumnValue) -> list[tuple[Any, ...]]:
         """What a query finds."""
         ...
 
-    async def change(self, sql: str, **values: ColumnValue) -> int:
+    async def execute(self, sql: str, **values: ColumnValue) -> int:
         """How many rows a statement matched."""
         ...
 
@@ -98,8 +98,8 @@ class SqlSession(Protocol):
 class StoreDatabase(SqlSession, Protocol):
     """A pool of connections. By itself each statement is a transaction of its own."""
 
-    kind: Dialect
-    where: str
+    dialect: Dialect
+    display_url: str
     """For messages: never with a password."""
     packet_bytes_max: int
     """A message and its row must be smaller."""
@@ -116,7 +116,7 @@ class StoreDatabase(SqlSession, Protocol):
         """Number the entries and insert them, in one transaction and one round trip."""
         ...
 
-    async def identity(self) -> str:
+    async def server_identity(self) -> str:
         """Another one when the server was started anew: it may have lost what it had shown."""
         ...
 
@@ -129,7 +129,7 @@ Dialect = Literal["mysql", "postgresql", "sqlite"]
 class DatabaseUrl(NamedTuple):
     """A database's URL, taken apart."""
 
-    kind: Dialect
+    dialect: Dialect
     host: str
     port: int
     user: str
@@ -138,7 +138,7 @@ class DatabaseUrl(NamedTuple):
     """Of the database; of SQLite's the path of its file."""
 
     def __str__(self) -> str:
-        return self.name if self.kind == "sqlite" else f"{self.kind}://{self.host}:{self.port}/{self.name}"
+        return self.name if self.dialect == "sqlite" else f"{self.dialect}://{self.host}:{self.port}/{self.name}"
 
 
 _KINDS: dict[str, tuple[Dialect, int]] = {
@@ -206,14 +206,14 @@ async def open_database(url: str, *, connections_max: int = 8) -> StoreDatabase:
     address = parse_database_url(url)
     opener: Callable[..., Awaitable[StoreDatabase]]
     try:
-        if address.kind == "mysql":
+        if address.dialect == "mysql":
             from sparrow.store.sql.drivers.mysql import open_mysql as opener
-        elif address.kind == "postgresql":
+        elif address.dialect == "postgresql":
             from sparrow.store.sql.drivers.postgres import open_postgres as opener
         else:
             from sparrow.store.sql.drivers.sqlite import open_sqlite as opener
     except ImportError as cause:
-        extra = "mysql" if address.kind == "mysql" else "postgres"
+        extra = "mysql" if address.dialect == "mysql" else "postgres"
         raise SettingsError(
             "store", str(address), f"its driver {cause.name!r} is not installed", f"pip install 'sparrowmq[{extra}]'"
         ) from cause

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from sparrow.model.errors import IllegalName
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import PhysicalOffset
 from sparrow.model.topic import is_system_topic
 
@@ -22,7 +23,7 @@ TOPIC_NAME_CHARS_MAX = 40
 """With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
 _LEGAL = re.compile(r"[a-z0-9][a-z0-9._|-]*")
 """With `|`, which stands for the dots in names of events: RocketMQ's topics may not have dots."""
-_OF_GROUPS = ("%RETRY%", "%DLQ%")
+_OF_GROUPS = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 _ID_BITS = 40
 """Of a physical offset: the id; above it the lane. A trillion messages for each of eight million lanes."""
 
@@ -44,7 +45,7 @@ class Lane(NamedTuple):
     def table(self) -> str:
         return table_name("msg" if self.kind == "m" else "resend", self.topic, self.part, self.priority)
 
-    def place(self, message_id: int) -> PhysicalOffset:
+    def physical_offset(self, message_id: int) -> PhysicalOffset:
         """What stands for a physical offset here: the lane and the id in one number."""
         return physical_offset_of(self.number, message_id)
 
@@ -78,5 +79,5 @@ def table_suffix(topic: str) -> str:
 
 def table_name(prefix: str, topic: str, part: int = 0, priority: Priority | None = None) -> str:
     """The name of one of a topic's tables: `msg_high_orders`, `offset_orders$1`."""
-    level = f"_{priority.word}" if priority is not None else ""
+    level = f"_{priority.label}" if priority is not None else ""
     return f"{prefix}{level}_{topic}" + (f"${part}" if part else "")

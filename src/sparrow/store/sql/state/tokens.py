@@ -11,7 +11,7 @@ _COLUMNS = "id, token, type, secret_hash, created_at, revoked_at"
 
 async def all_tokens(database: StoreDatabase) -> dict[str, Token]:
     """By name; without the one that stands for messages that came without a token."""
-    found = await database.rows(f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id")
+    found = await database.fetch(f"SELECT {_COLUMNS} FROM meta_token WHERE secret_hash IS NOT NULL ORDER BY id")
     return {token.name: token for token in (_token(*row) for row in found)}
 
 
@@ -28,7 +28,7 @@ async def put_token(database: StoreDatabase, token: Token) -> None:
         revoked_at=token.revoked_ms,
     )
     if not is_new:
-        await database.change(
+        await database.execute(
             "UPDATE meta_token SET revoked_at = :revoked WHERE token = :token AND type = :type",
             revoked=token.revoked_ms,
             token=token.name,
