@@ -115,7 +115,7 @@ def test_what_cannot_be_forwarded_is_said_in_a_sentence(
     send(platform, range(1))
     with pytest.raises(Refused, match="never end"):
         run(spark, arguments(target="orders"))
-    with pytest.raises(Refused, match=r"every 0\.2 s"):
+    with pytest.raises(Refused, match=r"interval 0\.2 s"):
         run(spark, arguments(interval_s=0.2))
     with pytest.raises(SparrowError, match="colour"):
         run(spark, arguments(where="colour = 'red'"))
