@@ -665,7 +665,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
 async def test_a_consumer_goes_on_at_the_new_leader(two):
     async with Producer(two.name_servers) as producer:
         for number in range(8):
-            await producer.send(Message.of("t", b"%d" % number))
+            await producer.send(Message("t", b"%d" % number))
     async with PopConsumer("g", two.name_servers) as consumer:
         receipts = await consumer.receive("t")
         assert len(receipts) == 8

@@ -117,7 +117,7 @@ class Demo:
 
     def _order(self) -> Message:
         body = json.dumps({"cents": random.randrange(100, 100_000)})
-        return Message.of(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
+        return Message(ORDERS_TOPIC, body, tags=random.choice(CITIES), keys=f"order-{random.randrange(1_000_000)}")
 
     def _handler(self, name: str) -> MessageHandler:
         async def handle(message: StoredMessage) -> None:
