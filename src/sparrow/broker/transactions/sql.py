@@ -15,12 +15,18 @@ from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
-from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
+from sparrow.broker.transactions.half_messages import HALF_QUEUE
 from sparrow.broker.transactions.log import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
-from sparrow.model.protocol import PROPERTY_CHECK_TIMES, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_IMMUNITY_S,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
@@ -79,7 +85,7 @@ class SqlTransactionCoordinator:
         number = await insert_returning_id(
             self._store.database,
             "hermes_half",
-            producer_group=property_value(draft.properties, b"PGROUP") or "",
+            producer_group=property_value(draft.properties, PROPERTY_PRODUCER_GROUP) or "",
             topic=queue.topic,
             queue_id=queue.id,
             body=entry.body,
