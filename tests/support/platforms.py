@@ -34,11 +34,11 @@ def broker_settings(**changes: object) -> BrokerSettings:
 
 @asynccontextmanager
 async def running_platform(
-    folder: Path, *, log: LogSettings = SMALL_LOG, naming: NameServerSettings | None = None, **broker: object
+    folder: Path, *, log: LogSettings = SMALL_LOG, name_server: NameServerSettings | None = None, **broker: object
 ) -> AsyncIterator[Platform]:
     """A name server and a broker. What is not named here is a setting of the broker's."""
     async with Platform(
-        folder, naming=naming or NameServerSettings(port=0), broker=broker_settings(**broker), log=log
+        folder, name_server=name_server or NameServerSettings(port=0), broker=broker_settings(**broker), log=log
     ) as platform:
         yield platform
 

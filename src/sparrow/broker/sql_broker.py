@@ -68,7 +68,7 @@ async def open_sql_broker(
         topics=topics,
         groups=groups,
         members=members,
-        locks=QueueLocks(settings.lock_ms),
+        locks=QueueLocks(settings.queue_lock_ms),
         hold=hold,
         counters=TrafficCounters(),
         delay=delay,

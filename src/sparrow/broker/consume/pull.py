@@ -225,7 +225,7 @@ class PullHandler:
             return True
 
         held = ParkedRequest(queue, request.offset, resume, channel)
-        self._hold.park(held, min(request.long_poll_ms, self._settings.hold_ms_max))
+        self._hold.park(held, min(request.long_poll_ms, self._settings.long_poll_ms_max))
         # Between the read and the parking another thread may have made more visible (synchronous flush does).
         if self._store.bounds_nowait(queue).end > request.offset:
             self._hold.wake(queue)

@@ -8,7 +8,7 @@
    (Spark does) never see a file of a batch that failed.
 3. Progress is in the checkpoint, `PATH/_checkpoint` unless told otherwise. An archive and its checkpoint belong
    together: the sink skips batches by their number, so another checkpoint would lose messages, and is refused.
-4. The group shows how far the archive is. Its offsets follow the files, so `retention_waits_for` may name it.
+4. The group shows how far the archive is. Its offsets follow the files, so `retention_group` may name it.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class LogStore:
             self._writer,
             self._reader,
             now_ms,
-            ledger_keep_days=self.settings.ledger_keep_days,
+            ledger_retention_days=self.settings.ledger_retention_days,
         )
         self._groups = AtomicAppends(self._writer, self._state, self._failed)
         self._maintenance = LogMaintenance(
@@ -396,7 +396,7 @@ class LogStore:
             }
 
     async def commit(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Counts at once; reaches the log within `offsets_interval_ms`, together with other commits."""
+        """Counts at once; reaches the log within `offset_flush_interval_ms`, together with other commits."""
         return self._state.commit(group, queue, offset)
 
     def committed_nowait(self, group: str, queue: Queue) -> QueueOffset | None:
