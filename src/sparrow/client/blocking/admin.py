@@ -19,8 +19,7 @@ from sparrow.model.protocol import PERM_READ, PERM_WRITE
 from sparrow.model.queue import QueueBounds
 from sparrow.model.token import Credentials, TokenKind
 from sparrow.model.topic import Group
-from sparrow.wire.bodies import ConsumeDirectlyResult, QueueRef
-from sparrow.wire.signing import TokenDescription
+from sparrow.wire.bodies import ConsumeDirectlyResult, QueueRef, TokenDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa

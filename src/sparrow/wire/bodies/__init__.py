@@ -60,6 +60,7 @@ from sparrow.wire.bodies.stats import (
     TopicOffset,
     TopicStats,
 )
+from sparrow.wire.bodies.tokens import IssueToken, RevokeToken, TokenDescription, TokenList
 from sparrow.wire.bodies.topics import (
     GroupConfig,
     GroupConfigList,
@@ -106,6 +107,7 @@ __all__ = [
     "GroupSubscription",
     "GroupTable",
     "HeartbeatData",
+    "IssueToken",
     "KvTable",
     "LockQueues",
     "LockedQueues",
@@ -121,10 +123,13 @@ __all__ = [
     "QueueData",
     "QueueRef",
     "QueueTimeSpan",
+    "RevokeToken",
     "RouteData",
     "SetRequestMode",
     "StatsItem",
     "SubscriptionData",
+    "TokenDescription",
+    "TokenList",
     "TopicConfig",
     "TopicConfigList",
     "TopicList",
