@@ -104,7 +104,7 @@ def platform_at(port: int, folder: Path) -> Iterator[None]:
     loop = LoopThread("late platform")
     platform = Platform(
         folder / "late",
-        naming=NameServerSettings(port=port),
+        name_server=NameServerSettings(port=port),
         broker=BrokerSettings(port=0),
         log=LogSettings.model_validate(SMALL_LOG_SETTINGS),
     )

@@ -63,7 +63,7 @@ class Desk(Asking):
         at, found = 0, []
         while at < self.broker.store.bounds_nowait(queue).end:
             header = headers.PullMessage(
-                group, queue.topic, queue.id, at, 32, headers.pull.HAS_SUBSCRIPTION, 0, 0, 0, subscription=expression
+                group, queue.topic, queue.id, at, 32, headers.pull.SUBSCRIPTION_FLAG, 0, 0, 0, subscription=expression
             )
             answer = await self.ask(RequestCode.PULL_MESSAGE, header)
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)

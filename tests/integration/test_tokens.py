@@ -27,10 +27,11 @@ from sparrow.net.dispatcher import GuardedRequestDispatcher, RequestDispatcher
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Slice
 from sparrow.wire import bodies, headers, record
+from sparrow.wire.bodies import IssueToken
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.error_codes import RemoteRefused
 from sparrow.wire.frame import RemotingCommand
-from sparrow.wire.signing import IssueToken, TokenCode, sign
+from sparrow.wire.signing import sign
 
 ADMIN = Credentials("operator", "a long secret")
 AUTH = {"auth": True, "admin_tokens": {ADMIN.access_key: ADMIN.secret_key}}
@@ -104,8 +105,8 @@ async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader:
 
 async def test_a_body_that_makes_no_sense_is_refused(platform: Platform, admin: Admin) -> None:
     for body in (b"", b"{", b'{"name":"a"}', b'{"name":"a","type":"p","secretKey":"short"}'):
-        for code in (TokenCode.ISSUE_TOKEN, TokenCode.REVOKE_TOKEN):
-            if body.endswith(b"}") and code == TokenCode.REVOKE_TOKEN:
+        for code in (RequestCode.ISSUE_TOKEN, RequestCode.REVOKE_TOKEN):
+            if body.endswith(b"}") and code == RequestCode.REVOKE_TOKEN:
                 continue
             answer = await admin.session.invoke_unchecked(str(platform.address), code, None, body)
             assert answer.code != ResponseCode.SUCCESS

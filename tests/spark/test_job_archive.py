@@ -160,7 +160,7 @@ def test_compression_in_the_messages_above_is_real() -> None:
 
 
 def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None:
-    with run_platform(log=TINY_LOG | {"retention_waits_for": "keeper"}) as platform:
+    with run_platform(log=TINY_LOG | {"retention_group": "keeper"}) as platform:
         make_topic(platform, "late", 1)
         append(platform, "late", 0, [Draft(body=bytes(8000)) for _ in range(30)])
         assert trim(platform) == 0, "the group has not begun"

@@ -37,7 +37,7 @@ async def open_log_broker(
     now_ms: Callable[[], int],
 ) -> Broker:
     """Open the store, and hear from it where everything had got."""
-    archived = ArchiveProgress(log_settings.retention_waits_for)
+    archived = ArchiveProgress(log_settings.retention_group)
     store = await asyncio.to_thread(
         LogStore,
         path,

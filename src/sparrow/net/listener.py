@@ -90,7 +90,7 @@ class Listener:
 
     @property
     def _sweep_s(self) -> float:
-        return min(10.0, self._settings.idle_close_ms / 2000)
+        return min(10.0, self._settings.idle_timeout_ms / 2000)
 
     def _close_idle(self) -> None:
         """One timer for all connections: thousands that say nothing cost nothing."""

@@ -129,7 +129,7 @@ class PullHandler:
             raise Refused(f"a pull of at most {request.messages_max} messages makes no sense: ask for 1 or more")
 
     def _filter_of(self, request: PullMessage) -> SubscriptionFilter | HandlerResponse:
-        if request.sys_flag & headers.pull.HAS_SUBSCRIPTION:
+        if request.sys_flag & headers.pull.SUBSCRIPTION_FLAG:
             return parse_filter(request.topic, request.subscription or "*", request.expression_type or "TAG")
         found = self._clients.subscription_filter(request.group, request.topic)
         if found is None:
@@ -195,7 +195,11 @@ class PullHandler:
     ) -> bytes | None:
         first, end = found.bounds
         if isinstance(found, AtEnd):
-            if request.sys_flag & headers.pull.SUSPEND and request.long_poll_ms > 0 and not command.flag & ONE_WAY_FLAG:
+            if (
+                request.sys_flag & headers.pull.SUSPEND_FLAG
+                and request.long_poll_ms > 0
+                and not command.flag & ONE_WAY_FLAG
+            ):
                 self._park(request, command, channel, queue, wanted)
                 return None
             self._broker.counters.count_empty_pull(request.group, request.topic)

@@ -24,6 +24,7 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_CANCEL_KEY,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
     RETRY_TOPIC_PREFIX,
 )
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
@@ -55,7 +56,7 @@ class SqlDelayScheduler:
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> asyncio.Future[AppendResult] | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -75,7 +76,7 @@ class SqlDelayScheduler:
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> AppendResult:
         entry = row_of_draft(self._store.checked(draft), 0)
-        key = (property_value(draft.properties, b"UNIQ_KEY") or "").encode()[:KEY_BYTES_MAX]
+        key = (property_value(draft.properties, PROPERTY_UNIQUE_KEY) or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}
         once = deferred_send_key(queue, draft, "delayed")

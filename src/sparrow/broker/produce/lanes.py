@@ -28,8 +28,6 @@ from sparrow.model.topic import Topic
 from sparrow.wire import batch
 from sparrow.wire.properties import property_value
 
-_NAME = PROPERTY_PRIORITY.encode()
-
 
 def has_lanes(topic: Topic) -> bool:
     return bool(topic.sys_flag & LANES_SYS_FLAG)
@@ -64,14 +62,14 @@ def topic_with_lanes(wanted: Topic, known: Topic | None) -> Topic:
 
 def lane_queue(part: Queue, properties: str) -> Queue:
     """The queue of a message sent to a part of a topic with lanes."""
-    word = property_value(properties.encode(), _NAME) if PROPERTY_PRIORITY in properties else None
+    word = property_value(properties.encode(), PROPERTY_PRIORITY) if PROPERTY_PRIORITY in properties else None
     return Queue(part.topic, read_queue_id(part.id, parse_priority(word)))
 
 
 def lane_queue_for_batch(queue: Queue, body: bytes | memoryview) -> Queue:
     """The queue of a batch, of which all go to one. `queue`: where those go that say nothing."""
     otherwise = priority_of_queue(queue.id)
-    words = {property_value(member.properties, _NAME) for member in batch.decode(body)}
+    words = {property_value(member.properties, PROPERTY_PRIORITY) for member in batch.decode(body)}
     priorities = {otherwise if word is None else parse_priority(word) for word in words}
     if len(priorities) > 1:
         found = ", ".join(priority.label for priority in sorted(priorities))

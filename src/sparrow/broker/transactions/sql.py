@@ -19,7 +19,13 @@ from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
-from sparrow.model.protocol import PROPERTY_CHECK_TIMES, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_IMMUNITY_S,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
@@ -78,7 +84,7 @@ class SqlTransactionCoordinator:
         number = await insert_returning_id(
             self._store.database,
             "hermes_half",
-            producer_group=property_value(draft.properties, b"PGROUP") or "",
+            producer_group=property_value(draft.properties, PROPERTY_PRODUCER_GROUP) or "",
             topic=queue.topic,
             queue_id=queue.id,
             body=entry.body,

@@ -61,7 +61,7 @@ def demo(
 
 
 async def _serve(settings: Settings, data: Path, seconds: float, stop: asyncio.Event, *, with_spark: bool) -> None:
-    async with Platform(data, naming=settings.naming, broker=settings.broker, log=settings.log) as platform:
+    async with Platform(data, name_server=settings.name_server, broker=settings.broker, log=settings.log) as platform:
         print_name_server(platform.name_servers)
         print_broker(settings.broker.name, str(platform.address))
         typer.echo(f"Data directory: {data}. Press Ctrl-C to stop.")

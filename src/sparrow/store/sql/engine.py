@@ -230,7 +230,7 @@ class SqlStore:
             for portion in portions
         ]
         is_lost, tries = False, 0
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         while True:
             try:
                 done = await atomic_append.append_atomically(
@@ -274,7 +274,7 @@ class SqlStore:
         self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
     ) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         is_tried = False
         while True:
             try:
@@ -331,7 +331,7 @@ class SqlStore:
                 self.database,
                 self.catalog,
                 writer_id=self._writer_id,
-                wait_s=self.settings.wait_ms / 1000,
+                wait_s=self.settings.database_wait_ms / 1000,
                 now_ms=self._now_ms,
                 on_stored=self._stored,
             )

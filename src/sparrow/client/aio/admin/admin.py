@@ -58,7 +58,6 @@ from sparrow.wire.headers import (
     UpdateTopic,
 )
 from sparrow.wire.message_ids import format_offset_id
-from sparrow.wire.signing import IssueToken, RevokeToken, TokenCode, TokenDescription, TokenList
 
 if TYPE_CHECKING:
     import pyarrow as pa

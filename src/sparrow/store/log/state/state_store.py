@@ -47,7 +47,7 @@ class StateStore:
         reader: LogReader,
         now_ms: Callable[[], int],
         *,
-        ledger_keep_days: float = 90,
+        ledger_retention_days: float = 90,
     ) -> None:
         self.tables = StateTables()
         self._ledger_keep_ms = int(ledger_keep_days * _DAY_MS)
