@@ -97,7 +97,7 @@ async def test_names_that_cannot_be_and_those_of_admins_are_refused(admin: Admin
 
 
 async def test_a_list_shows_no_secrets(platform: Platform, admin: Admin, reader: Credentials) -> None:
-    answer = await admin.session.invoke(str(platform.address), TokenCode.LIST_TOKENS)
+    answer = await admin.session.invoke(str(platform.address), RequestCode.LIST_TOKENS)
     assert reader.access_key.encode() in bytes(answer.body)
     assert reader.secret_key.encode() not in bytes(answer.body)
     assert [token.secret_key for token in await admin.tokens()] == [None]
@@ -156,7 +156,7 @@ async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> 
         ):
             for address in (platform.address, other.address):
                 await admin.session.invoke(
-                    str(address), TokenCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
+                    str(address), RequestCode.ISSUE_TOKEN, None, bodies.write(IssueToken("billing", "c"))
                 )
             with pytest.raises(Refused, match="another secret on broker"):
                 await admin.issue_token("billing", "c")

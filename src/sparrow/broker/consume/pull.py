@@ -74,7 +74,7 @@ class PullHandler:
         if isinstance(said, HandlerResponse):
             return encode_response(command, said)
         queue = Queue(request.topic, request.queue_id)
-        if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
+        if request.sys_flag & headers.pull.COMMIT_OFFSET_FLAG and request.commit_offset >= 0:
             self._store.offsets.commit_nowait(request.group, queue, request.commit_offset)
         if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
             return skipped
@@ -229,7 +229,7 @@ class PullHandler:
             return True
 
         held = ParkedRequest(queue, request.offset, resume, channel)
-        self._long_polls.park(held, min(request.long_poll_ms, self._settings.hold_ms_max))
+        self._long_polls.park(held, min(request.long_poll_ms, self._settings.long_poll_ms_max))
         # Between the read and the parking another thread may have made more visible (synchronous flush does).
         if self._store.bounds_nowait(queue).end > request.offset:
             self._long_polls.wake(queue)

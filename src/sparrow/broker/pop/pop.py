@@ -227,7 +227,7 @@ class PopHandler:
     ) -> bool:
         """Whether it waits now. A broker that holds too many answers at once, with what 5.x calls polling full."""
         left_ms = request.born_ms + request.poll_ms - self._broker.now_ms() - _ON_THE_WAY_MS
-        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.hold_ms_max)
+        long_poll_ms = min(left_ms, request.poll_ms, self._broker.settings.long_poll_ms_max)
         queues = self._fetcher.queues(request.topic, request.queue_id)
         if not request.in_order:
             queues += filter(None, [self._fetcher.retry_queue(request.group, request.topic)])

@@ -154,7 +154,7 @@ class SendHandler:
         """Perhaps it was stored before the broker was started."""
         assert self._deduplicator is not None, "only a log must be looked through"
         await self._deduplicator.search_index(
-            request.topic, send_key, property_value(draft.properties, b"UNIQ_KEY") or ""
+            request.topic, send_key, property_value(draft.properties, PROPERTY_UNIQUE_KEY) or ""
         )
         said = self._send_new(request, command, channel, queue, draft, send_key)
         return said if isinstance(said, bytes) or said is None else await said

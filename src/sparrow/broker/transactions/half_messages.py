@@ -6,7 +6,7 @@ from struct import Struct
 
 import msgspec
 
-from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_TIMES
+from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES, PROPERTY_TAGS
 from sparrow.model.queue import Queue
 from sparrow.wire import record
 from sparrow.wire.properties import parse_whole_number, property_value

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
-from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
+from sparrow.broker.transactions.half_messages import HALF_QUEUE
 from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage

@@ -361,7 +361,7 @@ async def test_dead_letters_can_be_read_as_long_as_is_set_and_others_longer(tmp_
 
 async def test_dead_letters_expire_without_being_asked_to(tmp_path):
     now = Clock()
-    async with await with_dead_letters(tmp_path, now, dead_letter_hours=3) as store:
+    async with await with_dead_letters(tmp_path, now, dead_letter_retention_hours=3) as store:
         store._maintenance_thread.run_soon("expire dead letters")
         await eventually(lambda: store.bounds_nowait(DEAD) == QueueBounds(8, 10))
 
