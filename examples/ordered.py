@@ -5,8 +5,8 @@ from collections import defaultdict
 
 import sparrow.testing
 from sparrow.client import Consumer, Message, Producer
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model import StoredMessage
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 
 STEPS = ("created", "paid", "shipped")
 steps: dict[str, list[str]] = defaultdict(list)

@@ -26,8 +26,9 @@ import traceback
 from hashlib import blake2b
 
 from sparrow.model.errors import SparrowError
-from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, Draft
+from sparrow.model.message import Draft
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import Queue
 from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.drivers import mysql, postgres, sqlite  # noqa: F401  before the forks, not after each

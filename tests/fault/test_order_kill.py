@@ -17,8 +17,8 @@ from tests.support.processes import BrokerProcess, broker_process
 from tests.support.waiting import eventually
 
 from sparrow.client.aio import Admin, Consumer, Producer
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.nameserver.server import NameServer
 from sparrow.settings import NameServerSettings
 

@@ -12,8 +12,9 @@ from sparrow.client.aio.admin.admin import NEWEST_MS, Admin
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.model.errors import IllegalName, Refused, Unavailable, UnknownTopic
 from sparrow.model.message import Message
+from sparrow.model.protocol import PERM_READ
 from sparrow.model.queue import Queue, QueueBounds
-from sparrow.model.topic import PERM_READ, Group
+from sparrow.model.topic import Group
 from sparrow.nameserver.server import NameServer
 from sparrow.settings import NameServerSettings
 from sparrow.wire.bodies import QueueRef

@@ -9,8 +9,9 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler
-from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.protocol import SCHEDULE_TOPIC
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import LogSettings

@@ -28,9 +28,10 @@ from sparrow.client.aio.produce.staging import (
     stage_records,
 )
 from sparrow.model.errors import Busy, Refused, UnknownTopic
+from sparrow.model.protocol import PERM_READ
 from sparrow.model.queue import Queue
 from sparrow.model.token import Credentials
-from sparrow.model.topic import PERM_READ, Topic
+from sparrow.model.topic import Topic
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitStages, StageRecords

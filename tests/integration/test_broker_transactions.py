@@ -7,11 +7,11 @@ import pytest
 from tests.support.asking import LOG, Clock
 from tests.support.waiting import eventually
 
-from sparrow.broker.catalog.topics import CHECK_LIMIT_TOPIC
 from sparrow.broker.server import BrokerServer
 from sparrow.broker.transactions.half_messages import FINISHED_TAG, OP_QUEUE
 from sparrow.broker.transactions.log import HALF_MARK, OP_MARK
 from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.protocol import CHECK_LIMIT_TOPIC
 from sparrow.model.queue import Queue
 from sparrow.net import Channel, connect
 from sparrow.settings import BrokerSettings

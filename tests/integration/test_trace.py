@@ -22,7 +22,7 @@ from sparrow.client.trace_records import (
 )
 from sparrow.model.errors import UnknownTopic
 from sparrow.model.message import Message, StoredMessage
-from sparrow.model.topic import PERM_READ
+from sparrow.model.protocol import PERM_READ, TRACE_TOPIC
 from sparrow.testing import RunningPlatform
 
 QUICK_MS = 10
@@ -39,7 +39,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
 async def traces(stand: Stand, key: str) -> list[TraceRecord]:
     """What `queryMsgTraceById` would find."""
     async with Admin(stand.name_servers) as admin:
-        found = await admin.find_by_key(trace_records.TRACE_TOPIC, key)
+        found = await admin.find_by_key(TRACE_TOPIC, key)
     return [each for message in found for each in trace_records.decode(message.body)]
 
 
@@ -152,6 +152,6 @@ def test_the_blocking_flavour_leaves_traces_too(platform: RunningPlatform) -> No
             sent = producer.send(Message.of("T", "a book"))
         wait_until(lambda: seen == [b"a book"])
     with client.Admin(platform.name_servers) as admin:
-        found = admin.find_by_key(trace_records.TRACE_TOPIC, sent.message_id)
+        found = admin.find_by_key(TRACE_TOPIC, sent.message_id)
     kinds = [type(each) for message in found for each in trace_records.decode(message.body)]
     assert kinds == [PublishTrace, ConsumeStartTrace, ConsumeEndTrace]

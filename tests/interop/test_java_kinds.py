@@ -14,6 +14,7 @@ from tests.support.waiting import wait_until
 from sparrow.client import Admin, trace_records
 from sparrow.client.trace_records import ConsumeEndTrace, ConsumeStartTrace, PublishTrace, TraceRecord
 from sparrow.model.errors import UnknownTopic
+from sparrow.model.protocol import TRACE_TOPIC
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -286,7 +287,7 @@ def traces(platform: Platform, message_id: str, count: int) -> list[TraceRecord]
 
     def are_there() -> bool:
         try:
-            messages = admin.find_by_key(trace_records.TRACE_TOPIC, message_id)
+            messages = admin.find_by_key(TRACE_TOPIC, message_id)
         except UnknownTopic:  # it is made with the first trace
             return False
         every = [each for message in messages for each in trace_records.decode(message.body)]

@@ -14,8 +14,8 @@ from tests.support.waiting import eventually
 
 from sparrow import client as blocking
 from sparrow.client.aio import Admin
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 
 # -- sending ----------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from sparrow.client.trace_records import (
 )
 from sparrow.model.errors import RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import TRACE_TOPIC
 from sparrow.model.send_result import TransactionState
 from sparrow.model.topic import Group
 from sparrow.wire.codes import RequestCode
@@ -199,7 +200,7 @@ async def test_traces_are_found_by_the_ids_of_their_messages(stage: Stage) -> No
         while len(found) < count:
             assert time.monotonic() < deadline, found
             async with Admin(stage.name_servers) as admin:
-                messages = await admin.find_by_key(trace_records.TRACE_TOPIC, message_id)
+                messages = await admin.find_by_key(TRACE_TOPIC, message_id)
             every = [each for message in messages for each in trace_records.decode(message.body)]
             found = [each for each in every if each.message_id == message_id]
         return {type(each) for each in found}

@@ -7,8 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
+from sparrow.client.queue_selection import by_hash
 from sparrow.model.message import Message
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.sink import record_encoder
 from sparrow.spark.sink.message_columns import MessageRows, add_map_entry
 from sparrow.spark.sink.options import parse_sink_options

@@ -19,7 +19,8 @@ from sparrow.client import trace_records
 from sparrow.client.retry import RetryLater
 from sparrow.client.trace_records import ConsumeEndTrace, PublishTrace
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_UNIQUE_KEY, TRACE_TOPIC
 from sparrow.spark.jobs.audit.job import AuditJob, AuditReport, run
 from sparrow.spark.jobs.time_span import JobTimeSpan
 from sparrow.testing import RunningPlatform
@@ -58,7 +59,7 @@ def handle(
 def note(platform: RunningPlatform, *traces: trace_records.TraceRecord) -> None:
     """Traces that clients might have left."""
     with client.Producer(platform.name_servers) as producer:
-        producer.send(Message.of(trace_records.TRACE_TOPIC, trace_records.encode(traces)))
+        producer.send(Message.of(TRACE_TOPIC, trace_records.encode(traces)))
 
 
 def findings(audited: AuditReport) -> dict[str, set[str]]:

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from sparrow.cli.main import app
 from sparrow.client import Admin, Consumer, Message, Producer
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, by_hash
+from sparrow.client.queue_selection import by_hash
 from sparrow.model.errors import Refused, SparrowError
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.forward import ForwardJob, columns_in_sql, run
 from sparrow.testing.platform import RunningPlatform
 from sparrow.wire.properties import VALUE_SEPARATOR

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import NotPermitted, ProtocolError
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX, TRACE_TOPIC
 from sparrow.model.token import TOKEN_KIND_LABELS, TOKEN_NAME_CHARS_MAX, Token, TokenKind
 from sparrow.wire import bodies, queue_batches
 from sparrow.wire.bodies import HeartbeatData
@@ -89,7 +89,6 @@ SEND_TOPIC_FIELDS: dict[int, str] = {
 ENCODED_RECORD_CODES = frozenset({RequestCode.STAGE_RECORDS, RequestCode.APPEND_ONCE})
 """Here it depends on all topics that the body has records for."""
 REPLY_CODES = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2})
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 INTERNAL_PRODUCER_PREFIXES = ("CLIENT_INNER_PRODUCER", "_INNER_TRACE_PRODUCER")
 """How groups start that Java's consumers name in their heartbeats: all of them one, those that trace another."""
 

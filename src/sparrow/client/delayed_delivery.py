@@ -14,9 +14,9 @@ import msgspec
 
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_DELAY_LEVEL, Message
+from sparrow.model.message import Message
+from sparrow.model.protocol import PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS
 
-PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_MS = "TIMER_DELIVER_MS", "TIMER_DELAY_MS"
 _HANDLE_VERSION = "v1"
 
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from sparrow.model.message import Message
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.hashes import java_hash
 
 QueueSelector = Callable[[Sequence[QueueRef], Message], QueueRef]
 
-PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
-"""The property that says which messages keep their order among themselves."""
 
 REMEMBERED_TOPICS_MAX = 4096
 """Topics whose turn is remembered; beyond that all start anew, which costs nothing but a turn."""

@@ -7,12 +7,16 @@ from ipaddress import ip_address
 from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused
 from sparrow.model.message import LOOPBACK_HOST, Host, Message, StoredMessage
+from sparrow.model.protocol import (
+    PROPERTY_CLUSTER,
+    PROPERTY_CORRELATION_ID,
+    PROPERTY_MESSAGE_TYPE,
+    PROPERTY_REPLY_TO_CLIENT,
+    PROPERTY_REPLY_TTL,
+)
 from sparrow.wire import properties
 from sparrow.wire.compression import COMPRESSED_FLAG, decompress
 from sparrow.wire.headers import PushReply
-
-PROPERTY_CORRELATION_ID, PROPERTY_REPLY_TO_CLIENT, PROPERTY_REPLY_TTL = "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"
-PROPERTY_CLUSTER, PROPERTY_MESSAGE_TYPE = "CLUSTER", "MSG_TYPE"
 
 
 def make_request(message: Message, *, correlation: str, client_id: str, timeout_ms: int) -> Message:

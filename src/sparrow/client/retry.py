@@ -8,26 +8,37 @@ from __future__ import annotations
 from sparrow.client.delayed_delivery import validate_delay_level
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import (
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_CLUSTER,
     PROPERTY_DELAY_LEVEL,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_PRODUCER_ID,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_REGION,
+    PROPERTY_RETRY_TOPIC,
     PROPERTY_SEQUENCE,
-    Message,
-    StoredMessage,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT_STORED,
+    RETRY_TOPIC_PREFIX,
 )
 from sparrow.wire.message_ids import format_offset_id
-
-RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX = "%RETRY%", "%DLQ%"
-PROPERTY_RETRY_TOPIC, PROPERTY_ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 
 DELAY_LEVEL_BY_BROKER, DELAY_LEVEL_DEAD_LETTER = 0, -1
 """Delay levels of a message that is given back, besides 1 to 18."""
 FIRST_RETRY_DELAY_LEVEL = 3
 """Where the broker begins: 10 s, and one level more with each time."""
 
-_NOT_AGAIN = ("TRAN_MSG", PROPERTY_DELAY_LEVEL, PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
+_NOT_AGAIN = (PROPERTY_TRANSACTION_PREPARED, PROPERTY_DELAY_LEVEL, PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE)
 """Sent again, it is a message of its own: not half of a transaction, not delayed, and no repeat of what was sent."""
 DELIVERY_STATE_PROPERTIES = frozenset(
     {
@@ -36,13 +47,25 @@ DELIVERY_STATE_PROPERTIES = frozenset(
             PROPERTY_DELAY_LEVEL,
             PROPERTY_REAL_TOPIC,
             PROPERTY_REAL_QUEUE_ID,
-            "WAIT",
-            "CLUSTER",
-            "MSG_REGION",
-            "TRACE_ON",
+            PROPERTY_WAIT_STORED,
+            PROPERTY_CLUSTER,
+            PROPERTY_REGION,
+            PROPERTY_TRACE_SWITCH,
         ),
-        *("TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__"),
-        *("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_OUT_MS", "TIMER_ROLL_TIMES"),
+        *(
+            PROPERTY_TRANSACTION_PREPARED,
+            PROPERTY_PRODUCER_GROUP,
+            PROPERTY_CHECK_TIMES,
+            "TRAN_PREPARED_QUEUE_OFFSET",
+            "__transactionId__",
+        ),
+        *(
+            PROPERTY_TIMER_DELIVER_MS,
+            PROPERTY_TIMER_DELAY_MS,
+            PROPERTY_TIMER_DELAY_S,
+            PROPERTY_TIMER_OUT_MS,
+            PROPERTY_TIMER_ROLL_TIMES,
+        ),
         *(
             "TIMER_ENQUEUE_MS",
             "TIMER_DEQUEUE_MS",

@@ -8,12 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from sparrow.model.errors import BadRequest
+from sparrow.model.protocol import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.hashes import java_hash
-
-SUBSCRIBE_ALL = "*"
-EXPRESSION_TAG = "TAG"
-EXPRESSION_SQL92 = "SQL92"
 
 
 class Subscription(msgspec.Struct, frozen=True):

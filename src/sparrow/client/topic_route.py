@@ -15,11 +15,8 @@ import msgspec
 
 from sparrow.model.errors import ProtocolError
 from sparrow.model.priority import LANES_SYS_FLAG, Priority, priority_of_queue
-from sparrow.model.topic import PERM_READ, PERM_WRITE
+from sparrow.model.protocol import MASTER_BROKER_ID, PERM_READ, PERM_WRITE
 from sparrow.wire.bodies import QueueData, QueueRef, RouteData
-
-MASTER_BROKER_ID = 0
-"""The number of the member that takes writes."""
 
 QUEUES_PER_BROKER_MAX = 65_536
 """Queues of one topic on one broker; a route that claims more is not believed."""

@@ -19,8 +19,8 @@ from enum import IntEnum
 
 import msgspec
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-DEFAULT_REGION = "DefaultRegion"
+from sparrow.model.protocol import DEFAULT_REGION
+
 _FIELD_END, _RECORD_END = "\x01", "\x02"
 _BLANKS = {ord(_FIELD_END): " ", ord(_RECORD_END): " "}
 

@@ -1,7 +1,6 @@
 """RocketMQ's 18 delay levels, and the topic that messages wait in."""
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""Queue n holds the messages of level n + 1."""
+from sparrow.model.protocol import SCHEDULE_TOPIC
 
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 

@@ -6,19 +6,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.model.priority import PROPERTY_PRIORITY, Priority, parse_priority
+from sparrow.model.priority import Priority, parse_priority
+from sparrow.model.protocol import (
+    PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 
 # Names of the properties with a meaning of their own; `docs/compatibility.md` lists the rest.
-PROPERTY_KEYS = "KEYS"
-PROPERTY_TAGS = "TAGS"
-PROPERTY_UNIQUE_KEY = "UNIQ_KEY"
-PROPERTY_DELAY_LEVEL = "DELAY"
-PROPERTY_REAL_TOPIC = "REAL_TOPIC"
-PROPERTY_REAL_QUEUE_ID = "REAL_QID"
-PROPERTY_PRODUCER_ID = "__PID"
-PROPERTY_SEQUENCE = "__SEQ"
-"""Of a message that must not be stored twice: who sends it, and which of its sends this is."""
 
 
 class Host(msgspec.Struct, frozen=True):

@@ -13,8 +13,6 @@ from enum import IntEnum
 
 from sparrow.model.errors import IllegalMessage
 
-PROPERTY_PRIORITY = "PRIORITY"
-"""The property in which a sender says it."""
 LANES_SYS_FLAG = 16
 """The bit of a topic's `sys_flag` that says it has lanes; RocketMQ uses 1 and 2."""
 

@@ -7,19 +7,26 @@ import re
 import msgspec
 
 from sparrow.model.errors import IllegalName
+from sparrow.model.protocol import (
+    AUTO_CREATE_TOPIC,
+    CHECK_LIMIT_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    PERM_READ,
+    PERM_WRITE,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+)
 
 TOPIC_NAME_CHARS_MAX = 127
 """The record keeps a topic's length in one signed byte."""
 GROUP_NAME_CHARS_MAX = 120
 
-PERM_READ, PERM_WRITE, PERM_INHERIT, PERM_PRIORITY = 4, 2, 1, 8
-"""Permission bits."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
-_OF_BROKERS = re.compile(
-    r"(?i:rmq_sys_).+|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|TBW102"
-    r"|.+_REPLY_TOPIC"
-)
+_SYSTEM_TOPICS = frozenset({SCHEDULE_TOPIC, CHECK_LIMIT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, AUTO_CREATE_TOPIC})
+_SYSTEM_TOPIC_PATTERN = re.compile(rf"(?i:{SYSTEM_TOPIC_PREFIX}).+|.+{REPLY_TOPIC_SUFFIX}")
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +68,7 @@ def is_legal_name(name: str) -> bool:
 
 def is_system_topic(name: str) -> bool:
     """Whether brokers keep the topic for themselves, RocketMQ's or ours. Retry and dead-letter topics are groups'."""
-    return _OF_BROKERS.fullmatch(name) is not None
+    return name in _SYSTEM_TOPICS or _SYSTEM_TOPIC_PATTERN.fullmatch(name) is not None
 
 
 def validate_topic_name(name: str) -> str:

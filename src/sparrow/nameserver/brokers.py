@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+from sparrow.model.protocol import MASTER_BROKER_ID
 from sparrow.wire.bodies import BrokerData, DataVersion
-
-MASTER_BROKER_ID = 0
 
 
 @dataclass(slots=True)

@@ -15,8 +15,6 @@ import msgspec
 
 from sparrow.model.errors import StorageError, TooLarge
 
-ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
-"""Topic to the queues that publishers of an ordered topic use, in order: `broker-a:4;broker-b:4`."""
 KV_BYTES_MAX = 8 << 20
 """Of all tables together, as they are written to the file."""
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable
 
 from sparrow.model.errors import BadRequest, ConnectionLost
+from sparrow.model.protocol import ORDER_TOPIC_NAMESPACE
 from sparrow.nameserver.context import NameServerContext
-from sparrow.nameserver.kv import ORDER_TOPIC_NAMESPACE
 from sparrow.nameserver.routes import RemovedBroker, is_same_version
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.bodies import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sparrow.model.protocol import ORDER_TOPIC_NAMESPACE
 from sparrow.nameserver.context import NameServerContext
-from sparrow.nameserver.kv import ORDER_TOPIC_NAMESPACE
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, InlineHandler, RequestContext, RequestHandler, encode_response
 from sparrow.wire import headers

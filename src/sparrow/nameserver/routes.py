@@ -14,12 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from sparrow.model.errors import BadRequest
-from sparrow.model.topic import PERM_READ, PERM_WRITE
-from sparrow.nameserver.brokers import MASTER_BROKER_ID, BrokerGroup, BrokerMember, BrokerTable
+from sparrow.model.protocol import BROKER_SYNC_TOPIC_PREFIX, MASTER_BROKER_ID, PERM_READ, PERM_WRITE
+from sparrow.nameserver.brokers import BrokerGroup, BrokerMember, BrokerTable
 from sparrow.wire.bodies import ClusterTable, DataVersion, QueueData, RouteData, TopicConfig, TopicTable, write
-
-BROKER_SYNC_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-"""Topics by which members of a group find each other: they must see the real numbers, not an acting master."""
 
 
 class RegistrationResult(NamedTuple):

@@ -4,7 +4,8 @@ import pytest
 
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import Message
-from sparrow.model.priority import PROPERTY_PRIORITY, Priority
+from sparrow.model.priority import Priority
+from sparrow.model.protocol import PROPERTY_PRIORITY
 
 
 @pytest.mark.parametrize("priority", ["high", Priority.HIGH])

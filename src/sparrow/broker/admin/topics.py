@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.broker.context import Broker
 from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
 from sparrow.broker.query.messages import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import LANES_SYS_FLAG
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_PRIORITY, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
-from sparrow.model.topic import PERM_PRIORITY, Topic, validate_topic_name
+from sparrow.model.topic import Topic, validate_topic_name
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.store.log import LogStore
 from sparrow.wire.bodies import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from sparrow.model.errors import UnknownGroup
+from sparrow.model.protocol import TOOLS_GROUP, TRANSACTION_GROUP
 from sparrow.model.topic import Group, validate_group_name
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Store
 from sparrow.wire.bodies import DataVersion
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 SYSTEM_GROUPS = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -19,7 +19,7 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 """Always there, though kept nowhere: tools consume in the name of the first."""
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import NotPermitted, UnknownTopic
-from sparrow.model.topic import PERM_INHERIT, PERM_READ, PERM_WRITE, Topic, validate_topic_name
+from sparrow.model.protocol import (
+    AUTO_CREATE_TOPIC,
+    CHECK_LIMIT_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    REPLY_TOPIC_SUFFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
+from sparrow.model.topic import Topic, validate_topic_name
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import Store
 from sparrow.wire.bodies import DataVersion
-
-AUTO_CREATE_TOPIC = "TBW102"
-RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX = "%RETRY%", "%DLQ%"
-HALF_TOPIC, OP_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_LIMIT_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC = "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 
 BROKER_ONLY_TOPICS = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_LIMIT_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}

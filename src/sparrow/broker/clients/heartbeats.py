@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import CLUSTERING
 from sparrow.broker.clients.subscriptions import build_filter
 from sparrow.broker.context import Broker
 from sparrow.model.errors import BadRequest, Refused
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.topic import Group
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler

@@ -13,14 +13,12 @@ from functools import lru_cache
 import msgspec
 
 from sparrow.broker.sql92 import InvalidSelector, Selector, compile_selector
+from sparrow.model.protocol import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.wire.bodies import SubscriptionData
 from sparrow.wire.codes import ResponseCode
 from sparrow.wire.error_codes import RemoteRefused
 from sparrow.wire.hashes import java_hash
 
-SUBSCRIBE_ALL = "*"
-EXPRESSION_TAG = "TAG"
-EXPRESSION_SQL92 = "SQL92"
 _KEPT_MAX = 4096
 _KEPT_CHARS_MAX = 1024
 """Longer expressions are read anew each time: what is kept must not grow with what somebody sends."""

@@ -18,10 +18,22 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC, RETRY_TOPIC_PREFIX, TIMER_TOPIC
-from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, Draft, StoredMessage
+from sparrow.model.message import Draft, StoredMessage
+from sparrow.model.protocol import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_REFERENCE,
+    PROPERTY_REFERENCE_POSITION,
+    PROPERTY_RESENT,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from sparrow.model.queue import Queue
 from sparrow.store.log.state.updates import STATE_QUEUE
 from sparrow.store.spi import ReadResult, Slice, Store
@@ -31,11 +43,6 @@ from sparrow.wire.properties import encode, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
-PROPERTY_REFERENCE = "__REF"
-"""The physical offset of the original. Senders may not say it."""
-PROPERTY_REFERENCE_POSITION = "__REF_AT"
-"""Queue id and queue offset of the original: a hint where to find many at once, and never trusted further."""
-PROPERTY_RETRY_TOPIC, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RESENT = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"
 
 HIDDEN_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, STATE_QUEUE.topic})
 """What no consumer was ever given: delivering it would deliver an uncommitted transaction, or a secret."""

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from sparrow.broker.catalog.groups import SYSTEM_GROUPS
-from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import BROADCASTING
 from sparrow.broker.clients.subscriptions import SubscriptionFilter
 from sparrow.broker.consume.references import make_reference
@@ -24,6 +23,7 @@ from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import Refused
 from sparrow.model.message import Draft
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, parse_priority, priority_of_queue
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.net.dispatcher import RequestContext, RequestHandler

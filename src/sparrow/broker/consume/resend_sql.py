@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX, TopicCatalog
+from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.clients.subscriptions import SubscriptionFilter
 from sparrow.broker.consume.references import make_reference
 from sparrow.broker.pop import receipt_handles
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Moved, Slice
 from sparrow.store.sql.drivers.database import LockConflict, SqlSession

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from random import randrange
 
-from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.broker.consume.references import HIDDEN_TOPICS, resolve_record
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    DLQ_TOPIC_PREFIX,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT_STORED,
+    RETRY_TOPIC_PREFIX,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
@@ -43,11 +50,11 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
             code=ResponseCode.SYSTEM_ERROR, remark=f"there is no message at {request.physical_offset}, or no longer"
         )
     draft = record.draft_from_record(raw)
-    words = {"WAIT": "false"}
+    words = {PROPERTY_WAIT_STORED: "false"}
     if property_value(draft.properties, b"RETRY_TOPIC") is None:
-        words["RETRY_TOPIC"] = message.topic
+        words[PROPERTY_RETRY_TOPIC] = message.topic
     if property_value(draft.properties, b"ORIGIN_MESSAGE_ID") is None:
-        words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
+        words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
     times_max = group.retries_max
     said_max = request.reconsume_times_max
     if said_max is not None and said_max >= 0 and call.command.version >= RETRY_LIMIT_SINCE_VERSION:
@@ -63,7 +70,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
         topic = await broker.topics.create_for_group(RETRY_TOPIC_PREFIX, group.name, group.retry_queues)
         # The group may have more queues by now than its topic has: nobody would read those.
         queue = Queue(topic.name, randrange(max(1, min(group.retry_queues, topic.read_queues))))
-        draft.properties = set_properties(draft.properties, {"DELAY": str(level)})
+        draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: str(level)})
         appended = await await_append(broker.delay.schedule_level(queue, draft, level))
     # The consumer will commit past it: from then on this copy is all there is.
     if (durable := broker.store.durable(appended.end)) is not None:
@@ -74,7 +81,7 @@ async def send_back(request: SendMessageBack, broker: Broker, call: RequestConte
 async def append_dead_letter(broker: Broker, group: Group, draft: Draft) -> AppendResult:
     """Put a message to the group's dead letters."""
     topic = await broker.topics.create_for_group(DLQ_TOPIC_PREFIX, group.name)
-    draft.properties = set_properties(draft.properties, {"DELAY": ""})
+    draft.properties = set_properties(draft.properties, {PROPERTY_DELAY_LEVEL: ""})
     return await await_append(broker.store.append_soon(Queue(topic.name, 0), (draft,)))
 
 

@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparrow.broker.catalog.topics import TIMER_TOPIC
 from sparrow.broker.delay.timer_wheel import Ints
-from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, ProtocolError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    PROPERTY_TIMER_CANCEL_KEY,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLLED_FROM,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from sparrow.model.queue import Queue, QueueBounds
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Moved, Slice
@@ -30,10 +36,6 @@ log = logging.getLogger(__name__)
 DELAY_QUEUES = (*(Queue(SCHEDULE_TOPIC, number) for number in range(len(DELAY_LEVELS_MS))), Queue(TIMER_TOPIC, 0))
 TIMER_QUEUE_INDEX = len(DELAY_QUEUES) - 1
 
-PROPERTY_TIMER_OUT_MS = "TIMER_OUT_MS"
-PROPERTY_TIMER_CANCEL_KEY = "TIMER_DEL_UNIQKEY"
-PROPERTY_TIMER_ROLLED_FROM = "TIMER_ROLLED_FROM"
-"""On a message that was written once more: the reference of the copy it replaces."""
 
 _PLACE_BITS = 56
 _PLACE_MASK = (1 << _PLACE_BITS) - 1

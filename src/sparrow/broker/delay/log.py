@@ -23,9 +23,6 @@ import numpy.typing as npt
 from sparrow.broker.delay import delay_topics
 from sparrow.broker.delay.delay_topics import (
     DELAY_QUEUES,
-    PROPERTY_TIMER_CANCEL_KEY,
-    PROPERTY_TIMER_OUT_MS,
-    PROPERTY_TIMER_ROLLED_FROM,
     TIMER_QUEUE_INDEX,
     is_due,
     parse_whole_number,
@@ -35,6 +32,14 @@ from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_CANCEL_KEY,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_TIMER_ROLLED_FROM,
+)
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
@@ -126,7 +131,7 @@ class LogDelayScheduler:
     def _put(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
-        words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
+        words = {**ours, PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), **more}
         draft.properties = set_properties(draft.properties, words)
         return self._store.append_nowait(DELAY_QUEUES[source], (draft,))
 
@@ -369,7 +374,7 @@ class LogDelayScheduler:
         times = (parse_whole_number(property_value(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
         words = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
-            "TIMER_ROLL_TIMES": str(times),
+            PROPERTY_TIMER_ROLL_TIMES: str(times),
             PROPERTY_TIMER_ROLLED_FROM: str(reference),
         }
         self._keep_mark_below(due_ms)

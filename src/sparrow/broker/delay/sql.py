@@ -13,20 +13,20 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
-from sparrow.broker.delay.delay_topics import (
-    DELAY_QUEUES,
-    PROPERTY_TIMER_CANCEL_KEY,
-    PROPERTY_TIMER_OUT_MS,
-    PROPERTY_TIMER_ROLLED_FROM,
-    TIMER_QUEUE_INDEX,
-    is_due,
-)
+from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX, is_due
 from sparrow.broker.delay.log import LogDelayScheduler
 from sparrow.broker.produce.dedup_sql import claim_send, deferred_send_key
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.errors import IllegalMessage, SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_CANCEL_KEY,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLLED_FROM,
+    RETRY_TOPIC_PREFIX,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult
 from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
@@ -72,7 +72,7 @@ class SqlDelayScheduler:
         self._store.catalog.lane(queue)
         # What only we may say is taken out, whoever said it.
         ours = {PROPERTY_TIMER_OUT_MS: "", PROPERTY_TIMER_CANCEL_KEY: "", PROPERTY_TIMER_ROLLED_FROM: ""}
-        words = {**ours, "REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), **more}
+        words = {**ours, PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), **more}
         draft.properties = set_properties(draft.properties, words)
         return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 

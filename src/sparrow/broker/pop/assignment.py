@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.broker.clients.registry import BROADCASTING
 from sparrow.broker.context import Broker
 from sparrow.model.errors import NotPermitted, Refused, SparrowError
-from sparrow.model.topic import PERM_READ
+from sparrow.model.protocol import PERM_READ, RETRY_TOPIC_PREFIX
 from sparrow.net.address import parse_addresses
 from sparrow.net.channel import connect
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler

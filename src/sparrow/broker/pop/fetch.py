@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from random import randrange
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.broker.consume.filtering import apply_selector, messages_to_examine
 from sparrow.broker.consume.references import may_contain_references, may_hold_references, resolve_references
 from sparrow.broker.context import Broker
@@ -22,6 +21,7 @@ from sparrow.broker.pop.response import REVIVE_QUEUE, PopResponse
 from sparrow.broker.pop.state.in_flight import InFlightBatch
 from sparrow.broker.produce.lanes import STRICT_PRIORITY, has_lanes
 from sparrow.model.priority import Priority, priority_of_queue, read_queue_id, write_queue_id
+from sparrow.model.protocol import PROPERTY_POP_CHECKPOINT, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.store.spi import AtEnd, Moved, ReadLimits, ReadResult, Slice
 from sparrow.wire import record
@@ -226,10 +226,10 @@ class PopFetcher:
         request = response.request
         messages = [record.decode(raw, verify_crc=False, expand=False) for raw in found.records()]
         # Names of groups and topics may be put together to the same name in two ways: others' retries are passed over.
-        ours = [each for each in messages if each.properties.get("RETRY_TOPIC", request.topic) == request.topic]
+        ours = [each for each in messages if each.properties.get(PROPERTY_RETRY_TOPIC, request.topic) == request.topic]
         for message in ours:
             message.topic = request.topic
-            message.properties["POP_CK"] = receipt_handles.format_handle(
+            message.properties[PROPERTY_POP_CHECKPOINT] = receipt_handles.format_handle(
                 start=ours[0].queue_offset,
                 pop_ms=response.now_ms,
                 invisible_ms=request.invisible_ms,

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from hashlib import md5
 from typing import NamedTuple
 
-from sparrow.broker.catalog.topics import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import BadRequest
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.topic import TOPIC_NAME_CHARS_MAX
 
 FIFO_REVIVE_QUEUE = 999

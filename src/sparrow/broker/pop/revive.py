@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from sparrow.broker.catalog.groups import GroupCatalog
-from sparrow.broker.catalog.topics import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, TopicCatalog
+from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.consume.long_poll import LongPollTable
 from sparrow.broker.consume.references import may_hold_references, resolve_record
 from sparrow.broker.pop.receipt_handles import pop_retry_topic
@@ -20,6 +20,13 @@ from sparrow.broker.pop.state.log import LogPopState
 from sparrow.broker.pop.state.spi import PopState
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    DLQ_TOPIC_PREFIX,
+    PROPERTY_FIRST_POP_MS,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    RETRY_TOPIC_PREFIX,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic
 from sparrow.store.spi import BrokerStore, PendingAppend, Slice, await_append
@@ -175,12 +182,12 @@ class Reviver:
         said = draft.properties
         words: dict[str, str] = {}
         if property_value(said, b"RETRY_TOPIC") is None:
-            words["RETRY_TOPIC"] = lot.queue.topic
+            words[PROPERTY_RETRY_TOPIC] = lot.queue.topic
         if property_value(said, b"1ST_POP_TIME") is None:
-            words["1ST_POP_TIME"] = str(lot.pop_ms)
+            words[PROPERTY_FIRST_POP_MS] = str(lot.pop_ms)
         if property_value(said, b"ORIGIN_MESSAGE_ID") is None:
             message = record.decode(raw, verify_crc=False, expand=False)
-            words["ORIGIN_MESSAGE_ID"] = format_offset_id(message.store_host, message.physical_offset)
+            words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
         return set_properties(said, words)
 
     async def _records(self, lot: InFlightBatch) -> dict[int, memoryview]:

@@ -15,10 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sparrow.broker.catalog.topics import HALF_TOPIC, TIMER_TOPIC
-from sparrow.model.delay_levels import SCHEDULE_TOPIC
 from sparrow.model.errors import IllegalMessage
-from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
+from sparrow.model.protocol import HALF_TOPIC, PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, SCHEDULE_TOPIC, TIMER_TOPIC
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.store.spi import AppendResult, Store
 from sparrow.wire import record

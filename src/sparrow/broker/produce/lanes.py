@@ -20,13 +20,13 @@ from sparrow.model.errors import IllegalMessage, Refused
 from sparrow.model.priority import (
     LANE_COUNT,
     LANES_SYS_FLAG,
-    PROPERTY_PRIORITY,
     Priority,
     parse_priority,
     priority_of_queue,
     read_queue_id,
     write_queue_id,
 )
+from sparrow.model.protocol import PROPERTY_PRIORITY
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import batch

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
-from sparrow.broker.consume.references import PROPERTY_REFERENCE
 from sparrow.broker.produce.lanes import has_lanes
 from sparrow.broker.produce.send import broker_only_topic
 from sparrow.model.errors import IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge, UnknownTopic
-from sparrow.model.priority import PROPERTY_PRIORITY, Priority, parse_priority, read_queue_id
+from sparrow.model.priority import Priority, parse_priority, read_queue_id
+from sparrow.model.protocol import PROPERTY_PRIORITY, PROPERTY_REFERENCE
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.wire import columns

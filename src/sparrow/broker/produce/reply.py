@@ -14,6 +14,7 @@ from sparrow.broker.context import Broker
 from sparrow.broker.produce.send import broker_only_topic, choose_queue
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import PROPERTY_CLUSTER
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
 from sparrow.wire.codes import RequestCode, ResponseCode
@@ -35,7 +36,7 @@ async def handle_reply(request: SendMessage, broker: Broker, call: RequestContex
     failure = await _push(request, properties, broker, call)
     draft = Draft(
         body=bytes(call.command.body),
-        properties=set_properties(strip_references(properties), {"CLUSTER": broker.settings.cluster}),
+        properties=set_properties(strip_references(properties), {PROPERTY_CLUSTER: broker.settings.cluster}),
         flag=request.flag,
         sys_flag=request.sys_flag,
         born_ms=request.born_ms,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from random import randrange
 from struct import Struct
 
-from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS, RETRY_TOPIC_PREFIX, TIMER_TOPIC
+from sparrow.broker.catalog.topics import BROKER_ONLY_TOPICS
 from sparrow.broker.consume import retry
 from sparrow.broker.consume.references import strip_references
 from sparrow.broker.context import Broker
@@ -18,6 +18,19 @@ from sparrow.broker.produce.dedup import ProducerSequence, SendDeduplicator, pro
 from sparrow.broker.produce.lanes import has_lanes, lane_queue, lane_queue_for_batch
 from sparrow.model.errors import FlushTimeout, IllegalMessage, NotPermitted, ProtocolError, Refused, TooLarge
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    DEFAULT_REGION,
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_POP_CHECKPOINT,
+    PROPERTY_PRODUCER_ID,
+    PROPERTY_REGION,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_WAIT_STORED,
+    RETRY_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.channel import Channel
@@ -33,7 +46,6 @@ from sparrow.wire.message_ids import UniqueIdGenerator, offset_id_prefix
 from sparrow.wire.properties import encode, has_property, property_value, set_properties
 from sparrow.wire.record import HIDDEN_FLAG, pack_host
 
-_REGION = "DefaultRegion"
 _MANY = 400
 """Messages in a batch from which on columns are quicker than objects."""
 _TIMES = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
@@ -65,7 +77,11 @@ class SendHandler:
         self._id_prefix_bytes = self._id_prefix.encode()
         self._unique_ids = UniqueIdGenerator(host.ip, host.port, id(self), broker.now_ms)
         # Replies need the cluster; consumers of 5.x trace nothing of a message that does not say its region.
-        stamp = {"CLUSTER": broker.settings.cluster, "MSG_REGION": _REGION, "TRACE_ON": "true"}
+        stamp = {
+            PROPERTY_CLUSTER: broker.settings.cluster,
+            PROPERTY_REGION: DEFAULT_REGION,
+            PROPERTY_TRACE_SWITCH: "true",
+        }
         self._stamp = encode(stamp)
         self._store_host_bytes = len(pack_host(host))
         self._message_bytes_max = broker.store.message_bytes_max
@@ -101,7 +117,7 @@ class SendHandler:
         is_retry = topic.name.startswith(RETRY_TOPIC_PREFIX)  # a copy of what was sent once, not a repeat of it
         if is_retry and self._is_worn_out(request, topic):
             return self._bury(request, command, channel, queue, draft)
-        repeats = self._deduplicator if "__PID" in words and not is_retry else None
+        repeats = self._deduplicator if PROPERTY_PRODUCER_ID in words and not is_retry else None
         if repeats is not None and (ticket := producer_sequence_of(draft.properties)) is not None:
             if repeats.known(ticket) is None and repeats.must_search_index:
                 return self._send_once(request, command, channel, queue, draft, ticket)
@@ -160,7 +176,12 @@ class SendHandler:
     def _place(self, request: SendMessage, queue: Queue, draft: Draft) -> PendingAppend:
         """Store a message where it belongs for now: in its queue, or where it waits for its time or its producer."""
         words = request.properties
-        if not ("DELAY" in words or "TIMER_D" in words or "TRAN_MSG" in words or request.sys_flag & HIDDEN_FLAG):
+        if not (
+            PROPERTY_DELAY_LEVEL in words
+            or "TIMER_D" in words
+            or PROPERTY_TRANSACTION_PREPARED in words
+            or request.sys_flag & HIDDEN_FLAG
+        ):
             return self._store.append_soon(queue, (draft,))
         properties = draft.properties
         level = _number(properties, b"DELAY") or 0
@@ -208,7 +229,7 @@ class SendHandler:
         if b"\x02CLUSTER\x01" not in properties and not properties.startswith(b"CLUSTER\x01"):
             properties += self._stamp
         if b"POP_CK\x01" in properties:  # a handle is the broker's to give
-            properties = set_properties(properties, {"POP_CK": ""})
+            properties = set_properties(properties, {PROPERTY_POP_CHECKPOINT: ""})
         properties = strip_references(properties)
         return Draft(
             body=command.body,
@@ -293,7 +314,7 @@ class SendHandler:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
         self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
         durable = self._store.durable(appended.end)
-        if durable is None or ("WAIT" in request.properties and _wants_no_wait(request)):
+        if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
             return self._sent(command, queue, appended, properties)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
@@ -348,7 +369,7 @@ class SendHandler:
         due_ms = _number(properties, b"TIMER_OUT_MS") if properties and appended.queue.topic == TIMER_TOPIC else None
         if due_ms is not None:
             handle = self._broker.delay.recall_handle(queue.topic, self._broker.name, due_ms, unique or "")
-        header = SendMessageResponse(ids, queue.id, appended.offset, unique, _REGION, True, recall_handle=handle)
+        header = SendMessageResponse(ids, queue.id, appended.offset, unique, DEFAULT_REGION, True, recall_handle=handle)
         return encode_response(command, HandlerResponse(header, code=code, remark=remark))
 
     def _sent_one(

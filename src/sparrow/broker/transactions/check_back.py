@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from sparrow.broker.clients.registry import ClientRegistry, OnlineClient
 from sparrow.broker.delay.delay_topics import parse_whole_number
-from sparrow.broker.transactions.half_messages import PROPERTY_CHECK_TIMES
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrow.net.channel import Channel
 from sparrow.wire import record
 from sparrow.wire.codes import RequestCode
@@ -22,14 +27,14 @@ class TransactionCheckBack:
 
     def ask(self, message: StoredMessage, *, half_offset: int, checks: int) -> None:
         """Send the question, if there is anybody to ask; the answer ends the transaction like any other."""
-        member = self._producer(message.properties.get("PGROUP", ""))
+        member = self._producer(message.properties.get(PROPERTY_PRODUCER_GROUP, ""))
         if member is None:
             return  # the next look may find somebody
         offset_id = format_offset_id(message.store_host, message.physical_offset)
         unique = message.unique_key
         # The client must see the message as it was meant, not where it lies.
-        message.topic = message.properties.get("REAL_TOPIC", message.topic)
-        message.queue_id = parse_whole_number(message.properties.get("REAL_QID")) or 0
+        message.topic = message.properties.get(PROPERTY_REAL_TOPIC, message.topic)
+        message.queue_id = parse_whole_number(message.properties.get(PROPERTY_REAL_QUEUE_ID)) or 0
         message.properties[PROPERTY_CHECK_TIMES] = str(checks)
         header = CheckTransaction(
             half_queue_offset=half_offset,

@@ -6,14 +6,13 @@ from struct import Struct
 
 import msgspec
 
-from sparrow.broker.catalog.topics import HALF_TOPIC, OP_TOPIC
 from sparrow.broker.delay.delay_topics import parse_whole_number
+from sparrow.model.protocol import HALF_TOPIC, OP_TOPIC, PROPERTY_CHECK_TIMES
 from sparrow.model.queue import Queue
 from sparrow.wire import record
 from sparrow.wire.properties import property_value
 
 HALF_QUEUE, OP_QUEUE = Queue(HALF_TOPIC, 0), Queue(OP_TOPIC, 0)
-PROPERTY_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 PROPERTY_CHECK_IMMUNITY_S = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
 FINISHED_TAG, CHECKED_TAG = b"TAGS\x01d\x02", b"TAGS\x01c\x02"
 """Bodies: half offsets, as in RocketMQ, and `offset:times asked`; parted by commas. RocketMQ passes over the latter."""

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from sparrow.broker.catalog.topics import CHECK_LIMIT_TOPIC, TopicCatalog
+from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.delay.delay_topics import copy_records, parse_whole_number
 from sparrow.broker.transactions.check_back import TransactionCheckBack
@@ -23,7 +23,6 @@ from sparrow.broker.transactions.half_messages import (
     FINISHED_TAG,
     HALF_QUEUE,
     OP_QUEUE,
-    PROPERTY_CHECK_TIMES,
     HalfMessage,
     apply_op_record,
     half_message_of,
@@ -31,6 +30,13 @@ from sparrow.broker.transactions.half_messages import (
 )
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    CHECK_LIMIT_TOPIC,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    TRANSACTION_GROUP,
+)
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.settings import BrokerSettings
@@ -44,8 +50,6 @@ from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, 
 log = logging.getLogger(__name__)
 
 HALF_MARK, OP_MARK = "transactions.half", "transactions.op"
-ROCKETMQ_TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""In whose name RocketMQ reads both topics; where it stopped, we begin."""
 _LOADED_AT_ONCE = 4096
 _LOOKED_AT_ONCE = 200
 _NAMED_AT_ONCE = 20_000
@@ -92,7 +96,7 @@ class LogTransactionCoordinator:
 
     def append_half(self, queue: Queue, draft: Draft) -> AppendResult:
         """Store a message that only its producer's word will deliver."""
-        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
+        words = {PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = set_properties(draft.properties, words)
         draft.sys_flag &= ~TRANSACTION_TYPE_MASK
         appended = self._store.append_nowait(HALF_QUEUE, (draft,))
@@ -196,7 +200,7 @@ class LogTransactionCoordinator:
 
     async def _begin(self, mark: str, queue: Queue) -> int:
         said = await self._store.mark(mark)
-        return said if said is not None else await self._store.committed(ROCKETMQ_TRANSACTION_GROUP, queue) or 0
+        return said if said is not None else await self._store.committed(TRANSACTION_GROUP, queue) or 0
 
     async def _take_back(self, offset: int) -> None:
         """A half that was unfinished already when the rest was last summed up."""

@@ -15,11 +15,12 @@ from sparrow.broker.clients.registry import ClientRegistry
 from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
-from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S, PROPERTY_CHECK_TIMES
+from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
 from sparrow.broker.transactions.log import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import PROPERTY_CHECK_TIMES, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
@@ -61,7 +62,7 @@ class SqlTransactionCoordinator:
     def append_half(self, queue: Queue, draft: Draft) -> asyncio.Future[AppendResult]:
         """Store a message that only its producer's word will deliver."""
         self._store.catalog.lane(queue)
-        words = {"REAL_TOPIC": queue.topic, "REAL_QID": str(queue.id), PROPERTY_CHECK_TIMES: ""}
+        words = {PROPERTY_REAL_TOPIC: queue.topic, PROPERTY_REAL_QUEUE_ID: str(queue.id), PROPERTY_CHECK_TIMES: ""}
         draft.properties = set_properties(draft.properties, words)
         draft.sys_flag &= ~TRANSACTION_TYPE_MASK
         return asyncio.ensure_future(self._stored(queue, draft))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparrow.cli.bus.location import bus_extra_required, open_bus
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY
 
 if TYPE_CHECKING:
     from sparrow.bus import EventBus
@@ -154,8 +155,6 @@ class BulkTransport:
 def _columns(messages: Sequence[Message]) -> Any:
     import pyarrow as pa
 
-    from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
-    from sparrow.model.message import PROPERTY_KEYS
     from sparrow.spark.jobs.outbox import PROPERTIES
 
     said = [message.properties for message in messages]

@@ -17,8 +17,6 @@ from sparrow import clock
 from sparrow.client import retry, trace_records
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.trace_records import (
-    DEFAULT_REGION,
-    TRACE_TOPIC,
     ConsumeEndTrace,
     ConsumeReturnType,
     ConsumeStartTrace,
@@ -27,7 +25,20 @@ from sparrow.client.trace_records import (
     TraceRecord,
     TransactionEndTrace,
 )
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, Message, StoredMessage
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import (
+    DEFAULT_REGION,
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_REGION,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    TRACE_TOPIC,
+)
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.topic import GROUP_NAME_CHARS_MAX
 
@@ -145,7 +156,7 @@ class Tracer:
             messages = [
                 message
                 for message in (given if isinstance(given, list) else (given,))
-                if message.properties.get("TRACE_ON") != "false"
+                if message.properties.get(PROPERTY_TRACE_SWITCH) != "false"
             ]
             request_id = uuid4().hex.upper()
             self._consume_begun(request_id, messages)
@@ -169,7 +180,7 @@ class Tracer:
             self._note(
                 ConsumeStartTrace(
                     time_ms=clock.now_ms(),
-                    region=message.properties.get("MSG_REGION", DEFAULT_REGION),
+                    region=message.properties.get(PROPERTY_REGION, DEFAULT_REGION),
                     group=self._group,
                     request_id=request_id,
                     message_id=message.unique_key or "",
@@ -244,7 +255,10 @@ class Tracer:
 
 def _kind_of(message: Message) -> TracedMessageType:
     words = message.properties
-    if words.get("TRAN_MSG") == "true":
+    if words.get(PROPERTY_TRANSACTION_PREPARED) == "true":
         return TracedMessageType.HALF
-    is_delayed = any(name in words for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"))
+    is_delayed = any(
+        name in words
+        for name in (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_S)
+    )
     return TracedMessageType.DELAYED if is_delayed else TracedMessageType.NORMAL

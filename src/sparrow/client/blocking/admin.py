@@ -15,9 +15,10 @@ from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import PERM_READ, PERM_WRITE
 from sparrow.model.queue import QueueBounds
 from sparrow.model.token import Credentials, TokenKind
-from sparrow.model.topic import PERM_READ, PERM_WRITE, Group
+from sparrow.model.topic import Group
 from sparrow.wire.bodies import ConsumeDirectlyResult, QueueRef
 from sparrow.wire.signing import TokenDescription
 

@@ -19,10 +19,10 @@ from sparrow.client.allocation import AllocationStrategy, averagely
 from sparrow.client.blocking.blocking_client import BlockingClient
 from sparrow.client.blocking.fetch_buffer import FetchBuffer
 from sparrow.client.priority_lanes import STARVATION_MS
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.errors import Closed
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.token import Credentials
 from sparrow.wire.bodies import QueueRef
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from sparrow.client import aio
 from sparrow.client.aio.consume.pop_consumer import POP_COUNT_MAX, PopReceipt
 from sparrow.client.blocking.blocking_client import BlockingClient
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
+from sparrow.model.protocol import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.token import Credentials
 
 

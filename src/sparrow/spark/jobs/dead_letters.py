@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
-from sparrow.client.retry import DELIVERY_STATE_PROPERTIES, DLQ_TOPIC_PREFIX, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
+from sparrow.client.retry import DELIVERY_STATE_PROPERTIES
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import (
+    DLQ_TOPIC_PREFIX,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    RETRY_TOPIC_PREFIX,
+)
 from sparrow.spark.jobs.forward import (
     columns_in_sql,
     extract_property,
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
 
 CAUSE_PROPERTIES = ("sp-error", "cap-exception", "ERROR", "EXCEPTION", "error", "exception")
 """Properties that may say why a message died. RocketMQ has none of its own: consumers add what they like."""
-_ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", "REAL_TOPIC")
+_ORIGINS = (PROPERTY_RETRY_TOPIC, "DLQ_ORIGIN_TOPIC", PROPERTY_REAL_TOPIC)
 """Properties that say which topic a dead letter was sent to; the first that does counts. The second is Apache's."""
 _CAUSE_CHARS = 200
 SAMPLE_IDS_MAX = 5

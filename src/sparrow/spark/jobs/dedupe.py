@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.archive import PARTITION_COLUMNS, read_archive
 from sparrow.spark.jobs.forward import (
     FORWARDED_COLUMNS,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.jobs.copy.message_copy import COPIED_COLUMNS
 from sparrow.spark.runtime.progress import (
     JobProgress,

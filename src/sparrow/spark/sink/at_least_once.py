@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 from sparrow.client.aio.produce.producer import Producer
 from sparrow.client.aio.produce.sender import Sender, SendPayload
 from sparrow.client.aio.produce.table_sender import BATCH_BYTES_MAX
-from sparrow.client.delayed_delivery import PROPERTY_TIMER_DELIVER_MS
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, Message
-from sparrow.model.priority import PROPERTY_PRIORITY
+from sparrow.model.message import Message
+from sparrow.model.protocol import (
+    PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+)
 from sparrow.spark.sink.commit_messages import StagedRows
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.ordered_sends import OrderedSends
@@ -126,19 +132,19 @@ def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
     if rows.deliver_ms is not None:
         found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
     for row, name, value in rows.entries(
-        _TRANSACTION, PROPERTY_TIMER_DELIVER_MS, *DELAY_PROPERTIES, *((PROPERTY_PRIORITY,) if in_lanes else ())
+        PROPERTY_TRANSACTION_PREPARED,
+        PROPERTY_TIMER_DELIVER_MS,
+        *DELAY_PROPERTIES,
+        *((PROPERTY_PRIORITY,) if in_lanes else ()),
     ):
         if value not in UNSET_VALUES:
-            if name == _TRANSACTION:
+            if name == PROPERTY_TRANSACTION_PREPARED:
                 raise Refused(
-                    f"row {rows.number_of(row)} of its partition has the property {_TRANSACTION}, so a broker would "
+                    f"row {rows.number_of(row)} of its partition has the property {name}, so a broker would "
                     f"wait for the end of its transaction: leave it out, or set delivery=exactlyOnce"
                 )
             found[row] = True
     return found
-
-
-_TRANSACTION = "TRAN_MSG"
 
 
 def to_messages(rows: MessageRows, topic: str) -> list[Message]:

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.sink.options import DeliveryGuarantee, SinkOptions
 from sparrow.wire.columns.layout import reinterpret
 from sparrow.wire.columns.properties import PROPERTY_MAP_TYPE

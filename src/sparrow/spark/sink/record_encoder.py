@@ -13,9 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparrow.client.delayed_delivery import PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_DELAY_LEVEL
+from sparrow.model.protocol import (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+)
 from sparrow.model.queue import Queue
 from sparrow.spark.sink.message_columns import MessageRows
 from sparrow.spark.sink.options import SinkOptions
@@ -187,7 +191,7 @@ def refuse_delayed(rows: MessageRows, options: SinkOptions, now_ms: int) -> None
             )
 
 
-DELAY_PROPERTIES = (PROPERTY_DELAY_LEVEL, "TIMER_DELAY_SEC", PROPERTY_TIMER_DELAY_MS)
+DELAY_PROPERTIES = (PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELAY_MS)
 UNSET_VALUES = ("", "0", "false")
 """Values by which a property asks for nothing."""
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.client.aio.admin.queue_bounds import SizedQueueBounds, fetch_queue_bounds
 from sparrow.client.aio.consume.offset_store import BrokerOffsetStore
-from sparrow.client.retry import RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, UnknownTopic
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, is_system_topic
 from sparrow.spark.client_pool import CLIENT_POOL, PooledClient

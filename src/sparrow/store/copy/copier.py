@@ -16,7 +16,8 @@ from hashlib import sha256
 import msgspec
 
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, Draft
+from sparrow.model.message import Draft
+from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.model.queue import Queue
 from sparrow.store.copy.plan import CopyPlan, TopicCopy, create_target_topic, plan_copy
 from sparrow.store.copy.references import ReferenceResolver

@@ -13,8 +13,9 @@ import msgspec
 
 from sparrow.model.errors import IllegalName, Refused, UnknownTopic
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
+from sparrow.model.protocol import PERM_INHERIT
 from sparrow.model.queue import Queue
-from sparrow.model.topic import PERM_INHERIT, Topic, is_system_topic
+from sparrow.model.topic import Topic, is_system_topic
 from sparrow.store.spi import Store
 
 _MADE_BY_ROCKETMQ = frozenset({"BenchmarkTest", "DefaultHeartBeatSyncerTopic"})

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparrow.model.errors import Refused
-from sparrow.model.message import PROPERTY_UNIQUE_KEY, Draft
+from sparrow.model.message import Draft
+from sparrow.model.protocol import (
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_REFERENCE,
+    PROPERTY_RESENT,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_UNIQUE_KEY,
+    RETRY_TOPIC_PREFIX,
+)
 from sparrow.store.spi import Store
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import property_value, set_properties
 
-_RETRY_PREFIX = "%RETRY%"
-_REFERENCE, _OWN_TOPIC, _FIRST_ID, _RESENT = "__REF", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RESENT"
-_MARK = _REFERENCE.encode() + b"\x01"
+_MARK = PROPERTY_REFERENCE.encode() + b"\x01"
 _NOWHERE = str(1 << 62)
 """No record of any store lies there."""
 
@@ -32,13 +38,16 @@ class ReferenceResolver:
 
     async def draft(self, raw: bytes | memoryview, topic: str) -> Draft:
         made = record.draft_from_record(raw)
-        if not topic.startswith(_RETRY_PREFIX):
+        if not topic.startswith(RETRY_TOPIC_PREFIX):
             return made
-        if _MARK in made.properties and (place := property_value(made.properties, _REFERENCE.encode())) is not None:
+        if (
+            _MARK in made.properties
+            and (place := property_value(made.properties, PROPERTY_REFERENCE.encode())) is not None
+        ):
             made = await self._resolved(made, int(place) if place.isdecimal() else -1)
-        own_topic = property_value(made.properties, _OWN_TOPIC.encode())
+        own_topic = property_value(made.properties, PROPERTY_RETRY_TOPIC.encode())
         if own_topic in self._renamed:
-            made.properties = set_properties(made.properties, {_OWN_TOPIC: self._renamed[own_topic]})
+            made.properties = set_properties(made.properties, {PROPERTY_RETRY_TOPIC: self._renamed[own_topic]})
         return made
 
     async def _resolved(self, reference: Draft, place: int) -> Draft:
@@ -47,19 +56,19 @@ class ReferenceResolver:
         if (
             original is None
             or message is None
-            or message.topic != property_value(reference.properties, _OWN_TOPIC.encode())
+            or message.topic != property_value(reference.properties, PROPERTY_RETRY_TOPIC.encode())
             or message.unique_key != property_value(reference.properties, PROPERTY_UNIQUE_KEY.encode())
         ):
             # It keeps its place in the queue; readers pass over it as they did before.
             self._gone += 1
-            reference.properties = set_properties(reference.properties, {_REFERENCE: _NOWHERE})
+            reference.properties = set_properties(reference.properties, {PROPERTY_REFERENCE: _NOWHERE})
             return reference
         self._made += 1
         whole = record.draft_from_record(original)
         whole.reconsume_times = reference.reconsume_times
-        words = {_OWN_TOPIC: message.topic, _RESENT: "true"}
-        if _FIRST_ID not in message.properties:
-            words[_FIRST_ID] = format_offset_id(message.store_host, message.physical_offset)
+        words = {PROPERTY_RETRY_TOPIC: message.topic, PROPERTY_RESENT: "true"}
+        if PROPERTY_ORIGIN_MESSAGE_ID not in message.properties:
+            words[PROPERTY_ORIGIN_MESSAGE_ID] = format_offset_id(message.store_host, message.physical_offset)
         try:
             whole.properties = set_properties(whole.properties, words)
         except Refused:  # no room for what we have to say about it: the message itself is more important

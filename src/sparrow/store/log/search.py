@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, StoredMessage
+from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
 from sparrow.model.queue import QueueOffset
 from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sparrow.model.errors import CorruptRecord
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Draft
+from sparrow.model.message import Draft
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY
 from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in

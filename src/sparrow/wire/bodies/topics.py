@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sparrow.model.topic import PERM_READ, PERM_WRITE, Group, Topic
+from sparrow.model.protocol import PERM_READ, PERM_WRITE
+from sparrow.model.topic import Group, Topic
 from sparrow.wire.bodies.codec import Body, DataVersion
 
 

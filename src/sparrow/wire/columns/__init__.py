@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire.columns.encoder import EncodedRecords, body_crcs, encode
 from sparrow.wire.columns.hashes import java_hashes
 from sparrow.wire.columns.layout import (

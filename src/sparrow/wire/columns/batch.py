@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire import batch as object_codec
 from sparrow.wire.batch import BATCH_MESSAGE_BYTES_MIN
 from sparrow.wire.columns.encoder import (

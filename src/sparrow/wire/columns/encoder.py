@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.model.topic import TOPIC_NAME_CHARS_MAX
 from sparrow.wire.checksum import crc32
 from sparrow.wire.columns.layout import (

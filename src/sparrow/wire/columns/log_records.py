@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparrow.model.errors import ProtocolError, Refused
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY
 from sparrow.wire.checksum import body_crc
 from sparrow.wire.columns.encoder import body_crcs
 from sparrow.wire.columns.hashes import concat_hashes, hashes_and_units, java_hashes

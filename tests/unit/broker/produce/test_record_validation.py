@@ -9,8 +9,9 @@ from tests.support.portions import portion
 from sparrow.broker.produce.record_validation import IncomingRecords, check_destinations, validate_records
 from sparrow.model.errors import IllegalMessage, NotPermitted, Refused, TooLarge, UnknownTopic
 from sparrow.model.priority import LANES_SYS_FLAG
+from sparrow.model.protocol import PERM_READ
 from sparrow.model.queue import Queue
-from sparrow.model.topic import PERM_READ, Topic
+from sparrow.model.topic import Topic
 from sparrow.wire import columns, record
 from sparrow.wire.queue_batches import QueueBatch
 

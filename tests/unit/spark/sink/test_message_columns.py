@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.spark.sink.message_columns import (
     KAFKA_HEADERS_TYPE,
     MESSAGE_COLUMNS,

@@ -9,8 +9,6 @@ import msgspec
 
 from sparrow.model.message import Draft
 
-REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
-
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
     pass

@@ -18,7 +18,6 @@ from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.pop.state.fifo import FifoBatch, FifoTable
 from sparrow.broker.pop.state.in_flight import IN_FLIGHT_BATCHES_MAX, InFlightBatch, InFlightTable
 from sparrow.broker.pop.state.journal import (
-    REVIVE_TOPIC_PREFIX,
     BatchesSettled,
     BatchPopped,
     FifoChanged,
@@ -29,6 +28,7 @@ from sparrow.broker.pop.state.journal import (
     unpack_mask,
 )
 from sparrow.model.errors import SparrowError
+from sparrow.model.protocol import REVIVE_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import Slice

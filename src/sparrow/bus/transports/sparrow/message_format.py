@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from sparrow.bus.codec.document import DOCUMENT_VERSION_DEFAULT, decode_document, encode_document
 from sparrow.bus.transports.spi import BrokerDelivery, Envelope, HeaderBuilder, with_foreign_headers
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY
 from sparrow.model.errors import IllegalMessage, IllegalName
-from sparrow.model.message import PROPERTY_KEYS, PROPERTY_UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_KEYS, PROPERTY_SHARDING_KEY, PROPERTY_UNIQUE_KEY
 from sparrow.model.topic import validate_group_name, validate_topic_name
 from sparrow.wire.message_ids import format_offset_id
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX, VALUE_SEPARATOR

@@ -20,17 +20,23 @@ import msgspec
 from sparrow.client.aio.admin.dead_letters import dead_letter_filter, read_dead_letters, redrive_dead_letters
 from sparrow.client.aio.admin.message_query import query_by_key, query_by_unique_key, view_by_offset_id
 from sparrow.client.aio.admin.resend import ResendResult, make_resend_request, resend_messages
-from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSession
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.rebalance import StartPosition
-from sparrow.client.retry import DLQ_TOPIC_PREFIX
-from sparrow.client.subscription import SUBSCRIBE_ALL
-from sparrow.client.topic_route import MASTER_BROKER_ID, TopicRoute
+from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import Refused, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority
+from sparrow.model.protocol import (
+    AUTO_CREATE_TOPIC,
+    DLQ_TOPIC_PREFIX,
+    MASTER_BROKER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    SUBSCRIBE_ALL,
+)
 from sparrow.model.queue import QueueBounds, QueueOffset
 from sparrow.model.token import Credentials, TokenKind
-from sparrow.model.topic import PERM_READ, PERM_WRITE, Group, validate_group_name, validate_topic_name
+from sparrow.model.topic import Group, validate_group_name, validate_topic_name
 from sparrow.net.address import Address
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import ClusterTable, ConsumeDirectlyResult, QueueRef

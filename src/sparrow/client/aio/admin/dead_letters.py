@@ -9,15 +9,11 @@ from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullStatus, pull
 from sparrow.client.aio.produce.producer import Producer
-from sparrow.client.retry import (
-    DLQ_TOPIC_PREFIX,
-    PROPERTY_ORIGIN_MESSAGE_ID,
-    PROPERTY_RETRY_TOPIC,
-    make_redriven_message,
-)
+from sparrow.client.retry import make_redriven_message
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import Refused, UnknownTopic
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_RETRY_TOPIC
 from sparrow.wire import record
 from sparrow.wire.message_ids import format_offset_id
 

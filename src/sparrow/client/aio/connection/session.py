@@ -17,6 +17,7 @@ from sparrow.client.identity import local_ip, make_client_id, make_unique_ids
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import ConnectionLost, SettingsError, SparrowError, Unavailable, UnknownTopic
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import AUTO_CREATE_TOPIC
 from sparrow.model.token import Credentials
 from sparrow.net.address import Address, parse_addresses
 from sparrow.net.channel import Channel, connect
@@ -31,8 +32,6 @@ from sparrow.wire.signing import sign
 
 log = logging.getLogger(__name__)
 
-AUTO_CREATE_TOPIC = "TBW102"
-"""Whose brokers take the first message of a topic that does not exist yet."""
 
 ClientRequestHandler = Callable[[Any, "ClientSession", RequestContext], Coroutine[Any, Any, HandlerResult]]
 

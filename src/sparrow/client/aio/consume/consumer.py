@@ -34,16 +34,17 @@ from sparrow.client.aio.consume.offset_store import BrokerOffsetStore, LocalOffs
 from sparrow.client.aio.consume.polled_delivery import PolledDelivery
 from sparrow.client.aio.consume.pull import PullResult, pull
 from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, FirstPullBarrier, Prefetch
-from sparrow.client.aio.consume.rebalance import RETRY_TOPIC_PREFIX, Rebalancer, StartPosition, fetch_end_offsets
+from sparrow.client.aio.consume.rebalance import Rebalancer, StartPosition, fetch_end_offsets
 from sparrow.client.aio.consume.send_back import FailurePolicy, RetryLocally, SendBackToBroker, SkipFailed
 from sparrow.client.aio.consume.topic_lanes import TopicLanes
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.allocation import AllocationStrategy, averagely
 from sparrow.client.priority_lanes import STARVATION_MS
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL, Subscription
+from sparrow.client.subscription import Subscription
 from sparrow.model.errors import Closed, GroupRequired, Refused, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import EXPRESSION_TAG, RETRY_TOPIC_PREFIX, SUBSCRIBE_ALL, TOOLS_GROUP
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name, validate_topic_name
 from sparrow.wire.bodies import ConsumerData, QueueRef
@@ -60,7 +61,7 @@ REBALANCE_INTERVAL_S = 20.0
 MISSING_TOPIC_INTERVAL_S = 1.0
 """The same while a topic is not there yet."""
 _LOCK_INTERVAL_S = 20.0
-ANONYMOUS_GROUP = "TOOLS_CONSUMER"
+ANONYMOUS_GROUP = TOOLS_GROUP
 """The group in whose name anybody may read. RocketMQ's tools do, so every broker has it from the start; it is no member
 of it who never sends a heartbeat, and nothing is committed for it."""
 

@@ -15,9 +15,9 @@ import msgspec
 
 from sparrow import clock
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from sparrow.model.errors import Refused, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import EXPRESSION_TAG, PROPERTY_POP_CHECKPOINT, SUBSCRIBE_ALL
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name
 from sparrow.wire import bodies, headers, record
@@ -207,7 +207,7 @@ def _starts(said: str) -> dict[tuple[str, str], str]:
 def _handle(
     message: StoredMessage, popped: PopMessageResponse, starts: dict[tuple[str, str], str], broker_name: str
 ) -> str:
-    given = message.properties.get("POP_CK")
+    given = message.properties.get(PROPERTY_POP_CHECKPOINT)
     if given is not None:  # of a message that comes again: only the broker knows where it lies
         return given
     queue_id = str(message.queue_id)

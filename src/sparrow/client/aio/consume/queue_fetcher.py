@@ -11,11 +11,11 @@ import msgspec
 from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.consume.pull import PullResult, PullStatus, pull
 from sparrow.client.offset_window import OffsetWindow
-from sparrow.client.retry import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import ProtocolError, RequestTimeout, SparrowError
 from sparrow.model.message import StoredMessage
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.wire import record
 from sparrow.wire.bodies import QueueRef
 

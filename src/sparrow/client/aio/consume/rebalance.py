@@ -18,6 +18,7 @@ from sparrow.client.aio.consume.offset_store import OffsetStore
 from sparrow.client.allocation import AllocationStrategy
 from sparrow.client.subscription import Subscription
 from sparrow.model.errors import SparrowError, Unavailable, UnknownTopic
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.wire import bodies, headers
 from sparrow.wire.bodies import ConsumerList, LockedQueues, LockQueues, QueueRef
 from sparrow.wire.codes import RequestCode
@@ -27,8 +28,6 @@ log = logging.getLogger(__name__)
 
 StartPosition = Literal["first", "last"] | datetime
 """Where a group begins on a queue it never read: its first message, behind its last, or at a time."""
-
-RETRY_TOPIC_PREFIX = "%RETRY%"
 
 
 class Rebalancer:

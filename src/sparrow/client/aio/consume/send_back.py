@@ -16,7 +16,6 @@ from sparrow.client.aio.produce.direct_send import send_once
 from sparrow.client.aio.produce.message_encoder import MessageEncoder
 from sparrow.client.retry import (
     DELAY_LEVEL_DEAD_LETTER,
-    RETRY_TOPIC_PREFIX,
     DeadLetter,
     delay_level_for,
     is_handler_decision,
@@ -24,6 +23,7 @@ from sparrow.client.retry import (
 )
 from sparrow.model.errors import ConnectionLost, GroupRequired, RequestTimeout, SparrowError, Unavailable
 from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.headers import SendMessageBack

@@ -8,7 +8,8 @@ from sparrow.client.aio.consume.queue_fetcher import FetchedMessage, QueueFetche
 from sparrow.client.priority_lanes import STARVATION_MS, PriorityLanes
 from sparrow.model.errors import IllegalMessage
 from sparrow.model.message import StoredMessage
-from sparrow.model.priority import PROPERTY_PRIORITY, Priority, parse_priority
+from sparrow.model.priority import Priority, parse_priority
+from sparrow.model.protocol import PROPERTY_PRIORITY
 
 
 class TopicLanes:

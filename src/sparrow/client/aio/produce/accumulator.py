@@ -16,7 +16,7 @@ from sparrow.client.aio.produce.message_encoder import MessageEncoder, must_be_s
 from sparrow.client.aio.produce.sender import Sender
 from sparrow.model.errors import Closed, Refused
 from sparrow.model.message import Message
-from sparrow.model.priority import PROPERTY_PRIORITY
+from sparrow.model.protocol import PROPERTY_PRIORITY
 from sparrow.wire.bodies import QueueRef
 
 

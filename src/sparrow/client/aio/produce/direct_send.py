@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSession
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.aio.produce.sender import SEND_STATUS_BY_RESPONSE, SendOutcome, SendPayload
 from sparrow.model.errors import Unavailable
+from sparrow.model.protocol import AUTO_CREATE_TOPIC
 from sparrow.wire.bodies import QueueRef
 from sparrow.wire.codes import RequestCode
 from sparrow.wire.error_codes import error_for_response

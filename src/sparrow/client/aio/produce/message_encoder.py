@@ -9,23 +9,31 @@ from itertools import count
 
 from sparrow.client.aio.produce.sender import SendPayload
 from sparrow.model.errors import Refused, TooLarge
-from sparrow.model.message import (
+from sparrow.model.message import Message
+from sparrow.model.protocol import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_PRODUCER_ID,
     PROPERTY_SEQUENCE,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
-    Message,
+    PROPERTY_WAIT_STORED,
+    RETRY_TOPIC_PREFIX,
 )
 from sparrow.wire import batch, properties
 from sparrow.wire.compression import compress
 from sparrow.wire.message_ids import UniqueIdGenerator
 from sparrow.wire.properties import PROPERTIES_BYTES_MAX
 
-PROPERTY_WAIT_STORED = "WAIT"
-"""`false`: do not wait for disk or replicas. A batch waits or does not as a whole."""
-
-RETRY_TOPIC_PREFIX = "%RETRY%"
-_LATER = (PROPERTY_DELAY_LEVEL, "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TRAN_MSG")
+_LATER = (
+    PROPERTY_DELAY_LEVEL,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+)
 """Properties that keep a message from its consumers for a while; brokers refuse them in batches."""
 UNBATCHABLE_PROPERTIES = frozenset((*_LATER, PROPERTY_WAIT_STORED))
 

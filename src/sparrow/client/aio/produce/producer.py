@@ -33,10 +33,11 @@ from sparrow.client.aio.produce.sender import Sender
 from sparrow.client.aio.produce.transactions import ProducerTransactions, TransactionChecker, validate_transaction_state
 from sparrow.client.aio.tracer import Tracer, trace_producer_group
 from sparrow.client.delayed_delivery import RecallHandle, with_delivery_time
-from sparrow.client.queue_selection import PROPERTY_SHARDING_KEY, QueueSelector, by_sharding_key
+from sparrow.client.queue_selection import QueueSelector, by_sharding_key
 from sparrow.client.request_reply import make_reply
 from sparrow.model.errors import Busy, Closed, Refused, Unavailable
 from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_SHARDING_KEY
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.model.token import Credentials
 from sparrow.model.topic import validate_group_name

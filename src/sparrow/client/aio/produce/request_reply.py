@@ -9,10 +9,11 @@ from ipaddress import ip_address
 from uuid import uuid4
 
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
-from sparrow.client.request_reply import PROPERTY_CORRELATION_ID, decode_pushed_reply, make_request
+from sparrow.client.request_reply import decode_pushed_reply, make_request
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import RequestTimeout
 from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_CORRELATION_ID
 from sparrow.net.address import Address
 from sparrow.net.dispatcher import RequestContext
 from sparrow.wire.bodies import QueueRef

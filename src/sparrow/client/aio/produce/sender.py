@@ -16,7 +16,7 @@ from random import getrandbits
 from typing import NamedTuple
 
 from sparrow import clock
-from sparrow.client.aio.connection.session import AUTO_CREATE_TOPIC, ClientSession
+from sparrow.client.aio.connection.session import ClientSession
 from sparrow.client.latency_fault import LatencyFaultTolerance
 from sparrow.client.topic_route import TopicRoute
 from sparrow.model.errors import (
@@ -28,6 +28,7 @@ from sparrow.model.errors import (
     Unavailable,
     UnknownTopic,
 )
+from sparrow.model.protocol import AUTO_CREATE_TOPIC
 from sparrow.model.send_result import SendStatus
 from sparrow.model.topic import validate_topic_name
 from sparrow.net.channel import Channel

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from sparrow.client.aio.connection.session import ClientRequestHandler, ClientSession
 from sparrow.client.delayed_delivery import with_properties
 from sparrow.model.errors import Refused, SparrowError, Unavailable
-from sparrow.model.message import PROPERTY_UNIQUE_KEY, Message, StoredMessage
+from sparrow.model.message import Message, StoredMessage
+from sparrow.model.protocol import PROPERTY_PRODUCER_GROUP, PROPERTY_TRANSACTION_PREPARED, PROPERTY_UNIQUE_KEY
 from sparrow.model.send_result import SendResult, TransactionState
 from sparrow.net.channel import Channel
 from sparrow.net.dispatcher import RequestContext
@@ -29,7 +30,6 @@ from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK
 
 log = logging.getLogger(__name__)
 
-PROPERTY_TRANSACTION_PREPARED, PROPERTY_PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
 ENDED_TRANSACTIONS_MAX = 10_000
 """Transactions whose end is remembered."""
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import TRACE_TOPIC
 from sparrow.spark.jobs.audit import sources as sides
 from sparrow.spark.jobs.audit.findings import (
     GROUP_FINDINGS,

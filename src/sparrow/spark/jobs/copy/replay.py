@@ -19,6 +19,7 @@ import msgspec
 
 from sparrow.client.aio.admin.admin import Admin
 from sparrow.model.errors import Refused, UnknownGroup
+from sparrow.model.protocol import PROPERTY_RESENT, PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.jobs.archive import read_archive
 from sparrow.spark.jobs.copy.message_copy import (
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 REPLAY_ID, REPLAY_OF = "REPLAY_ID", "REPLAY_OF"
-RETRY_TOPIC_PREFIX = "%RETRY%"
-_OWN_TOPIC, _RESENT = "RETRY_TOPIC", "RESENT"
-"""What a consumer finds in a message of a retry topic."""
 
 
 class ReplayJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +134,6 @@ def replay_properties(replay_id: str, *, to_group: bool) -> Column:
     place = F.concat_ws("/", "topic", "broker", "queue_id", "queue_offset")
     added = {REPLAY_ID: F.lit(replay_id), REPLAY_OF: place}
     if to_group:
-        added |= {_OWN_TOPIC: F.col("topic"), _RESENT: F.lit("true")}
+        added |= {PROPERTY_RETRY_TOPIC: F.col("topic"), PROPERTY_RESENT: F.lit("true")}
     words = [word for name, value in added.items() for word in (F.lit(f"{name}\x01"), value, F.lit("\x02"))]
     return F.concat(start, F.when(is_open, "\x02").otherwise(""), *words)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sparrow import clock
-from sparrow.client.trace_records import TRACE_TOPIC
 from sparrow.model.errors import Refused
+from sparrow.model.protocol import TRACE_TOPIC
 from sparrow.spark.jobs.stats import measures
 from sparrow.spark.jobs.stats.lag import GroupLag, fetch_lag
 from sparrow.spark.jobs.stats.measures import LAG_KIND, MESSAGES_KIND, MINUTE_S, TRACES_KIND

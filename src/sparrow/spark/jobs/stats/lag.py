@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sparrow.client.aio.admin.admin import Admin, GroupProgress
 from sparrow.client.aio.connection.session import ClientSession
-from sparrow.client.retry import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.errors import Refused, Unavailable
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.spark.client_pool import CLIENT_POOL
 from sparrow.spark.options import parse_client_options
 

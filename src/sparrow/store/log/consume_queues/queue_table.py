@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.model.topic import is_legal_name
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.state.updates import STATE_QUEUE
-
-DLQ_PREFIX = "%DLQ%"
-"""RocketMQ's name for a group's dead letters starts so."""
 
 
 class ConsumeQueueTable:
@@ -63,7 +61,7 @@ class ConsumeQueueTable:
         return [queue for queue in self if queue.queue.topic == topic]
 
     def dead_letter_queues(self) -> list[ConsumeQueue]:
-        return [queue for queue in self if queue.queue.topic.startswith(DLQ_PREFIX)]
+        return [queue for queue in self if queue.queue.topic.startswith(DLQ_TOPIC_PREFIX)]
 
     def drop_topic(self, topic: str) -> None:
         for queue in self.of_topic(topic):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from sparrow.model.message import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE, Draft
+from sparrow.model.message import Draft
+from sparrow.model.protocol import PROPERTY_PRODUCER_ID, PROPERTY_SEQUENCE
 from sparrow.wire.properties import property_value
 
 _MARK = PROPERTY_PRODUCER_ID.encode() + b"\x01"

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from sparrow.model.errors import IllegalName
 from sparrow.model.priority import Priority
+from sparrow.model.protocol import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from sparrow.model.queue import PhysicalOffset
 from sparrow.model.topic import is_system_topic
 
@@ -22,7 +23,7 @@ TOPIC_NAME_CHARS_MAX = 40
 """With the longest prefix, a part and a partition it stays below the 63 bytes of PostgreSQL."""
 _LEGAL = re.compile(r"[a-z0-9][a-z0-9._|-]*")
 """With `|`, which stands for the dots in names of events: RocketMQ's topics may not have dots."""
-_OF_GROUPS = ("%RETRY%", "%DLQ%")
+_OF_GROUPS = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 _ID_BITS = 40
 """Of a physical offset: the id; above it the lane. A trillion messages for each of eight million lanes."""
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from sparrow.model.delay_levels import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from sparrow.model.message import PROPERTY_TAGS, StoredMessage
+from sparrow.model.delay_levels import DELAY_LEVELS_MS
+from sparrow.model.message import StoredMessage
+from sparrow.model.protocol import PROPERTY_TAGS, SCHEDULE_TOPIC
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
