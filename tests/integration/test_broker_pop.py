@@ -641,7 +641,7 @@ async def test_in_order_a_queue_gives_nothing_more_until_all_is_acknowledged(pop
     assert await popper.pop(in_order=True) == []
     await popper.acked(first)
     assert await popper.pop(in_order=True) == []
-    assert await popper.broker.store.committed("G", Queue("T", 0)) == 1
+    assert await popper.broker.store.offsets.committed("G", Queue("T", 0)) == 1
     await popper.acked(second)
     assert bodies_of(await popper.pop(in_order=True)) == [b"0-2", b"0-3"]
 
@@ -691,11 +691,11 @@ async def test_in_order_a_group_that_is_rewound_goes_on_where_it_was_sent(popper
     await popper.fill(each=3, queues=1)
     await popper.acked(*await popper.pop(in_order=True, count=2))
     (third,) = await popper.pop(in_order=True)
-    await popper.broker.store.commit("G", Queue("T", 0), 0)
+    await popper.broker.store.offsets.commit("G", Queue("T", 0), 0)
     await popper.acked(third)
-    assert await popper.broker.store.committed("G", Queue("T", 0)) == 0
+    assert await popper.broker.store.offsets.committed("G", Queue("T", 0)) == 0
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-0"]
-    await popper.broker.store.commit("G", Queue("T", 0), 1)
+    await popper.broker.store.offsets.commit("G", Queue("T", 0), 1)
     assert bodies_of(await popper.pop(in_order=True, count=1)) == [b"0-1"]
 
 
@@ -785,7 +785,7 @@ async def test_a_start_reads_from_the_oldest_that_is_in_flight(tmp_path):
         await popper.acked(*await popper.pop(count=1))
         popper.broker.pops.save()
         (lot,) = popper.broker.pops.in_flight
-        assert await popper.broker.store.mark(JOURNAL_START_MARK) == lot.number
+        assert await popper.broker.store.marks.get(JOURNAL_START_MARK) == lot.number
         assert lot.offsets() == [kept.message.queue_offset]
 
 

@@ -575,7 +575,7 @@ async def test_groups_may_be_called_as_everywhere(stand: Stand) -> None:
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         header = headers.CommitOffset(group, "t", MIDDLE, at)
         assert (await stand.channel.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=5_000)).code == 0
-    await store_of(stand.platform.broker).committing.flush()
+    await store_of(stand.platform.broker).offsets.flush()
     for at, group in enumerate(("Readers", "readers", "READERS_2-x")):
         assert await stand.committed(group, "t", MIDDLE) == at
 

@@ -326,12 +326,12 @@ async def test_what_a_broker_committed_before_it_was_frozen_does_not_set_the_gro
     await commit(two, 0, "g", 1)
     await reads(two, 1, 1)
     silence(two, 0)
-    committing = store_of(two.brokers[0]).committing
+    committing = store_of(two.brokers[0]).offsets
     async with committing._flush_lock:  # nothing of it reaches the database
         await commit(two, 0, "g", 3)
         await take_the_lease_away(two, of=0)
         await commit(two, 1, "g", 9)
-        await store_of(two.brokers[1]).committing.flush()
+        await store_of(two.brokers[1]).offsets.flush()
     await committing.flush()
     await asyncio.sleep(0.2)
     assert await committed(two, 1, "g") == 9
@@ -348,7 +348,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
     await reads(two, 1, 2)
     await asyncio.sleep(0.2)
     await commit(two, 0, "g", 6)
-    await store_of(two.brokers[0]).committing.flush()
+    await store_of(two.brokers[0]).offsets.flush()
     await leading_of(two.brokers[0])._renew()
     await commit(two, 0, "g", 6)
     await reads(two, 1, 6)

@@ -71,7 +71,7 @@ class SqlPopper(Popper):
 
     def stored_at(self, queue: Queue = MIDDLE[0]) -> int | None:
         """What whoever leads next would find, a moment later."""
-        return self.broker.store.committed_nowait(self.group, queue)
+        return self.broker.store.offsets.committed_nowait(self.group, queue)
 
     async def commit(self, offset: int, queue: Queue = MIDDLE[0]) -> None:
         answer = await self.ask(
@@ -276,7 +276,7 @@ async def test_a_message_that_cannot_be_stored_again_stays_in_flight(popper, mon
         asked.append(queue)
         raise SparrowError("the database is away")
 
-    monkeypatch.setattr(store, "append_soon", away)
+    monkeypatch.setattr(store, "append_nowait", away)
     await popper.passes(10)
     await eventually(lambda: asked)
     await eventually(lambda: len(popper.pops.in_flight) == 1)
@@ -382,7 +382,7 @@ async def test_an_acknowledgement_does_not_call_back_a_group_that_was_sent_ahead
 async def test_who_sees_an_older_offset_while_a_newer_is_being_stored_sends_nobody_back(popper, monkeypatch):
     await popper.fill(each=10, queues=1)
     got = await popper.pop(count=4)
-    committing, may_save = store_of(popper.server).committing, asyncio.Event()
+    committing, may_save = store_of(popper.server).offsets, asyncio.Event()
     await committing.flush()
     save = committing._save
 
@@ -650,7 +650,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
     leader, other = poppers(two)
     await send_batch(leader.channel, "t", [(b"%d" % number, b"") for number in range(5)])
     await leader.acked(*await leader.pop())
-    await store_of(two.brokers[0]).committing.flush()
+    await store_of(two.brokers[0]).offsets.flush()
     await other.broker.topics.put(Topic(name="u", read_queues=1, write_queues=1))  # SQLite gives the last numbers again
     await other.broker.topics.delete("t")
     await other.broker.topics.put(Topic(name="t", read_queues=1, write_queues=1))

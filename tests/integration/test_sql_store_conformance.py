@@ -84,7 +84,7 @@ class TestSqlStore(StoreConformance):
         store = await SqlStore.open(database_url, SqlSettings(partition_rows=100))
         opened.append(store)
         for name in (Q0.topic, OTHER.topic):
-            await store.put_topic(topic(name))
+            await store.catalog.put_topic(topic(name))
         sent = [f"{n}" for n in range(1500)]
         assert await store.append_atomically("query", 0, [portion(Q0, *sent), portion(OTHER, *sent)])
         assert await read_all(store, Q0, count_max=500) == [body.encode() for body in sent]

@@ -136,12 +136,12 @@ async def test_brokers_share_one_secret_also_with_one_that_joins_later(tmp_path:
             async with BrokerServer(settings, tmp_path / "b", SMALL_LOG) as other:
                 assert len((await admin.clusters())["DefaultCluster"].masters) == 2
                 assert await admin.issue_token("billing", "c") == first
-                assert (await other.broker.store.tokens())["billing"].secret_key == first.secret_key
+                assert (await other.broker.store.tokens.all())["billing"].secret_key == first.secret_key
                 both = await admin.issue_token("shipping", "p")
                 stores = [platform.broker.broker.store, other.broker.store]
-                assert {(await store.tokens())["shipping"].secret_key for store in stores} == {both.secret_key}
+                assert {(await store.tokens.all())["shipping"].secret_key for store in stores} == {both.secret_key}
                 await admin.revoke_token("shipping")
-                assert all([(await store.tokens())["shipping"].is_revoked for store in stores])
+                assert all([(await store.tokens.all())["shipping"].is_revoked for store in stores])
 
 
 async def test_a_secret_that_differs_between_brokers_is_told(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_without_a_token_nothing_can_be_asked(platform: Platform) -> None:
         refused += [await try_send(channel, "orders", b"1"), await try_pull(channel, "orders")]
     assert {answer.code for answer in refused} == {ResponseCode.NO_PERMISSION}
     assert all("signed with a token" in (answer.remark or "") for answer in refused)
-    assert "orders" not in await platform.broker.broker.store.topics()
+    assert "orders" not in await platform.broker.broker.store.catalog.list_topics()
 
 
 async def test_a_consumers_token_cannot_append(platform: Platform, admin: Admin, reader: Credentials) -> None:

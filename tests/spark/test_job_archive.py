@@ -174,7 +174,7 @@ def test_the_broker_keeps_its_segments_until_the_group_has_passed_them() -> None
 async def _commit(platform: RunningPlatform, offset: int) -> int:
     """Bring the group to an offset; up to where it has passed the log then."""
     store = store_of(platform)
-    await store.commit("keeper", Queue("late", 0), offset)
+    await store.offsets.commit("keeper", Queue("late", 0), offset)
     place = store.consumed_to("keeper")
     assert place is not None
     return place

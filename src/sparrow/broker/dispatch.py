@@ -46,5 +46,5 @@ def make_dispatcher(broker: Broker) -> RequestDispatcher[Broker]:
     plain = {code: handler for part in parts for code, handler in part.handlers().items()}
     if not broker.settings.auth:
         return RequestDispatcher(broker, HANDLERS, plain)
-    guard = RequestAuthorizer(broker.store.tokens_nowait(), broker.settings.admin_tokens)
+    guard = RequestAuthorizer(broker.store.tokens.all_nowait(), broker.settings.admin_tokens)
     return GuardedRequestDispatcher(broker, HANDLERS, plain, check=guard.check)

@@ -193,7 +193,7 @@ async def topic_statistics(request: TopicRequest, broker: Broker, _call: Request
 async def list_groups_of_topic(request: TopicRequest, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """Groups that subscribe to the topic now, or have read it before."""
     groups = set(broker.members.groups_of_topic(request.topic))
-    groups.update(group for topic, group in await broker.store.offsets() if topic == request.topic)
+    groups.update(group for topic, group in await broker.store.offsets.all() if topic == request.topic)
     return HandlerResponse.of(GroupList(sorted(groups)))
 
 

@@ -75,7 +75,7 @@ class PullHandler:
             return encode_response(command, said)
         queue = Queue(request.topic, request.queue_id)
         if request.sys_flag & headers.pull.COMMIT_OFFSET and request.commit_offset >= 0:
-            self._store.commit_nowait(request.group, queue, request.commit_offset)
+            self._store.offsets.commit_nowait(request.group, queue, request.commit_offset)
         if group.attributes and (skipped := self._skipped(group, request, command, queue)) is not None:
             return skipped
         found = self._read_now(queue, request.offset, request, said)
@@ -270,7 +270,7 @@ def _said(
 def _found(request: PullMessage, command: RemotingCommand, found: Slice) -> bytes | None:
     first, end = found.bounds
     if not request.with_sizes:
-        return _said(command, _FOUND, found.next_offset, first, end, found.runs)
+        return _said(command, _FOUND, found.next_offset, first, end, found.buffers)
     header = PullMessageResponse(0, found.next_offset, first, end, sizes=len(found.sizes))
-    body: list[bytes | memoryview] = [*found.runs, np.asarray(found.sizes, ">i4").tobytes()]
+    body: list[bytes | memoryview] = [*found.buffers, np.asarray(found.sizes, ">i4").tobytes()]
     return encode_response(command, HandlerResponse(header, body, _FOUND, _REMARKS[_FOUND]))

@@ -107,7 +107,7 @@ class SqlResender:
 
     async def _reads(self, group: str, topic: str, wanted: SubscriptionFilter | None) -> str:
         """Of which retry topic a group's retries are read: who pops has one for each topic."""
-        pops = wanted is None and await self._store.mark(receipt_handles.pop_begun_mark(group, topic)) is not None
+        pops = wanted is None and await self._store.marks.get(receipt_handles.pop_begun_mark(group, topic)) is not None
         return receipt_handles.pop_retry_topic(group, topic).removeprefix(RETRY_TOPIC_PREFIX) if pops else group
 
     async def _references(self, queue: Queue, each: ResendRange, wanted: SubscriptionFilter | None) -> list[Draft]:

@@ -155,19 +155,19 @@ class LogDelayScheduler:
     def _keep_mark_below(self, due_ms: int) -> None:
         if due_ms <= self._delivered_ms:
             self._delivered_ms = due_ms - 1
-            self._store.put_mark_nowait(DELIVERED_MARK, self._delivered_ms)
+            self._store.marks.put_nowait(DELIVERED_MARK, self._delivered_ms)
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find out what was waiting, and go on delivering."""
         self._found_end = self._store.written
-        self._delivered_ms = await self._store.mark(DELIVERED_MARK) or 0
-        wheel_ms = await self._store.mark(ROCKETMQ_WHEEL_MARK) or 0
+        self._delivered_ms = await self._store.marks.get(DELIVERED_MARK) or 0
+        wheel_ms = await self._store.marks.get(ROCKETMQ_WHEEL_MARK) or 0
         replaced = [_NOTHING]
         for source, queue in enumerate(DELAY_QUEUES):
             delivered_ms = self._delivered_ms if source != TIMER_QUEUE_INDEX else max(self._delivered_ms, wheel_ms)
-            first = max(await self._store.mark(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
+            first = max(await self._store.marks.get(_pointer(source)) or 0, (await self._store.bounds(queue)).first)
             async for found in delay_topics.load_timers(self._store, source, first):
                 is_waiting = found.due_ms > delivered_ms
                 due_ms = found.due_ms[is_waiting]
@@ -304,7 +304,7 @@ class LogDelayScheduler:
         delivered_ms = now_ms if next_ms is None or next_ms > now_ms else next_ms - 1
         if delivered_ms > self._delivered_ms:
             self._delivered_ms = delivered_ms
-            self._store.put_mark_nowait(DELIVERED_MARK, delivered_ms)
+            self._store.marks.put_nowait(DELIVERED_MARK, delivered_ms)
             self._forget_cancelled()
 
     def _forget_cancelled(self) -> None:
@@ -328,8 +328,8 @@ class LogDelayScheduler:
     async def save_recovery_offsets(self) -> None:
         """Say of each source where the oldest message lies that still waits."""
         for source, first in enumerate(await self._oldest()):
-            if await self._store.mark(_pointer(source)) != first:
-                await self._store.put_mark(_pointer(source), first)
+            if await self._store.marks.get(_pointer(source)) != first:
+                await self._store.marks.put(_pointer(source), first)
 
     async def _oldest(self) -> list[int]:
         """The offset, in each source, of the oldest that waits; the end, where none does."""

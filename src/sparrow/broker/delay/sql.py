@@ -167,7 +167,7 @@ class SqlDelayScheduler:
                 return await session.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})") == count
 
             if queue not in self._store.catalog.lanes:  # another broker may have made its topic a moment ago
-                await self._store.topics()
+                await self._store.catalog.list_topics()
             if queue not in self._store.catalog.lanes:  # nobody could ever get it
                 log.warning("delayed messages are dropped: their topic is gone", extra={"queue": str(queue)})
                 await self._store.database.execute(f"DELETE FROM hermes_delay WHERE id IN ({ids})")

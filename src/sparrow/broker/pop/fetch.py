@@ -191,7 +191,7 @@ class PopFetcher:
         if queue.topic != response.request.topic:
             offsets = self._put_retries(response, queue, offsets, found)
         else:
-            response.records += found.runs
+            response.records += found.buffers
         if not offsets:
             return found.next_offset
         response.room -= len(offsets)

@@ -99,4 +99,4 @@ class LaneFairness:
         found = self._store.read_nowait(queue, at, count_max=1, bytes_max=1)
         if found is None:
             return True  # so much has come since that it is on the disk only
-        return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.runs[0]) < time_ms
+        return isinstance(found, Slice) and bool(found.sizes) and store_ms_of(found.buffers[0]) < time_ms

@@ -173,10 +173,10 @@ class Reviver:
         plain = draft.properties
         try:
             draft.properties = self._words(lot, raw, draft)
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
         except Refused:  # no room for what we have to say about it: the message itself is more important
             draft.properties = plain
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
 
     def _words(self, lot: InFlightBatch, raw: memoryview, draft: Draft) -> bytes:
         said = draft.properties

@@ -182,7 +182,7 @@ class SendHandler:
             or PROPERTY_TRANSACTION_PREPARED in words
             or request.sys_flag & HIDDEN_FLAG
         ):
-            return self._store.append_soon(queue, (draft,))
+            return self._store.append_nowait(queue, (draft,))
         properties = draft.properties
         level = _number(properties, b"DELAY") or 0
         is_half = property_value(properties, b"TRAN_MSG") == "true" and not (request.reconsume_times > 0 and level > 0)
@@ -194,7 +194,7 @@ class SendHandler:
             return self._broker.delay.schedule_level(queue, draft, level)
         due_ms = self._due_ms(properties)
         waiting = self._broker.delay.schedule_at(queue, draft, due_ms) if due_ms is not None else None
-        return waiting or self._store.append_soon(queue, (draft,))
+        return waiting or self._store.append_nowait(queue, (draft,))
 
     def _is_worn_out(self, request: SendMessage, topic: Topic) -> bool:
         """A consumer in order gives a message up only after all its tries, and then for good (RocketMQ 5.1.4)."""
@@ -244,7 +244,7 @@ class SendHandler:
 
     def _token_of(self, command: RemotingCommand) -> int:
         """The number of the token that signed it."""
-        token = self._store.tokens_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
+        token = self._store.tokens.all_nowait().get(decode_ext_fields(command.ext).get("AccessKey", ""))
         return token.id if token is not None else 0
 
     def _append_batch(
@@ -266,7 +266,7 @@ class SendHandler:
                 queue = lane_queue_for_batch(queue, body)
             is_small = len(body) // max(int.from_bytes(body[:4], "big"), 1) < _MANY
             if self._log is None or is_small or b"DELAY" in body or b"TIMER_D" in body or b"__REF" in body:
-                return self._store.append_soon(queue, self._drafts(request, command, channel))
+                return self._store.append_nowait(queue, self._drafts(request, command, channel))
             encoded = columns_batch.batch_to_records(
                 body,
                 topic=request.topic,
@@ -313,7 +313,7 @@ class SendHandler:
     ) -> FrameResult:
         """At once, or when it is durable. `queue`: where it was sent, though it may lie elsewhere for now."""
         self._counters.sent(request.topic, len(appended.physical_offsets), len(command.body))
-        durable = self._store.durable(appended.end)
+        durable = self._store.when_durable(appended.end)
         if durable is None or (PROPERTY_WAIT_STORED in request.properties and _wants_no_wait(request)):
             return self._sent(command, queue, appended, properties)
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()

@@ -101,7 +101,7 @@ async def store_ms_at(store: Store, queue: Queue, offset: int) -> int | None:
     found = await store.read(queue, offset, count_max=1, bytes_max=1)
     if not isinstance(found, Slice) or not found.sizes:
         return None
-    return store_ms_of(found.runs[0])
+    return store_ms_of(found.buffers[0])
 
 
 def store_ms_of(head: bytes | memoryview) -> int:

@@ -23,7 +23,10 @@ async def end_transaction(
         return HandlerResponse(code=ResponseCode.SYSTEM_ERROR, remark=str(refusal))
     if appended is not None:
         broker.counters.sent(appended.queue.topic, 1, 0)
-    if not call.command.flag & ONE_WAY_FLAG and (durable := broker.store.durable(broker.store.written)) is not None:
+    if (
+        not call.command.flag & ONE_WAY_FLAG
+        and (durable := broker.store.when_durable(broker.store.written)) is not None
+    ):
         await durable
     return EmptyHeader()
 
@@ -52,7 +55,7 @@ async def recall_message(
         return HandlerResponse(
             code=ResponseCode.ILLEGAL_OPERATION, remark="it is too late: the message has been delivered"
         )
-    if (durable := broker.store.durable(appended.end)) is not None:
+    if (durable := broker.store.when_durable(appended.end)) is not None:
         await durable
     return RecallMessageResponse(unique_key)
 

@@ -130,7 +130,7 @@ class LogTransactionCoordinator:
         found = self._store.read_nowait(HALF_QUEUE, offset, count_max=1)
         raw: memoryview | bytes | None = None
         if isinstance(found, Slice) and found.sizes:
-            raw = bytes(found.runs[0])
+            raw = bytes(found.buffers[0])
         elif found is None:
             raw = await self._store.record_at(half.physical_offset)
         if raw is None or read_physical_offset(raw) != half.physical_offset:
@@ -199,8 +199,8 @@ class LogTransactionCoordinator:
                 half.next_check_ms = self._now_ms() + self._settings.transaction_check_interval_ms
 
     async def _begin(self, mark: str, queue: Queue) -> int:
-        said = await self._store.mark(mark)
-        return said if said is not None else await self._store.committed(TRANSACTION_GROUP, queue) or 0
+        said = await self._store.marks.get(mark)
+        return said if said is not None else await self._store.offsets.committed(TRANSACTION_GROUP, queue) or 0
 
     async def _take_back(self, offset: int) -> None:
         """A half that was unfinished already when the rest was last summed up."""
@@ -315,7 +315,7 @@ class LogTransactionCoordinator:
 
     async def write_summary(self, *, at_once: bool = False) -> None:
         """Name all that is unfinished, so that nothing before need be read at a start."""
-        begin = await self._store.mark(OP_MARK) or 0
+        begin = await self._store.marks.get(OP_MARK) or 0
         new = self._store.bounds_nowait(OP_QUEUE).end - begin
         if self._unwritten or new <= 1 or (not at_once and new < max(_SUMMED_UP_AFTER, len(self._halves) // 4)):
             return
@@ -323,5 +323,5 @@ class LogTransactionCoordinator:
         # What readers cannot see yet cannot be finished either, and is read from the half mark on.
         end = self._store.bounds_nowait(HALF_QUEUE).end
         first = self._say_asked((offset, half.checks) for offset, half in self._halves.items() if offset < end)
-        self._store.put_mark_nowait(HALF_MARK, end)
-        self._store.put_mark_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)
+        self._store.marks.put_nowait(HALF_MARK, end)
+        self._store.marks.put_nowait(OP_MARK, self._store.bounds_nowait(OP_QUEUE).end if first is None else first)

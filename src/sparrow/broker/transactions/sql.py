@@ -124,7 +124,7 @@ class SqlTransactionCoordinator:
                 await finished(session)
             return None
         if Queue(topic, queue_id) not in self._store.catalog.lanes:  # made on another broker, a moment ago
-            await self._store.topics()
+            await self._store.catalog.list_topics()
         draft, _ = draft_of_row(body, source_ip, properties)
         draft.sys_flag = draft.sys_flag & ~TRANSACTION_TYPE_MASK | TRANSACTION_COMMITTED
         draft.prepared_offset = number

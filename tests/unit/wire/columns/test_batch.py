@@ -177,7 +177,7 @@ def test_a_store_takes_the_records_as_they_are(tmp_path: Path) -> None:
         pa.array([b"one", b"two", b"three"]), keys=pa.array(["k1", None, "k3"]), tags=pa.array(["a", "b", None])
     )
     with LogStore(tmp_path / "store", small()) as store:
-        asyncio.run(store.put_topic(Topic(name="t")))
+        asyncio.run(store.catalog.put_topic(Topic(name="t")))
         encoded = records_of(sent.data, extra_properties=CLUSTER)
         appended = store.append_encoded_nowait(queue, encoded.data, encoded.sizes)
         found = store.read_nowait(queue, 0)
