@@ -13,6 +13,7 @@ from sparrow.model.topic import Topic
 from sparrow.settings import SqlSettings
 from sparrow.store.spi import Moved, Slice
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.maintenance.retention import DEDUP_WINDOW_MS, SILENT_GROUP_MS, TrimReport, trim
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
@@ -20,7 +21,6 @@ from sparrow.store.sql.schema.partitions import (
     drop_partitions,
     list_partitions,
 )
-from sparrow.store.sql.schema.table_names import Lane
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -30,10 +30,11 @@ from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
 from sparrow.store.sql.append.insert import insert_returning_id
-from sparrow.store.sql.drivers.database import DuplicateKey, LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
 from sparrow.wire.properties import parse_whole_number, property_value, set_properties

@@ -21,14 +21,16 @@ from typing import TypeVar
 import msgspec
 
 from sparrow.settings import SqlSettings
-from sparrow.store.sql.drivers.database import DatabaseRefused, LockConflict, StoreDatabase
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.schema.partitions import (
     add_partitions,
     drop_detached_partitions,
     drop_partitions,
     list_partitions,
 )
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog
 
 log = logging.getLogger(__name__)
