@@ -27,7 +27,7 @@ from sparrow.bus.snowflake import SnowflakeGenerator
 from sparrow.bus.sql.database import BusDatabase, is_unreachable
 from sparrow.bus.sql.dialect import BusTableNames, DatabaseClock, SqlDialect
 from sparrow.bus.sql.due_count import count_due
-from sparrow.bus.sql.schema import check_tables, create_tables
+from sparrow.bus.sql.migrations.runner import check_schema, migrate
 from sparrow.bus.sql.tables import metadata
 from sparrow.bus.telemetry.probe import BusProbe, FailedEvent, StateChange
 from sparrow.bus.telemetry.tracing import EventTracing
@@ -226,8 +226,10 @@ class BusCore:
 
     def _prepare(self, db: Connection) -> SqlDialect:
         sql = self.context.sql
-        prepare_tables = create_tables if self.settings.create_tables else check_tables
-        prepare_tables(db, sql, self.settings.space(sql.kind))
+        if self.settings.create_tables:
+            migrate(db, sql, self.settings.space(sql.kind))
+        else:
+            check_schema(db, sql, self.settings.space(sql.kind))
         if sql.kind == "mysql":
             version = db.dialect.server_version_info or (0,)
             oldest = (10, 6) if getattr(db.dialect, "is_mariadb", False) else (8, 0)

@@ -28,7 +28,7 @@ from sparrow.model.errors import SettingsError
 from .conftest import MakeBus
 
 MESSAGE_TABLES = {"cap.published", "cap.received", "cap.queue"}
-HELPER_TABLES = {"cap.inbox", "cap.lock"}
+HELPER_TABLES = {"cap.inbox", "cap.lock", "cap.schema_version"}
 CAP_ORDER = ["Id", "Version", "Name", "Content", "Retries", "Added", "ExpiresAt", "StatusName"]
 SECOND = timedelta(seconds=1)
 
@@ -112,7 +112,7 @@ async def test_schema_or_prefix_moves_all_tables(make_bus: MakeBus) -> None:
         await bus.drain()
         names = {name.partition(".")[2] for name in await table_names(bus)}
         assert {name.partition(".")[0] for name in await table_names(bus)} == {"Shop x"}
-    assert names == {"published", "received", "queue", "inbox", "lock"}
+    assert names == {"published", "received", "queue", "inbox", "lock", "schema_version"}
     assert handled == [7]
 
 
