@@ -141,10 +141,10 @@ def test_without_skip_locked_a_worker_that_was_overtaken_while_it_claimed_can_en
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = EventBus(database_url, "memory://overtaken")
-    bus.prepare_blocking()
+    bus.prepare()
     bus.publish("things")
     run, real, overtakers = bus.database.run_blocking, SqlDialect.change, ["other"]
-    sql = replace(bus.context.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
+    sql = replace(bus.core.context.sql_for("mysql", bus.database.engine.dialect.paramstyle), skips_locked=False)
 
     def change(self: SqlDialect, db: Connection, statement: str, *values: object) -> int:
         """Between the look and the claim another one has the message, fails, and it is due again."""
