@@ -24,8 +24,8 @@ PUBLIC_MODULES = ("sparrow", "sparrow.aio", "sparrow.bus", "sparrow.spark", "spa
 _INTRODUCTION = """\
 # API reference
 
-Generated from docstrings by `make docs`; do not edit. `sparrow` holds the blocking client, `sparrow.aio` the same names for
-asyncio. Guides: [client](client.md), [delivery](delivery.md), [event bus](event-bus.md), [Spark](spark.md).
+Generated from docstrings by `make docs`; do not edit. `sparrow` holds the blocking client, `sparrow.aio` the same names
+for asyncio. Guides: [client](client.md), [delivery](delivery.md), [event bus](event-bus.md), [Spark](spark.md).
 """
 
 # How `inspect` writes an annotation that is already text, and where a type of ours is defined: neither helps a reader.
