@@ -12,19 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from sparrow.model.errors import StoreFailed, StoreFull
-from sparrow.settings import LogSettings
 from sparrow.store.log import retention, search
-from sparrow.store.log.append.writer import LogWriter
-from sparrow.store.log.commit_log.commit_log import CommitLog
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
-from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.key_index.key_backlog import BacklogItem, KeyedRun
-from sparrow.store.log.key_index.key_index import KeyIndex
+from sparrow.store.log.parts import LogParts
 from sparrow.store.log.periodic_tasks import PeriodicTask
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, RocketMQCheckpoint
 from sparrow.store.log.recovery.recovery import first_store_ms, index_record_keys
-from sparrow.store.log.state.state_store import StateStore
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +37,15 @@ class LogMaintenance:
 
     def __init__(
         self,
-        path: Path,
-        settings: LogSettings,
+        parts: LogParts,
         *,
-        commit_log: CommitLog,
-        queues: ConsumeQueueTable,
-        index: KeyIndex,
-        memory: StateStore,
-        writer: LogWriter,
-        sync_log: Callable[[], None],
         now_ms: Callable[[], int],
         archived_to: Callable[[], int | None],
         disk_ratio: Callable[[Path], float],
     ) -> None:
-        self._path, self._settings = path, settings
-        self._log, self._queues, self._index, self._state, self._writer = commit_log, queues, index, memory, writer
-        self._sync_log = sync_log
+        self._path, self._settings, self._sync_log = parts.path, parts.settings, parts.flusher.sync
+        self._log, self._queues, self._index = parts.log, parts.queues, parts.index
+        self._state, self._writer = parts.state, parts.writer
         self._now_ms, self._archived_to, self._disk_ratio = now_ms, archived_to, disk_ratio
         self._checkpointed = -1
         self._busy: set[ConsumeQueue] = set()

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparrow.model.errors import SparrowError
-from sparrow.store.log.append.encoded_runs import EncodedRun, plan_pieces
+from sparrow.model.queue import Queue
+from sparrow.store.log.append.encoded_runs import EncodedRun, check_body_sizes, plan_pieces
 from sparrow.store.log.append.writer import LogWriter
 from sparrow.store.log.commit_log.commit_log import BLANK_RECORD_BYTES
 from sparrow.store.log.consume_queues.consume_queue import ConsumeQueue
 from sparrow.store.log.state.state_store import StateStore
 from sparrow.store.log.state.updates import AtomicAppendBegin, LedgerUpdate
+from sparrow.store.spi import QueueRecords
 
 _FARTHEST = 1 << 62
 
@@ -27,9 +29,34 @@ _FARTHEST = 1 << 62
 class AtomicAppends:
     """Appends groups."""
 
-    def __init__(self, writer: LogWriter, memory: StateStore, failed: Callable[[Exception], SparrowError]) -> None:
-        """`failed` is told what went wrong amid a group, and makes sure that nothing is appended behind it."""
-        self._writer, self._state, self._failed = writer, memory, failed
+    def __init__(
+        self,
+        writer: LogWriter,
+        state: StateStore,
+        appendable: Callable[[Queue], ConsumeQueue],
+        failed: Callable[[Exception], SparrowError],
+    ) -> None:
+        """`failed` is called when an append breaks off in the middle; it must make the store refuse later appends."""
+        self._writer, self._state, self._appendable, self._failed = writer, state, appendable, failed
+
+    def parse(self, portions: Sequence[QueueRecords], *, verify_crc: bool, keys_bytes_max: int) -> list[EncodedRun]:
+        """Check records before the lock is taken. Keys beyond `keys_bytes_max` are read from the log later."""
+        runs: list[EncodedRun] = []
+        keys_bytes = 0
+        for queue, data, sizes in portions:
+            if len(sizes) == 0 and len(data) == 0:
+                continue
+            run = self._writer.parse_run(
+                self._appendable(queue),
+                memoryview(data).cast("B"),
+                sizes,
+                verify_crc=verify_crc,
+                keeps_keys=keys_bytes <= keys_bytes_max,
+            )
+            check_body_sizes(run, self._writer.message_bytes_max)
+            keys_bytes += run.keys.held_bytes if run.keys is not None else 0
+            runs.append(run)
+        return runs
 
     def append(self, scope: str, number: int, runs: Sequence[EncodedRun]) -> int | None:
         """The offset behind the group; None, and nothing appended, if the scope has got there before."""

@@ -67,7 +67,7 @@ class LogWriter:
         self.newest_ms = 0
         """The store time given out last."""
         self._store_host = store_host
-        self._message_bytes_max = message_bytes_max
+        self.message_bytes_max = message_bytes_max
         self._visible_after = visible_after
         self._now_ms = now_ms
         self._on_growth = on_growth
@@ -157,8 +157,8 @@ class LogWriter:
         return record.record_size(draft, queue.topic_field, self._store_host)
 
     def _check(self, queue: ConsumeQueue, draft: Draft) -> None:
-        if len(draft.body) > self._message_bytes_max and not queue.is_internal:
-            raise TooLarge("the body", len(draft.body), self._message_bytes_max)
+        if len(draft.body) > self.message_bytes_max and not queue.is_internal:
+            raise TooLarge("the body", len(draft.body), self.message_bytes_max)
         properties = draft.properties
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise TooLarge("the property string", len(properties), PROPERTIES_BYTES_MAX)

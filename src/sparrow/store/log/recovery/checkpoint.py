@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from sparrow.store.log.key_index.key_index import IndexCheckpoint
+from sparrow.store.log.key_index.index_file import IndexCheckpoint
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from sparrow.store.log.commit_log.segment import Segment
 from sparrow.store.log.consume_queues.consume_queue import ENTRY, FILLER_SIZE
 from sparrow.store.log.consume_queues.queue_builder import QueueBuilder, read_state_updates
 from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
-from sparrow.store.log.key_index.key_index import INDEX_HEADER_BYTES, KeyIndex
+from sparrow.store.log.key_index.index_file import INDEX_HEADER_BYTES
+from sparrow.store.log.key_index.key_index import KeyIndex
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.checkpoint import Checkpoint, StoreLayout
 from sparrow.store.log.recovery.incomplete_appends import IncompleteAppends

@@ -16,14 +16,13 @@ from sparrow.store.log.consume_queues.queue_table import ConsumeQueueTable
 from sparrow.store.log.reader import LogReader
 from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.state import rocketmq_config
+from sparrow.store.log.state.tables import StateSnapshot, StateTables
 from sparrow.store.log.state.updates import (
     STATE_QUEUE,
     AtomicAppendBegin,
     LedgerUpdate,
     OffsetsUpdate,
     QueueEndsUpdate,
-    StateSnapshot,
-    StateTables,
     StateUpdate,
     TopicUpdate,
     decode_updates,

@@ -8,8 +8,7 @@ log's head before retention drops the segment that holds it; a snapshot on disk 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -94,9 +93,6 @@ StateUpdate = (
     | AtomicAppendBegin
     | LedgerUpdate
 )
-_Subject = tuple[str, str, str]
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(list[StateUpdate])
@@ -131,148 +127,3 @@ def _known_updates(body: bytes) -> list[StateUpdate]:
             with contextlib.suppress(msgspec.ValidationError):
                 words.append(_word_decoder.decode(raw))
     return words
-
-
-class StateSnapshot(msgspec.Struct):
-    """All state as of one place in the state queue."""
-
-    next_offset: int
-    """In the state queue: words from here on are not in it."""
-    log_end: int
-    """A log that was cut below this place makes the snapshot useless."""
-    words: list[tuple[int, StateUpdate]]
-    """Each with the physical offset of the record that said it."""
-
-
-class StateTables:
-    """What the words said so far add up to. Changed under the store's lock."""
-
-    def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
-        self.groups: dict[str, Group] = {}
-        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
-        """(topic, group) -> queue id -> offset."""
-        self.ends: dict[str, dict[int, int]] = {}
-        """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
-        self.marks: dict[str, int] = {}
-        self.tokens: dict[str, Token] = {}
-        self.ledger: dict[str, LedgerUpdate] = {}
-        self.unflushed_offsets: set[tuple[str, str]] = set()
-        """Offsets that changed since they were last said: commits are frequent and are said together."""
-        self._said_at: dict[_Subject, int] = {}
-
-    def clear(self) -> None:
-        """Back to knowing nothing: the log is about to be heard again."""
-        self.topics.clear()
-        self.groups.clear()
-        self.offsets.clear()
-        self.ends.clear()
-        self.marks.clear()
-        self.tokens.clear()
-        self.ledger.clear()
-        self.unflushed_offsets.clear()
-        self._said_at.clear()
-
-    def apply(self, words: Iterable[StateUpdate], physical_offset: int) -> None:
-        """Take in words that stand in the log."""
-        for word in words:
-            match word:
-                case TopicUpdate(name, topic):
-                    subject = ("topic", name, "")
-                    _set(self.topics, name, topic)
-                case GroupUpdate(name, group):
-                    subject = ("group", name, "")
-                    _set(self.groups, name, group)
-                case OffsetsUpdate(topic_name, group_name, offsets):
-                    subject = ("offsets", topic_name, group_name)
-                    _set(self.offsets, (topic_name, group_name), None if offsets is None else dict(offsets))
-                case QueueEndsUpdate(topic_name, ends):
-                    subject = ("queues", topic_name, "")
-                    _set(self.ends, topic_name, None if ends is None else dict(ends))
-                case MarkUpdate(name, value):
-                    subject = ("mark", name, "")
-                    self.marks[name] = value
-                case TokenUpdate(token):
-                    subject = ("token", token.name, "")
-                    self.tokens[token.name] = token
-                case LedgerUpdate(scope, number, ms):
-                    subject = ("ledger", scope, "")
-                    self.ledger[scope] = LedgerUpdate(scope, number, ms)
-                case AtomicAppendBegin():
-                    continue  # of no meaning by itself: whoever reads the log sees to it that an end follows
-            if self._is_there(word):
-                self._said_at[subject] = physical_offset
-            else:
-                self._said_at.pop(subject, None)
-
-    @staticmethod
-    def _is_there(word: StateUpdate) -> bool:
-        match word:
-            case TopicUpdate(_, value) | GroupUpdate(_, value):
-                return value is not None
-            case OffsetsUpdate(_, _, offsets):
-                return offsets is not None
-            case QueueEndsUpdate(_, ends):
-                return ends is not None
-            case MarkUpdate() | TokenUpdate() | LedgerUpdate():
-                return True
-            case AtomicAppendBegin():
-                return False
-
-    def offsets_record_at(self, topic: str, group: str) -> int:
-        """Where the newest word on a group's offsets stands; -1 if there is none."""
-        return self._said_at.get(("offsets", topic, group), -1)
-
-    def take_changed_offsets(self) -> list[StateUpdate]:
-        """Words for the offsets that changed since the last call."""
-        changed, self.unflushed_offsets = self.unflushed_offsets, set()
-        return [self._offsets_word(subject) for subject in sorted(changed) if subject in self.offsets]
-
-    def updates_before(self, physical_offset: int) -> list[StateUpdate]:
-        """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
-        return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
-
-    def expire_scopes(self, physical_offset: int, older_than_ms: int) -> None:
-        """Let go of what the ledger was last told so long ago, and below the offset: it is not said again."""
-        for scope, said in list(self.ledger.items()):
-            subject = ("ledger", scope, "")
-            if said.ms < older_than_ms and self._said_at[subject] < physical_offset:
-                del self.ledger[scope], self._said_at[subject]
-
-    def ledger_record_at(self, scope: str) -> int:
-        """Where the newest word on a scope stands; -1 if there is none."""
-        return self._said_at.get(("ledger", scope, ""), -1)
-
-    def snapshot(self, next_offset: int, log_end: int) -> StateSnapshot:
-        words = [(at, self._word(subject)) for subject, at in self._said_at.items()]
-        return StateSnapshot(next_offset=next_offset, log_end=log_end, words=words)
-
-    def restore(self, snapshot: StateSnapshot) -> None:
-        for at, word in snapshot.words:
-            self.apply([word], at)
-
-    def _word(self, subject: _Subject) -> StateUpdate:
-        kind, name, group = subject
-        if kind == "topic":
-            return TopicUpdate(name, self.topics[name])
-        if kind == "group":
-            return GroupUpdate(name, self.groups[name])
-        if kind == "queues":
-            return QueueEndsUpdate(name, dict(self.ends[name]))
-        if kind == "mark":
-            return MarkUpdate(name, self.marks[name])
-        if kind == "token":
-            return TokenUpdate(self.tokens[name])
-        if kind == "ledger":
-            return self.ledger[name]
-        return self._offsets_word((name, group))
-
-    def _offsets_word(self, key: tuple[str, str]) -> StateUpdate:
-        return OffsetsUpdate(key[0], key[1], dict(self.offsets[key]))
-
-
-def _set(table: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value

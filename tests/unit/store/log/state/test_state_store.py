@@ -18,14 +18,8 @@ from sparrow.store.log.recovery import checkpoint as files
 from sparrow.store.log.recovery.recovery import recover
 from sparrow.store.log.state.group_offsets import LogGroupOffsets
 from sparrow.store.log.state.state_store import StateStore
-from sparrow.store.log.state.updates import (
-    STATE_QUEUE,
-    GroupUpdate,
-    OffsetsUpdate,
-    QueueEndsUpdate,
-    StateSnapshot,
-    TopicUpdate,
-)
+from sparrow.store.log.state.tables import StateSnapshot
+from sparrow.store.log.state.updates import STATE_QUEUE, GroupUpdate, OffsetsUpdate, QueueEndsUpdate, TopicUpdate
 from sparrow.wire import record
 
 TOPICS = {name: Topic(name=name, read_queues=n) for n, name in enumerate("ABC", 1)}
