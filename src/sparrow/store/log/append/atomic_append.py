@@ -1,12 +1,13 @@
-"""Groups: records for any number of queues that are appended together, all of them or none.
+"""Atomic appends: records for any number of queues that are appended all together or not at all.
 
-    begun | records, in any number of segments | the ledger's word
+    begin record | records, in any number of segments | ledger record
 
-1. All of it is laid down under the writer's lock: no other record stands in between, and no checkpoint falls inside.
-2. Whatever can be refused is refused before the first word. What fails later fails the store, and the next start cuts.
-3. Queues show nothing of a group before its last word is as safe as messages must be.
-4. A log that is read again ends where a group begins whose end is missing. A checkpoint is never inside a group, so one
-   that began before it is known to have been whole: damage there costs what is damaged, as anywhere.
+1. All of it is written under the writer's lock: no other record lies in between, and no checkpoint is made inside.
+2. Everything that can be refused is refused before the begin record is written. A later failure fails the store, and
+   the next start truncates the log.
+3. Queues show none of the records before the ledger record is as safe as `visible_after` says.
+4. Recovery truncates the log at a begin record without its ledger record. A checkpoint is never inside an atomic
+   append, so one that began before the checkpoint was complete: damage in it costs the damaged records only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FARTHEST = 1 << 62
 
 
 class AtomicAppends:
-    """Appends groups."""
+    """Checks and writes atomic appends."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class AtomicAppends:
         return runs
 
     def append(self, scope: str, number: int, runs: Sequence[EncodedRun]) -> int | None:
-        """The offset behind the group; None, and nothing appended, if the scope has got there before."""
+        """Append runs and return the end of the log; None, without appending, if the ledger has the number already."""
         writer = self._writer
         writer.log.warm(sum(len(run.data) for run in runs))
         with writer.lock:
@@ -80,7 +81,7 @@ class AtomicAppends:
                 with writer.hidden_appends():
                     begun_at = self._state.append_one(begun)
                     offsets = {run.queue: int(run.queue.end) for run in runs}
-                    # Each queue is extended once: a hundred times, it would be moved about in memory as often.
+                    # Extend each queue once: every extension may move the queue's entries in memory.
                     entries: dict[ConsumeQueue, list[memoryview]] = {queue: [] for queue in offsets}
                     for piece in pieces:
                         queue = piece.run.queue
@@ -99,5 +100,5 @@ class AtomicAppends:
 
 
 def _taken(size: int, room: int, segment_room: int) -> tuple[int, int]:
-    """What is left of the room behind a record, and how many new segments it needs."""
+    """Return the bytes left free after a record, and how many new segments it needs."""
     return (room - size, 0) if size <= room else (segment_room - size, 1)

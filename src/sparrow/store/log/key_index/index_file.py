@@ -1,4 +1,4 @@
-"""Which records carry a key: hash slots and chained entries, in RocketMQ's files.
+"""One file of the key index, in RocketMQ's format: hash slots, and chained entries that point to records with a key.
 
     at          bytes   field                       an entry: bytes  field
     0           8       store time of the first               4      hash of `topic#key`, never negative
@@ -10,11 +10,11 @@
     40          4 * s   slots: the newest entry of each chain, 0 for none
     ...         20 * e  entries; number 0 is never used
 
-1. Entries ascend by physical offset, and an entry's chain leads only to lower numbers.
-2. The slots follow from the entries, so the newest file keeps them in memory and writes them when it is left;
-   after a crash they are computed again. Only entries are written as they come: plain writes, that fail politely
-   on a full disk where a mapping would kill the process.
-3. It is a view that follows the log in bulk and may lag; `find` is asked only after it has caught up.
+1. Entries ascend by physical offset, and the chain of an entry leads only to lower numbers.
+2. The slots follow from the entries, so the newest file keeps them in memory and writes them when it is full; after a
+   crash they are computed again. Only entries are written at once, with plain writes: on a full disk they fail with an
+   error, where a write into a mapping would kill the process.
+3. It is a view that follows the log in bulk and may lag; it must catch up before a search.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ INDEX_ENTRY_BYTES = INDEX_ENTRY.itemsize
 _SECONDS_MAX = 2**31 - 1
 _ENTRIES_AT_ONCE = 1 << 18
 _WALK_MAX = 100_000
-"""Links of one chain that a query follows at most; a file damaged into a circle must not hold it for ever."""
+"""Entries of one chain that a query follows at most, in case damage has made the chain a circle."""
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """How far the index is safely on disk: part of the checkpoint."""
+    """How much of the index is durable: part of the checkpoint."""
 
     file: str
     count: int
-    """Number of the next entry."""
+    """The number of the next entry."""
 
 
 class IndexFile:
-    """One file. The newest is `open_for_writing`; the others are only searched."""
+    """One file. Only the newest is opened for writing; the others are searched."""
 
     def __init__(self, path: Path, slots: int, entries: int) -> None:
         self.path, self.slot_count, self.entries_max = path, slots, entries
@@ -73,7 +73,7 @@ class IndexFile:
         return os.fstat(self.fd).st_size == self.bytes
 
     def open_for_writing(self, *, count: int | None = None) -> None:
-        """Take the slots into memory. With `count`, after a crash: neither slots nor entries from there on count."""
+        """Load the slots into memory. With `count`, after a crash, drop later entries and compute the slots again."""
         if os.fstat(self.fd).st_size < self.bytes:
             os.ftruncate(self.fd, self.bytes)
         if count is None:
@@ -83,7 +83,7 @@ class IndexFile:
         self.cut(count)
 
     def cut(self, count: int) -> None:
-        """Keep the entries below number `count`."""
+        """Keep only the entries below number `count`, and compute the slots again."""
         self.slots = np.zeros(self.slot_count, np.int32)
         self.count = 1
         last = None
@@ -91,7 +91,7 @@ class IndexFile:
             entries = self.read(self.count, min(_ENTRIES_AT_ONCE, count - self.count))
             if len(entries) == 0:
                 break
-            # Of several values for one slot the last stays, which is the newest entry.
+            # Of several values for one slot NumPy keeps the last, which is the newest entry.
             numbers = np.arange(self.count, self.count + len(entries), dtype=np.int32)
             self.slots[entries["hash"] % self.slot_count] = numbers
             self.count += len(entries)
@@ -104,14 +104,14 @@ class IndexFile:
         self.slots_used = int(np.count_nonzero(self.slots))
 
     def read(self, number: int, count: int) -> npt.NDArray[np.void]:
-        """Entries [number, number + count), as far as the file has them."""
+        """Read entries [number, number + count), as far as the file has them."""
         raw = os.pread(
             self.fd, INDEX_ENTRY_BYTES * count, INDEX_HEADER_BYTES + 4 * self.slot_count + INDEX_ENTRY_BYTES * number
         )
         return np.frombuffer(raw[: len(raw) - len(raw) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
 
     def first_behind(self, log_end: int) -> int:
-        """The number of the first entry that points behind the log's end. They ascend."""
+        """Return the number of the first entry that points behind the log's end."""
         low, high = 1, self.count
         while low < high:
             middle = (low + high) // 2
@@ -124,7 +124,7 @@ class IndexFile:
     def put(
         self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
     ) -> None:
-        """Add entries in log order. They must fit."""
+        """Add entries in log order. They must fit into the file."""
         n = len(hashes)
         if n == 0:
             return
@@ -135,7 +135,7 @@ class IndexFile:
         slot = hashes % self.slot_count
         number = np.arange(self.count, self.count + n, dtype=np.int32)
         heads = self.slots[slot]
-        self.slots[slot] = number  # of several for one slot the last stays, which is the newest
+        self.slots[slot] = number  # of several values for one slot NumPy keeps the last, which is the newest
         entries = np.empty(n, INDEX_ENTRY)
         entries["hash"], entries["physical_offset"] = hashes, offsets
         entries["seconds"] = np.clip((store_ms - self.begin_ms) // 1000, 0, _SECONDS_MAX)
@@ -152,7 +152,7 @@ class IndexFile:
     def _previous(
         self, slot: npt.NDArray[np.int32], number: npt.NDArray[np.int32], heads: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.int32]:
-        """The entry before each new one in its chain: mostly what the slot held, seldom another new one."""
+        """Return the predecessor of each new entry in its chain: usually the slot's value, rarely another new entry."""
         assert self.slots is not None
         newest = self.slots[slot]
         is_older = np.flatnonzero(newest != number)
@@ -177,7 +177,7 @@ class IndexFile:
             self.write_header()
 
     def offsets_of(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets filed under a hash in a span of time, newest first. Hashes collide: look closer."""
+        """Return physical offsets of entries with a hash and a store time, newest first. Hashes may collide."""
         slot = key_hash % self.slot_count
         if self.slots is not None:
             number = int(self.slots[slot])
@@ -193,7 +193,7 @@ class IndexFile:
                 break
             (filed, offset, seconds, previous) = entry[0].item()
             at_ms = self.begin_ms + seconds * 1000
-            # Times are kept in whole seconds, so the edges of the span are a second wide.
+            # Times are stored in whole seconds, so allow a second at both ends.
             if filed == key_hash and begin_ms - 1000 < at_ms <= end_ms:
                 found.append(offset)
             if previous >= number:

@@ -12,16 +12,16 @@ from sparrow.store.log.key_index.index_file import IndexCheckpoint, IndexFile
 
 
 class KeyIndex:
-    """All files, oldest first. Written by one thread at a time."""
+    """The files of the index. Written by one thread at a time."""
 
     def __init__(self, directory: Path, slots: int, entries: int) -> None:
         self.directory, self._slots, self._entries = directory, slots, entries
         self.files: list[IndexFile] = []
 
     def load(self, mark: IndexCheckpoint | None, *, trust: bool) -> bool:
-        """Open what is on disk; False if that is not what `mark` says, and has to be built again.
+        """Open the files; return False if they do not match the checkpoint `mark` and must be rebuilt.
 
-        `trust`: the last stop was clean, else only what `mark` names counts.
+        `trust` says that the last stop was clean; else everything after the checkpoint is dropped.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = sorted(path for path in self.directory.iterdir() if path.name.isascii() and path.name.isdecimal())
@@ -44,30 +44,30 @@ class KeyIndex:
 
     @property
     def end_offset(self) -> int:
-        """The physical offset of the last record filed, or -1."""
+        """The physical offset of the last record in the index, or -1."""
         return max((file.end_offset for file in self.files if file.count > 1), default=-1)
 
     @property
     def last_ms(self) -> int:
-        """The store time of the last record filed."""
+        """The store time of the last record in the index."""
         return max((file.end_ms for file in self.files), default=0)
 
     def put(
         self, hashes: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64]
     ) -> None:
-        """File keys of records, in log order."""
+        """Add keys of records, in log order."""
         at = 0
         while at < len(hashes):
             file = self._writable()
             end = at + file.entries_max - file.count
             if end < len(hashes):
-                # A record's keys stay together, so that the last offset filed tells where to go on.
+                # Keep the keys of a record in one file, so that indexing can resume after `end_offset`.
                 while end > at and offsets[end] == offsets[end - 1]:
                     end -= 1
                 if end == at and file.count > 1:
                     self._leave(file)
                     continue
-                if end == at:  # one record has more keys than a file holds
+                if end == at:  # one record has more keys than fit into a file
                     end = at + file.entries_max - file.count
             file.put(hashes[at:end], offsets[at:end], store_ms[at:end])
             at = min(end, len(hashes))
@@ -89,7 +89,7 @@ class KeyIndex:
         file.entries_max = file.count if file.count > 1 else file.entries_max
 
     def _new_path(self) -> Path:
-        """Named by local time, as `yyyyMMddHHmmssSSS`; names ascend even if the clock does not."""
+        """Return a name made of the local time, as `yyyyMMddHHmmssSSS`; names ascend even if the clock does not."""
         now = time.time()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
         if self.files:
@@ -97,7 +97,7 @@ class KeyIndex:
         return self.directory / name
 
     def candidates(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets filed under a hash, newest first."""
+        """Return physical offsets of entries with a hash and a store time, newest first."""
         found: list[int] = []
         for file in reversed(self.files):
             if len(found) >= limit:
@@ -107,7 +107,7 @@ class KeyIndex:
         return found
 
     def truncate(self, log_end: int) -> None:
-        """The log now ends at `log_end`: entries that point behind it are gone."""
+        """Drop entries that point behind `log_end`, where the log now ends."""
         while self.files and self.files[-1].begin_offset >= log_end and self.files[-1].count > 1:
             self.files[-1].delete()
             self.files = self.files[:-1]
@@ -119,13 +119,13 @@ class KeyIndex:
         newest.write_slots()
 
     def drop_files_before(self, log_first: int) -> None:
-        """Delete files all of whose entries point before the log's first byte; never the newest."""
+        """Delete files whose entries all point before the log's first byte, never the newest."""
         while len(self.files) > 1 and self.files[0].end_offset < log_first:
             self.files[0].delete()
             self.files = self.files[1:]
 
     def mark(self) -> IndexCheckpoint | None:
-        """Make everything filed so far durable, and say how far that is."""
+        """Make the index durable, and return its checkpoint."""
         if not self.files:
             return None
         newest = self.files[-1]

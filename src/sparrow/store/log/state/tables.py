@@ -31,18 +31,18 @@ _Value = TypeVar("_Value")
 
 
 class StateSnapshot(msgspec.Struct):
-    """All state as of one place in the state queue."""
+    """All state as of one offset of the state queue."""
 
     next_offset: int
-    """In the state queue: words from here on are not in it."""
+    """In the state queue: updates from here on are not in the snapshot."""
     log_end: int
-    """A log that was cut below this place makes the snapshot useless."""
+    """If the log was truncated below this physical offset, the snapshot is invalid."""
     words: list[tuple[int, StateUpdate]]
-    """Each with the physical offset of the record that said it."""
+    """Updates, each with the physical offset of its record. The name is part of the file format."""
 
 
 class StateTables:
-    """What the words said so far add up to. Changed under the store's lock."""
+    """The state that all updates so far add up to. Changed under the writer's lock."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -50,16 +50,16 @@ class StateTables:
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         """(topic, group) -> queue id -> offset."""
         self.ends: dict[str, dict[int, int]] = {}
-        """topic -> queue id -> where the queue goes on, of queues that once were empty but not new."""
+        """topic -> queue id -> end, of queues whose messages retention has deleted."""
         self.marks: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}
         self.ledger: dict[str, LedgerUpdate] = {}
         self.unflushed_offsets: set[tuple[str, str]] = set()
-        """Offsets that changed since they were last said: commits are frequent and are said together."""
-        self._said_at: dict[_Subject, int] = {}
+        """(topic, group) whose offsets changed since they were last appended: commits are frequent and batched."""
+        self._written_at: dict[_Subject, int] = {}
 
     def clear(self) -> None:
-        """Back to knowing nothing: the log is about to be heard again."""
+        """Empty all tables, before the log is replayed."""
         self.topics.clear()
         self.groups.clear()
         self.offsets.clear()
@@ -68,12 +68,12 @@ class StateTables:
         self.tokens.clear()
         self.ledger.clear()
         self.unflushed_offsets.clear()
-        self._said_at.clear()
+        self._written_at.clear()
 
-    def apply(self, words: Iterable[StateUpdate], physical_offset: int) -> None:
-        """Take in words that stand in the log."""
-        for word in words:
-            match word:
+    def apply(self, updates: Iterable[StateUpdate], physical_offset: int) -> None:
+        """Apply updates of a record at a physical offset."""
+        for update in updates:
+            match update:
                 case TopicUpdate(name, topic):
                     subject = ("topic", name, "")
                     _set(self.topics, name, topic)
@@ -96,15 +96,15 @@ class StateTables:
                     subject = ("ledger", scope, "")
                     self.ledger[scope] = LedgerUpdate(scope, number, ms)
                 case AtomicAppendBegin():
-                    continue  # of no meaning by itself: whoever reads the log sees to it that an end follows
-            if self._is_there(word):
-                self._said_at[subject] = physical_offset
+                    continue  # no state: recovery makes sure that an end follows
+            if self._is_set(update):
+                self._written_at[subject] = physical_offset
             else:
-                self._said_at.pop(subject, None)
+                self._written_at.pop(subject, None)
 
     @staticmethod
-    def _is_there(word: StateUpdate) -> bool:
-        match word:
+    def _is_set(update: StateUpdate) -> bool:
+        match update:
             case TopicUpdate(_, value) | GroupUpdate(_, value):
                 return value is not None
             case OffsetsUpdate(_, _, offsets):
@@ -117,38 +117,38 @@ class StateTables:
                 return False
 
     def offsets_record_at(self, topic: str, group: str) -> int:
-        """Where the newest word on a group's offsets stands; -1 if there is none."""
-        return self._said_at.get(("offsets", topic, group), -1)
+        """Return the physical offset of the newest record with a group's offsets; -1 if there is none."""
+        return self._written_at.get(("offsets", topic, group), -1)
 
     def take_changed_offsets(self) -> list[StateUpdate]:
-        """Words for the offsets that changed since the last call."""
+        """Return updates for the offsets that changed since the last call."""
         changed, self.unflushed_offsets = self.unflushed_offsets, set()
-        return [self._offsets_word(subject) for subject in sorted(changed) if subject in self.offsets]
+        return [self._offsets_update(subject) for subject in sorted(changed) if subject in self.offsets]
 
     def updates_before(self, physical_offset: int) -> list[StateUpdate]:
-        """Words on everything whose newest word stands below the offset: to be said again before that part goes."""
-        return [self._word(subject) for subject, at in self._said_at.items() if at < physical_offset]
+        """Return updates for all entries whose newest record is below the offset, to be appended again."""
+        return [self._update(subject) for subject, at in self._written_at.items() if at < physical_offset]
 
     def expire_scopes(self, physical_offset: int, older_than_ms: int) -> None:
-        """Let go of what the ledger was last told so long ago, and below the offset: it is not said again."""
-        for scope, said in list(self.ledger.items()):
+        """Drop ledger entries that are older than a time and whose newest record is below the offset."""
+        for scope, entry in list(self.ledger.items()):
             subject = ("ledger", scope, "")
-            if said.ms < older_than_ms and self._said_at[subject] < physical_offset:
-                del self.ledger[scope], self._said_at[subject]
+            if entry.ms < older_than_ms and self._written_at[subject] < physical_offset:
+                del self.ledger[scope], self._written_at[subject]
 
     def ledger_record_at(self, scope: str) -> int:
-        """Where the newest word on a scope stands; -1 if there is none."""
-        return self._said_at.get(("ledger", scope, ""), -1)
+        """Return the physical offset of the newest ledger record of a scope; -1 if there is none."""
+        return self._written_at.get(("ledger", scope, ""), -1)
 
     def snapshot(self, next_offset: int, log_end: int) -> StateSnapshot:
-        words = [(at, self._word(subject)) for subject, at in self._said_at.items()]
-        return StateSnapshot(next_offset=next_offset, log_end=log_end, words=words)
+        updates = [(at, self._update(subject)) for subject, at in self._written_at.items()]
+        return StateSnapshot(next_offset=next_offset, log_end=log_end, words=updates)
 
     def restore(self, snapshot: StateSnapshot) -> None:
-        for at, word in snapshot.words:
-            self.apply([word], at)
+        for at, update in snapshot.words:
+            self.apply([update], at)
 
-    def _word(self, subject: _Subject) -> StateUpdate:
+    def _update(self, subject: _Subject) -> StateUpdate:
         kind, name, group = subject
         if kind == "topic":
             return TopicUpdate(name, self.topics[name])
@@ -162,9 +162,9 @@ class StateTables:
             return TokenUpdate(self.tokens[name])
         if kind == "ledger":
             return self.ledger[name]
-        return self._offsets_word((name, group))
+        return self._offsets_update((name, group))
 
-    def _offsets_word(self, key: tuple[str, str]) -> StateUpdate:
+    def _offsets_update(self, key: tuple[str, str]) -> StateUpdate:
         return OffsetsUpdate(key[0], key[1], dict(self.offsets[key]))
 
 

@@ -1,8 +1,7 @@
-"""State as a view of the log: topics, groups, tokens, committed offsets, marks and the ledger.
+"""State updates: the changes of topics, groups, tokens, offsets, marks and the ledger, as records of the log.
 
-Every change is a *word*: a record in the log under a topic of its own. Saying the words again in order gives the state,
-so replicating the log replicates it. The newest word on each thing is remembered by place, and said again at the
-log's head before retention drops the segment that holds it; a snapshot on disk saves saying them all at every start.
+A record of the state queue contains a list of updates as JSON. Applying all updates in order gives the state, so a copy
+of the log has the state too. Tags and field names are part of the file format.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from sparrow.model.token import Token
 from sparrow.model.topic import Group, Topic
 
 STATE_QUEUE = Queue("rmq_sys_SPARROW_STATE", 0)
-"""RocketMQ takes names that start `rmq_sys_` for system topics, and leaves them alone."""
+"""RocketMQ treats names that start with `rmq_sys_` as system topics, and leaves them alone."""
 
 _UPDATES_PER_RECORD = 1000
 
 
 class TopicUpdate(msgspec.Struct, tag="topic", frozen=True):
-    """A topic is like this now, or is gone."""
+    """A topic was created, changed or (None) deleted."""
 
     name: str
     topic: Topic | None
 
 
 class GroupUpdate(msgspec.Struct, tag="group", frozen=True):
-    """A group is like this now, or is gone."""
+    """A group was created, changed or (None) deleted."""
 
     name: str
     group: Group | None
 
 
 class OffsetsUpdate(msgspec.Struct, tag="offsets", frozen=True):
-    """A group will read these queues of a topic from these offsets on, or has forgotten the topic."""
+    """All committed offsets of a group on a topic, by queue id; None: they were deleted."""
 
     topic: str
     group: str
@@ -46,41 +45,41 @@ class OffsetsUpdate(msgspec.Struct, tag="offsets", frozen=True):
 
 
 class QueueEndsUpdate(msgspec.Struct, tag="queues", frozen=True):
-    """Queues of a topic go on at these offsets, though retention took all their messages."""
+    """The ends of queues whose messages retention has deleted, by queue id: they continue at these offsets."""
 
     topic: str
     ends: dict[int, int] | None
 
 
 class MarkUpdate(msgspec.Struct, tag="mark", frozen=True):
-    """How far some work of the broker's own has got."""
+    """A progress mark of a background job was set."""
 
     name: str
     value: int
 
 
 class TokenUpdate(msgspec.Struct, tag="token", frozen=True):
-    """A token is like this now. None ever goes."""
+    """A token was issued or revoked. Tokens are never deleted."""
 
     token: Token
 
 
 class AtomicAppendBegin(msgspec.Struct, tag="begun", frozen=True):
-    """What follows belongs together, up to the word of the ledger on it. Where that is missing, all of it is void."""
+    """The begin of an atomic append, which ends with a `LedgerUpdate`. Without that end, all of it is void."""
 
     scope: str
     number: int
 
 
 class LedgerUpdate(msgspec.Struct, tag="ledger", frozen=True):
-    """A scope has got as far as this."""
+    """The ledger of a scope was set to a number."""
 
     scope: str
     number: int
     ms: int
-    """When it did."""
+    """The time of the append."""
     begun: int = -1
-    """Where the group stands begun that this is the end of; -1 where it is the end of none: said again."""
+    """The physical offset of the begin of the atomic append that this update ends; -1 if it ends none."""
 
 
 StateUpdate = (
@@ -96,19 +95,19 @@ StateUpdate = (
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(list[StateUpdate])
-_one_by_one = msgspec.json.Decoder(list[msgspec.Raw])
-_word_decoder = msgspec.json.Decoder(StateUpdate)
+_raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_update_decoder = msgspec.json.Decoder(StateUpdate)
 
 
-def encode_updates(words: Sequence[StateUpdate]) -> Iterator[tuple[Sequence[StateUpdate], bytes]]:
-    """The words in portions of moderate size, each with the body of the record that says it."""
-    for at in range(0, len(words), _UPDATES_PER_RECORD):
-        portion = words[at : at + _UPDATES_PER_RECORD]
-        yield portion, _encode(portion)
+def encode_updates(updates: Sequence[StateUpdate]) -> Iterator[tuple[Sequence[StateUpdate], bytes]]:
+    """Yield updates in batches of moderate size, each with the body of its record."""
+    for at in range(0, len(updates), _UPDATES_PER_RECORD):
+        batch = updates[at : at + _UPDATES_PER_RECORD]
+        yield batch, _encode(batch)
 
 
 def decode_updates(body: bytes, physical_offset: int) -> list[StateUpdate]:
-    """The words in a record's body. One that a newer Sparrow said, and we do not know, does not take others with it."""
+    """Decode the updates in a record's body. Kinds that only a newer version knows are skipped."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as unknown:
@@ -121,9 +120,9 @@ def decode_updates(body: bytes, physical_offset: int) -> list[StateUpdate]:
 
 
 def _known_updates(body: bytes) -> list[StateUpdate]:
-    words: list[StateUpdate] = []
+    updates: list[StateUpdate] = []
     with contextlib.suppress(msgspec.ValidationError):
-        for raw in _one_by_one.decode(body):
+        for raw in _raw_decoder.decode(body):
             with contextlib.suppress(msgspec.ValidationError):
-                words.append(_word_decoder.decode(raw))
-    return words
+                updates.append(_update_decoder.decode(raw))
+    return updates
