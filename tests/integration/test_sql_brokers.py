@@ -20,7 +20,7 @@ from sparrow.client.aio import Admin, Consumer, Producer
 from sparrow.model.message import Message
 from sparrow.model.queue import Queue
 from sparrow.net import Channel
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
@@ -359,7 +359,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
 async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> None:
     async with Producer(two.name_servers) as producer:
         for number in range(20):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
     async with Consumer("g", two.name_servers, commit_interval_ms=50) as consumer:
         await consumer.subscribe("t")
         inbox = Inbox()
@@ -511,10 +511,10 @@ async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Cre
         inbox = Inbox()
         await consumer.start(inbox)
         for number in range(10):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         stopping = asyncio.create_task(two.brokers[0].stop())
         for number in range(10, 40):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         await stopping
         await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
         assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalog.lanes

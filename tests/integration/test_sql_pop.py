@@ -340,7 +340,7 @@ async def test_a_pop_fills_its_batch_in_the_same_order_from_the_database(databas
 
 async def test_a_lane_that_starves_gets_its_share(popper):
     await popper.in_lane(Priority.LOW, 5)
-    popper.clock.now_ms += popper.broker.settings.starvation_ms + 1
+    popper.clock.now_ms += popper.broker.settings.lane_starvation_ms + 1
     await popper.in_lane(Priority.HIGH, 100)
     got = [body.split(b"-")[0] for body in bodies_of(await popper.pop(count=10))]
     assert (got.count(b"high"), got.count(b"low")) == (9, 1)
@@ -665,7 +665,7 @@ async def test_a_topic_that_another_broker_made_again_is_read_from_its_start(two
 async def test_a_consumer_goes_on_at_the_new_leader(two):
     async with Producer(two.name_servers) as producer:
         for number in range(8):
-            await producer.send(Message.of("t", b"%d" % number))
+            await producer.send(Message("t", b"%d" % number))
     async with PopConsumer("g", two.name_servers) as consumer:
         receipts = await consumer.receive("t")
         assert len(receipts) == 8

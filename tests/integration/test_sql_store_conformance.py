@@ -8,7 +8,8 @@ from tests.integration.conformance import OTHER, Q0, Q1, StoreConformance, draft
 from sparrow.model.queue import QueueBounds
 from sparrow.settings import SqlSettings
 from sparrow.store.sql.append import bulk_insert
-from sparrow.store.sql.drivers.database import StoreDatabaseUnreachable, open_database
+from sparrow.store.sql.drivers.database import open_database
+from sparrow.store.sql.drivers.errors import StoreDatabaseUnreachable
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.maintenance import retention
 

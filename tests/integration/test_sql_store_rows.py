@@ -23,10 +23,10 @@ from sparrow.model.topic import Group, Topic
 from sparrow.settings import MIB, SqlSettings
 from sparrow.store.spi import AtEnd, Slice
 from sparrow.store.sql.append.insert import take_ids
-from sparrow.store.sql.drivers.database import DatabaseRefused, DuplicateKey, MissingPartition
+from sparrow.store.sql.drivers.errors import DatabaseRefused, DuplicateKey, MissingPartition
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import unpack_properties
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.committed_offsets import CommitFenced
 from sparrow.store.sql.state.resend_ranges import IDS_PER_ROW
 from sparrow.store.topic_cursor import open_at_end, open_for_group, read_span

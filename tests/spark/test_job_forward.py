@@ -31,7 +31,9 @@ def send(platform: RunningPlatform, numbers: Iterable[int]) -> None:
         for number in numbers:
             key = KEYS[number % len(KEYS)]
             said = {PROPERTY_SHARDING_KEY: key} if number % 2 else {"KEYS": key}
-            message = Message.of("orders", f"{number}", tags="odd" if number % 2 else "even", city="Oslo", **said)
+            message = Message(
+                "orders", f"{number}", tags="odd" if number % 2 else "even", properties={"city": "Oslo", **said}
+            )
             message.flag = number
             producer.send(message, selector=by_hash(key))
 
@@ -115,7 +117,7 @@ def test_what_cannot_be_forwarded_is_said_in_a_sentence(
     send(platform, range(1))
     with pytest.raises(Refused, match="never end"):
         run(spark, arguments(target="orders"))
-    with pytest.raises(Refused, match=r"every 0\.2 s"):
+    with pytest.raises(Refused, match=r"interval 0\.2 s"):
         run(spark, arguments(interval_s=0.2))
     with pytest.raises(SparrowError, match="colour"):
         run(spark, arguments(where="colour = 'red'"))

@@ -41,7 +41,7 @@ class Shards:
         self._folder = folder
         self._loop = LoopThread("shards")
         self._platform = Platform(
-            folder / "a", naming=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
+            folder / "a", name_server=NameServerSettings(port=0), broker=broker_settings(name="a"), log=SMALL_LOG
         )
         self._loop.run(self._platform.start())
         self.name_servers = self._platform.name_servers
@@ -181,7 +181,7 @@ def test_a_batch_that_was_published_in_part_is_refused_with_other_brokers(job: J
     job.client.run(_begun(job, receipt))
     job.client.run(_committed(job, next(each.stage for each in receipt.stages if each.broker == "a")))
     alone = TaskCommit(receipt.transaction, 0, receipt.rows, receipt.stages[:1], (("a", "t"),))
-    with pytest.raises(Refused, match="begun with other brokers"):
+    with pytest.raises(Refused, match="begun on other brokers"):
         job.commit(alone)
 
 

@@ -1,6 +1,6 @@
-"""Topics as Spark tables and streams, and the jobs built on them.
+"""Topics as Spark tables and streams, and jobs and pipelines on top of them.
 
-Importing this loads neither PySpark nor Arrow: what is public comes when it is first asked for.
+Importing this package loads neither PySpark nor Arrow: public names are imported on first use.
 """
 
 from __future__ import annotations

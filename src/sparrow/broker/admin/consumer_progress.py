@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
-from sparrow.broker.query.messages import store_ms_at
+from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler

@@ -9,7 +9,7 @@ import msgspec
 
 from sparrow.broker.context import Broker
 from sparrow.broker.produce.lanes import has_lanes, topic_with_lanes
-from sparrow.broker.query.messages import store_ms_at
+from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.errors import Refused
 from sparrow.model.priority import LANES_SYS_FLAG
 from sparrow.model.protocol import DLQ_TOPIC_PREFIX, PERM_PRIORITY, RETRY_TOPIC_PREFIX

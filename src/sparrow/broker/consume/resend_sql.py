@@ -21,10 +21,11 @@ from sparrow.model.message import Draft
 from sparrow.model.protocol import RETRY_TOPIC_PREFIX
 from sparrow.model.queue import Queue
 from sparrow.store.spi import Moved, Slice
-from sparrow.store.sql.drivers.database import LockConflict, SqlSession
+from sparrow.store.sql.drivers.database import SqlSession
+from sparrow.store.sql.drivers.errors import LockConflict
 from sparrow.store.sql.engine import SqlStore
+from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import row_of_draft
-from sparrow.store.sql.schema.table_names import Lane
 from sparrow.store.sql.state.resend_ranges import ResendRange
 from sparrow.wire import record
 from sparrow.wire.hashes import tags_code_in

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import logging
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from sparrow.broker.delay.delay_topics import (
     DELAY_QUEUES,
     TIMER_QUEUE_INDEX,
     is_due,
-    parse_whole_number,
     timer_reference,
 )
 from sparrow.broker.delay.timer_wheel import Ints, TimerWheel
@@ -39,12 +37,13 @@ from sparrow.model.protocol import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_TIMER_ROLL_TIMES,
     PROPERTY_TIMER_ROLLED_FROM,
+    PROPERTY_UNIQUE_KEY,
 )
 from sparrow.model.queue import Queue
 from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Slice
 from sparrow.wire import record
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +106,7 @@ class LogDelayScheduler:
 
     def schedule_at(self, queue: Queue, draft: Draft, due_ms: int) -> AppendResult | None:
         """Store a message to be delivered at a time. None: that time has come already."""
-        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY.encode())
+        cancelled = property_value(draft.properties, PROPERTY_TIMER_CANCEL_KEY)
         if is_due(due_ms, self._now_ms(), horizon_ms=self._horizon_ms, cancels=cancelled is not None):
             return None
         if cancelled is not None:  # how RocketMQ's clients take a message back before 5.3
@@ -122,11 +121,6 @@ class LogDelayScheduler:
         if due_ms <= max(self._now_ms(), self._taken_ms):
             return None
         return self._cancel(f"{topic}+{unique_key}", due_ms)
-
-    @staticmethod
-    def recall_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> str:
-        """By which a sender may take a timed message back (RocketMQ 5.3's recall handle)."""
-        return base64.urlsafe_b64encode(f"v1 {topic} {broker_name} {due_ms} {unique_key}".encode()).decode()
 
     def _append_delayed(self, source: int, queue: Queue, draft: Draft, more: dict[str, str]) -> AppendResult:
         # What only we may say is taken out, whoever said it.
@@ -295,10 +289,10 @@ class LogDelayScheduler:
                 log.warning("a delayed message is dropped", extra={"queue": str(queue), "why": str(refusal)})
 
     def _is_cancelled(self, draft: Draft, topic: str) -> bool:
-        name = f"{topic}+{property_value(draft.properties, b'UNIQ_KEY')}"
+        name = f"{topic}+{property_value(draft.properties, PROPERTY_UNIQUE_KEY)}"
         due_ms = self._cancelled.get(name)
         return due_ms is not None and due_ms == parse_whole_number(
-            property_value(draft.properties, PROPERTY_TIMER_OUT_MS.encode())
+            property_value(draft.properties, PROPERTY_TIMER_OUT_MS)
         )
 
     def _save_delivered(self, now_ms: int) -> None:
@@ -373,7 +367,7 @@ class LogDelayScheduler:
         draft, queue = delay_topics.parse_delayed(raw)
         if draft is None or queue is None or self._is_cancelled(draft, queue.topic):
             return  # the cancellation may be out of sight for a restart by then
-        times = (parse_whole_number(property_value(draft.properties, b"TIMER_ROLL_TIMES")) or 0) + 1
+        times = (parse_whole_number(property_value(draft.properties, PROPERTY_TIMER_ROLL_TIMES)) or 0) + 1
         words = {
             PROPERTY_TIMER_OUT_MS: str(due_ms),
             PROPERTY_TIMER_ROLL_TIMES: str(times),

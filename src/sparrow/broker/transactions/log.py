@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from sparrow.broker.catalog.topics import TopicCatalog
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import copy_records, parse_whole_number
+from sparrow.broker.delay.delay_topics import copy_records
 from sparrow.broker.transactions.check_back import TransactionCheckBack
 from sparrow.broker.transactions.half_messages import (
     CHECKED_TAG,
@@ -28,11 +28,13 @@ from sparrow.broker.transactions.half_messages import (
     half_message_of,
     read_physical_offset,
 )
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import ProtocolError, Refused, SparrowError
 from sparrow.model.message import Draft
 from sparrow.model.protocol import (
     CHECK_LIMIT_TOPIC,
     PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     TRANSACTION_GROUP,
@@ -44,7 +46,7 @@ from sparrow.store.log import LogStore
 from sparrow.store.spi import AppendResult, Moved, Slice
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -56,15 +58,6 @@ _NAMED_AT_ONCE = 20_000
 _SUMMED_UP_AFTER = 1_000
 """Op records, at least, until all that is unfinished is named once more."""
 _OF_RETENTION = 0.9
-
-
-class TransactionNotEnded(Refused):
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"the transaction cannot be ended: {self.why}"
 
 
 class LogTransactionCoordinator:
@@ -116,7 +109,7 @@ class LogTransactionCoordinator:
         if half.physical_offset != request.half_physical_offset:
             raise TransactionNotEnded(f"no half message lies at {request.half_physical_offset}")
         draft = record.draft_from_record(await self._record(offset, half))
-        if property_value(draft.properties, b"PGROUP") != request.group:
+        if property_value(draft.properties, PROPERTY_PRODUCER_GROUP) != request.group:
             raise TransactionNotEnded(f"it was not begun by group {request.group!r}")
         # Nothing awaits from here on: of two words on one transaction, one finds it unfinished.
         if offset not in self._halves:
@@ -138,7 +131,10 @@ class LogTransactionCoordinator:
         return raw
 
     def _commit(self, half: HalfMessage, draft: Draft) -> AppendResult:
-        topic, queue_id = property_value(draft.properties, b"REAL_TOPIC"), property_value(draft.properties, b"REAL_QID")
+        topic, queue_id = (
+            property_value(draft.properties, PROPERTY_REAL_TOPIC),
+            property_value(draft.properties, PROPERTY_REAL_QUEUE_ID),
+        )
         number = parse_whole_number(queue_id)
         if topic is None or number is None:
             raise TransactionNotEnded("its half message does not say where it was to go")

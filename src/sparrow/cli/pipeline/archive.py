@@ -27,7 +27,7 @@ Examples:
 
 [bold]sparrow pipeline archive s3a://bucket/archive --pattern 'shop[.].*' --every 1m[/bold]
 
-A broker with [bold]retention_waits_for = "sparrow_archive"[/bold] deletes nothing that is not in the archive.
+A broker with [bold]retention_group = "sparrow_archive"[/bold] deletes nothing that is not in the archive.
 """
 
 

@@ -1,9 +1,9 @@
-"""A backlog to another topic, usually one with more queues: exactly once, and in order for each key.
+"""Forward job: copy a backlog to another topic, usually one with more queues, exactly once and in order per key.
 
-1. A source queue is read by one task, from its beginning to its end, and a row's key alone says to which queue it goes.
-   So messages with one key stay in order, as long as their producers sent them to one queue.
-2. A message stays what it is: body, id, properties, flags, time of birth. Its offset and store time are new.
-3. Progress is in the checkpoint; a group shows it, so that its lag is seen.
+1. One task reads a source queue from start to end, and the key of a message alone selects its target queue. So messages
+   with the same key keep their order, if their producers sent them to one queue.
+2. Body, id, properties, flags and time of birth of a message are copied. Offset and store time are new.
+3. Progress is in the checkpoint. It is also committed to a group, so that the lag is visible.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ class ForwardJob(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     checkpoint: str
     group: str | None = None
-    """Shows how far the job is."""
+    """The consumer group to which progress is committed."""
     starting_offsets: str = "earliest"
-    """Of the first run: `earliest`, `latest`, `group:NAME`, or JSON."""
+    """Where the first run starts: `earliest`, `latest`, `group:NAME`, or JSON."""
     where: str | None = None
-    """SQL over the source's columns; what does not fit stays behind."""
+    """SQL filter over the columns of the source."""
     tags: str | None = None
     by: str | None = None
-    """SQL for the key that keeps its order, in place of the sharding key or else the keys."""
+    """SQL expression for the key that selects the queue; by default the sharding key, then the keys."""
     interval_s: float | None = None
-    """Go on for ever, and look so often; None: up to what is there now."""
+    """Interval of batches, until stopped; None: forward what exists now, then end."""
     batch_rows_max: int = 1_000_000
     target_queues: int = 16
-    """On each broker, of a target that is not there yet."""
+    """Queues on each broker, if the target topic is created."""
     options: dict[str, str] = {}
-    """Of the client, `sparrow.*`."""
+    """Client options, `sparrow.*`."""
 
 
 class ForwardResult(msgspec.Struct, frozen=True):
     read: int
     written: int | None
-    """None: too many batches to know."""
+    """None: Spark no longer has the numbers of all batches."""
 
 
 def run(
     spark: SparkSession, arguments: ForwardJob, *, on_progress: ProgressCallback = lambda done: None
 ) -> ForwardResult:
-    """Forward what there is; with `every_s`, whatever comes."""
+    """Forward what exists now or, with `interval_s`, run until stopped."""
     check_topics(arguments.sources, arguments.target)
     with translate_spark_errors():
         read = read_stream(
@@ -71,7 +71,7 @@ def run(
             subscribe=",".join(arguments.sources),
             startingOffsets=arguments.starting_offsets,
             maxOffsetsPerTrigger=str(arguments.batch_rows_max),
-            # One task a queue, whatever its length: two would be written side by side.
+            # One task per queue, whatever its length: two tasks would write concurrently.
             maxRecordsPerPartition="0",
             targetRowsPerTask="0",
             groupId=arguments.group,
@@ -91,8 +91,5 @@ def run(
 
 
 def to_forwarded_rows(messages: DataFrame, *, where: str | None = None, by: str | None = None) -> DataFrame:
-    """Messages of a topic as rows for another one."""
+    """Return messages as rows for the target topic."""
     return to_sink_rows(messages if where is None else messages.where(where), by=by)
-
-
-# -- streams of messages ----------------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""A large backlog of the event bus to its topics: a relay in every task.
+"""Outbox job: send a large backlog of the event bus, with one relay in every task.
 
-1. Each task claims a lot of rows for a while, has it appended in bulk, and marks it, as a relay does; what does so is
-   handed in, since this room does not know the bus. Relays that run meanwhile have the other rows.
-2. At least once, as with relays: a task that dies after it has sent and before it has marked leaves rows that are sent
-   again when their lease is over, under the same event ids, by which receivers drop repeats. So a task that Spark runs
-   twice, or again, is just one more relay.
-3. Of the events with one key only the first can be claimed. A backlog of few keys is not sent faster by more tasks.
+1. Each task claims batches of rows with a lease, appends them in bulk, and marks them, like any relay. The relay is a
+   parameter, since this package does not import the bus. Other relays can run at the same time and claim other rows.
+2. At least once, as with any relay: rows that a task has sent but not marked are sent again when their lease expires,
+   with the same event ids, by which receivers drop repeats. A task that Spark runs twice is just another relay.
+3. Only the first event of each key can be claimed. More tasks do not speed up a backlog with few keys.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLAIM_ROWS = 2_000
-"""Claimed together. A lot is sent within half a lease, whatever the bodies' size."""
+"""Rows claimed at a time. They are sent within half a lease, whatever the size of the bodies."""
 _LOOK_S = 1.0
-"""Between two counts of what is left."""
+"""Interval at which the remaining events are counted."""
 _COUNTED = "sent long, failed long, seconds double"
 
 
 class OutboxJob(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int | None = None
-    """Relays side by side; None: one for each core."""
+    """Number of concurrent relays; None: one per core."""
 
 
 class RelayCounts(NamedTuple):
-    """What one relay did."""
+    """Counts of one relay."""
 
     sent: int
     failed: int
-    """Attempts that failed: those events are tried again later, by whoever comes."""
+    """Failed attempts; these events are retried later."""
 
 
 class TaskRelay(Protocol):
-    """Sends until nothing is due. Goes to the tasks by pickle."""
+    """Sends until nothing is due. It is pickled for the tasks."""
 
     def __call__(self, number: int) -> RelayCounts: ...
 
@@ -56,9 +55,9 @@ class OutboxResult(msgspec.Struct, frozen=True):
     sent: int
     failed: int
     left: int
-    """Events that are not due yet, or in other hands."""
+    """Events that are not due yet, or claimed by other relays."""
     seconds: float
-    """Of the slowest task, Spark's own time not counted."""
+    """Duration of the slowest task, without Spark's own overhead."""
 
     @property
     def rows_per_s(self) -> float:
@@ -73,7 +72,7 @@ def run(
     *,
     on_progress: ProgressCallback = lambda done: None,
 ) -> OutboxResult:
-    """Send what is due. `count_unsent_events` counts, in the driver, what is not sent yet."""
+    """Send what is due. `count_unsent_events` is called in the driver."""
     tasks = arguments.tasks or max(1, spark.sparkContext.defaultParallelism)
 
     def relayed(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,7 +102,7 @@ _KINDS = (pa.int64(), pa.int64(), pa.float64())
 
 @contextmanager
 def _counting(count_unsent_events: Callable[[], int], on_progress: ProgressCallback) -> Iterator[None]:
-    """Tells what is left, as the database sees it: tasks say nothing before their end."""
+    """Report the remaining events by counting them in the database: tasks report only at their end."""
     first, is_over = count_unsent_events(), threading.Event()
 
     def watch() -> None:
@@ -124,9 +123,9 @@ def _counting(count_unsent_events: Callable[[], int], on_progress: ProgressCallb
 
 
 class BulkAppender:
-    """Messages of any topics, appended in bulk from inside a task.
+    """Appends messages of any topics in bulk from a task.
 
-    What is posted is there when `post` returns. When no answer comes it is asked again, and not appended twice.
+    The messages are stored when `append` returns. After a lost response it retries, and brokers drop repeats.
     """
 
     def __init__(self, name_servers: str, *, client: dict[str, str], topic_queues: int, patience_ms: int) -> None:
@@ -146,7 +145,7 @@ class BulkAppender:
         self._numbers = count()
 
     def append(self, messages: pa.RecordBatch) -> None:
-        """Columns are those of a sink: body, topic, keys, sharding_key, properties."""
+        """Append messages with the columns of a sink: body, topic, keys, sharding_key, properties."""
         from sparrow.spark.client_pool import CLIENT_POOL
         from sparrow.spark.sink.commit_messages import WriteId
         from sparrow.spark.sink.message_columns import resolve_columns

@@ -1,4 +1,4 @@
-"""Streams from topics to topics."""
+"""Streams from topics to topics: reading and writing steps that the forward, dedupe and dead-letter jobs share."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 
 
 FORWARDED_COLUMNS = ("body", *COPIED_COLUMNS, "keys", "msg_id")
-"""What is read of a message to write it again; the last two only choose its queue."""
+"""Columns that are read to copy a message; the last two only select the queue."""
 
 
 INTERVAL_MIN_S = 1.0
-"""A stream that looks more often is busy with looking."""
+"""Minimum interval of batches; a shorter one would only cause overhead."""
 
 
 def check_topics(sources: Sequence[str], target: str) -> None:
     if not sources:
-        raise Refused("say which topics to read")
+        raise Refused("no source topic: name at least one topic to read")
     if target in sources:
-        raise Refused(f"topic {target!r} cannot be read and written by one job: it would never end")
+        raise Refused(
+            f"topic {target!r} is both source and target, so the job would never end: use another target topic"
+        )
 
 
 def to_sink_rows(messages: DataFrame, *, by: str | None = None) -> DataFrame:
-    """All that a message is, as a sink takes it. `by`: SQL for the key that chooses its queue."""
+    """Return messages with all columns to copy. `by`: SQL expression for the key that selects the queue."""
     from pyspark.sql import functions as f
 
     key = extract_property("properties_raw", PROPERTY_SHARDING_KEY) if by is None else f.expr(by).cast("string")
@@ -43,7 +45,7 @@ def to_sink_rows(messages: DataFrame, *, by: str | None = None) -> DataFrame:
 
 
 def extract_property(raw: str, name: str) -> Column:
-    """One property, of the column with all of them as a record has them; empty if there is none."""
+    """Extract one property from the property string; empty if it is not set."""
     from pyspark.sql import functions as f
 
     begun = f"(?:^|{VALUE_SEPARATOR}){re.escape(name)}{NAME_SEPARATOR}"
@@ -51,24 +53,24 @@ def extract_property(raw: str, name: str) -> Column:
 
 
 def columns_in_sql(*expressions: str | None) -> list[str]:
-    """Columns of a topic that SQL may speak of: what it does not, need not be read."""
+    """Return the columns of a topic that occur in the SQL; the others need not be read."""
     words = {word for sql in expressions for word in re.findall(r"\w+", (sql or "").lower())}
     return [name for name in COLUMN_TYPES if name in words]
 
 
 def read_stream(spark: SparkSession, columns: Sequence[str], **options: str | None) -> DataFrame:
-    """These columns of topics, as a stream; an option that is None is not set."""
+    """Read these columns of topics as a stream. Options that are None are not set."""
     said = {name: text for name, text in options.items() if text is not None}
     return spark.readStream.format("sparrow").schema(topic_schema(columns)).options(**said).load()
 
 
 def topic_schema(columns: Sequence[str]) -> str:
-    """A schema of these columns of a topic."""
+    """Return the schema with these columns of a topic."""
     return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in dict.fromkeys(columns))
 
 
 class TopicJob(Protocol):
-    """Arguments of a job that writes a topic."""
+    """Arguments of a job that writes to a topic."""
 
     @property
     def name_servers(self) -> str: ...
@@ -81,7 +83,7 @@ class TopicJob(Protocol):
 
 
 def topic_sink_options(arguments: TopicJob) -> dict[str, str]:
-    """For the sink."""
+    """Return the options for the sink."""
     return {
         "nameserver": arguments.name_servers,
         "topic": arguments.target,
@@ -99,12 +101,12 @@ def write_stream(
     options: Mapping[str, str],
     arranged: Callable[[DataFrame], DataFrame] | None = None,
 ) -> StreamingQuery:
-    """Rows to topics, exactly once, until there is no more or (`every_s`) for ever.
+    """Write rows to topics exactly once, until all is read or, with `interval_s`, until stopped.
 
-    `arranged`: what is done with each micro-batch before it is written; a stream cannot be sorted, its batches can.
+    `arranged` transforms each micro-batch before it is written: a stream cannot be sorted, a micro-batch can.
     """
     if interval_s is not None and interval_s < INTERVAL_MIN_S:
-        raise Refused(f"a stream that looks every {interval_s} s would do little else: say {INTERVAL_MIN_S} s or more")
+        raise Refused(f"the interval {interval_s} s is too short: use {INTERVAL_MIN_S} s or more")
     writer = rows.writeStream.queryName(name).option("checkpointLocation", checkpoint)
     if interval_s is None:
         writer = writer.trigger(availableNow=True)
@@ -120,7 +122,7 @@ def write_stream(
 
 
 def rows_written(query: StreamingQuery, done: JobProgress) -> int | None:
-    """How many rows a query that has ended gave its sink; None: Spark does not remember, or never knew."""
+    """Return how many rows a finished query has written; None if Spark does not know any more."""
     remembered = query.recentProgress
     if sum(progress.numInputRows for progress in remembered) != done.rows:
         return None

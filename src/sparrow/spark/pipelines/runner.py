@@ -1,4 +1,4 @@
-"""A declared pipeline at work, or looked at before it works."""
+"""Run or validate a pipeline."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 class PipelineResult(msgspec.Struct, frozen=True):
     rows: int
-    """Read by all streams together; 0 where nothing is a stream."""
+    """Rows read by all streams; 0 without streams."""
     sinks: int
 
 
 def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: ProgressCallback) -> PipelineResult:
-    """Until all is read, or for ever; Ctrl-C stops the queries between two batches' commits."""
+    """Run until everything is read, or until stopped. Ctrl-C stops the queries between two commits."""
     frames = build_frames(spark, pipeline)
     bounded = [sink for sink in pipeline.sinks if not frames[sink.input].isStreaming]
     for sink in bounded:
@@ -43,7 +43,7 @@ def run_pipeline(spark: SparkSession, pipeline: Pipeline, *, on_progress: Progre
 
 
 def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int:
-    """Several queries at once; the first that fails ends them all."""
+    """Wait for several queries; stop all when one fails."""
     heard: dict[str, tuple[str, int, int | None]] = {query.id: ("", 0, None) for query in queries}
     try:
         with translate_spark_errors():
@@ -51,7 +51,7 @@ def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int
                 is_over = not any(query.isActive for query in queries)
                 for query in queries:
                     if not query.isActive:
-                        query.awaitTermination()  # raises what it died of
+                        query.awaitTermination()  # raises the error of the query
                     for progress in query.recentProgress:
                         at, rows, _ = heard[query.id]
                         if progress.timestamp > at:
@@ -68,7 +68,7 @@ def _follow(queries: list[StreamingQuery], on_progress: ProgressCallback) -> int
 
 
 def validate_pipeline(spark: SparkSession, pipeline: Pipeline) -> dict[str, DataFrame]:
-    """Whether all parts fit: names, columns and types. Nobody is asked for rows, and no broker need run."""
+    """Check names, columns and types of all parts, without reading rows or calling a broker."""
     from pyspark.errors import PySparkException
 
     frames = build_frames(spark, pipeline, is_empty=True)
@@ -80,7 +80,9 @@ def validate_pipeline(spark: SparkSession, pipeline: Pipeline) -> dict[str, Data
             for column in (*sink.partition_by, *sink.keys):
                 if column not in frame.columns:
                     known = ", ".join(frame.columns)
-                    raise Refused(f"sink {sink.name!r} names the column {column!r}; there are {known}")
+                    raise Refused(
+                        f"sink {sink.name!r} uses the column {column!r}, which does not exist. Columns: {known}"
+                    )
         except PySparkException as cause:
             raise Refused(f"sink {sink.name!r}: {summarize_error(str(cause))}") from cause
     return frames

@@ -1,6 +1,6 @@
-"""Watching Spark work: how far a job is, and in one sentence why it failed.
+"""Progress of Spark jobs and streaming queries, and their reaction to Ctrl-C.
 
-`told` is called with a `JobProgress` now and then, in the thread that waits or in one of the watcher's own.
+`on_progress` is called with a `JobProgress` from time to time, in the waiting thread or in a watcher thread.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_INTERVAL_S = 0.2
-"""Between two looks at a query or at a job's tasks."""
+"""Interval at which a query or the tasks of a job are polled."""
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is."""
+    """Progress of a running job."""
 
     rows: int = 0
-    """Read so far, in this run."""
+    """Rows read so far in this run."""
     lag: int | None = None
-    """Messages that are there and not yet read, where the source tells."""
+    """Messages not read yet; None if the source does not report it."""
     tasks: int = 0
-    """Of Spark's tasks, those that are finished."""
+    """Finished Spark tasks."""
     tasks_total: int = 0
-    """Those known by now; there may be more to come."""
+    """Spark tasks known so far; there may be more later."""
 
 
 ProgressCallback = Callable[[JobProgress], None]
@@ -45,12 +45,12 @@ ProgressCallback = Callable[[JobProgress], None]
 
 
 def follow_query(query: StreamingQuery, on_progress: ProgressCallback) -> JobProgress:
-    """Wait until a query ends, and tell of each of its batches. Interrupted, the query is stopped first."""
+    """Wait until a query ends, and report each of its batches. On an interrupt, stop the query first."""
     heard, done = "", JobProgress()
 
     def hear() -> None:
         nonlocal heard, done
-        for progress in query.recentProgress:  # the last hundred; one is of the time at which its batch began
+        for progress in query.recentProgress:  # the last hundred; the timestamp is the start of the batch
             if progress.timestamp > heard:
                 heard, done = progress.timestamp, _after(done, progress)
                 on_progress(done)
@@ -73,7 +73,7 @@ def _after(done: JobProgress, progress: StreamingQueryProgress) -> JobProgress:
 
 
 def query_lag(progress: StreamingQueryProgress) -> int | None:
-    """What the topics of a query hold behind the end of its last batch; None: no topic told."""
+    """Return the messages that a query has not read yet; None if no source reports it."""
     counts = [
         lag for source in progress.sources if (lag := lag_between(source.endOffset, source.latestOffset)) is not None
     ]
@@ -81,7 +81,7 @@ def query_lag(progress: StreamingQueryProgress) -> int | None:
 
 
 def lag_between(end: str | None, latest: str | None) -> int | None:
-    """Messages between two offsets of our source, as Spark reports them. None: they are not of our source."""
+    """Return the messages between two offsets as Spark reports them; None if they are not from our source."""
     ends, latests = _places(end), _places(latest)
     if ends is None or latests is None:
         return None
@@ -91,7 +91,7 @@ def lag_between(end: str | None, latest: str | None) -> int | None:
 def _places(said: str | None) -> Mapping[str, int] | None:
     try:
         found: Any = msgspec.json.decode(said or "null")
-        if isinstance(found, str):  # Spark puts offsets of Python sources into quotes
+        if isinstance(found, str):  # Spark quotes offsets of Python sources
             found = msgspec.json.decode(found)
         return msgspec.convert(found["q"], dict[str, int])
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError):
@@ -103,7 +103,7 @@ def _places(said: str | None) -> Mapping[str, int] | None:
 
 @contextmanager
 def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str = "sparrow") -> Iterator[None]:
-    """Tell of the tasks of whatever runs inside, and stop it when it is interrupted."""
+    """Report the tasks of the jobs started inside, and cancel them on an interrupt."""
     context, group = spark.sparkContext, f"{what}-{uuid.uuid4().hex[:12]}"
     tracker, is_over = context.statusTracker(), threading.Event()
 
@@ -122,7 +122,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
                 look()
                 if is_asked():
                     context.cancelJobGroup(group)
-            except Exception:  # the session is being stopped, and whoever waits for the job hears of it
+            except Exception:  # the session is being stopped; the waiting thread gets the error
                 return
 
     context.setJobGroup(group, what, interruptOnCancel=True)
@@ -133,7 +133,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
             with translate_spark_errors():
                 yield
         except BaseException as failure:
-            with suppress(Exception):  # the session may be gone; what matters is why
+            with suppress(Exception):  # the session may be stopped; the original error matters
                 context.cancelJobGroup(group)
             if is_asked():
                 raise KeyboardInterrupt from failure
@@ -141,7 +141,7 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
         finally:
             is_over.set()
             watcher.join()
-            with suppress(Exception):  # a thread keeps its group until it is told another one
+            with suppress(Exception):  # a thread keeps its job group until another one is set
                 for name in ("spark.jobGroup.id", "spark.job.description"):
                     context.setLocalProperty(name, None)  # type: ignore[arg-type]
     look()
@@ -149,9 +149,9 @@ def watch_job(spark: SparkSession, on_progress: ProgressCallback, *, what: str =
 
 @contextmanager
 def interrupt_requested() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is noted, and acted on between two calls of Java: in the middle of one it leaves both sides confused.
+    """Record Ctrl-C, and act on it between two calls to Java: an interrupt within a call breaks the gateway.
 
-    A second Ctrl-C does what it did before. In other threads than the main one nobody can ask.
+    A second Ctrl-C has its normal effect. Outside of the main thread there are no signals.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -168,6 +168,3 @@ def interrupt_requested() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-# -- failures ---------------------------------------------------------------------------------------------------------

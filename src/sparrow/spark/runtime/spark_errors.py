@@ -1,4 +1,4 @@
-"""Spark's errors, shortened to one sentence."""
+"""Translate Spark's errors, long Java and Python tracebacks, to one sentence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SENTENCE_CHARS_MAX = 2_000
 
 
 class JobFailed(SparrowError):
-    """Spark gave up. The sentence is the innermost cause; Spark's own words are the `__cause__`."""
+    """A Spark job failed. The message is the innermost cause; Spark's full error is the `__cause__`."""
 
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Spark's errors, most of which are traces of Java around one of Python, as a `JobFailed`."""
+    """Raise `JobFailed` with a short message in place of Spark's errors."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -40,14 +40,14 @@ _TELLERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
 )
-"""Loggers of Spark that print every failure, which whoever waits for the job is told anyway."""
+"""Spark's loggers that print every failure; the caller gets it as an exception anyway."""
 
 
 @contextmanager
 def _without_traces() -> Iterator[None]:
     from pyspark import SparkContext
 
-    with suppress(Exception):  # logging is no reason to fail
+    with suppress(Exception):  # logging must not fail the job
         _set_level(SparkContext._jvm, "OFF")
     try:
         yield
@@ -57,7 +57,7 @@ def _without_traces() -> Iterator[None]:
 
 
 def _set_level(jvm: Any, level: str | None) -> None:
-    """None: as everybody's."""
+    """Set the level of these loggers; None resets it to the level of the root logger."""
     logging = jvm.org.apache.logging.log4j
     chosen = logging.Level.toLevel(level) if level else logging.LogManager.getRootLogger().getLevel()
     for name in _TELLERS:
@@ -65,9 +65,10 @@ def _set_level(jvm: Any, level: str | None) -> None:
 
 
 def shorten_batch_errors(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
-    """What `foreachBatch` is given: it fails with one short sentence, and without its causes.
+    """Wrap a function for `foreachBatch` so that it raises one short sentence without a cause.
 
-    Spark looks for patterns in what comes from there, and Java's way to do that overflows the stack on a long trace.
+    Spark matches the error text against patterns, and Java's regular expressions overflow the stack on a long
+    traceback.
     """
 
     def write_batch(batch: DataFrame, number: int) -> None:
@@ -92,7 +93,7 @@ _JAVA_FRAME = re.compile(r"^\s+at \S+\(.*$", re.MULTILINE)
 
 
 def summarize_error(trace: str) -> str:
-    """What a person should read of it: our own error if there is one, else the last Python error, else its start."""
+    """Return the essential message: our own error if there is one, else the last Python error, else the first line."""
     trace = trace.split("\nJVM stacktrace:", maxsplit=1)[0]
     ours = _OURS.findall(trace)
     if ours:

@@ -1,7 +1,7 @@
-"""Rows that are sent like any messages, to any RocketMQ broker: stored at least once.
+"""Writer for `delivery=atLeastOnce`: sends rows as ordinary messages, to any RocketMQ broker.
 
-1. Rows with a queue or a key keep their order, a batch after the other to each queue; the others go to any queue.
-2. What brokers refuse in batches (a delivery time, a priority) goes alone.
+1. Rows with a queue or a key keep their order: one batch after the other to each queue. Other rows go to any queue.
+2. Rows that brokers refuse in batches (with a delivery time or a priority) are sent as single messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sparrow.wire.bodies import QueueRef
 from sparrow.wire.columns.batch import encode_batches
 
 _ANYWHERE_AT_ONCE = 4
-"""Batches for any queue that are on their way side by side."""
+"""Concurrent batches of rows that may go to any queue."""
 _ALONE_AT_ONCE = 64
 _ALONE_COST_BYTES = 1024
 _RETRIES = 2
@@ -127,7 +127,7 @@ class AtLeastOnceWriter:
 
 
 def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
-    """Which rows brokers would refuse in a batch. `in_lanes`: the topic has lanes, and a row may name its own."""
+    """Return a mask of the rows that brokers refuse in a batch. `in_lanes`: the topic has priority lanes."""
     found = np.zeros(len(rows), np.bool_)
     if rows.deliver_ms is not None:
         found |= rows.deliver_ms.is_valid().to_numpy(zero_copy_only=False)
@@ -140,15 +140,15 @@ def find_unbatchable(rows: MessageRows, *, in_lanes: bool) -> NDArray[np.bool_]:
         if value not in UNSET_VALUES:
             if name == PROPERTY_TRANSACTION_PREPARED:
                 raise Refused(
-                    f"row {rows.row_number(row)} of its partition has the property {name}, so a broker would "
-                    f"wait for the end of its transaction: leave it out, or set delivery=exactlyOnce"
+                    f"row {rows.row_number(row)} of its partition has the property {name}, so the broker "
+                    "would store it as a half message: remove the property, or set delivery=exactlyOnce"
                 )
             found[row] = True
     return found
 
 
 def to_messages(rows: MessageRows, topic: str) -> list[Message]:
-    """Each row as a message of its own."""
+    """Convert each row to a message."""
     columns = (rows.body, rows.all_properties(), rows.keys, rows.tags, rows.msg_id, rows.deliver_ms)
     values = [column.to_pylist() if column is not None else [None] * len(rows) for column in columns]
     made = []

@@ -1,4 +1,4 @@
-"""What a task of a sink works with: what it is to write under which name, its brokers, and the routes it found."""
+"""Context of a task that writes a partition: identity of the write, options, client, brokers and routes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sparrow.wire.message_ids import UniqueIdGenerator
 
 
 class PartitionWriter(Protocol):
-    """How rows of one partition are delivered."""
+    """Delivers the rows of one partition."""
 
     def __init__(self, work: WriteContext) -> None: ...
     def add(self, rows: MessageRows) -> None: ...
     def finish(self) -> tuple[StagedRows, ...]:
-        """Returns once all rows are where they should be."""
+        """Wait until all rows are delivered, and return the stages."""
         ...
 
     def abandon(self) -> None:
-        """The task has failed."""
+        """Clean up after a failure of the task."""
         ...
 
 
 class TaskRoutes:
-    """The routes of one task: asked for once, so that all its rows find their queues by the same ones."""
+    """The routes of one task, fetched once, so that all its rows use the same queues."""
 
     def __init__(self, client: PooledClient, find: Callable[[str], Coroutine[Any, Any, TopicRoute]]) -> None:
         self._client, self._find = client, find
@@ -48,35 +48,35 @@ class TaskRoutes:
         return found
 
     def brokers(self) -> tuple[tuple[str, str], ...]:
-        """Those that rows may have gone to, each with a topic of its."""
+        """Return each broker that rows may have gone to, with a topic whose route contains it."""
         found = {queue.broker_name: topic for topic, route in self._known.items() for queue in route.write_queues}
         return tuple(sorted(found.items()))
 
 
 class WriteTask(NamedTuple):
-    """Which rows these are: a partition of something that is written once."""
+    """The partition of a write that one task handles."""
 
     transaction: WriteId
     partition: int
     can_create_topics: bool
-    """Not when a topic was there before: its broker may be away, and rows must not go to another meanwhile."""
+    """False if the topic existed before: its broker may be unavailable, and rows must not go to another one."""
 
 
 def _finder(
     task: WriteTask, options: SinkOptions, brokers: SinkBrokers
 ) -> Callable[[str], Coroutine[Any, Any, TopicRoute]]:
-    """How a task finds the route of a topic."""
+    """Return the function by which a task finds the route of a topic."""
     if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
-        return partial(brokers.route, may_be_new=True)  # a send makes a topic that is not there
+        return partial(brokers.route, may_be_new=True)  # a send creates a topic that does not exist
     return brokers.ensure_route if task.can_create_topics else brokers.existing_route
 
 
 class WriteContext(NamedTuple):
-    """All that a task has in hand."""
+    """What a partition writer needs."""
 
     task: WriteTask
     topic: str | None
-    """Of all rows, if they have one in common."""
+    """The topic of all rows, if the option is set."""
     options: SinkOptions
     client: PooledClient
     brokers: SinkBrokers

@@ -1,4 +1,4 @@
-"""`spark.read.format("sparrow")`: a bounded part of topics, as a table."""
+"""Batch reader of `spark.read.format("sparrow")`: a bounded range of each queue as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparrow.spark.source.schema import make_projection
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The offset ranges that one task reads."""
 
     def __init__(self, task: TaskRanges) -> None:
         super().__init__(task)
@@ -27,7 +27,7 @@ class RangePartition(InputPartition):
 
 
 class TopicBatchReader(DataSourceReader):
-    """Plans in the driver, reads in tasks; it is pickled in between, so it holds nothing but values."""
+    """Reader of a batch query: plans partitions in the driver, reads them in tasks. It is pickled between them."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.parse(given)
@@ -53,7 +53,8 @@ class TopicBatchReader(DataSourceReader):
             start, end = first[queue], last[queue]
             if start > end:
                 raise Refused(
-                    f"{format_queue_name(queue)} would be read from {start} up to {end}: the start lies behind the end"
+                    f"cannot read {format_queue_name(queue)} from {start} to {end}: the starting offset is greater "
+                    "than the ending offset"
                 )
             if end > extent.end or (start < extent.first and start < end):
                 if options.fail_on_data_loss:
@@ -63,5 +64,5 @@ class TopicBatchReader(DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition), "we made it"
+        assert isinstance(partition, RangePartition), "partitions() returns RangePartition only"
         return read_task(partition.task, self._options, self._shape)

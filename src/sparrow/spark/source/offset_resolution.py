@@ -1,4 +1,4 @@
-"""Where reading starts and ends, from what the user said: offsets, times, a group, earliest, latest."""
+"""Starting and ending offsets of each queue, from the options: offsets, timestamps, a group, earliest, latest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ResolvedOffsets = dict[QueueRef, int]
 
 
 def fetch_extents_with_retries(options: SourceOptions, places: SourceMetadata) -> QueueExtents:
-    """`fetch_extents`, tried again a few times while a broker is away."""
+    """Call `fetch_extents`, and retry while a broker is unavailable."""
     for left in range(options.offset_retries, -1, -1):
         try:
             return fetch_extents(options, places, is_fresh=True)
@@ -27,7 +27,7 @@ def fetch_extents_with_retries(options: SourceOptions, places: SourceMetadata) -
 def resolve_starting_offsets(
     options: SourceOptions, places: SourceMetadata, extents: QueueExtents, *, default: str
 ) -> ResolvedOffsets:
-    """The first offset of each queue. Times beat offsets."""
+    """Return the first offset to read of each queue. Timestamps take precedence over offsets."""
     if options.starting_ms is not None or options.starting_times is not None:
         found = {}
         for queue, extent in extents.items():
@@ -40,8 +40,8 @@ def resolve_starting_offsets(
             at = places.offset_at(queue, wanted)
             if at >= extent.end and extent.end > extent.first and options.starting_time_strategy == "error":
                 raise Refused(
-                    f"no message of {format_queue_name(queue)} is as late as {wanted} ms: say "
-                    "startingOffsetsByTimestampStrategy=latest to start at its end"
+                    f"no message of {format_queue_name(queue)} was stored at or after {wanted} ms. Set "
+                    "startingOffsetsByTimestampStrategy=latest to start at the end of such queues"
                 )
             found[queue] = min(max(at, extent.first), extent.end)
         return found
@@ -49,7 +49,7 @@ def resolve_starting_offsets(
 
 
 def resolve_ending_offsets(options: SourceOptions, places: SourceMetadata, extents: QueueExtents) -> ResolvedOffsets:
-    """Where to stop, not included."""
+    """Return the first offset not to read of each queue."""
     if options.ending_ms is not None or options.ending_times is not None:
         found = {}
         for queue, extent in extents.items():
@@ -74,7 +74,8 @@ def _by_offsets(said: str | OffsetsByQueue, places: SourceMetadata, extents: Que
         offset = _said(said, queue, extents)
         if offset is None:
             raise Refused(
-                f"the offsets name no place for {format_queue_name(queue)}: name every queue, or -2 for its beginning"
+                f"the offsets have no entry for queue {format_queue_name(queue)}: list every queue; -2 means "
+                "earliest, -1 latest"
             )
         found[queue] = {EARLIEST_OFFSET: extent.first, LATEST_OFFSET: extent.end}.get(offset, offset)
     _no_strangers(said, extents)
@@ -82,7 +83,7 @@ def _by_offsets(said: str | OffsetsByQueue, places: SourceMetadata, extents: Que
 
 
 def _said(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int | None:
-    """What JSON says of a queue: by broker and number, or by number where the topic has only one broker."""
+    """Return the entry of a queue in the JSON: by broker and queue id, or by queue id if the topic has one broker."""
     of_topic = table.get(queue.topic, {})
     of_broker = of_topic.get(queue.broker_name)
     if isinstance(of_broker, dict):
@@ -90,7 +91,7 @@ def _said(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int 
     plain = of_topic.get(str(queue.queue_id))
     if isinstance(plain, int):
         if len({each.broker_name for each in extents if each.topic == queue.topic}) > 1:
-            raise Refused(f"topic {queue.topic!r} is on several brokers: say topic, broker and queue in the JSON")
+            raise Refused(f"topic {queue.topic!r} is on several brokers: use JSON by topic, broker and queue id")
         return plain
     return None
 
@@ -98,7 +99,7 @@ def _said(table: OffsetsByQueue, queue: QueueRef, extents: QueueExtents) -> int 
 def _no_strangers(table: OffsetsByQueue, extents: QueueExtents) -> None:
     strangers = sorted(set(table) - {queue.topic for queue in extents})
     if strangers:
-        raise Refused(f"the offsets name the topic {strangers[0]!r}, which is not read")
+        raise Refused(f"the offsets contain topic {strangers[0]!r}, which the query does not read: remove it")
 
 
 def format_queue_name(queue: QueueRef) -> str:
@@ -106,7 +107,7 @@ def format_queue_name(queue: QueueRef) -> str:
 
 
 class MessagesGone(SparrowError):
-    """Messages that a query should have read are not there any more."""
+    """The store no longer holds messages that a query has to read."""
 
     def __init__(self, queue: QueueRef, asked: int, first: int, end: int) -> None:
         super().__init__(queue, asked, first, end)
@@ -114,7 +115,7 @@ class MessagesGone(SparrowError):
 
     def __str__(self) -> str:
         return (
-            f"{format_queue_name(self.queue)} should be read from offset {self.asked} on, but it holds {self.first} to "
-            f"{self.end} now: retention was quicker, or the topic was made anew. "
-            "To go on without them: failOnDataLoss=false"
+            f"{format_queue_name(self.queue)} no longer holds offset {self.asked}; it holds {self.first} to "
+            f"{self.end}. Retention deleted the messages, or the topic was created again. Set failOnDataLoss=false "
+            "to skip them"
         )

@@ -62,5 +62,7 @@ def build_parts(
         timeout_s=settings.flush_timeout_ms / 1000,
         failed=on_failure,
     )
-    state = StateStore(path, recovered.queues, writer, reader, now_ms, ledger_keep_days=settings.ledger_keep_days)
+    state = StateStore(
+        path, recovered.queues, writer, reader, now_ms, ledger_retention_days=settings.ledger_retention_days
+    )
     return LogParts(path, settings, recovered.log, recovered.queues, recovered.index, writer, reader, flusher, state)

@@ -21,25 +21,19 @@ from sparrow.settings import SqlSettings
 from sparrow.store.ledger_limits import checked_number, checked_scope
 from sparrow.store.spi import AppendResult, AtEnd, BrokerStore, Moved, QueueRecords, ReadLimits, ReadResult
 from sparrow.store.sql.append import atomic_append
+from sparrow.store.sql.append.batch_ids import AssignedIds
 from sparrow.store.sql.append.dedup import producer_sequence_of
 from sparrow.store.sql.append.insert import insert_with_ids
 from sparrow.store.sql.append.lane_writer import LaneWriter
-from sparrow.store.sql.drivers.database import (
-    AssignedIds,
-    DuplicateKey,
-    LockConflict,
-    MissingPartition,
-    SqlSession,
-    StoreDatabase,
-    StoreDatabaseUnreachable,
-    open_database,
-)
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase, open_database
+from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict, MissingPartition, StoreDatabaseUnreachable
+from sparrow.store.sql.lanes import Lane, split_physical_offset
 from sparrow.store.sql.maintenance import retention
 from sparrow.store.sql.read import search
 from sparrow.store.sql.read.lane_poller import LanePoller
 from sparrow.store.sql.read.lane_view import LaneView
 from sparrow.store.sql.row_codec import NewRow, row_of_draft
-from sparrow.store.sql.schema.table_names import Lane, is_internal_topic, split_physical_offset
+from sparrow.store.sql.schema.table_names import is_internal_topic
 from sparrow.store.sql.state.catalog import CatalogHooks, StoreCatalog
 from sparrow.store.sql.state.committed_offsets import CommittedOffsets
 from sparrow.store.sql.state.leases import Leases
@@ -230,7 +224,7 @@ class SqlStore:
             for portion in portions
         ]
         is_lost, tries = False, 0
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         while True:
             try:
                 done = await atomic_append.append_atomically(
@@ -274,7 +268,7 @@ class SqlStore:
         self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
     ) -> None:
         """Do something once, however often the database goes away meanwhile; not for longer than senders wait."""
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         is_tried = False
         while True:
             try:
@@ -331,7 +325,7 @@ class SqlStore:
                 self.database,
                 self.catalog,
                 writer_id=self._writer_id,
-                wait_s=self.settings.wait_ms / 1000,
+                wait_s=self.settings.database_wait_ms / 1000,
                 now_ms=self._now_ms,
                 on_stored=self._stored,
             )

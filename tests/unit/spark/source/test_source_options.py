@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.cases import each_case
 
 from sparrow import clock
 from sparrow.model.errors import Refused
@@ -18,24 +19,24 @@ def test_keys_come_in_any_case_as_spark_lowers_them() -> None:
     assert SourceOptions.parse({**LEAST, "maxoffsetspertrigger": "5"}).batch_rows_max == 5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "sentence"),
     [
-        ({"subscribe": "orders"}, "say where the name server is"),
+        ({"subscribe": "orders"}, "'nameserver' is missing"),
         ({"nameserver": "x:1"}, "exactly one of the options"),
         ({**LEAST, "subscribePattern": "o.*"}, "exactly one of the options"),
-        ({**LEAST, "maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
-        ({**LEAST, "maxOffsetsPerTrigger": "many"}, "'maxOffsetsPerTrigger' cannot be 'many'"),
-        ({**LEAST, "startingOffsets": "begin"}, "say earliest, latest, group:NAME or JSON"),
-        ({**LEAST, "startingOffsets": '{"orders": 5}'}, "say JSON such as"),
+        ({**LEAST, "maxOffsetPerTrigger": "5"}, "Did you mean 'maxOffsetsPerTrigger'"),
+        ({**LEAST, "maxOffsetsPerTrigger": "many"}, "'many' for option 'maxOffsetsPerTrigger'"),
+        ({**LEAST, "startingOffsets": "begin"}, "use earliest, latest, group:NAME or JSON"),
+        ({**LEAST, "startingOffsets": '{"orders": 5}'}, "use JSON such as"),
         ({**LEAST, "startingTimestamp": "yesterday"}, "-10m"),
-        ({**LEAST, "failOnDataLoss": "maybe"}, "say true or false"),
-        ({**LEAST, "access": "disk"}, "say one of pull, files, auto"),
+        ({**LEAST, "failOnDataLoss": "maybe"}, "use true or false"),
+        ({**LEAST, "access": "disk"}, "use one of pull, files, auto"),
         ({"subscribe": "orders", "access": "files"}, "needs the option 'path'"),
-        ({"nameserver": "x:1", "subscribePattern": "("}, "no regular expression"),
-        ({**LEAST, "sparrow.accesKey": "me"}, "did you mean 'sparrow.accessKey'"),
-        ({**LEAST, "maxTriggerDelay": "soon"}, "say a time such as 30s"),
-        ({**LEAST, "pullMaxBytes": "0"}, "say a size such as"),
+        ({"nameserver": "x:1", "subscribePattern": "("}, "not a regular expression"),
+        ({**LEAST, "sparrow.accesKey": "me"}, "Did you mean 'sparrow.accessKey'"),
+        ({**LEAST, "maxTriggerDelay": "soon"}, "use a duration such as 30s"),
+        ({**LEAST, "pullMaxBytes": "0"}, "use a size such as"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_way_out(given: dict[str, str], sentence: str) -> None:

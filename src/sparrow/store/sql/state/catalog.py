@@ -16,10 +16,12 @@ from sparrow.model.errors import StorageError, UnknownTopic
 from sparrow.model.priority import LANE_COUNT, LANES_SYS_FLAG, Priority, read_queue_id
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Group, Topic, validate_group_name
-from sparrow.store.sql.drivers.database import DatabaseRefused, StoreDatabase
-from sparrow.store.sql.drivers.database import Dialect as DatabaseKind
+from sparrow.store.sql.drivers.database import StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused
+from sparrow.store.sql.drivers.url import Dialect as DatabaseKind
+from sparrow.store.sql.lanes import Lane, LaneKind, physical_offset_of
 from sparrow.store.sql.schema import ddl, partitions
-from sparrow.store.sql.schema.table_names import Lane, LaneKind, is_internal_topic, physical_offset_of, table_suffix
+from sparrow.store.sql.schema.table_names import is_internal_topic, table_suffix
 
 _ANONYMOUS = " anonymous"
 """No token of a user's starts with a blank."""

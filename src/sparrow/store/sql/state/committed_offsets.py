@@ -19,14 +19,10 @@ from typing import NamedTuple
 from sparrow.model.errors import Refused, SparrowError
 from sparrow.model.priority import Priority
 from sparrow.model.queue import Queue, QueueOffset
-from sparrow.store.sql.drivers.database import (
-    DatabaseRefused,
-    LockConflict,
-    SqlSession,
-    StoreDatabase,
-    StoreDatabaseUnreachable,
-)
-from sparrow.store.sql.schema.table_names import Lane, table_name
+from sparrow.store.sql.drivers.database import SqlSession, StoreDatabase
+from sparrow.store.sql.drivers.errors import DatabaseRefused, LockConflict, StoreDatabaseUnreachable
+from sparrow.store.sql.lanes import Lane
+from sparrow.store.sql.schema.table_names import table_name
 from sparrow.store.sql.state.catalog import StoreCatalog, insert_if_absent_sql
 
 log = logging.getLogger(__name__)
