@@ -33,7 +33,7 @@ def settings() -> LogSettings:
         flush="sync",
         # Short, so that a kill meets every chore at work.
         checkpoint_interval_ms=30,
-        offsets_interval_ms=10,
+        offset_flush_interval_ms=10,
         flush_timeout_ms=60_000,
         warm_bytes=64 * KIB,
     )

@@ -339,7 +339,7 @@ async def test_the_ledger_outlives_the_segments_it_was_told_in_until_it_is_too_o
     def opened_later(*, days: float) -> LogStore:
         nonlocal now_ms
         now_ms += int(days * day_ms)
-        settings = small(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_keep_days=10)
+        settings = small(segment_bytes=SEGMENT_BYTES, retention_hours=1, ledger_retention_days=10)
         return LogStore(tmp_path / "store", settings, now_ms=lambda: now_ms, disk_ratio=lambda _: 0.1)
 
     async def filled_and_trimmed(store: LogStore) -> None:

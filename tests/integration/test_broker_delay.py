@@ -9,6 +9,7 @@ from tests.support.waiting import eventually
 
 from sparrow.broker.delay.delay_topics import DELAY_QUEUES, TIMER_QUEUE_INDEX
 from sparrow.broker.delay.log import DELIVERED_MARK, LogDelayScheduler
+from sparrow.broker.delay.recall import recall_handle
 from sparrow.model.delay_levels import DELAY_LEVELS_MS
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.protocol import SCHEDULE_TOPIC
@@ -338,7 +339,7 @@ async def test_a_recalled_message_never_comes_not_even_after_a_restart(restarts)
 async def test_recalling_is_refused_when_it_is_too_late_or_means_something_else(stage):
     sent = await stage.client.send(T, b"now", TIMER_DELAY_MS="100", UNIQ_KEY="k")
     handle = sent.recall_handle
-    other = LogDelayScheduler.recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
+    other = recall_handle("T", "elsewhere", stage.clock.now_ms + 100, "k")
     for wrong, topic in [("garbage", "T"), ("\u00e9", "T"), (handle, "Other"), (other, "T"), ("djE=", "T")]:
         assert (await recall(stage, wrong, topic)).code == ResponseCode.ILLEGAL_OPERATION
     stage.pass_ms(100)

@@ -25,6 +25,8 @@ from sparrow.wire import headers
 from sparrow.wire.codes import RequestCode, ResponseCode
 from sparrow.wire.headers import CommitOffset, EndTransaction, OffsetResponse, QueryOffset, QueueRequest, RecallMessage
 
+pytestmark = pytest.mark.one_database
+
 MIDDLE = 1
 """The queue of a topic of one part that messages without a priority go to."""
 COMMIT = 8
@@ -97,7 +99,7 @@ async def test_one_is_number_0_and_the_others_have_numbers_of_their_own(tmp_path
     async with crew(tmp_path, database_url, 3) as running:
         assert sorted(running.numbers) == [0, 1, 2]
         members = await running.masters()
-        assert members == {server.broker.number: str(server.address) for server in running.brokers}
+        assert members == {server.broker.broker_id: str(server.address) for server in running.brokers}
 
 
 async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: Path, database_url: str) -> None:
@@ -116,10 +118,10 @@ async def test_a_leader_that_is_stopped_is_replaced_within_its_lease(tmp_path: P
 
 async def test_a_leader_that_falls_silent_is_replaced_and_takes_a_lesser_number(two: Crew) -> None:
     silence(two, 0)
-    await eventually(lambda: two.brokers[1].broker.number == 0, within_s=3)
+    await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     leading = leading_of(two.brokers[0])
     await leading._renew()
-    assert two.brokers[0].broker.number > 0
+    assert two.brokers[0].broker.broker_id > 0
     assert not leading._running, "it delivers and asks no more"
     assert (await two.masters())[0] == str(two.brokers[1].address)
 
@@ -209,7 +211,7 @@ async def test_a_pull_that_waits_on_one_is_woken_by_a_send_to_another(two: Crew)
     waits = []
     for number in range(20):
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: two.brokers[1].broker.hold.count == 1)
+        await eventually(lambda: two.brokers[1].broker.long_polls.count == 1)
         await send(two.channels[0], "t", str(number).encode())
         begun = time.monotonic()
         answer = pulled(await waiting)
@@ -226,7 +228,7 @@ async def test_a_pull_that_waits_is_woken_though_somebody_else_saw_the_message_f
     """Whatever makes a broker look: another reader, a question for the end of the queue, the look at everything."""
     for number in range(60):
         waiting = asyncio.create_task(try_pull(two.channels[1], "t", MIDDLE, number, long_poll_ms=10_000))
-        await eventually(lambda: two.brokers[1].broker.hold.count == 1)
+        await eventually(lambda: two.brokers[1].broker.long_polls.count == 1)
         await send(two.channels[0], "t", str(number).encode())
         assert len(await everything(two.channels[1])) == number + 1
         begun = time.monotonic()
@@ -357,7 +359,7 @@ async def test_a_commit_that_was_fenced_counts_when_it_is_said_again(two: Crew) 
 async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> None:
     async with Producer(two.name_servers) as producer:
         for number in range(20):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
     async with Consumer("g", two.name_servers, commit_interval_ms=50) as consumer:
         await consumer.subscribe("t")
         inbox = Inbox()
@@ -365,7 +367,7 @@ async def test_a_group_goes_on_where_it_was_when_the_leader_goes(two: Crew) -> N
         await eventually(lambda: len(inbox.messages) == 20)
     await reads(two, 1, 20)
     await two.brokers[0].stop()
-    await eventually(lambda: two.brokers[1].broker.number == 0, within_s=3)
+    await eventually(lambda: two.brokers[1].broker.broker_id == 0, within_s=3)
     async with Consumer("g", two.name_servers) as consumer:
         await consumer.subscribe("t")
         await send(two.channels[1], "t", b"20")
@@ -509,10 +511,10 @@ async def test_producers_and_consumers_go_on_when_the_leader_is_stopped(two: Cre
         inbox = Inbox()
         await consumer.start(inbox)
         for number in range(10):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         stopping = asyncio.create_task(two.brokers[0].stop())
         for number in range(10, 40):
-            await producer.send(Message.of("t", str(number)))
+            await producer.send(Message("t", str(number)))
         await stopping
         await eventually(lambda: set(inbox.texts) == {str(number) for number in range(40)}, within_s=20)
         assert Queue("t", MIDDLE) in store_of(two.brokers[1]).catalog.lanes

@@ -126,7 +126,7 @@ async def test_nothing_goes_that_a_group_has_not_read(store: SqlStore) -> None:
     await trimmed(store)
     first = 150 if store.database.dialect == "sqlite" else 100
     assert await store.bounds(MIDDLE) == QueueBounds(first, 350)
-    await trimmed(store, SETTINGS.model_copy(update={"waits_for_groups": False}))
+    await trimmed(store, SETTINGS.model_copy(update={"retains_unread": False}))
     assert (await store.bounds(MIDDLE)).first >= 300
 
 
@@ -241,7 +241,7 @@ async def test_a_reader_in_the_way_delays_the_drop_and_blocks_nobody(store: SqlS
 
 
 async def test_others_append_and_read_while_old_messages_go(database_url: str, store: SqlStore) -> None:
-    settings = SETTINGS.model_copy(update={"retention_hours": 0, "waits_for_groups": True})
+    settings = SETTINGS.model_copy(update={"retention_hours": 0, "retains_unread": True})
     total = 1500
     seen: list[int] = []
     async with await SqlStore.open(database_url, SETTINGS) as reader:

@@ -40,7 +40,7 @@ SEED_COLUMNS = ["id", "body", "source_ip", "token", "ref_key", "timestamp", "pro
 RESEND_COLUMNS = ["id", "group_id", "start", "end", "priority", "timestamp", "token", "attempt"]
 OFFSET_COLUMNS = ["id", "group_id", "offset", "priority", "epoch", "updated_at"]
 EIGHT = {
-    *(f"{what}_{priority.word}_{TOPIC}" for what in ("msg", "resend") for priority in Priority),
+    *(f"{what}_{priority.label}_{TOPIC}" for what in ("msg", "resend") for priority in Priority),
     f"offset_{TOPIC}",
     f"resend_offset_{TOPIC}",
 }
@@ -157,46 +157,46 @@ async def resent(store: SqlStore, group: str, queue: Queue) -> list[int]:
 # -- tables and names -------------------------------------------------------------------------------------------------
 
 
-async def test_t01_low_messages_have_their_table_with_the_seeds_columns(store):
+async def test_low_messages_have_their_table_with_the_seeds_columns(store):
     assert await columns(store, "msg_low_testtopic") == SEED_COLUMNS
     await store.append(LOW, [draft("low")])
     assert await column(store, "body", "msg_low_testtopic") == [b"low"]
 
 
-async def test_t02_middle_messages_have_their_table_with_the_same_columns(store):
+async def test_middle_messages_have_their_table_with_the_same_columns(store):
     assert await columns(store, "msg_middle_testtopic") == SEED_COLUMNS
     await store.append(MIDDLE, [draft("middle")])
     assert await column(store, "body", "msg_middle_testtopic") == [b"middle"]
 
 
-async def test_t03_high_messages_have_their_table_with_the_same_columns(store):
+async def test_high_messages_have_their_table_with_the_same_columns(store):
     assert await columns(store, "msg_high_testtopic") == SEED_COLUMNS
     await store.append(HIGH, [draft("high")])
     assert await column(store, "body", "msg_high_testtopic") == [b"high"]
 
 
-async def test_t04_low_ranges_to_resend_have_their_table(store):
+async def test_low_ranges_to_resend_have_their_table(store):
     assert await columns(store, "resend_low_testtopic") == RESEND_COLUMNS
 
 
-async def test_t05_the_middle_resend_table_has_its_underscore(store):
+async def test_the_middle_resend_table_has_its_underscore(store):
     assert await columns(store, "resend_middle_testtopic") == RESEND_COLUMNS
     assert "resend_middletesttopic" not in await tables(store)
 
 
-async def test_t06_high_ranges_to_resend_have_their_table(store):
+async def test_high_ranges_to_resend_have_their_table(store):
     assert await columns(store, "resend_high_testtopic") == RESEND_COLUMNS
 
 
-async def test_t07_progress_of_groups_has_its_table(store):
+async def test_progress_of_groups_has_its_table(store):
     assert await columns(store, "offset_testtopic") == OFFSET_COLUMNS
 
 
-async def test_t08_progress_in_resends_has_its_table_with_the_same_columns(store):
+async def test_progress_in_resends_has_its_table_with_the_same_columns(store):
     assert await columns(store, "resend_offset_testtopic") == OFFSET_COLUMNS
 
 
-async def test_t09_there_is_one_token_table_however_many_topics_there_are(empty):
+async def test_there_is_one_token_table_however_many_topics_there_are(empty):
     before = await tables(empty)
     for number in range(3):
         await empty.catalog.put_topic(topic(f"topic{number}"))
@@ -205,7 +205,7 @@ async def test_t09_there_is_one_token_table_however_many_topics_there_are(empty)
     assert [name for name in new if "token" in name] == []
 
 
-async def test_t10_a_topic_created_twice_has_its_eight_tables_and_keeps_its_messages(store):
+async def test_a_topic_created_twice_has_its_eight_tables_and_keeps_its_messages(store):
     before = await tables(store)
     assert before >= EIGHT
     await store.append(HIGH, numbers(3))
@@ -217,7 +217,7 @@ async def test_t10_a_topic_created_twice_has_its_eight_tables_and_keeps_its_mess
 
 @pytest.mark.parametrize("way", ["opened", "created"])
 @pytest.mark.parametrize("gone", [0, 1, 5, 8])
-async def test_t10_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next(store, open_store, gone, way):
+async def test_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_next(store, open_store, gone, way):
     whole = await tables(store)
     names = sorted(EIGHT)
     for name in names[len(names) - gone :]:
@@ -238,7 +238,7 @@ async def test_t10_a_topic_whose_creator_was_killed_half_way_is_finished_by_the_
         assert await other.resend_ranges.request(lane(other, queue), "g", 1, 1) == 1
 
 
-async def test_t10_several_brokers_may_create_the_same_topic_at_the_same_time(database_url):
+async def test_several_brokers_may_create_the_same_topic_at_the_same_time(database_url):
     stores = await asyncio.gather(*(SqlStore.open(database_url) for _ in range(4)))
     try:
         await asyncio.gather(*(store.catalog.put_topic(topic(TOPIC)) for store in stores))
@@ -253,7 +253,7 @@ async def test_t10_several_brokers_may_create_the_same_topic_at_the_same_time(da
 
 
 @pytest.mark.parametrize("name", ["TestTopic", "testTopic", "TESTTOPIC", "täst", "-a", ".a", "_a", "a$1", "a" * 41, ""])
-async def test_t11_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_nothing(empty, name):
+async def test_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_leaves_nothing(empty, name):
     before = await tables(empty)
     with pytest.raises(IllegalName):
         await empty.catalog.put_topic(topic(name))
@@ -263,7 +263,7 @@ async def test_t11_a_topic_that_is_not_lower_case_or_too_long_is_refused_and_lea
 
 
 @pytest.mark.parametrize(("name", "parts"), [("a.b-c_d", 1), ("0", 1), ("select", 2), ("a" * 40, 11)])
-async def test_t11_every_legal_name_works_with_parts_and_partitions(open_store, name, parts):
+async def test_every_legal_name_works_with_parts_and_partitions(open_store, name, parts):
     store = await open_store(settings=SqlSettings(partition_rows=100))
     await store.catalog.put_topic(topic(name, parts=parts))
     last = Queue(name, 3 * parts - 1)
@@ -276,7 +276,7 @@ async def test_t11_every_legal_name_works_with_parts_and_partitions(open_store, 
     assert len((await reopened.read(last, 0, count_max=1000)).sizes) == 450
 
 
-async def test_t12_part_0_has_the_bare_names_and_the_others_a_number(store):
+async def test_part_0_has_the_bare_names_and_the_others_a_number(store):
     await store.catalog.put_topic(topic(TOPIC, parts=3))
     found = await tables(store)
     assert found >= EIGHT
@@ -291,7 +291,7 @@ async def test_t12_part_0_has_the_bare_names_and_the_others_a_number(store):
 # -- columns of messages ----------------------------------------------------------------------------------------------
 
 
-async def test_c01_ids_are_dense_from_1_in_the_order_of_appending(store):
+async def test_ids_are_dense_from_1_in_the_order_of_appending(store):
     await store.append(HIGH, numbers(3))
     await store.append(LOW, numbers(1))
     for each in numbers(20, 4):
@@ -301,7 +301,7 @@ async def test_c01_ids_are_dense_from_1_in_the_order_of_appending(store):
     assert await column(store, "id", "msg_low_testtopic") == [1]
 
 
-async def test_c02_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(store, open_store):
+async def test_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(store, open_store):
     sent = [bytes(range(256)), b"", *(bytes([value]) for value in range(256)), b"'\\\";--\0%s:x" * 100]
     await store.append(MIDDLE, [Draft(body=body) for body in sent])
     for reader in (store, await open_store()):
@@ -309,7 +309,7 @@ async def test_c02_a_body_of_any_bytes_and_an_empty_one_come_back_unchanged(stor
     assert await column(store, "body", "msg_middle_testtopic") == sent
 
 
-async def test_c02_the_largest_body_a_database_takes_comes_back_and_a_larger_one_is_refused(open_store):
+async def test_the_largest_body_a_database_takes_comes_back_and_a_larger_one_is_refused(open_store):
     store = await open_store(settings=SqlSettings(message_bytes_max=16 * MIB - 1))
     await store.catalog.put_topic(topic(TOPIC))
     largest = min(16 * MIB - 1, store.database.packet_bytes_max - 1024)
@@ -322,7 +322,7 @@ async def test_c02_the_largest_body_a_database_takes_comes_back_and_a_larger_one
     assert bodies(await reader.read(LOW, 0)) == [b"\xff" * largest]
 
 
-async def test_c03_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(store, open_store):
+async def test_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(store, open_store):
     v4, v6 = bytes([11, 122, 209, 20]), bytes.fromhex("20010db8000000000000000000000001")
     await store.append(
         HIGH,
@@ -339,7 +339,7 @@ async def test_c03_an_ipv4_address_is_a_number_and_an_ipv6_address_a_property(st
         assert found == [(v4, 10911), (v6, 10911)]
 
 
-async def test_c04_a_message_names_its_producers_token_by_number(store):
+async def test_a_message_names_its_producers_token_by_number(store):
     name = "appid-340101;sid-p0912"
     await insert(store, "meta_token", id=231, token=name, type="p", secret_hash=bytes(SECRET_BYTES))
     token = (await store.tokens.all())[name]
@@ -351,9 +351,9 @@ async def test_c04_a_message_names_its_producers_token_by_number(store):
     assert await column(store, "token", "msg_high_testtopic") == [231, store.catalog.anonymous_token]
 
 
-async def test_c05_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
+async def test_a_message_is_found_by_its_key_in_any_priority_and_keys_are_compared_by_their_bytes(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word}", unique="order-4423")])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label}", unique="order-4423")])
     longest = "k" * 255
     others = ["Order-4423", "order-4423 ", "ORDER-4423", "order-442", "örder", longest, longest[1:]]
     await store.append(LOW, [draft(f"{key}", unique=key) for key in others])
@@ -366,7 +366,7 @@ async def test_c05_a_message_is_found_by_its_key_in_any_priority_and_keys_are_co
     assert (await column(store, "ref_key", "msg_high_testtopic"))[-1] is None
 
 
-async def test_c06_times_are_milliseconds_and_never_go_back_though_the_clock_does(open_store):
+async def test_times_are_milliseconds_and_never_go_back_though_the_clock_does(open_store):
     times = [1_422_588_646_000, 1_422_588_647_000, 1_422_588_640_000, 1_422_588_648_000]
     now = iter(times)
     store = await open_store()
@@ -379,7 +379,7 @@ async def test_c06_times_are_milliseconds_and_never_go_back_though_the_clock_doe
         assert dict(unpack_properties(bytes(properties)))[b"sys.born"] == b"1422588646123"
 
 
-async def test_c06_two_brokers_whose_clocks_differ_do_not_make_times_go_back(store, open_store):
+async def test_two_brokers_whose_clocks_differ_do_not_make_times_go_back(store, open_store):
     late = await open_store(now_ms=lambda: clock.now_ms() - 60_000)
     for _ in range(5):
         await store.append(HIGH, [draft("now")])
@@ -389,7 +389,7 @@ async def test_c06_two_brokers_whose_clocks_differ_do_not_make_times_go_back(sto
     assert len(times) == 10
 
 
-async def test_c07_properties_with_any_text_come_back(store, open_store):
+async def test_properties_with_any_text_come_back(store, open_store):
     said = {
         "name": "麻雀 🐦",
         "ключ": "значение",
@@ -408,7 +408,7 @@ async def test_c07_properties_with_any_text_come_back(store, open_store):
     assert {name.decode(): value.decode() for name, value in ours.items() if name != b"sys.born"} == said
 
 
-async def test_c07_a_sender_cannot_say_what_only_the_broker_says(store, open_store):
+async def test_a_sender_cannot_say_what_only_the_broker_says(store, open_store):
     forged = {"sys.born": "1", "sys.flag": "77", "sys.src": "::1", "mine": "kept"}
     await store.append(MIDDLE, [Draft(body=b"", properties=encode(forged), born_ms=5, flag=2)])
     (message,) = messages(await (await open_store()).read(MIDDLE, 0))
@@ -419,7 +419,7 @@ async def test_c07_a_sender_cannot_say_what_only_the_broker_says(store, open_sto
 # -- columns of resends, offsets and tokens ---------------------------------------------------------------------------
 
 
-async def test_c08_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_back(store):
+async def test_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_back(store):
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     resend_lane = store.catalog.resend_lanes[LOW]
     with pytest.raises(ZeroDivisionError):
@@ -433,7 +433,7 @@ async def test_c08_ids_of_resends_are_dense_even_after_a_write_that_was_rolled_b
     assert await next_id(store, resend_lane) == 5
 
 
-async def test_c09_a_resend_without_a_group_is_for_every_durable_group_and_one_with_a_group_for_that_only(store):
+async def test_a_resend_without_a_group_is_for_every_durable_group_and_one_with_a_group_for_that_only(store):
     await store.append(LOW, numbers(9))
     for group in ("g1", "g2"):
         await store.resend_ranges.register_group(group, lane(store, LOW))
@@ -444,7 +444,7 @@ async def test_c09_a_resend_without_a_group_is_for_every_durable_group_and_one_w
     assert await resent(store, "g2", LOW) == [1, 2, 7]
 
 
-async def test_c10_a_range_includes_both_its_ends(store):
+async def test_a_range_includes_both_its_ends(store):
     await store.append(LOW, numbers(20))
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 17, 17)
@@ -453,7 +453,7 @@ async def test_c10_a_range_includes_both_its_ends(store):
     assert await resent(store, "g", LOW) == [17]
 
 
-async def test_c10_a_range_that_ends_before_it_starts_is_refused_by_the_store_and_by_the_table(store):
+async def test_a_range_that_ends_before_it_starts_is_refused_by_the_store_and_by_the_table(store):
     with pytest.raises(Refused, match="5 to 4"):
         await store.resend_ranges.request(lane(store, LOW), "g", 5, 4)
     with pytest.raises(DatabaseRefused):
@@ -462,29 +462,29 @@ async def test_c10_a_range_that_ends_before_it_starts_is_refused_by_the_store_an
     assert await insert_resend(store, start=5, end=5) == 1
 
 
-async def test_c11_a_resend_has_the_priority_of_its_table(store):
+async def test_a_resend_has_the_priority_of_its_table(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.resend_ranges.request(lane(store, queue), "g", 1, 2 * IDS_PER_ROW)
-        word = priority_of_queue(queue.id).word
+        word = priority_of_queue(queue.id).label
         assert await column(store, "priority", f"resend_{word}_testtopic") == [word, word]
     with pytest.raises(DatabaseRefused):
         await insert_resend(store, id=3, priority="urgent")
 
 
-async def test_c12_a_resend_has_the_brokers_time(open_store):
+async def test_a_resend_has_the_brokers_time(open_store):
     store = await open_store(now_ms=lambda: 1_700_000_000_123)
     await store.catalog.put_topic(topic(TOPIC))
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     assert await column(store, "timestamp", "resend_low_testtopic") == [1_700_000_000_123]
 
 
-async def test_c13_a_resend_says_whose_token_asked_for_it_if_there_was_one(store):
+async def test_a_resend_says_whose_token_asked_for_it_if_there_was_one(store):
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1)
     await store.resend_ranges.request(lane(store, LOW), "g", 1, 1, token=231)
     assert await column(store, "token", "resend_low_testtopic") == [None, 231]
 
 
-async def test_c14_the_id_of_an_offset_means_nothing(store, open_store):
+async def test_the_id_of_an_offset_means_nothing(store, open_store):
     await store.append(HIGH, numbers(9))
     for group, offset in (("g1", 7), ("g2", 2)):
         await store.offsets.commit(group, HIGH, offset)
@@ -497,7 +497,7 @@ async def test_c14_the_id_of_an_offset_means_nothing(store, open_store):
     assert await column(other, "offset", "offset_testtopic") == [8, 2]
 
 
-async def test_c15_a_group_has_an_offset_for_each_priority_and_no_two_for_one(store, open_store):
+async def test_a_group_has_an_offset_for_each_priority_and_no_two_for_one(store, open_store):
     for queue, offset in ((HIGH, 3), (MIDDLE, 2), (LOW, 1)):
         await store.append(queue, numbers(9))
         await store.offsets.commit("g", queue, offset)
@@ -510,7 +510,7 @@ async def test_c15_a_group_has_an_offset_for_each_priority_and_no_two_for_one(st
     assert await insert(store, "offset_testtopic", group_id="G", offset=9, priority="high") == 1
 
 
-async def test_c15_two_brokers_that_commit_for_a_new_group_at_the_same_time_both_get_through(store, open_store):
+async def test_two_brokers_that_commit_for_a_new_group_at_the_same_time_both_get_through(store, open_store):
     other = await open_store()
     await store.append(HIGH, numbers(50))
     for number in range(20):
@@ -520,7 +520,7 @@ async def test_c15_two_brokers_that_commit_for_a_new_group_at_the_same_time_both
     assert await column(store, "offset", "offset_testtopic") == [3] * 20
 
 
-async def test_c16_the_offset_is_the_id_of_the_last_message_consumed(store, open_store):
+async def test_the_offset_is_the_id_of_the_last_message_consumed(store, open_store):
     await store.append(HIGH, numbers(3325))
     reader = await open_for_group(store, TOPIC, "g")
     assert ids(await reader.read(3322)) == list(range(1, 3323))
@@ -530,7 +530,7 @@ async def test_c16_the_offset_is_the_id_of_the_last_message_consumed(store, open
     assert ids(await (await open_for_group(await open_store(), TOPIC, "g")).read(2)) == [3323, 3324]
 
 
-async def test_c17_a_priority_is_high_middle_or_low(store):
+async def test_a_priority_is_high_middle_or_low(store):
     for word in ("high", "middle", "low"):
         assert await insert(store, "offset_testtopic", group_id="g", offset=1, priority=word) == 1
     for word in ("urgent", "", "highest"):
@@ -538,7 +538,7 @@ async def test_c17_a_priority_is_high_middle_or_low(store):
             await insert(store, "offset_testtopic", group_id="g2", offset=1, priority=word)
 
 
-async def test_c18_progress_in_resends_is_apart_from_progress_in_messages(store, open_store):
+async def test_progress_in_resends_is_apart_from_progress_in_messages(store, open_store):
     await store.append(LOW, numbers(9))
     await store.offsets.commit("g", LOW, 9)
     await store.resend_ranges.register_group("g", lane(store, LOW))
@@ -556,7 +556,7 @@ async def test_c18_progress_in_resends_is_apart_from_progress_in_messages(store,
     assert await resent(other, "g", LOW) == []
 
 
-async def test_c18_a_deleted_group_is_forgotten_by_resends_too(store):
+async def test_a_deleted_group_is_forgotten_by_resends_too(store):
     await store.append(LOW, numbers(9))
     await store.offsets.commit("g", LOW, 9)
     for group in ("g", "other"):
@@ -566,7 +566,7 @@ async def test_c18_a_deleted_group_is_forgotten_by_resends_too(store):
     assert await store.offsets.committed("g", LOW) is None
 
 
-async def test_c19_a_token_issued_twice_is_the_first(store, open_store):
+async def test_a_token_issued_twice_is_the_first(store, open_store):
     first = Token(id=0, name="appid-340101;sid-p0912", kind="p", secret=b"1" * SECRET_BYTES, created_ms=1)
     await store.tokens.put(first)
     issued = (await store.tokens.all())[first.name]
@@ -579,7 +579,7 @@ async def test_c19_a_token_issued_twice_is_the_first(store, open_store):
     assert (await other.tokens.all())[upper.name].id not in (0, issued.id)
 
 
-async def test_c19_a_type_of_token_is_p_or_c(store):
+async def test_a_type_of_token_is_p_or_c(store):
     for kind in ("x", "", "pc", "P"):
         with pytest.raises(Refused):
             await store.tokens.put(
@@ -591,7 +591,7 @@ async def test_c19_a_type_of_token_is_p_or_c(store):
     assert await store.tokens.all() == {}
 
 
-async def test_c19_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(store):
+async def test_a_consumers_token_appends_nothing_and_a_producers_reads_nothing(store):
     for kind in ("p", "c"):
         await store.tokens.put(Token(id=0, name=kind, kind=kind, secret=bytes(SECRET_BYTES), created_ms=1))
     tokens = await store.tokens.all()
@@ -608,7 +608,7 @@ async def test_c19_a_consumers_token_appends_nothing_and_a_producers_reads_nothi
     assert ALLOWED_CODES[tokens["c"].kind] >= reads
 
 
-async def test_c19_every_name_of_a_token_can_be_issued(store):
+async def test_every_name_of_a_token_can_be_issued(store):
     for name in ("anonymous", "nobody", "admin", "root"):
         await store.tokens.put(Token(id=0, name=name, kind="c", secret=bytes(SECRET_BYTES), created_ms=1))
         assert (await store.tokens.all())[name].kind == "c"
@@ -618,7 +618,7 @@ async def test_c19_every_name_of_a_token_can_be_issued(store):
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
-async def test_s01_a_batch_is_seen_whole_or_not_at_all_and_has_ids_that_follow_each_other(store, open_store):
+async def test_a_batch_is_seen_whole_or_not_at_all_and_has_ids_that_follow_each_other(store, open_store):
     appended = await store.append(HIGH, numbers(10))
     assert (appended.queue, appended.offset) == (HIGH, 0)
     assert [place & 0xFFFFFFFF for place in appended.physical_offsets] == list(range(1, 11))
@@ -633,7 +633,7 @@ async def test_s01_a_batch_is_seen_whole_or_not_at_all_and_has_ids_that_follow_e
     assert (await store.append(HIGH, numbers(5, 11))).offset == 10
 
 
-async def test_s01_readers_never_see_a_part_of_a_batch(store, open_store):
+async def test_readers_never_see_a_part_of_a_batch(store, open_store):
     reader = await open_store()
     sizes = [1, 7, 50, 200, 3]
     ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
@@ -650,7 +650,7 @@ async def test_s01_readers_never_see_a_part_of_a_batch(store, open_store):
     assert seen <= {0, *ends}
 
 
-async def test_s01_readers_that_ask_for_new_messages_at_the_same_time_all_get_them(store, open_store):
+async def test_readers_that_ask_for_new_messages_at_the_same_time_all_get_them(store, open_store):
     await store.catalog.put_topic(topic("wide", parts=4))
     queues = [Queue("wide", number) for number in range(4 * len(Priority))]
     reader = await open_store()
@@ -665,9 +665,7 @@ async def test_s01_readers_that_ask_for_new_messages_at_the_same_time_all_get_th
         assert found == [QueueBounds(0, count)] * len(queues)
 
 
-async def test_s01_rows_that_several_brokers_write_first_at_the_same_time_hold_what_one_of_them_wrote(
-    store, open_store
-):
+async def test_rows_that_several_brokers_write_first_at_the_same_time_hold_what_one_of_them_wrote(store, open_store):
     others = [store, *[await open_store() for _ in range(3)]]
     for number in range(10):
         await asyncio.gather(
@@ -678,7 +676,7 @@ async def test_s01_rows_that_several_brokers_write_first_at_the_same_time_hold_w
     assert {f"group-{number}" for number in range(10)} <= (await (await open_store()).catalog.list_groups()).keys()
 
 
-async def test_s02_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):
+async def test_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_no_trace(store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, numbers(10))
     reader = await open_at_end(store, TOPIC)
@@ -694,18 +692,18 @@ async def test_s02_a_single_consumer_sees_what_comes_after_it_joined_and_leaves_
     assert ids(await reader.read(100)) == [12, 13, 14, 15]
 
 
-async def test_s03_the_first_message_after_id_5_is_6(store, open_store):
+async def test_the_first_message_after_id_5_is_6(store, open_store):
     await store.append(HIGH, numbers(9))
     for reader in (store, await open_store()):
         assert ids(messages(await reader.read(HIGH, 5, count_max=3))) == [6, 7, 8]
 
 
-async def test_s04_a_batch_is_filled_with_high_then_middle_then_low(store, open_store):
+async def test_a_batch_is_filled_with_high_then_middle_then_low(store, open_store):
     for queue, count in ((LOW, 9), (HIGH, 3), (MIDDLE, 4)):
         await store.append(queue, numbers(count))
     for each in (store, await open_store()):
         found = await (await open_for_group(each, TOPIC, "g")).read(10)
-        assert [priority_of_queue(message.queue_id).word for message in found] == ["high"] * 3 + ["middle"] * 4 + [
+        assert [priority_of_queue(message.queue_id).label for message in found] == ["high"] * 3 + ["middle"] * 4 + [
             "low"
         ] * 3
         assert ids(found) == [1, 2, 3, 1, 2, 3, 4, 1, 2, 3]
@@ -717,7 +715,7 @@ async def test_s04_a_batch_is_filled_with_high_then_middle_then_low(store, open_
     assert ids(found[1:]) == [4, 5, 6, 7, 8, 9]
 
 
-async def test_s04_with_several_parts_every_part_of_a_priority_comes_before_the_next_priority(store):
+async def test_with_several_parts_every_part_of_a_priority_comes_before_the_next_priority(store):
     await store.catalog.put_topic(topic(TOPIC, parts=2))
     for queue_id in range(6):
         await store.append(Queue(TOPIC, queue_id), numbers(5))
@@ -731,7 +729,7 @@ async def test_s04_with_several_parts_every_part_of_a_priority_comes_before_the_
     assert {message.queue_id for message in found[:6]} == {0, 3}, "neither part waits until the other is empty"
 
 
-async def test_s05_a_group_goes_on_after_what_it_committed_in_each_priority(store, open_store):
+async def test_a_group_goes_on_after_what_it_committed_in_each_priority(store, open_store):
     for queue in (HIGH, MIDDLE, LOW):
         await store.append(queue, numbers(5))
     reader = await open_for_group(store, TOPIC, "g")
@@ -740,20 +738,20 @@ async def test_s05_a_group_goes_on_after_what_it_committed_in_each_priority(stor
     assert len(await reader.read(4)) == 4, "read, and not committed"
     await store.close()
     found = await (await open_for_group(await open_store(), TOPIC, "g")).read(100)
-    assert [(priority_of_queue(message.queue_id).word, message.queue_offset + 1) for message in found] == [
+    assert [(priority_of_queue(message.queue_id).label, message.queue_offset + 1) for message in found] == [
         *(("middle", number) for number in (3, 4, 5)),
         *(("low", number) for number in (1, 2, 3, 4, 5)),
     ]
 
 
-async def test_s06_a_new_group_starts_with_the_oldest_message_itself(store, open_store):
+async def test_a_new_group_starts_with_the_oldest_message_itself(store, open_store):
     await store.append(HIGH, numbers(110))
     await trimmed(store, HIGH, 101)
     reader = await open_for_group(await open_store(), TOPIC, "new")
     assert ids(await reader.read(100)) == list(range(101, 111))
 
 
-async def test_s07_a_group_does_not_go_back_by_committing(store):
+async def test_a_group_does_not_go_back_by_committing(store):
     await store.append(HIGH, numbers(20))
     await store.offsets.commit("g", HIGH, 1)
     await store.offsets.flush()
@@ -762,7 +760,7 @@ async def test_s07_a_group_does_not_go_back_by_committing(store):
     assert await column(store, "offset", "offset_testtopic") == [10]
 
 
-async def test_s07_whoever_comes_with_an_old_epoch_changes_nothing(store):
+async def test_whoever_comes_with_an_old_epoch_changes_nothing(store):
     await store.append(HIGH, numbers(20))
     await store.offsets.commit("g", HIGH, 1)
     await store.offsets.flush()
@@ -776,7 +774,7 @@ async def test_s07_whoever_comes_with_an_old_epoch_changes_nothing(store):
     assert await column(store, "offset", "offset_testtopic") == [12]
 
 
-async def test_s07_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
+async def test_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
     first = await open_store(settings=SqlSettings(lease_ms=60_000))
     second = await open_store(settings=SqlSettings(lease_ms=60_000))
     epoch = await first.leases.acquire("group:t:g")
@@ -788,7 +786,7 @@ async def test_s07_a_lease_that_changes_hands_has_a_newer_epoch(open_store):
     assert await first.leases.acquire("group:t:g") is None
 
 
-async def test_s08_a_resend_reaches_its_group_in_order_and_no_other(store, open_store):
+async def test_a_resend_reaches_its_group_in_order_and_no_other(store, open_store):
     await store.append(LOW, numbers(9))
     for group in ("g1", "g2"):
         reader = await open_for_group(store, TOPIC, group)
@@ -803,7 +801,7 @@ async def test_s08_a_resend_reaches_its_group_in_order_and_no_other(store, open_
     assert await (await open_for_group(store, TOPIC, "g1")).read(100) == [], "where the group is has not changed"
 
 
-async def test_s09_a_resend_is_a_groups_only(store):
+async def test_a_resend_is_a_groups_only(store):
     await store.append(LOW, numbers(9))
     reader = await open_at_end(store, TOPIC)
     with pytest.raises(GroupRequired, match="a resend"):
@@ -812,9 +810,9 @@ async def test_s09_a_resend_is_a_groups_only(store):
     assert (await open_for_group(store, TOPIC, "g")).group_for("a resend") == "g"
 
 
-async def test_s09_a_low_range_is_read_from_the_low_table(store):
+async def test_a_low_range_is_read_from_the_low_table(store):
     for queue in (HIGH, MIDDLE, LOW):
-        await store.append(queue, [draft(f"{priority_of_queue(queue.id).word} {number}") for number in range(1, 4)])
+        await store.append(queue, [draft(f"{priority_of_queue(queue.id).label} {number}") for number in range(1, 4)])
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 2, 3)
     ((_, start, end, _),) = (await store.resend_ranges.next_ranges("g", lane(store, LOW)))[0]
@@ -823,7 +821,7 @@ async def test_s09_a_low_range_is_read_from_the_low_table(store):
     assert (await store.resend_ranges.next_ranges("g", lane(store, HIGH)))[0] == []
 
 
-async def test_s10_messages_that_retention_took_are_passed_over_and_counted(store, open_store):
+async def test_messages_that_retention_took_are_passed_over_and_counted(store, open_store):
     await store.append(LOW, numbers(20))
     await store.resend_ranges.register_group("g", lane(store, LOW))
     await store.resend_ranges.request(lane(store, LOW), "g", 3, 12)
@@ -836,7 +834,7 @@ async def test_s10_messages_that_retention_took_are_passed_over_and_counted(stor
     assert (gone.messages, gone.missing) == ([], 5)
 
 
-async def test_s11_a_group_and_a_single_consumer_do_not_touch_each_other(store):
+async def test_a_group_and_a_single_consumer_do_not_touch_each_other(store):
     await store.append(HIGH, numbers(5))
     group, alone = await open_for_group(store, TOPIC, "g"), await open_at_end(store, TOPIC)
     await store.append(HIGH, numbers(5, 6))

@@ -112,13 +112,13 @@ async def test_what_is_no_store_is_said_to_be_none(database_url: str) -> None:
 
 async def test_messages_that_retention_took_are_not_missed(store: SqlStore) -> None:
     await store.append(MIDDLE, [draft("x", keys="a b") for _ in range(100)])
-    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     assert (await trim(store.database, store.catalog, settings, clock.now_ms() + 1000, grace_s=0)).messages >= 100
     assert await findings(store) == []
 
 
 async def test_a_live_database_gives_no_false_alarm(store: SqlStore) -> None:
-    settings = SqlSettings(partition_rows=100, retention_hours=0, waits_for_groups=False)
+    settings = SqlSettings(partition_rows=100, retention_hours=0, retains_unread=False)
     is_over = False
 
     async def change() -> None:

@@ -9,6 +9,7 @@ from sparrow.broker.clients import heartbeats
 from sparrow.broker.consume import resend, retry
 from sparrow.broker.consume.pull import PullHandler
 from sparrow.broker.context import Broker
+from sparrow.broker.delay import recall
 from sparrow.broker.pop import ack, assignment, peek
 from sparrow.broker.pop.ack import AckHandler
 from sparrow.broker.pop.pop import PopHandler
@@ -25,6 +26,7 @@ _CAPABILITIES = (
     messages,
     retry,
     end_transaction,
+    recall,
     ack,
     assignment,
     peek,

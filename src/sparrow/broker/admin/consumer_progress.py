@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sparrow.broker.admin.topics import QUEUES_PER_YIELD
 from sparrow.broker.context import Broker
-from sparrow.broker.query.messages import store_ms_at
+from sparrow.broker.query.store_time import store_ms_at
 from sparrow.model.queue import Queue
 from sparrow.model.topic import Topic
 from sparrow.net.dispatcher import HandlerResponse, RequestContext, RequestHandler
@@ -73,7 +73,7 @@ async def _topics_of(broker: Broker, group: str) -> list[str]:
 
 def _read_by(broker: Broker, group: str, names: Iterable[str]) -> list[Topic]:
     """Of these topics, those that exist and, while the group is online, that it still subscribes to."""
-    online = broker.members.consumers(group)
+    online = broker.clients.consumers(group)
     return [
         topic
         for topic in map(broker.topics.get, names)
@@ -136,7 +136,7 @@ async def list_topics_of_group(request: GetGroupTopics, broker: Broker, _call: R
 async def query_subscription(request: GetGroupSubscription, broker: Broker, _call: RequestContext) -> HandlerResponse:
     """What the group's consumers want of the topic; nothing, while none is online."""
     topic = request.topic or ""
-    wanted = broker.members.subscription_filter(request.group, topic)
+    wanted = broker.clients.subscription_filter(request.group, topic)
     said = wanted.data if wanted is not None else None
     return HandlerResponse.of(bodies.GroupSubscription(request.group, topic, said))
 

@@ -40,8 +40,8 @@ _BYTES_A_READ = 4 << 20
 class SqlResender:
     """Records ranges; feeds them to groups while this broker leads."""
 
-    def __init__(self, store: SqlStore, topics: TopicCatalog, members: ClientRegistry) -> None:
-        self._store, self._topics, self._members = store, topics, members
+    def __init__(self, store: SqlStore, topics: TopicCatalog, clients: ClientRegistry) -> None:
+        self._store, self._topics, self._clients = store, topics, clients
         self._fed: dict[int, int] = {}
         """How far each resend lane has been walked for every group."""
 
@@ -80,7 +80,7 @@ class SqlResender:
         """Whether there may be more."""
         before = await self._store.resend_ranges.offset(group, lane)
         ranges, examined_to = await self._store.resend_ranges.next_ranges(group, lane)
-        wanted = self._members.subscription_filter(group, queue.topic)
+        wanted = self._clients.subscription_filter(group, queue.topic)
         for each in ranges:
             await self._feed_range(group, lane, queue, each, wanted)
         if before is None or examined_to <= before:
@@ -123,7 +123,7 @@ class SqlResender:
                 break
             for raw in read.records():
                 properties = record.properties_of(raw)
-                if wanted is None or wanted.takes(tags_code_in(properties), properties):
+                if wanted is None or wanted.matches(tags_code_in(properties), properties):
                     found.append(make_reference(raw, queue.topic, properties))
             offset = read.next_offset
         return found

@@ -36,7 +36,7 @@ async def query_assignment(_: EmptyHeader, broker: Broker, call: RequestContext)
     if asked.strategy_name not in ALLOCATION_STRATEGIES:
         raise Refused(f"there is no strategy {asked.strategy_name!r}: there are {', '.join(ALLOCATION_STRATEGIES)}")
     queues = await _queues(broker, asked.topic)
-    group = broker.members.consumers(asked.consumer_group)
+    group = broker.clients.consumers(asked.consumer_group)
     if queues is None or group is None or asked.client_id not in group.members:
         return HandlerResponse.of(Assignments(None))
     share_with = await _share_with(broker, asked.consumer_group, asked.topic)

@@ -12,15 +12,20 @@ import logging
 from collections.abc import Callable
 
 from sparrow.broker.clients.registry import ClientRegistry
-from sparrow.broker.delay.delay_topics import parse_whole_number
 from sparrow.broker.produce.dedup_sql import claim_send, claimed_value, deferred_send_key
 from sparrow.broker.transactions.check_back import TransactionCheckBack
-from sparrow.broker.transactions.half_messages import HALF_QUEUE, PROPERTY_CHECK_IMMUNITY_S
-from sparrow.broker.transactions.log import TransactionNotEnded
+from sparrow.broker.transactions.half_messages import HALF_QUEUE
+from sparrow.broker.transactions.spi import TransactionNotEnded
 from sparrow.model.errors import SparrowError
 from sparrow.model.message import Draft, StoredMessage
 from sparrow.model.priority import Priority
-from sparrow.model.protocol import PROPERTY_CHECK_TIMES, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC
+from sparrow.model.protocol import (
+    PROPERTY_CHECK_IMMUNITY_S,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+)
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
@@ -32,7 +37,7 @@ from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_d
 from sparrow.store.sql.upserts import insert_returning_id
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
-from sparrow.wire.properties import property_value, set_properties
+from sparrow.wire.properties import parse_whole_number, property_value, set_properties
 from sparrow.wire.record import TRANSACTION_COMMITTED, TRANSACTION_ROLLED_BACK, TRANSACTION_TYPE_MASK
 
 log = logging.getLogger(__name__)
@@ -48,14 +53,14 @@ class SqlTransactionCoordinator:
     def __init__(
         self,
         store: SqlStore,
-        members: ClientRegistry,
+        clients: ClientRegistry,
         settings: BrokerSettings,
         *,
         store_host: bytes,
         now_ms: Callable[[], int],
     ) -> None:
         self._store, self._settings, self._now_ms = store, settings, now_ms
-        self._asking = TransactionCheckBack(members, settings.name)
+        self._check_back = TransactionCheckBack(clients, settings.name)
         self._records = RowRecordEncoder(_NOWHERE, HALF_QUEUE.topic, HALF_QUEUE.id, store_host)
 
     # -- a transaction's way ------------------------------------------------------------------------------------------
@@ -80,7 +85,7 @@ class SqlTransactionCoordinator:
         number = await insert_returning_id(
             self._store.database,
             "hermes_half",
-            producer_group=property_value(draft.properties, b"PGROUP") or "",
+            producer_group=property_value(draft.properties, PROPERTY_PRODUCER_GROUP) or "",
             topic=queue.topic,
             queue_id=queue.id,
             body=entry.body,
@@ -164,7 +169,7 @@ class SqlTransactionCoordinator:
             if is_over:
                 log.warning("a transaction was given up", extra={"half": number, "checks": checks})
             elif changed:
-                self._asking.ask(
+                self._check_back.check(
                     self._message(number, body, source_ip, at_ms, properties), half_offset=number, checks=checks + 1
                 )
 

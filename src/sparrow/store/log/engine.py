@@ -122,7 +122,7 @@ class LogStore:
             self._writer,
             self._reader,
             now_ms,
-            ledger_keep_days=self.settings.ledger_keep_days,
+            ledger_retention_days=self.settings.ledger_retention_days,
         )
         self.catalog = LogCatalog(self._state, self._wait_durable, self._delete_topic)
         self.tokens, self.marks = LogTokens(self._state, self._wait_durable), LogMarks(self._state)

@@ -79,7 +79,7 @@ class LogMaintenance:
         settings = self._settings
         return [
             PeriodicTask("file keys", 0.2, self.catch_up_key_index),
-            PeriodicTask("say offsets", settings.offsets_interval_ms / 1000, self._state.flush_offsets),
+            PeriodicTask("say offsets", settings.offset_flush_interval_ms / 1000, self._state.flush_offsets),
             PeriodicTask("write queues out", 0.2, self.flush_queues),
             PeriodicTask("checkpoint", settings.checkpoint_interval_ms / 1000, self.checkpoint),
             PeriodicTask("checkpoint a long tail", 0.2, self.checkpoint_long_tail),

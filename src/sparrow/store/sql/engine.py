@@ -227,7 +227,7 @@ class SqlStore:
         )
         checked = [await asyncio.to_thread(check, views[records.queue].lane, records) for records in portions]
         may_be_done, tries = False, 0
-        deadline = asyncio.get_running_loop().time() + self.settings.wait_ms / 1000
+        deadline = asyncio.get_running_loop().time() + self.settings.database_wait_ms / 1000
         while True:
             try:
                 ends = await atomic_append.append_atomically(
@@ -265,7 +265,7 @@ class SqlStore:
         self, work: Callable[[], Awaitable[object]], was_done: Callable[[], Awaitable[bool]]
     ) -> None:
         """Do something once although the connection may fail meanwhile; give up after the senders' waiting time."""
-        await retry_until_done(work, was_done, wait_s=self.settings.wait_ms / 1000)
+        await retry_until_done(work, was_done, wait_s=self.settings.database_wait_ms / 1000)
 
     def validate(self, draft: Draft) -> Draft:
         """Return the draft if the store accepts it (`TooLarge`, `Refused`)."""
@@ -296,7 +296,7 @@ class SqlStore:
                 self.database,
                 self.catalog,
                 writer_id=self._writer_id,
-                wait_s=self.settings.wait_ms / 1000,
+                wait_s=self.settings.database_wait_ms / 1000,
                 now_ms=self._now_ms,
                 on_stored=self._cache_stored,
             )

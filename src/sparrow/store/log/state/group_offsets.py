@@ -28,7 +28,7 @@ class LogGroupOffsets:
         return self.commit_nowait(group, queue, offset)
 
     def commit_nowait(self, group: str, queue: Queue, offset: int) -> QueueOffset | None:
-        """Commit an offset and return the previous one. It reaches the log within `offsets_interval_ms`."""
+        """Commit an offset and return the previous one. It reaches the log within `offset_flush_interval_ms`."""
         tables = self._tables
         if queue.topic not in tables.topics:
             raise UnknownTopic(queue.topic)

@@ -47,10 +47,10 @@ class StateStore:
         reader: LogReader,
         now_ms: Callable[[], int],
         *,
-        ledger_keep_days: float = 90,
+        ledger_retention_days: float = 90,
     ) -> None:
         self.tables = StateTables()
-        self._ledger_keep_ms = int(ledger_keep_days * _DAY_MS)
+        self._ledger_keep_ms = int(ledger_retention_days * _DAY_MS)
         self._path, self._queues, self._writer, self._reader, self._now_ms = path, queues, writer, reader, now_ms
         self._snapshot_at = -1
 

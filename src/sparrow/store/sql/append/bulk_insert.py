@@ -64,4 +64,4 @@ async def _insert_keys(session: SqlSession, dialect: Dialect, lane: Lane, base_i
     key_table = table_name("key", lane.topic, lane.part)
     for start in range(0, len(keys), _STATEMENT_ROWS_MAX):
         some = keys[start : start + _STATEMENT_ROWS_MAX]
-        await session.execute(statements.insert_keys(dialect, key_table, lane.priority.word, some))
+        await session.execute(statements.insert_keys(dialect, key_table, lane.priority.label, some))

@@ -107,7 +107,7 @@ class SqliteDatabase:
                     for n, row in enumerate(rows)
                 ],
             )
-            keys = [(key, lane.priority.word, base_id + n) for n, row in enumerate(rows) for key in row.extra_keys]
+            keys = [(key, lane.priority.label, base_id + n) for n, row in enumerate(rows) for key in row.extra_keys]
             if keys:
                 key_table = table_name("key", lane.topic, lane.part)
                 connection.executemany(statements.sqlite_insert_key(key_table), keys)

@@ -94,7 +94,7 @@ async def _lanes_of(database: StoreDatabase, topic: Topic) -> tuple[list[tuple[L
     kinds = "mr" if has_lanes(topic) else "m"
     priorities = tuple(Priority) if has_lanes(topic) else (Priority.MIDDLE,)
     absent = [
-        CheckFinding(topic.name, f"has no lane for part {part}, {kind}, {priority.word}")
+        CheckFinding(topic.name, f"has no lane for part {part}, {kind}, {priority.label}")
         for part in range(topic.write_queues)
         for kind in kinds
         for priority in priorities

@@ -136,12 +136,12 @@ async def _check_offsets(database: StoreDatabase, lane: Lane, prefix: str) -> li
     rows = await database.fetch(
         statements.select_offsets_beyond_end(name),
         lane=lane.number,
-        priority=lane.priority.word,
+        priority=lane.priority.label,
     )
     return [
         CheckFinding(
             name,
-            f"group {group} has committed {lane.priority.word} up to {offset:,}, but the last id is {next_id - 1:,}",
+            f"group {group} has committed {lane.priority.label} up to {offset:,}, but the last id is {next_id - 1:,}",
         )
         for group, offset, next_id in rows
     ]
@@ -152,7 +152,7 @@ async def _check_ranges(database: StoreDatabase, lane: Lane) -> list[CheckFindin
         statements.select_bad_ranges(lane.table),
         topic=lane.topic,
         part=lane.part,
-        priority=lane.priority.word,
+        priority=lane.priority.label,
     )
     listed = [
         CheckFinding(
@@ -176,7 +176,7 @@ async def _check_keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]
         rows = await database.fetch(
             statements.select_keys_without_message(name, lane.table, is_last=until is None),
             lane=lane.number,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
             after=after,
             **({"upto": until} if until is not None else {}),
         )
@@ -184,7 +184,7 @@ async def _check_keys(database: StoreDatabase, lane: Lane) -> list[CheckFinding]
         examples += [
             CheckFinding(
                 name,
-                f"key {bytes(key).decode(errors='replace')!r} refers to {lane.priority.word} {number:,},"
+                f"key {bytes(key).decode(errors='replace')!r} refers to {lane.priority.label} {number:,},"
                 " which does not exist",
             )
             for key, number in rows[: FINDINGS_SHOWN_MAX - len(examples)]

@@ -1,6 +1,6 @@
 """Retention: deletes old messages by whole partitions; on SQLite, which has none, a thousand rows at a time.
 
-1. A message is kept for `retention_hours`. With `waits_for_groups` it is also kept while a group has not read it or
+1. A message is kept for `retention_hours`. With `retains_unread` it is also kept while a group has not read it or
    shall get it again; a group that has committed nothing for 30 days is ignored.
 2. First `first_id` moves, then readers get time to see that, and only then messages are deleted. A process that is
    killed in between leaves the rest for the next round.
@@ -131,7 +131,7 @@ async def _advance_first_id(
         return 0
     first_id, next_id = bounds
     kept_from = next_id
-    if settings.waits_for_groups:
+    if settings.retains_unread:
         kept_from = await _needed_from(database, lane, resend_lane, next_id, now_ms - SILENT_GROUP_MS)
     older_than = now_ms - int(settings.retention_hours * 3_600_000)
     to = await _first_kept(database, lane, first_id, kept_from, older_than)
@@ -153,7 +153,7 @@ async def _needed_from(
     """Return the lowest id that a group has not read or shall get again."""
     ((offset,),) = await database.fetch(
         offset_statements.select_lowest(table_name("offset", lane.topic, lane.part)),
-        priority=lane.priority.word,
+        priority=lane.priority.label,
         since=silent_since,
     )
     needed = next_id if offset is None else min(next_id, int(offset) + 1)
@@ -162,7 +162,7 @@ async def _needed_from(
     resend_offsets = table_name("resend_offset", lane.topic, lane.part)
     ((start,),) = await database.fetch(
         resend_statements.select_lowest_start(resend_lane.table, resend_offsets),
-        priority=lane.priority.word,
+        priority=lane.priority.label,
         since=silent_since,
     )
     return needed if start is None else min(needed, int(start))
@@ -235,7 +235,7 @@ async def _delete_rows(database: StoreDatabase, lane: Lane, first_id: int) -> in
 async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> int:
     """Delete the keys of deleted messages in the order of the keys, the only order the table has."""
     key_table = table_name("key", lane.topic, lane.part)
-    values = {"priority": lane.priority.word, "first": first_id}
+    values = {"priority": lane.priority.label, "first": first_id}
     after, deleted = b"", 0
     while True:
         found = await database.fetch(message_statements.select_nth_key(key_table, ROWS_PER_DELETE), after=after)
@@ -253,7 +253,7 @@ async def _delete_keys(database: StoreDatabase, lane: Lane, first_id: int) -> in
 
 async def _delete_one_key(database: StoreDatabase, key_table: str, key: bytes, lane: Lane, first_id: int) -> int:
     """Delete one key, in chunks: every message may have the same key."""
-    values = {"key": key, "priority": lane.priority.word}
+    values = {"key": key, "priority": lane.priority.label}
     deleted = 0
     while True:
         select = message_statements.select_nth_id_of_key(key_table, ROWS_PER_DELETE)

@@ -40,7 +40,7 @@ async def by_key(
         by_extra = await database.fetch(
             statements.select_by_extra_key(lane.table, key_table),
             key=key.encode(),
-            priority=lane.priority.word,
+            priority=lane.priority.label,
             **period,
         )
         for rows in (by_first, by_extra):

@@ -45,5 +45,5 @@ def table_suffix(topic: str) -> str:
 
 def table_name(prefix: str, topic: str, part: int = 0, priority: Priority | None = None) -> str:
     """Return the name of one of a topic's tables: `msg_high_orders`, `offset_orders$1`."""
-    level = f"_{priority.word}" if priority is not None else ""
+    level = f"_{priority.label}" if priority is not None else ""
     return f"{prefix}{level}_{topic}" + (f"${part}" if part else "")

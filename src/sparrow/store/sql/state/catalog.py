@@ -178,7 +178,7 @@ class StoreCatalog:
                 for kind, priorities in _lanes_of(topic):
                     for priority in priorities:
                         await insert_if_absent(
-                            database, "hermes_lane", topic=suffix, part=part, kind=kind, priority=priority.word
+                            database, "hermes_lane", topic=suffix, part=part, kind=kind, priority=priority.label
                         )
         await database.execute(
             statements.ACTIVATE_TOPIC,

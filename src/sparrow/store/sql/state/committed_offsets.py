@@ -290,4 +290,4 @@ class CommittedOffsets:
 
 
 def _row_key(lane: Lane, group: str) -> _RowKey:
-    return _RowKey(table_name("offset", lane.topic, lane.part), group, lane.priority.word)
+    return _RowKey(table_name("offset", lane.topic, lane.part), group, lane.priority.label)

@@ -57,7 +57,7 @@ class ResendRanges:
                     group_id=group,
                     first=first,
                     last=last,
-                    priority=lane.priority.word,
+                    priority=lane.priority.label,
                     now=self._now_ms(),
                     token=token,
                 )
@@ -72,7 +72,7 @@ class ResendRanges:
             _offset_table(lane),
             group_id=group,
             offset=next_id - 1,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
             updated_at=self._now_ms(),
         )
 
@@ -94,7 +94,7 @@ class ResendRanges:
     async def offset(self, group: str, lane: Lane) -> int | None:
         """Return the last row that the group has finished; None if it was never registered."""
         found = await self._database.fetch(
-            offset_statements.select_offset(_offset_table(lane)), group_id=group, priority=lane.priority.word
+            offset_statements.select_offset(_offset_table(lane)), group_id=group, priority=lane.priority.label
         )
         return found[0][0] if found else None
 
@@ -105,7 +105,7 @@ class ResendRanges:
             row=row,
             now=self._now_ms(),
             group_id=group,
-            priority=lane.priority.word,
+            priority=lane.priority.label,
         )
         return advanced > 0
 
@@ -115,7 +115,7 @@ class ResendRanges:
 
     async def groups(self, lane: Lane) -> list[str]:
         """Return the groups that are registered on a lane."""
-        found = await self._database.fetch(statements.select_groups(_offset_table(lane)), priority=lane.priority.word)
+        found = await self._database.fetch(statements.select_groups(_offset_table(lane)), priority=lane.priority.label)
         return [group for (group,) in found]
 
     def _resend_lane(self, lane: Lane) -> Lane:

@@ -81,7 +81,7 @@ def mysql_append(lane: Lane, rows: Sequence[NewRow], batch_ids: Sequence[BatchId
         start += f"INSERT INTO hermes_batch VALUES {values};"
     start += f'INSERT INTO "{lane.table}" (id,body,source_ip,token,ref_key,"timestamp",properties) VALUES '
     end = ";"
-    keys = [f"(X'{key.hex()}','{lane.priority.word}',@b+{n})" for n, row in enumerate(rows) for key in row.extra_keys]
+    keys = [f"(X'{key.hex()}','{lane.priority.label}',@b+{n})" for n, row in enumerate(rows) for key in row.extra_keys]
     if keys:
         end += f'INSERT INTO "{table_name("key", lane.topic, lane.part)}" VALUES {",".join(keys)};'
     end += "COMMIT;SELECT @b,@t"
@@ -106,7 +106,7 @@ def postgres_append(lane: Lane, *, has_keys: bool) -> str:
     keys = f"""
         , k AS (
             INSERT INTO "{table_name("key", lane.topic, lane.part)}"
-            SELECT u.key, '{lane.priority.word}', l.b + u.at
+            SELECT u.key, '{lane.priority.label}', l.b + u.at
             FROM l, unnest($14::bytea[], $15::int[]) AS u(key, at)
         )"""
     return f"""
