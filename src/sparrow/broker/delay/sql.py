@@ -76,7 +76,7 @@ class SqlDelayScheduler:
         return asyncio.ensure_future(self._stored(DELAY_QUEUES[source], queue, draft, due_ms))
 
     async def _stored(self, source: Queue, queue: Queue, draft: Draft, due_ms: int) -> AppendResult:
-        entry = row_of_draft(self._store.checked(draft), 0)
+        entry = row_of_draft(self._store.validate(draft), 0)
         key = (property_value(draft.properties, PROPERTY_UNIQUE_KEY) or "").encode()[:KEY_BYTES_MAX]
         at_ms = self._now_ms()
         database, named = self._store.database, {"due": due_ms, "topic": queue.topic, "key": key, "at": at_ms}

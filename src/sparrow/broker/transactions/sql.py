@@ -29,12 +29,12 @@ from sparrow.model.protocol import (
 from sparrow.model.queue import PhysicalOffset, Queue, QueueOffset
 from sparrow.settings import BrokerSettings
 from sparrow.store.spi import AppendResult
-from sparrow.store.sql.append.insert import insert_returning_id
 from sparrow.store.sql.drivers.database import SqlSession
 from sparrow.store.sql.drivers.errors import DuplicateKey, LockConflict
 from sparrow.store.sql.engine import SqlStore
 from sparrow.store.sql.lanes import Lane
 from sparrow.store.sql.row_codec import RowRecordEncoder, draft_of_row, row_of_draft
+from sparrow.store.sql.upserts import insert_returning_id
 from sparrow.wire import record
 from sparrow.wire.headers import EndTransaction
 from sparrow.wire.properties import parse_whole_number, property_value, set_properties
@@ -74,7 +74,7 @@ class SqlTransactionCoordinator:
         return asyncio.ensure_future(self._stored(queue, draft))
 
     async def _stored(self, queue: Queue, draft: Draft) -> AppendResult:
-        entry = row_of_draft(self._store.checked(draft), 0)
+        entry = row_of_draft(self._store.validate(draft), 0)
         seconds = parse_whole_number(property_value(draft.properties, PROPERTY_CHECK_IMMUNITY_S))
         patience_ms = self._settings.transaction_timeout_ms if seconds is None else seconds * 1000
         at_ms = self._now_ms()
